@@ -1,0 +1,73 @@
+# Needs only Python (3.10 or newer, with pip) and make: every target makes or refreshes .venv itself.
+#
+#   make test PYTHON=python3.12                     another interpreter (run `make clean` first)
+#   make test PIP_FLAGS="--extra-index-url https://download.pytorch.org/whl/cpu"
+#                                                   PyTorch's small CPU build, where pip would pick the CUDA one
+
+PYTHON    ?= python3
+PIP_FLAGS ?=
+VENV      := .venv
+BIN       := $(VENV)/bin
+PIP       := $(BIN)/python -m pip --disable-pip-version-check
+INSTALL    = $(PIP) install --quiet -c constraints.txt $(PIP_FLAGS)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test check lint wheel bench soak clean
+
+help:  ## show this list
+	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+demo: $(VENV)/.demo  ## label a million handwritten digits (under a minute)
+	@$(BIN)/python examples/digits.py
+
+test: $(VENV)/.dev  ## run the tests, doctests included
+	$(BIN)/python -m pytest
+
+check: lint test wheel  ## everything that has to pass: lint, types, imports, tests, wheel
+
+lint: $(VENV)/.dev  ## format, lint, types and import rules, without the tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy --strict
+	$(BIN)/lint-imports
+
+wheel: $(VENV)/.created  ## build the wheel and import it in a clean environment
+	rm -rf dist build/wheel-venv
+	$(PIP) wheel --quiet --no-deps --wheel-dir dist $(PIP_FLAGS) .
+	$(call make-venv,build/wheel-venv)
+	build/wheel-venv/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt $(PIP_FLAGS) dist/*.whl
+	cd build && wheel-venv/bin/python -W error -c "import millrace; print('imported', millrace.__file__)"
+	rm -rf build/wheel-venv
+
+bench: $(VENV)/.bench  ## compare with a hand-written loop, Ray Data, Daft and Spark
+	$(BIN)/python -m bench
+
+soak: $(VENV)/.dev  ## kill runs at random, for hours if need be
+	$(BIN)/python -m pytest -m soak --timeout 0
+
+clean:  ## remove the environment and everything that was built
+	rm -rf $(VENV) build dist demo-output bench-output .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# One environment, filled step by step: the demo waits only for what the demo needs.
+# A Python without ensurepip (Debian's, say) gets its pip from the pip that is there.
+define make-venv
+$(PYTHON) -m venv --clear $(1) 2>/dev/null || { $(PYTHON) -m venv --clear --without-pip $(1) && $(PYTHON) -m pip --python $(1)/bin/python install --quiet pip; }
+endef
+
+$(VENV)/.created:
+	$(call make-venv,$(VENV))
+	@touch $@
+
+$(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/.created
+	$(INSTALL) -e '.[sklearn]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.created
+	$(INSTALL) -e '.[dev]'
+	@touch $@ $(VENV)/.demo
+
+$(VENV)/.bench: pyproject.toml constraints.txt | $(VENV)/.created
+	$(INSTALL) -e '.[bench]'
+	@touch $@
