@@ -1,0 +1,1 @@
+"""Observers: they watch a run and never decide anything."""

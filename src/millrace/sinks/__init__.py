@@ -1,0 +1,1 @@
+"""Sinks: where the parts of a run are written."""

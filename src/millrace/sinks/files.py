@@ -1,0 +1,230 @@
+"""Parts as files in a local folder: staged by workers, renamed into place by the driver.
+
+A format is a subclass of :class:`FileSink` that gives a suffix and an :class:`Encoder`; staging, checksums,
+publication and ``_SUCCESS`` are the same for all.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, Protocol
+
+import pyarrow as pa
+
+from millrace.core import failpoints
+from millrace.core.work import Durability, StagedFile, Task
+from millrace.errors import ArgumentError, SinkError, nearest
+from millrace.sinks.staged import StagedStream, sync_dir, sync_fd, write_failed
+
+SUCCESS = "_SUCCESS"
+
+
+class Encoder(Protocol):
+    """Turns batches of one schema into bytes of one format, written to the stream it was made with."""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take the next rows; they may be held back."""
+        ...
+
+    def close(self) -> None:
+        """Write whatever is held back, and the footer if the format has one."""
+        ...
+
+
+@dataclass(frozen=True)
+class FileSink:
+    """One file for each shard, in the folder ``root``.
+
+    The folder and the staging folder exist before ``open`` and ``publish`` are called: the driver makes them
+    when it takes the lock, and a worker that outlived its driver must not bring them back.
+    """
+
+    root: str
+    _run: str = field(default="", kw_only=True, repr=False)
+    _staging: str = field(default="", kw_only=True, repr=False)
+    _digits: int = field(default=5, kw_only=True, repr=False)
+    _durability: Durability = field(default="power", kw_only=True, repr=False)
+
+    kind: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        root = os.fspath(self.root)
+        if "://" in root:
+            raise ArgumentError(f"Cannot write to {root!r}: the output must be a folder of this machine.")
+        object.__setattr__(self, "root", os.path.abspath(os.path.expanduser(root)))
+
+    @property
+    def suffix(self) -> str:
+        """The end of a part's name, without the first dot."""
+        raise NotImplementedError
+
+    def encoder(self, stream: StagedStream, schema: pa.Schema) -> Encoder:
+        """Return a fresh encoder that writes to ``stream``."""
+        raise NotImplementedError
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Raise ``SinkError`` when this format cannot hold ``schema``; names the column."""
+        raise NotImplementedError
+
+    def options(self) -> dict[str, Any]:
+        """Return the format's own settings: plain JSON values."""
+        raise NotImplementedError
+
+    def describe(self) -> dict[str, Any]:
+        """Return kind and settings; not the folder, so that an output that was moved can still be resumed."""
+        return {"kind": self.kind, **self.options()}
+
+    def bind(self, *, run: str, staging: str, digits: int, durability: Durability) -> FileSink:
+        """Return this sink for one run."""
+        return replace(self, _run=run, _staging=staging, _digits=digits, _durability=durability)
+
+    def open(self, task: Task, schema: pa.Schema) -> PartWriter:
+        """Begin the part of one attempt; its file appears with the first rows, or on ``close``."""
+        shard = f"{task.shard.index:0{self._digits}d}"
+        staged = f"{shard}-{task.attempt}-{os.getpid()}-{os.urandom(4).hex()}.staged"
+        return PartWriter(self, schema, staged, f"part-{shard}-{self._run}.{self.suffix}")
+
+    def state(self, file: StagedFile) -> Literal["published", "staged", "missing"]:
+        """Say where a committed file is; one of another size than recorded is missing."""
+        if _size(self._final(file)) == file.size:
+            return "published"
+        if _size(self._staged(file)) == file.size:
+            return "staged"
+        return "missing"
+
+    def publish(self, file: StagedFile) -> None:
+        """Rename a staged file to its final name; a second time changes nothing."""
+        final = self._final(file)
+        try:
+            failpoints.hit("publish.rename")
+            os.rename(self._staged(file), final)
+            failpoints.hit("publish.renamed")
+        except FileNotFoundError as error:
+            if _size(final) != file.size:
+                raise write_failed(error, final, "publish") from error
+        except OSError as error:
+            raise write_failed(error, final, "publish") from error
+
+    def finish(self, success: bytes) -> None:
+        """Make all names last, then put ``_SUCCESS`` in place, at once or not at all."""
+        final = os.path.join(self.root, SUCCESS)
+        lasting = self._durability == "power"
+        temporary = os.path.join(self._staging, f"{SUCCESS}-{os.getpid()}-{os.urandom(4).hex()}.staged")
+        try:
+            if lasting:
+                sync_dir(self.root)
+            with open(temporary, "xb") as file:
+                file.write(success)
+                if lasting:
+                    file.flush()
+                    sync_fd(file.fileno())
+            failpoints.hit("finish.success")
+            os.rename(temporary, final)
+            if lasting:
+                sync_dir(self.root)
+        except OSError as error:
+            raise write_failed(error, final, "write") from error
+
+    def _staged(self, file: StagedFile) -> str:
+        return os.path.join(self._staging, file.staged)
+
+    def _final(self, file: StagedFile) -> str:
+        return os.path.join(self.root, file.name)
+
+
+class PartWriter:
+    """One attempt's part, of any format. Used by one thread at a time."""
+
+    def __init__(self, sink: FileSink, schema: pa.Schema, staged: str, name: str) -> None:
+        self._sink = sink
+        self._schema = schema
+        self._staged = staged
+        self._name = name
+        self._rows = 0
+        self._lasting = sink._durability == "power"
+        self._stream: StagedStream | None = None
+        self._encoder: Encoder | None = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take the next rows, in order."""
+        try:
+            self._begun().write(batch)
+        except pa.ArrowException as error:
+            raise self._refused(error) from error
+        self._rows += batch.num_rows
+
+    def close(self) -> tuple[StagedFile, ...]:
+        """End the part, a valid file even without rows; its size and checksum are final."""
+        try:
+            self._begun().close()
+        except pa.ArrowException as error:
+            raise self._refused(error) from error
+        assert self._stream is not None
+        self._encoder = None
+        self._stream.finish(keep_open=self._lasting)
+        return (StagedFile(self._staged, self._name, self._rows, self._stream.size, self._stream.crc32),)
+
+    def sync(self) -> None:
+        """Make the part outlive a loss of power, if the run asked for that."""
+        if self._lasting and self._stream is not None:
+            self._stream.sync()
+
+    def abort(self) -> None:
+        """Drop the part, at any time; never raises."""
+        if self._stream is not None:
+            self._stream.discard()
+        self._encoder = None
+
+    def _begun(self) -> Encoder:
+        if self._encoder is None:
+            self._stream = StagedStream(os.path.join(self._sink._staging, self._staged))
+            self._encoder = self._sink.encoder(self._stream, self._schema)
+        return self._encoder
+
+    def _refused(self, error: Exception) -> SinkError:
+        if self._stream is not None and self._stream.error is not None:
+            return self._stream.error
+        return SinkError(f"Cannot write {self._name} as {self._sink.kind}: {error}")
+
+
+def choose(value: Any, choices: tuple[str, ...], name: str) -> None:
+    """Refuse an option's value that is not one of ``choices``."""
+    if value not in choices:
+        listed = ", ".join(repr(choice) for choice in choices)
+        hint = nearest(str(value), choices)
+        raise ArgumentError(f"{name}={value!r} is not known; it is one of {listed}.{hint}")
+
+
+def probe_columns(schema: pa.Schema, kind: str, trial: Any) -> None:
+    """Let ``trial(schema)`` write the schema; if it cannot, find the column at fault and name it.
+
+    Asking the library is the only list of supported types that is never out of date.
+    """
+    try:
+        trial(schema)
+    except pa.ArrowException as error:
+        for column in schema:
+            try:
+                trial(pa.schema([column]))
+            except pa.ArrowException as fault:
+                raise cannot_hold(kind, column, str(fault)) from fault
+        raise SinkError(f"{kind} cannot hold this schema: {error}") from error
+
+
+def cannot_hold(kind: str, column: pa.Field, why: str) -> SinkError:
+    """Say which column a format cannot hold."""
+    why = why.rstrip(". \n")
+    return SinkError(
+        f"{kind} cannot hold column {column.name!r} of type {column.type}: {why}. "
+        f"Convert the column in a step, leave it out with drop_columns, or write another format."
+    )
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return -1
+    except OSError as error:
+        raise write_failed(error, path, "look at") from error

@@ -1,0 +1,202 @@
+"""ParquetSink keeps the contract, cuts row groups, and holds every Arrow type that Parquet holds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+
+from millrace.errors import ArgumentError, SinkError
+from millrace.sinks import parquet
+from millrace.sinks.parquet import ParquetSink
+
+from .contract import SCHEMA, FileSinkContract, bound, rows, task
+from .tables import NESTED, SCALARS, batches_of, tables
+
+
+class TestParquet(FileSinkContract):
+    """The contract, on Parquet."""
+
+    def make(self, root: Path) -> ParquetSink:
+        return ParquetSink(str(root))
+
+    def read(self, path: Path) -> pa.Table:
+        return pq.ParquetFile(path).read()
+
+
+def written(sink: ParquetSink, *batches: pa.RecordBatch) -> pq.ParquetFile:
+    writer = sink.open(task(), batches[0].schema)
+    for batch in batches:
+        writer.write(batch)
+    (file,) = writer.close()
+    writer.sync()
+    sink.publish(file)
+    return pq.ParquetFile(Path(sink.root, file.name))
+
+
+def group_sizes(file: pq.ParquetFile) -> list[int]:
+    return [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
+
+
+def numbers(count: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array(np.arange(count))], ["n"])
+
+
+def test_small_batches_become_one_row_group(tmp_path: Path) -> None:
+    file = written(bound(ParquetSink(str(tmp_path)), tmp_path), *[numbers(1000)] * 100)
+    assert group_sizes(file) == [100_000]
+
+
+def test_row_groups_are_even(tmp_path: Path) -> None:
+    file = written(bound(ParquetSink(str(tmp_path)), tmp_path), numbers(300_000), numbers(100))
+    assert group_sizes(file) == [150_000, 150_000, 100]
+
+
+def test_wide_rows_make_shorter_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "_GROUP_BYTES", 8000)
+    file = written(bound(ParquetSink(str(tmp_path)), tmp_path), *[numbers(500)] * 5, numbers(4000))
+    assert group_sizes(file) == [1000, 1000, 1125, 1125, 1125, 1125]
+
+
+def test_asked_row_groups_are_exact(tmp_path: Path) -> None:
+    sink = bound(ParquetSink(str(tmp_path), row_group_rows=100), tmp_path)
+    file = written(sink, numbers(30), numbers(90), numbers(450), numbers(5))
+    assert group_sizes(file) == [100] * 5 + [75]
+    assert file.read()["n"].to_pylist() == [*range(30), *range(90), *range(450), *range(5)]
+
+
+def test_a_dictionary_only_where_values_repeat(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    n = 20_000
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(rng.random(2 * n)), 2)
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array(rng.random(n)), pa.array(rng.integers(0, 50, n)), vectors, pa.array(["a", "b"] * (n // 2))],
+        ["noise", "few", "vector", "word"],
+    )
+    group = written(bound(ParquetSink(str(tmp_path)), tmp_path), batch).metadata.row_group(0)
+    columns = {group.column(i).path_in_schema: group.column(i) for i in range(4)}
+    with_dictionary = {name for name, c in columns.items() if "RLE_DICTIONARY" in c.encodings}
+    assert with_dictionary == {"few", "word"}
+    assert sorted(columns) == ["few", "noise", "vector.list.element", "word"]
+
+
+@pytest.mark.parametrize("compression", ["zstd", "gzip", "none", None, "SNAPPY"])
+def test_compression(tmp_path: Path, compression: str | None) -> None:
+    file = written(bound(ParquetSink(str(tmp_path), compression=compression), tmp_path), rows(0, 10))
+    expected = "UNCOMPRESSED" if compression in (None, "none") else str(compression).upper()
+    assert file.metadata.row_group(0).column(0).compression == expected
+
+
+def test_bad_options_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="Did you mean 'zstd'"):
+        ParquetSink(str(tmp_path), compression="zst")
+    with pytest.raises(ArgumentError, match="row_group_rows"):
+        ParquetSink(str(tmp_path), row_group_rows=0)
+    with pytest.raises(ArgumentError, match="compression_level"):
+        ParquetSink(str(tmp_path), compression="snappy", compression_level=3)
+
+
+def test_a_column_that_parquet_cannot_hold_is_named(tmp_path: Path) -> None:
+    union = pa.dense_union([pa.field("a", pa.int8()), pa.field("b", pa.string())])
+    sink = ParquetSink(str(tmp_path))
+    with pytest.raises(SinkError, match="Parquet cannot hold column 'mixed'"):
+        sink.check_schema(pa.schema([("fine", pa.int8()), ("mixed", union)]))
+
+
+@pytest.mark.skipif(parquet._null_vectors_can_be_read(), reason="this pyarrow reads null vectors")
+def test_a_null_vector_is_refused_rather_than_written_unreadably(tmp_path: Path) -> None:
+    vector = pa.list_(pa.float32(), 2)
+    sink = bound(ParquetSink(str(tmp_path)), tmp_path)
+    for value, kind in [
+        (None, vector),
+        ([None], pa.list_(vector)),
+        ({"v": None}, pa.struct([("v", vector)])),
+        (None, pa.struct([("v", vector)])),
+    ]:
+        batch = pa.RecordBatch.from_arrays([pa.array([value], kind)], ["embedding"])
+        writer = sink.open(task(), batch.schema)
+        with pytest.raises(SinkError, match=r"'embedding'.*null"):
+            writer.write(batch)
+        writer.abort()
+    fine = pa.RecordBatch.from_arrays([pa.array([[1.0, None]], vector)], ["embedding"])
+    assert written(sink, fine).read()["embedding"].to_pylist() == [[1.0, None]]
+
+
+@settings(deadline=None, max_examples=50)
+@given(tables(SCALARS + NESTED))
+def test_every_type_survives(table: pa.Table) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        sink = bound(ParquetSink(name), Path(name), "process")
+        sink.check_schema(table.schema)
+        file = written(sink, *batches_of(table))
+        back = file.read()
+        assert back.schema.equals(table.schema)
+        assert back.equals(table)
+
+
+def test_a_real_full_file_system_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+    script = """
+    import resource, signal, sys, os
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+    import pyarrow as pa, numpy as np
+    from millrace.core.work import Shard, Task
+    from millrace.errors import OutputWriteFailed
+    from millrace.sinks.parquet import ParquetSink
+    sink = ParquetSink(sys.argv[1]).bind(run="r", staging=sys.argv[1], digits=4, durability="power")
+    batch = pa.RecordBatch.from_arrays([pa.array(np.random.default_rng(0).random(50_000))], ["x"])
+    writer = sink.open(Task(Shard(0, ()), 1), batch.schema)
+    try:
+        writer.write(batch)
+        writer.close()
+    except OutputWriteFailed as error:
+        print(error)
+        writer.abort()
+    print(os.listdir(sys.argv[1]))
+    """
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(script), str(tmp_path)],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0 and done.stderr == ""
+    assert "EFBIG" in done.stdout and "ulimit -f" in done.stdout
+    assert done.stdout.endswith("[]\n")
+
+
+def test_neither_pandas_nor_datasets_are_imported(tmp_path: Path) -> None:
+    script = """
+    import sys
+    import pyarrow as pa
+    from millrace.core.work import Shard, Task
+    from millrace.sinks.parquet import ParquetSink
+    from millrace.sinks.csv import CsvSink
+    from millrace.sinks.json import JsonSink
+    offsets = pa.py_buffer(bytes([0, 0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 0]))
+    text = pa.StringArray.from_buffers(2, offsets, pa.py_buffer(b'a"b'))
+    batch = pa.RecordBatch.from_arrays([text], ["x"])
+    for kind in ParquetSink, CsvSink, JsonSink:
+        sink = kind(sys.argv[1]).bind(run="r", staging=sys.argv[1], digits=4, durability="power")
+        sink.check_schema(batch.schema)
+        writer = sink.open(Task(Shard(0, ()), 1), batch.schema)
+        writer.write(batch)
+        sink.publish(writer.close()[0])
+    print([name for name in ("pandas", "pyarrow.dataset", "rich") if name in sys.modules])
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)], capture_output=True, text=True
+    )
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_schema_is_the_settled_one(tmp_path: Path) -> None:
+    file = written(bound(ParquetSink(str(tmp_path)), tmp_path), rows(0, 3))
+    assert file.schema_arrow.equals(SCHEMA)
