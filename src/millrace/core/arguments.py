@@ -1,0 +1,39 @@
+"""A wrong argument name is answered with the nearest right one."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+from millrace.errors import UnknownArgument, nearest
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def known_arguments(function: Callable[P, R]) -> Callable[P, R]:
+    """Make ``function`` raise ``UnknownArgument`` for a keyword that it does not take.
+
+    >>> @known_arguments
+    ... def read(path, *, columns=None): ...
+    >>> read("a", colums=["x"])
+    Traceback (most recent call last):
+    ...
+    millrace.errors.UnknownArgument: read() has no argument 'colums'. Did you mean 'columns'?
+    """
+    code = function.__code__  # type: ignore[attr-defined]
+    first = code.co_posonlyargcount
+    names = code.co_varnames[first : code.co_argcount + code.co_kwonlyargcount]
+    known = frozenset(names)
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name in kwargs:
+            if name not in known:
+                shown = [known_name for known_name in names if known_name != "self"]
+                hint = nearest(name, shown) or f" It takes: {', '.join(shown)}."
+                raise UnknownArgument(f"{function.__name__}() has no argument {name!r}.{hint}")
+        return function(*args, **kwargs)
+
+    return checked
