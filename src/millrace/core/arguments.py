@@ -22,7 +22,7 @@ def known_arguments(function: Callable[P, R]) -> Callable[P, R]:
     ...
     millrace.errors.UnknownArgument: read() has no argument 'colums'. Did you mean 'columns'?
     """
-    code = function.__code__  # type: ignore[attr-defined]
+    code = function.__code__
     first = code.co_posonlyargcount
     names = code.co_varnames[first : code.co_argcount + code.co_kwonlyargcount]
     known = frozenset(names)

@@ -42,8 +42,9 @@ class MemorySource:
         """Return what the data is, by a hash of its contents; costs about a second per gigabyte."""
         digest = hashlib.blake2b(digest_size=16)
         for start in range(0, self._table.num_rows, _HASHED_ROWS):
-            # In pieces of fixed size, so that the hash does not depend on how the table is chunked.
-            digest.update(_ipc(self._table.slice(start, _HASHED_ROWS).combine_chunks()))
+            # Copied out in pieces of fixed size: the hash must depend on neither chunks nor offsets.
+            piece = self._table.slice(start, _HASHED_ROWS)
+            digest.update(_ipc(pa.concat_tables([piece.slice(0, 0), piece]).combine_chunks()))
         return {
             "kind": self._kind,
             "rows": self._table.num_rows,
