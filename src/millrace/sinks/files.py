@@ -7,6 +7,7 @@ publication and ``_SUCCESS`` are the same for all.
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -177,8 +178,11 @@ class PartWriter:
         self._encoder = None
 
     def _begun(self) -> Encoder:
-        if self._encoder is None:
+        if self._stream is None:
             self._stream = StagedStream(os.path.join(self._sink._staging, self._staged))
+        if self._stream.error is not None:
+            raise self._stream.error
+        if self._encoder is None:
             self._encoder = self._sink.encoder(self._stream, self._schema)
         return self._encoder
 
@@ -188,11 +192,11 @@ class PartWriter:
         return SinkError(f"Cannot write {self._name} as {self._sink.kind}: {error}")
 
 
-def choose(value: Any, choices: tuple[str, ...], name: str) -> None:
+def choose(value: Any, choices: Collection[str | None], name: str) -> None:
     """Refuse an option's value that is not one of ``choices``."""
     if value not in choices:
         listed = ", ".join(repr(choice) for choice in choices)
-        hint = nearest(str(value), choices)
+        hint = nearest(str(value), [choice for choice in choices if choice])
         raise ArgumentError(f"{name}={value!r} is not known; it is one of {listed}.{hint}")
 
 
@@ -201,6 +205,8 @@ def probe_columns(schema: pa.Schema, kind: str, trial: Any) -> None:
 
     Asking the library is the only list of supported types that is never out of date.
     """
+    if len(schema) == 0:
+        raise SinkError(f"{kind} cannot hold rows without columns: keep at least one column.")
     try:
         trial(schema)
     except pa.ArrowException as error:

@@ -83,7 +83,7 @@ class ParquetSink(FileSink):
 
     def _try(self, schema: pa.Schema) -> None:
         with self._open(pa.BufferOutputStream(), schema, True) as writer:
-            writer.write_table(schema.empty_table())
+            writer.write_table(pa.Table.from_batches([], schema))  # ``empty_table`` imports pandas
 
     def encoder(self, stream: StagedStream, schema: pa.Schema) -> _ParquetEncoder:
         return _ParquetEncoder(self, stream, schema)

@@ -1,0 +1,146 @@
+"""CsvSink keeps the contract, and pyarrow reads back what was written."""
+
+from __future__ import annotations
+
+import csv
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pytest
+from hypothesis import given, settings
+
+from millrace.errors import ArgumentError, SinkError
+from millrace.sinks.csv import CsvSink
+
+from .contract import SCHEMA, FileSinkContract, bound, rows, task
+from .tables import PLAIN, SCALARS, batches_of, tables
+
+
+def read(path: Path, schema: pa.Schema, delimiter: str = ",") -> pa.Table:
+    return pacsv.read_csv(
+        path,
+        parse_options=pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+        convert_options=pacsv.ConvertOptions(
+            column_types=schema,
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=len(schema) == 1,
+        ),
+    )
+
+
+class TestCsv(FileSinkContract):
+    """The contract, on CSV."""
+
+    def make(self, root: Path) -> CsvSink:
+        return CsvSink(str(root))
+
+    def read(self, path: Path) -> pa.Table:
+        return read(path, SCHEMA)
+
+
+class TestCsvZstd(TestCsv):
+    """The contract, with compression; pyarrow sees it by the suffix."""
+
+    def make(self, root: Path) -> CsvSink:
+        return CsvSink(str(root), compression="zstd")
+
+
+def written(sink: CsvSink, *batches: pa.RecordBatch) -> Path:
+    writer = sink.open(task(), batches[0].schema)
+    for batch in batches:
+        writer.write(batch)
+    (file,) = writer.close()
+    writer.sync()
+    sink.publish(file)
+    return Path(sink.root, file.name)
+
+
+def of(**columns: Any) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array(values) for values in columns.values()], list(columns))
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> CsvSink:
+    return bound(CsvSink(str(tmp_path)), tmp_path)  # type: ignore[return-value]
+
+
+def test_text_is_quoted_and_null_is_not(sink: CsvSink) -> None:
+    path = written(sink, of(a=['x"y\n,', "", None], b=[1, None, 3]))
+    assert path.read_text() == '"a","b"\n"x""y\n,",1\n"",\n,3\n'
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ([1, None, 3], '"a"\n1\n""\n3\n'),
+        (['x"', None, ""], '"a"\n"x"""\n""\n""\n'),
+        ([None, None], '"a"\n""\n""\n'),
+    ],
+)
+def test_a_null_in_an_only_column_is_not_an_empty_line(sink: CsvSink, values: Any, text: str) -> None:
+    path = written(sink, of(a=values))
+    assert path.read_text() == text
+    assert pacsv.read_csv(path).num_rows == len(values)
+
+
+def test_a_delimiter_and_no_header(tmp_path: Path) -> None:
+    sink = bound(CsvSink(str(tmp_path), delimiter="\t", header=False), tmp_path)
+    assert written(sink, rows(0, 2)).read_text().splitlines()[0].startswith("0\t")  # type: ignore[arg-type]
+
+
+def test_the_standard_reader_agrees(sink: CsvSink) -> None:
+    path = written(sink, rows(0, 50))
+    with open(path, newline="", encoding="utf-8") as file:
+        got = list(csv.DictReader(file))
+    assert [row["word"] for row in got] == rows(0, 50)["word"].to_pylist()
+
+
+@settings(deadline=None, max_examples=80)
+@given(tables([*PLAIN, (pa.large_string(), PLAIN[5][1]), SCALARS[-3], (pa.string_view(), PLAIN[5][1])]))
+def test_pyarrow_reads_it_back(table: pa.Table) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        sink = bound(CsvSink(name), Path(name), "process")
+        sink.check_schema(table.schema)
+        path = written(sink, *batches_of(table))  # type: ignore[arg-type]
+        readable = pa.schema([(f.name, _readable(f.type)) for f in table.schema])
+        back, table = read(path, readable), table.cast(readable)
+        if len(readable) == 1 and readable.types[0] in (pa.string(), pa.large_string()):
+            assert _no_nulls(back) == _no_nulls(table)  # there null and "" are one
+        else:
+            assert back.equals(table)
+
+
+def _readable(kind: pa.DataType) -> pa.DataType:
+    return pa.string() if pa.types.is_dictionary(kind) or pa.types.is_string_view(kind) else kind
+
+
+def _no_nulls(table: pa.Table) -> list[str]:
+    return [value or "" for value in table.column(0).to_pylist()]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.binary(),
+        pa.uuid(),
+        pa.list_(pa.int8()),
+        pa.struct([("a", pa.int8())]),
+        pa.dictionary(pa.int8(), pa.binary()),
+        pa.fixed_shape_tensor(pa.int8(), (2,)),
+    ],
+    ids=str,
+)
+def test_what_csv_cannot_hold_is_refused_by_name(sink: CsvSink, kind: pa.DataType) -> None:
+    with pytest.raises(SinkError, match="CSV cannot hold column 'odd'"):
+        sink.check_schema(pa.schema([("fine", pa.int8()), ("odd", kind)]))
+
+
+def test_bad_options_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="delimiter"):
+        CsvSink(str(tmp_path), delimiter='"')
+    with pytest.raises(ArgumentError, match="compression"):
+        CsvSink(str(tmp_path), compression="bz2")
