@@ -1,0 +1,69 @@
+"""What happened, as frozen values for observers. An event says; it never decides."""
+
+from __future__ import annotations
+
+import msgspec
+
+from millrace.core.work import Ledger, Timings
+
+
+class RunStarted(msgspec.Struct, frozen=True):
+    """A run begins or goes on: ``shards_done`` of ``shards`` were committed before."""
+
+    run: str
+    output: str
+    shards: int
+    shards_done: int
+    rows_done: int
+    rows: int  # -1 when only reading would tell
+    workers: int
+
+
+class RowsRead(msgspec.Struct, frozen=True):
+    """A worker got on inside its shard; not yet committed, may be told again after a retry."""
+
+    worker: int
+    shard: int
+    rows: int
+
+
+class ShardCommitted(msgspec.Struct, frozen=True):
+    """A shard's rows are in the output for good."""
+
+    shard: int
+    attempt: int
+    ledger: Ledger
+    bytes: int
+    timings: Timings
+
+
+class ShardRetried(msgspec.Struct, frozen=True):
+    """A shard is tried again, for ``reason``."""
+
+    shard: int
+    attempt: int
+    reason: str
+
+
+class WorkerLost(msgspec.Struct, frozen=True):
+    """A worker process ended on its own."""
+
+    worker: int
+    reason: str
+
+
+class RunFinished(msgspec.Struct, frozen=True):
+    """The run is complete and ``_SUCCESS`` stands, or it ended with ``error``."""
+
+    run: str
+    output: str
+    ledger: Ledger
+    timings: Timings
+    bytes: int
+    files: int
+    seconds: float
+    error: str = ""
+    retries: int = 0
+
+
+Event = RunStarted | RowsRead | ShardCommitted | ShardRetried | WorkerLost | RunFinished

@@ -1,0 +1,198 @@
+"""The ports: what a source, a sink, an engine, a pool and an observer promise.
+
+Each has a contract suite in ``millrace.testing`` that every adapter passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from millrace.core.events import Event
+from millrace.core.work import Durability, Split, StagedFile, Task
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Source(Protocol):
+    """Something that is read split by split, on any worker, in any order, more than once.
+
+    The same inputs give the same splits in the same order. An instance travels to the workers by pickle after
+    ``splits`` was called, so what it learnt there (files, schema) travels with it; open handles do not.
+    """
+
+    def describe(self) -> dict[str, Any]:
+        """Return the shape that identifies this source: plain JSON values, secrets left out."""
+        ...
+
+    def schema(self) -> pa.Schema:
+        """Return the schema of what ``read`` gives when all columns are asked for."""
+        ...
+
+    def splits(self) -> Sequence[Split]:
+        """List the splits in input order. Called once, in the driver, before any ``read``."""
+        ...
+
+    def files(self) -> list[tuple[str, int, int]]:
+        """Return ``(path, size, mtime_ns)`` for each file, in the numbering that splits use; [] if none."""
+        ...
+
+    def files_of(self, split: Split) -> range:
+        """Return the numbers of the files that a split reads."""
+        ...
+
+    def pinned(self, paths: Sequence[str]) -> Source:
+        """Return this source with exactly these files, in this order and numbering; for going on with a run."""
+        ...
+
+    def read(self, split: Split, columns: Sequence[str] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
+        """Read one split in row order, in batches of about ``batch_rows`` rows, only ``columns`` if given.
+
+        Raises ``InputChanged`` when the file is not the one that was planned with, ``UnreadableFile`` when it
+        is damaged (with its name and the offset or row group).
+        """
+        ...
+
+    def locate(self, split: Split, row: int) -> str:
+        """Say in words where row number ``row`` of ``split`` stands: ``"a.csv, row 17"``. May be slow."""
+        ...
+
+    def close(self) -> None:
+        """Let go of files that ``read`` kept open. May be called more than once."""
+        ...
+
+
+class Writer(Protocol):
+    """One attempt's hold on its output. Used by one thread at a time."""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take the next rows, in order. The schema is always the settled one."""
+        ...
+
+    def close(self) -> tuple[StagedFile, ...]:
+        """End the part: everything is handed to the operating system; sizes and checksums are final."""
+        ...
+
+    def sync(self) -> None:
+        """Make what ``close`` ended survive a loss of power. Called after ``close``, maybe in another thread."""
+        ...
+
+    def abort(self) -> None:
+        """Drop everything, at any time; never raises."""
+        ...
+
+
+class Sink(Protocol):
+    """Where parts go. Workers stage, only the driver publishes; both hold a copy of the same sink."""
+
+    @property
+    def root(self) -> str:
+        """The folder that readers are pointed at."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Return the shape that identifies this sink: plain JSON values, secrets left out."""
+        ...
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Raise ``SinkError`` when this format cannot hold ``schema``; names the column."""
+        ...
+
+    def bind(self, *, run: str, staging: str, digits: int, durability: Durability) -> Sink:
+        """Return this sink for one run: its name, where to stage, how many digits shard numbers have."""
+        ...
+
+    def open(self, task: Task, schema: pa.Schema) -> Writer:
+        """Begin the part of one attempt, under a staged name that no other attempt has, ending ``.staged``."""
+        ...
+
+    def state(self, file: StagedFile) -> Literal["published", "staged", "missing"]:
+        """Say where a committed file is. A file of another size than recorded is missing."""
+        ...
+
+    def publish(self, file: StagedFile) -> None:
+        """Give a staged file its final name. Doing it again changes nothing."""
+        ...
+
+    def finish(self, success: bytes) -> None:
+        """Make all names last, then put ``_SUCCESS`` with these bytes in place, at once or not at all."""
+        ...
+
+
+class Observer(Protocol):
+    """Somebody who watches. One that raises is logged and dropped; the run goes on."""
+
+    def on_event(self, event: Event) -> None:
+        """See one event; called from the driver's loop, so be quick."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What a machine has: cores that we may use, bytes of memory that we may fill, GPUs."""
+
+    cpus: int
+    memory: int
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSpec:
+    """What a pool is made of: ``factory(context)`` makes the object that each worker hosts."""
+
+    name: str
+    factory: Callable[[Any], Any]
+    size: int = 1
+    threads: int = 1
+    num_gpus: float = 0.0
+    memory: int | None = None
+    stall_timeout: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerContext:
+    """What a hosted object is told about the worker it lives in."""
+
+    worker: int
+    threads: int
+    notify: Callable[[Any], None] = field(repr=False)
+
+
+class Pool(Protocol):
+    """Identical workers, each hosting one object of the pool's factory."""
+
+    def loads(self) -> dict[int, int]:
+        """Return, for each live worker, how many calls it has not yet answered."""
+        ...
+
+    def submit(self, method: str, *args: Any, worker: int | None = None) -> Future[Any]:
+        """Call ``method`` on the object of ``worker`` (default: the least loaded).
+
+        Calls to one worker run one after another in the order of submission. An exception of the method is
+        the future's; a worker that ends first gives ``WorkerDied``, and the pool starts another in its place.
+        The future's attribute ``worker`` names the worker.
+        """
+        ...
+
+    def resize(self, size: int) -> None:
+        """Grow now, or shrink by ending idle workers as they come free."""
+        ...
+
+    def close(self) -> None:
+        """End every worker, at once and without mercy for calls under way. May be called more than once."""
+        ...
+
+
+class Engine(Protocol):
+    """A place where pools live."""
+
+    def start(self, spec: PoolSpec, notify: Callable[[int, Any], None]) -> Pool:
+        """Start a pool; ``notify(worker, message)`` gets what hosted objects tell, from another thread."""
+        ...
+
+    def close(self) -> None:
+        """Close every pool and give back what ``put`` took. May be called more than once."""
+        ...

@@ -1,0 +1,196 @@
+"""What is done, by whom, and what came of it: the records that travel and that are kept.
+
+All of it is small, frozen and made of plain values; nothing here knows a file format or an engine.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+
+class Split(msgspec.Struct, frozen=True, array_like=True):
+    """The smallest unit that a source reads on its own.
+
+    What ``file``, ``start`` and ``stop`` mean is the source's business: a row-group range of a file, a byte
+    range, a range of small files. ``first`` is the number, within its file, of the split's first row.
+    ``rows`` and ``first`` are -1 where only reading would tell; ``bytes`` is an estimate of the decoded size.
+    """
+
+    file: int
+    start: int
+    stop: int
+    rows: int = -1
+    bytes: int = 0
+    first: int = 0
+
+
+class Shard(msgspec.Struct, frozen=True, array_like=True):
+    """An ordered list of splits: the unit of commit and of resume. ``index`` orders the shards."""
+
+    index: int
+    splits: tuple[Split, ...]
+
+    @property
+    def rows(self) -> int:
+        """Input rows if every split knows its own, else -1."""
+        total = 0
+        for split in self.splits:
+            if split.rows < 0:
+                return -1
+            total += split.rows
+        return total
+
+
+class Task(msgspec.Struct, frozen=True):
+    """One attempt at a shard, as a worker gets it.
+
+    ``schema`` is the settled output schema (Arrow IPC bytes) or None while it is open. ``budgets`` holds, for
+    each ``limit`` step in order, how many rows may pass it in this shard.
+    """
+
+    shard: Shard
+    attempt: int
+    schema: bytes | None = None
+    budgets: tuple[int, ...] = ()
+
+
+class StagedFile(msgspec.Struct, frozen=True, array_like=True):
+    """A file that an attempt wrote: its staged name, its final name, and what is in it."""
+
+    staged: str
+    name: str
+    rows: int
+    size: int
+    crc32: int
+
+
+class Ledger(msgspec.Struct, frozen=True, array_like=True):
+    """Where every row went.
+
+    ``steps`` has one ``(rows in, rows out)`` pair for each step of the plan, in order. ``read`` counts the
+    rows that the source gave, ``written`` those that reached the sink, ``rejected`` those set aside.
+    """
+
+    read: int = 0
+    written: int = 0
+    rejected: int = 0
+    steps: tuple[tuple[int, int], ...] = ()
+
+    def __add__(self, other: Ledger) -> Ledger:
+        steps = self.steps or tuple((0, 0) for _ in other.steps)
+        more = other.steps or tuple((0, 0) for _ in steps)
+        return Ledger(
+            self.read + other.read,
+            self.written + other.written,
+            self.rejected + other.rejected,
+            tuple((a + c, b + d) for (a, b), (c, d) in zip(steps, more, strict=True)),
+        )
+
+
+class Timings(msgspec.Struct, frozen=True, array_like=True):
+    """Seconds of one attempt by what the worker did."""
+
+    read: float = 0.0
+    steps: float = 0.0
+    write: float = 0.0
+    wait: float = 0.0
+
+    def __add__(self, other: Timings) -> Timings:
+        return Timings(
+            self.read + other.read,
+            self.steps + other.steps,
+            self.write + other.write,
+            self.wait + other.wait,
+        )
+
+
+class ErrorReport(msgspec.Struct, frozen=True):
+    """An error as it crosses a process border: its class in our tree, its words, the user's traceback."""
+
+    kind: str
+    message: str
+    traceback: str = ""
+    original: bytes | None = None
+
+
+class Done(msgspec.Struct, frozen=True):
+    """The attempt went through its whole shard.
+
+    ``schema`` is the output schema if the attempt saw one, even without rows; ``crossed`` says, for each
+    ``limit`` step, how many rows passed it.
+    """
+
+    shard: int
+    attempt: int
+    files: tuple[StagedFile, ...]
+    ledger: Ledger
+    timings: Timings
+    schema: bytes | None = None
+    passed: tuple[int, ...] = ()
+
+
+class Proposal(msgspec.Struct, frozen=True):
+    """The attempt has its first rows and waits for the output schema to be settled; it proposes its own."""
+
+    shard: int
+    attempt: int
+    schema: bytes
+
+
+class Deferred(msgspec.Struct, frozen=True):
+    """The attempt gave up for now: some column held nothing but nulls, so its type is still open."""
+
+    shard: int
+    attempt: int
+    schema: bytes
+
+
+class Blocks(msgspec.Struct, frozen=True):
+    """Output batches (an Arrow IPC stream) on their way to a reader; the attempt waits to be told to go on."""
+
+    shard: int
+    attempt: int
+    data: bytes
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """The attempt met an error that trying again would not cure."""
+
+    shard: int
+    attempt: int
+    error: ErrorReport
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """The worker died under the attempt; nobody knows more than the way it went."""
+
+    shard: int
+    attempt: int
+    reason: str
+
+
+Outcome = Done | Proposal | Deferred | Blocks | Failed | Lost
+
+
+class CommitRecord(msgspec.Struct, frozen=True, tag="commit", array_like=True):
+    """The record whose append to the journal *is* the commit of a shard."""
+
+    shard: int
+    attempt: int
+    revision: int
+    files: tuple[StagedFile, ...]
+    ledger: Ledger
+    timings: Timings = Timings()
+    passed: tuple[int, ...] = ()
+    states: tuple[bytes, ...] = ()
+
+
+Durability = Literal["power", "process"]
+
+
+def tell(value: Any) -> str:
+    """Return a short ``repr`` fit for one line of a message."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,617 @@
+"""The Dataset: an immutable, lazy description; every verb returns a new one, and some verbs run it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from millrace import execution
+from millrace.core.arguments import known_arguments
+from millrace.core.ports import Sink, Source
+from millrace.errors import ArgumentError
+from millrace.explain import explain
+from millrace.options import RunOptions
+from millrace.plan.logical import (
+    Drop,
+    Filter,
+    FlatMap,
+    Function,
+    Limit,
+    MapBatches,
+    MapRows,
+    Plan,
+    Rename,
+    Resources,
+    Select,
+    Step,
+    callable_name,
+)
+from millrace.result import Result
+from millrace.strategies import ActorPoolStrategy, TaskPoolStrategy, worker_bounds
+
+if TYPE_CHECKING:
+    import os
+    from typing import Literal
+
+    import pandas as pd
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from millrace.core.batch import BatchFormat
+    from millrace.core.work import Durability
+    from millrace.options import Mode, OnChange
+
+    Compute = ActorPoolStrategy | TaskPoolStrategy
+    Concurrency = int | tuple[int, int]
+
+_FORMATS = ("numpy", "pandas", "pyarrow")
+
+
+class Dataset:
+    """A lazy, immutable description of data and of what is done with it.
+
+    Made by ``read_*`` and ``from_*``; nothing is read before a verb that runs it (``write_*``, ``take``,
+    ``show``, ``count``, ``iter_batches``, …).
+
+    >>> import millrace as mr
+    >>> mr.range(6).filter(lambda row: row["id"] % 2 == 0).take_all()
+    [{'id': 0}, {'id': 2}, {'id': 4}]
+    """
+
+    __slots__ = ("_options", "_plan")
+
+    def __init__(self, plan: Plan, options: RunOptions) -> None:
+        self._plan = plan
+        self._options = options
+
+    @classmethod
+    def from_source(cls, source: Source) -> Dataset:
+        """Make a dataset of anything that fills the ``Source`` port."""
+        return cls(Plan(source), RunOptions.from_environment())
+
+    def _then(self, step: Step) -> Dataset:
+        return Dataset(self._plan.then(step), self._options)
+
+    def __repr__(self) -> str:
+        from millrace.plan.logical import step_label
+
+        source = type(self._plan.source).__name__.removesuffix("Source")
+        return " → ".join([f"Dataset({source})", *map(step_label, self._plan.steps)])
+
+    # ------------------------------------------------------------ steps
+
+    @known_arguments
+    def map_batches(
+        self,
+        fn: Callable[..., Any],
+        *,
+        batch_size: int | Literal["auto"] | None = "auto",
+        batch_format: Literal["numpy", "pandas", "pyarrow", "default"] = "numpy",
+        columns: Sequence[str] | None = None,
+        fn_args: Sequence[Any] | None = None,
+        fn_kwargs: Mapping[str, Any] | None = None,
+        fn_constructor_args: Sequence[Any] | None = None,
+        fn_constructor_kwargs: Mapping[str, Any] | None = None,
+        compute: Compute | None = None,
+        concurrency: Concurrency | None = None,
+        num_cpus: float | None = None,
+        num_gpus: float | None = None,
+        memory: float | None = None,
+        version: str | None = None,
+    ) -> Dataset:
+        """Replace each batch by what ``fn`` returns for it.
+
+        Parameters
+        ----------
+        fn
+            A function, a callable object, or a class, which is constructed once per worker and then called.
+            It gets one batch and returns one: a dict of columns (arrays of shape (n,) or (n, k…), lists), a
+            DataFrame, an Arrow Table or RecordBatch; or it is a generator that yields several. Arrays of
+            shape (n, k) become fixed-size-list columns. The number of rows may change.
+        batch_size
+            Rows per batch; the last one of a shard may be smaller. ``"auto"``: by size, about 16 MiB and at
+            most 65,536 rows. None: as ``"auto"``.
+        batch_format
+            ``"numpy"``: a dict of read-only arrays; ``"pandas"``: a DataFrame; ``"pyarrow"``: a Table.
+        columns
+            The columns that ``fn`` gets; no others are read for it. Default: all.
+        fn_args, fn_kwargs
+            Further arguments of each call, after the batch.
+        fn_constructor_args, fn_constructor_kwargs
+            Arguments of the class.
+        compute, concurrency
+            How many workers: ``ActorPoolStrategy(size=2)``, or ``concurrency=2`` or ``(1, 8)`` for short.
+        num_cpus, num_gpus, memory
+            What one worker needs: cores, devices, bytes.
+        version
+            A name for this code. When given, the run is recognised by it instead of by the bytecode of ``fn``.
+
+        Raises
+        ------
+        ArgumentError
+            For a value that makes no sense. What ``fn`` raises comes as ``StepError`` when the plan runs.
+
+        Examples
+        --------
+        >>> import millrace as mr
+        >>> mr.range(3).map_batches(lambda batch: {"double": batch["id"] * 2}).take_all()
+        [{'double': 0}, {'double': 2}, {'double': 4}]
+        """
+        function = _function(
+            "map_batches", fn, fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs, version
+        )
+        return self._then(
+            MapBatches(
+                function,
+                _batch_size(batch_size),
+                _batch_format(batch_format),
+                _names("columns", columns) if columns is not None else None,
+                _resources(compute, concurrency, num_cpus, num_gpus, memory),
+            )
+        )
+
+    @known_arguments
+    def map(
+        self,
+        fn: Callable[..., Any],
+        *,
+        fn_args: Sequence[Any] | None = None,
+        fn_kwargs: Mapping[str, Any] | None = None,
+        fn_constructor_args: Sequence[Any] | None = None,
+        fn_constructor_kwargs: Mapping[str, Any] | None = None,
+        compute: Compute | None = None,
+        concurrency: Concurrency | None = None,
+        num_cpus: float | None = None,
+        num_gpus: float | None = None,
+        memory: float | None = None,
+        version: str | None = None,
+    ) -> Dataset:
+        """Replace each row, a dict of Python values, by the dict that ``fn`` returns for it.
+
+        Tensors come as arrays of shape (k…). Parameters as in ``map_batches``, which is far faster.
+
+        >>> import millrace as mr
+        >>> mr.range(2).map(lambda row: {"text": str(row["id"])}).take_all()
+        [{'text': '0'}, {'text': '1'}]
+        """
+        function = _function(
+            "map", fn, fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs, version
+        )
+        return self._then(MapRows(function, _resources(compute, concurrency, num_cpus, num_gpus, memory)))
+
+    @known_arguments
+    def flat_map(
+        self,
+        fn: Callable[..., Any],
+        *,
+        fn_args: Sequence[Any] | None = None,
+        fn_kwargs: Mapping[str, Any] | None = None,
+        fn_constructor_args: Sequence[Any] | None = None,
+        fn_constructor_kwargs: Mapping[str, Any] | None = None,
+        compute: Compute | None = None,
+        concurrency: Concurrency | None = None,
+        num_cpus: float | None = None,
+        num_gpus: float | None = None,
+        memory: float | None = None,
+        version: str | None = None,
+    ) -> Dataset:
+        """Replace each row by the rows of the list that ``fn`` returns for it, which may be empty.
+
+        >>> import millrace as mr
+        >>> mr.range(3).flat_map(lambda row: [row] * row["id"]).take_all()
+        [{'id': 1}, {'id': 2}, {'id': 2}]
+        """
+        function = _function(
+            "flat_map", fn, fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs, version
+        )
+        return self._then(FlatMap(function, _resources(compute, concurrency, num_cpus, num_gpus, memory)))
+
+    @known_arguments
+    def filter(
+        self,
+        fn: Callable[..., Any] | None = None,
+        expr: pc.Expression | None = None,
+        *,
+        fn_args: Sequence[Any] | None = None,
+        fn_kwargs: Mapping[str, Any] | None = None,
+        fn_constructor_args: Sequence[Any] | None = None,
+        fn_constructor_kwargs: Mapping[str, Any] | None = None,
+        compute: Compute | None = None,
+        concurrency: Concurrency | None = None,
+        num_cpus: float | None = None,
+        num_gpus: float | None = None,
+        memory: float | None = None,
+        version: str | None = None,
+    ) -> Dataset:
+        """Keep the rows for which ``fn`` (of a row dict) or ``expr`` (an Arrow expression, far faster) is true.
+
+        >>> import millrace as mr, pyarrow.compute as pc
+        >>> mr.range(5).filter(expr=pc.field("id") > 2).take_all()
+        [{'id': 3}, {'id': 4}]
+        """
+        if (fn is None) == (expr is None):
+            raise ArgumentError("filter takes either a function of a row or expr=, an Arrow expression.")
+        resources = _resources(compute, concurrency, num_cpus, num_gpus, memory)
+        if fn is None:
+            import pyarrow.compute as pc
+
+            if not isinstance(expr, pc.Expression):
+                raise ArgumentError(
+                    f"filter(expr={expr!r}): expr is an Arrow expression such as pc.field('x') > 3."
+                )
+            return self._then(Filter(None, expr, resources))
+        function = _function(
+            "filter", fn, fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs, version
+        )
+        return self._then(Filter(function, None, resources))
+
+    @known_arguments
+    def select_columns(self, cols: str | Sequence[str]) -> Dataset:
+        """Keep the columns ``cols``, in this order; others are not even read where the source allows.
+
+        >>> import millrace as mr
+        >>> mr.from_items([{"a": 1, "b": 2}]).select_columns(["b"]).take_all()
+        [{'b': 2}]
+        """
+        return self._then(Select(_names("select_columns", cols)))
+
+    @known_arguments
+    def drop_columns(self, cols: str | Sequence[str]) -> Dataset:
+        """Leave the columns ``cols`` out.
+
+        >>> import millrace as mr
+        >>> mr.from_items([{"a": 1, "b": 2}]).drop_columns(["b"]).take_all()
+        [{'a': 1}]
+        """
+        return self._then(Drop(_names("drop_columns", cols)))
+
+    @known_arguments
+    def rename_columns(self, names: Mapping[str, str] | Sequence[str]) -> Dataset:
+        """Give columns other names: ``{old: new}``, or a list of new names for all columns in order.
+
+        >>> import millrace as mr
+        >>> mr.from_items([{"a": 1}]).rename_columns({"a": "b"}).take_all()
+        [{'b': 1}]
+        """
+        if not isinstance(names, Mapping):
+            old = self.columns()
+            new = _names("rename_columns", names)
+            if len(old) != len(new):
+                raise ArgumentError(
+                    f"rename_columns got {len(new)} names for {len(old)} columns ({', '.join(old)})."
+                )
+            names = dict(zip(old, new, strict=True))
+        for name in (*names, *names.values()):
+            if not isinstance(name, str) or not name:
+                raise ArgumentError(f"rename_columns({dict(names)!r}): column names are non-empty strings.")
+        return self._then(Rename(tuple(names.items())))
+
+    @known_arguments
+    def limit(self, limit: int) -> Dataset:
+        """Let the first ``limit`` rows pass, in input order over the whole dataset.
+
+        >>> import millrace as mr
+        >>> mr.range(1000).limit(2).take_all()
+        [{'id': 0}, {'id': 1}]
+        """
+        return self._then(Limit(_whole("limit", limit)))
+
+    def with_options(self, **options: Any) -> Dataset:
+        """Say how the plan is to be carried out; see ``RunOptions`` for names and meanings.
+
+        >>> import millrace as mr
+        >>> mr.range(3).with_options(engine="inline").count()
+        3
+        """
+        return Dataset(self._plan, self._options.updated(options))
+
+    # ------------------------------------------------------------ a look
+
+    @known_arguments
+    def take(self, limit: int = 20) -> list[dict[str, Any]]:
+        """Return the first ``limit`` rows as dicts, made in this process; reads no further than needed.
+
+        Strings are ``str``, tensors read-only arrays of shape (k…).
+        """
+        from millrace.core.batch import rows_of
+
+        return [row for batch in execution.head(self._plan, _whole("limit", limit)) for row in rows_of(batch)]
+
+    @known_arguments
+    def take_batch(
+        self, batch_size: int = 20, *, batch_format: Literal["numpy", "pandas", "pyarrow"] = "numpy"
+    ) -> Any:
+        """Return the first ``batch_size`` rows as one batch, made in this process."""
+        from millrace.core.batch import concat, from_columns, to_format
+
+        batches = list(execution.head(self._plan, _whole("batch_size", batch_size)))
+        return to_format(concat(batches) if batches else from_columns({}), _batch_format(batch_format))
+
+    @known_arguments
+    def take_all(self, limit: int | None = None) -> list[dict[str, Any]]:
+        """Return all rows as dicts; with ``limit``, refuse if there are more."""
+        from millrace.core.batch import rows_of
+
+        rows: list[dict[str, Any]] = []
+        for batch in self._batches():
+            rows.extend(rows_of(batch))
+            if limit is not None and len(rows) > limit:
+                raise ArgumentError(
+                    f"take_all(limit={limit}): the dataset has more rows; take({limit}) gives the first ones."
+                )
+        return rows
+
+    @known_arguments
+    def show(self, limit: int = 20) -> None:
+        """Print the first ``limit`` rows, one dict per line."""
+        for row in self.take(limit):
+            print(row)
+
+    def schema(self) -> pa.Schema:
+        """Return the output's Arrow schema; runs the first rows through the functions if only that tells."""
+        from millrace.plan.compile import columns_at
+
+        schema = self._plan.source.schema()
+        columns_at(self._plan.steps, schema)
+        if not any(isinstance(step, (MapBatches, MapRows, FlatMap)) for step in self._plan.steps):
+            return execution.static_schema(self._plan)
+        for batch in execution.head(self._plan, 1):
+            return batch.schema
+        return execution.static_schema(self._plan)
+
+    def columns(self) -> list[str]:
+        """Return the names of the output's columns."""
+        return list(self.schema().names)
+
+    def count(self) -> int:
+        """Count the output's rows; reads only metadata where that suffices."""
+        known = execution.known_count(self._plan)
+        return known if known is not None else execution.count(self._plan, self._options)
+
+    # ------------------------------------------------------------ reading it all
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        return execution.read(self._plan, self._options)
+
+    @known_arguments
+    def iter_batches(
+        self,
+        *,
+        batch_size: int | None = 256,
+        batch_format: Literal["numpy", "pandas", "pyarrow", "default"] = "numpy",
+        drop_last: bool = False,
+    ) -> Iterator[Any]:
+        """Yield the output in order, in batches of ``batch_size`` rows (None: as they come).
+
+        Workers run ahead of the reader by a few blocks, no further, however slow it is; when it stops early,
+        they end.
+        """
+        size = _batch_size(batch_size) if batch_size is not None else None
+        format_ = _batch_format(batch_format)
+        return self._iterate(size, format_, drop_last)
+
+    def _iterate(self, size: int | None, batch_format: BatchFormat, drop_last: bool) -> Iterator[Any]:
+        from millrace.core.batch import to_format
+        from millrace.run.rows import Rows, rebatch
+
+        batches = self._batches()
+        if size is not None:
+            batches = (rows.batch for rows in rebatch((Rows(batch, ()) for batch in batches), size))
+        for batch in batches:
+            if not (drop_last and size is not None and batch.num_rows < size):
+                yield to_format(batch, batch_format)
+
+    def iter_rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the output's rows in order, as dicts."""
+        from millrace.core.batch import rows_of
+
+        for batch in self._batches():
+            yield from rows_of(batch)
+
+    def to_arrow(self) -> pa.Table:
+        """Return the whole output as an Arrow table."""
+        import pyarrow as pa
+
+        batches = list(self._batches())
+        if not batches:
+            return self.schema().empty_table()
+        return pa.Table.from_batches(batches)
+
+    @known_arguments
+    def to_pandas(self, limit: int | None = None) -> pd.DataFrame:
+        """Return the whole output as a DataFrame; with ``limit``, refuse if it has more rows."""
+        table = self.to_arrow()
+        if limit is not None and table.num_rows > limit:
+            raise ArgumentError(f"to_pandas(limit={limit}): the dataset has {table.num_rows} rows.")
+        return table.to_pandas()
+
+    # ------------------------------------------------------------ writing it
+
+    @known_arguments
+    def write_parquet(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        compression: str | None = "snappy",
+        compression_level: int | None = None,
+        schema: pa.Schema | None = None,
+        mode: Mode | None = None,
+        on_change: OnChange | None = None,
+        durability: Durability | None = None,
+    ) -> Result:
+        """Run the plan and write its rows to the folder ``path`` as Parquet files, in input order.
+
+        Killed at any moment and run again, it goes on where it stopped; run again when finished, it returns
+        the recorded result. The folder is complete once ``_SUCCESS`` stands in it.
+
+        Parameters
+        ----------
+        path
+            A new or empty folder, or the output of an earlier run of the same plan.
+        compression, compression_level
+            The codec: ``"snappy"``, ``"zstd"``, ``"gzip"``, ``"lz4"``, ``"brotli"`` or None.
+        schema
+            The output's Arrow schema; default: the first rows settle it.
+        mode, on_change, durability
+            See ``RunOptions``; here they override ``with_options``.
+
+        Raises
+        ------
+        PlanChanged
+            The folder belongs to another plan, or to other code; the message has the words to add.
+        ForeignOutput, RunLocked, OutputWriteFailed, SourceError, StepError, WorkerDied
+            See ``millrace.errors``. Shards that were committed before are kept.
+        """
+        from millrace.sinks.parquet import ParquetSink
+
+        sink = ParquetSink(_folder(path), compression=compression, compression_level=compression_level)
+        return self._write(sink, schema, mode, on_change, durability)
+
+    @known_arguments
+    def write_csv(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        delimiter: str = ",",
+        header: bool = True,
+        compression: str | None = None,
+        schema: pa.Schema | None = None,
+        mode: Mode | None = None,
+        on_change: OnChange | None = None,
+        durability: Durability | None = None,
+    ) -> Result:
+        """Run the plan and write its rows to the folder ``path`` as CSV files, each with a header.
+
+        ``compression`` is None, ``"gzip"`` or ``"zstd"``; the rest as in ``write_parquet``. Nested and binary
+        columns are refused.
+        """
+        from millrace.sinks.csv import CsvSink
+
+        sink = CsvSink(_folder(path), delimiter=delimiter, header=header, compression=compression)
+        return self._write(sink, schema, mode, on_change, durability)
+
+    @known_arguments
+    def write_json(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        compression: str | None = None,
+        schema: pa.Schema | None = None,
+        mode: Mode | None = None,
+        on_change: OnChange | None = None,
+        durability: Durability | None = None,
+    ) -> Result:
+        """Run the plan and write its rows to the folder ``path`` as files of JSON lines.
+
+        ``compression`` is None, ``"gzip"`` or ``"zstd"``; the rest as in ``write_parquet``.
+        """
+        from millrace.sinks.json import JsonSink
+
+        sink = JsonSink(_folder(path), compression=compression)
+        return self._write(sink, schema, mode, on_change, durability)
+
+    def _write(
+        self,
+        sink: Sink,
+        schema: pa.Schema | None,
+        mode: Mode | None,
+        on_change: OnChange | None,
+        durability: Durability | None,
+    ) -> Result:
+        given = {"mode": mode, "on_change": on_change, "durability": durability}
+        options = self._options.updated({name: value for name, value in given.items() if value is not None})
+        return execution.write(self._plan.into(sink, schema), options)
+
+    def explain(self) -> str:
+        """Say how the plan would run: stages, workers, columns read, shards. Reads only metadata."""
+        return explain(self._plan, self._options)
+
+
+# ---------------------------------------------------------------- reading arguments
+
+
+def _function(
+    verb: str,
+    fn: Any,
+    args: Sequence[Any] | None,
+    kwargs: Mapping[str, Any] | None,
+    init_args: Sequence[Any] | None,
+    init_kwargs: Mapping[str, Any] | None,
+    version: str | None,
+) -> Function:
+    if not callable(fn):
+        raise ArgumentError(f"{verb}({fn!r}): it takes a function, a callable object or a class.")
+    if isinstance(fn, type):
+        if "__call__" not in dir(fn) or fn.__call__ is type.__call__:
+            raise ArgumentError(
+                f"{verb}({callable_name(fn)}): the class needs a method __call__(self, batch)."
+            )
+    elif init_args or init_kwargs:
+        raise ArgumentError(
+            f"{verb}({callable_name(fn)}): fn_constructor_args and fn_constructor_kwargs are for a class; for a "
+            "function use fn_args and fn_kwargs."
+        )
+    return Function(
+        fn, tuple(args or ()), dict(kwargs or {}), tuple(init_args or ()), dict(init_kwargs or {}), version
+    )
+
+
+def _resources(
+    compute: Compute | None,
+    concurrency: Concurrency | None,
+    num_cpus: float | None,
+    num_gpus: float | None,
+    memory: float | None,
+) -> Resources:
+    if compute is not None and concurrency is not None:
+        raise ArgumentError("Give either compute= or concurrency=, not both.")
+    if compute is not None and not isinstance(compute, (ActorPoolStrategy, TaskPoolStrategy)):
+        raise ArgumentError(f"compute={compute!r}: it takes ActorPoolStrategy(size=2) or TaskPoolStrategy().")
+    bounds = compute.bounds() if compute is not None else None
+    if concurrency is not None:
+        bounds = worker_bounds("concurrency", concurrency)
+    for name, value in (("num_cpus", num_cpus), ("num_gpus", num_gpus), ("memory", memory)):
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if value is not None and (not number or value < 0):
+            raise ArgumentError(f"{name}={value!r}: it takes a number that is not negative.")
+    return Resources(num_cpus, num_gpus, int(memory) if memory is not None else None, bounds)
+
+
+def _batch_size(value: Any) -> int | None:
+    if value is None or value == "auto":
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ArgumentError(f"batch_size={value!r}: it takes a number of rows above zero, or 'auto'.")
+    return value
+
+
+def _batch_format(value: Any) -> BatchFormat:
+    if value == "default":
+        return "numpy"
+    if value not in _FORMATS:
+        raise ArgumentError(f"batch_format={value!r} is not one of {', '.join(map(repr, _FORMATS))}.")
+    return value  # type: ignore[no-any-return]
+
+
+def _names(verb: str, names: Any) -> tuple[str, ...]:
+    listed = (names,) if isinstance(names, str) else tuple(names)
+    if not listed or not all(isinstance(name, str) for name in listed):
+        raise ArgumentError(f"{verb}({names!r}): it takes column names.")
+    if len(set(listed)) < len(listed):
+        raise ArgumentError(f"{verb}({names!r}): a column is named twice.")
+    return listed
+
+
+def _whole(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ArgumentError(f"{name}={value!r}: it takes a number of rows, zero or more.")
+    return value
+
+
+def _folder(path: Any) -> str:
+    import os
+
+    try:
+        return str(os.fspath(path))
+    except TypeError:
+        raise ArgumentError(f"The output path {path!r} is not a path.") from None

@@ -1,0 +1,158 @@
+"""The main of a worker process: it hosts one object and calls its methods, one after another, as asked.
+
+Messages in: ``("host", context, pickled, places)`` once, maybe with a descriptor; ``("call", id, method,
+args)``; ``("end",)``. Messages out: ``("result", id, value)``, ``("error", id, exception)``, ``("note",
+value)``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+import queue
+import signal
+import socket
+import sys
+import threading
+import traceback
+import warnings
+from concurrent.futures import Future
+from typing import Any
+
+from millrace.engines import wire
+from millrace.engines.parcel import unpack
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main(fd: int, parent: int) -> None:
+    """Serve the driver at the other end of socket ``fd`` until it says so or is gone."""
+    _die_with(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the driver decides
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    # Batches are read-only views by design; torch.from_numpy would warn about each.
+    warnings.filterwarnings("ignore", message="The given NumPy array is not writ")
+    with socket.socket(fileno=fd) as sock:
+        Host(sock).serve()
+
+
+def _die_with(parent: int) -> None:
+    """Ask the kernel to end this process when the driver ends, where it can."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+class Host:
+    """One worker's side of the conversation."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._calls: queue.SimpleQueue[tuple[Any, int]] = queue.SimpleQueue()
+        self._sending = threading.Lock()
+        self._hosted: Any = None
+
+    def serve(self) -> None:
+        """Do what is asked, until the end."""
+        threading.Thread(target=self._listen, name="millrace-listen", daemon=True).start()
+        _preload()
+        while True:
+            message, fd = self._calls.get()
+            if message[0] == "host":
+                self._take_in(message, fd)
+            elif message[0] == "call":
+                self._call(*message[1:])
+            else:
+                self._end()
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                self._calls.put(wire.receive(self._sock))
+        except (EOFError, OSError):
+            os._exit(1)  # the driver is gone; nobody is left to work for
+
+    def _take_in(self, message: tuple[Any, ...], fd: int) -> None:
+        _, context, pickled, places = message
+        try:
+            factory = unpack(pickled, places, fd)
+            self._hosted = factory(context(self._note))
+        except BaseException as error:
+            self._hosted = _Broken(error)
+
+    def _call(self, number: int, method: str, args: tuple[Any, ...]) -> None:
+        try:
+            result = getattr(self._hosted, method)(*args)
+        except BaseException as error:
+            self._answer("error", number, error)
+            return
+        if isinstance(result, Future):
+            result.add_done_callback(lambda future: self._answer_later(number, future))
+        else:
+            self._answer("result", number, result)
+
+    def _answer_later(self, number: int, future: Future[Any]) -> None:
+        error = future.exception()
+        if error is not None:
+            self._answer("error", number, error)
+        else:
+            self._answer("result", number, future.result())
+
+    def _answer(self, kind: str, number: int, value: Any) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if kind == "error":
+            value = portable(value)
+        self._send((kind, number, value))
+
+    def _note(self, value: Any) -> None:
+        self._send(("note", value))
+
+    def _send(self, message: Any) -> None:
+        try:
+            with self._sending:
+                wire.send(self._sock, message)
+        except OSError:
+            os._exit(1)
+
+    def _end(self) -> None:
+        try:
+            close = getattr(self._hosted, "close", None)
+            if close is not None:
+                close()
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(
+                0
+            )  # interpreters full of native libraries are slow to take down, and nothing is left to save
+
+
+class _Broken:
+    """Stands in for an object that could not be made: every call tells why."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def __getattr__(self, name: str) -> Any:
+        raise self._error
+
+
+def portable(error: BaseException) -> BaseException:
+    """Return the error if it survives pickling, else one that carries its words."""
+    try:
+        again = pickle.loads(pickle.dumps(error))
+        if type(again) is type(error):
+            return error
+    except Exception:
+        pass
+    return RuntimeError("".join(traceback.format_exception(error)))
+
+
+def _preload() -> None:
+    """Import what every program needs while the driver still plans."""
+    import numpy  # noqa: F401
+    import pyarrow.parquet  # noqa: F401

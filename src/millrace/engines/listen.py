@@ -1,0 +1,79 @@
+"""The one thread of a pool: it waits on every worker's socket and output at once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from millrace.engines.local import LocalPool, Worker
+
+
+class Listener:
+    """Reads what workers send and print, until stopped. Also starts replacements: a process asked to die with
+    its parent dies with the *thread* that started it, and this thread lives as long as the pool."""
+
+    def __init__(self, pool: LocalPool) -> None:
+        self._pool = pool
+        self._wake_out, self._wake_in = os.pipe()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="millrace-pool", daemon=True)
+
+    def start(self) -> None:
+        """Begin to listen."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; what was not read yet is left in the sockets."""
+        self._stopped = True
+        os.write(self._wake_in, b"x")
+        self._thread.join()
+        os.close(self._wake_in)
+        os.close(self._wake_out)
+
+    def wake(self) -> None:
+        """Look at the workers anew."""
+        os.write(self._wake_in, b"w")
+
+    def _run(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._wake_out, selectors.EVENT_READ, None)
+            known: set[int] = set()
+            while not self._stopped:
+                for worker in self._pool.workers():
+                    if worker.number not in known:
+                        known.add(worker.number)
+                        selector.register(worker.sock, selectors.EVENT_READ, worker)
+                        for relay in worker.relays:
+                            selector.register(relay.fileno(), selectors.EVENT_READ, (worker, relay))
+                for key, _ in selector.select():
+                    self._serve(selector, key)
+
+    def _serve(self, selector: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
+        if key.data is None:
+            os.read(self._wake_out, 4096)
+        elif isinstance(key.data, tuple):
+            if not key.data[1].pump():
+                selector.unregister(key.fd)
+        elif not self._read(key.data):
+            worker: Worker = key.data
+            for fileno in (worker.sock.fileno(), *(relay.fileno() for relay in worker.relays)):
+                _forget(selector, fileno)
+            self._pool.bury(worker)
+
+    def _read(self, worker: Worker) -> bool:
+        try:
+            data = worker.sock.recv(1 << 20)
+        except OSError:
+            data = b""
+        for message in worker.inbox.feed(data) if data else ():
+            self._pool.hear(worker, message)
+        return bool(data)
+
+
+def _forget(selector: selectors.BaseSelector, fileno: int) -> None:
+    with contextlib.suppress(KeyError, ValueError):
+        selector.unregister(fileno)

@@ -1,0 +1,269 @@
+"""Worker processes on this machine, over inherited socket pairs: no daemon, no port, nothing to clean up.
+
+Workers are fresh interpreters (no fork: the driver may hold threads and locks of native libraries). They start
+before the driver imports what it needs for planning, so that both import at the same time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from functools import partial
+from typing import Any
+
+from millrace.core.ports import PoolSpec, WorkerContext
+from millrace.engines import wire
+from millrace.engines.listen import Listener
+from millrace.engines.output import Relay
+from millrace.errors import EngineError, WorkerDied
+
+Notify = Callable[[int, Any], None]
+
+_BOOT = "import sys; sys.path[:] = {path!r}; from millrace.engines.host import main; main({fd}, {pid})"
+_THREADS = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "ARROW_IO_THREADS",
+)
+_BROKEN_AFTER = 3
+_END_WITHIN = 10.0
+
+
+class LocalEngine:
+    """Pools of worker processes. ``warm`` workers with ``threads`` threads each are started at once."""
+
+    def __init__(self, warm: int = 0, threads: int = 1) -> None:
+        self._pools: list[LocalPool] = []
+        self._threads = threads
+        self._warm = [Worker(threads) for _ in range(warm)]
+
+    def start(self, spec: PoolSpec, notify: Notify) -> LocalPool:
+        """See ``Engine.start``. Warm workers with as many threads are taken first."""
+        warm: list[Worker] = []
+        if spec.threads == self._threads:
+            warm, self._warm = self._warm[: spec.size], self._warm[spec.size :]
+        pool = LocalPool(spec, notify, warm)
+        self._pools.append(pool)
+        return pool
+
+    def close(self, *, kill: bool = False) -> None:
+        """See ``Engine.close``; with ``kill``, workers are not asked to end."""
+        for pool in self._pools:
+            pool.close(kill=kill)
+        for worker in self._warm:
+            worker.end(kill=True)
+        self._warm.clear()
+
+
+class Worker:
+    """One process: its socket, its output, and the calls that it has not answered."""
+
+    _numbers = iter(range(1 << 62))
+
+    def __init__(self, threads: int) -> None:
+        self.number = next(self._numbers)
+        self.calls: dict[int, Future[Any]] = {}
+        self.answered = False
+        self.ending = False
+        self.inbox = wire.Inbox()
+        ours, theirs = socket.socketpair()
+        environment = {name: str(threads) for name in _THREADS} | dict(os.environ)
+        boot = _BOOT.format(path=sys.path, fd=theirs.fileno(), pid=os.getpid())
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", boot],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=environment,
+            )
+        except OSError as error:
+            ours.close()
+            raise EngineError(f"A worker process could not be started: {error.strerror}.") from error
+        finally:
+            theirs.close()
+        self.sock = ours
+        self.relays = [Relay(self.process.stdout, "stdout"), Relay(self.process.stderr, "stderr")]
+
+    def end(self, *, kill: bool) -> None:
+        """Ask the process to end, or end it; then wait for it."""
+        if not kill:
+            with contextlib.suppress(OSError):
+                wire.send(self.sock, ("end",))
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(_END_WITHIN)
+        self.process.kill()
+        self.process.wait()
+        self.release()
+
+    def release(self) -> None:
+        """Pass on the last output and close all descriptors."""
+        for relay in self.relays:
+            relay.finish()
+        self.sock.close()
+
+    def way_of_death(self) -> str:
+        """Say how the process ended, with the last lines that it wrote to stderr."""
+        code = self.process.wait()
+        if code < 0:
+            try:
+                way = f"killed by {signal.Signals(-code).name}"
+            except ValueError:
+                way = f"killed by signal {-code}"
+            if code == -signal.SIGKILL:
+                way += " (by the kernel, if memory ran out)"
+        else:
+            way = f"exited with status {code}"
+        tail = self.relays[1].tail()
+        return f"worker process {self.process.pid} was {way}" + (f"; its last words: {tail}" if tail else "")
+
+
+class LocalPool:
+    """A pool whose one thread listens to all workers, passes on what they print, and replaces the dead."""
+
+    def __init__(self, spec: PoolSpec, notify: Notify, warm: list[Worker]) -> None:
+        from millrace.engines.parcel import pack  # imports cloudpickle: after the first workers have started
+
+        self._spec = spec
+        self._notify = notify
+        self._parcel = pack(spec.factory)
+        self._lock = threading.RLock()
+        self._workers: dict[int, Worker] = {}
+        self._calls = iter(range(1 << 62))
+        self._stillborn = 0
+        self._broken: str | None = None
+        self._closing = False
+        self._size = spec.size
+        for worker in warm:
+            self._adopt(worker)
+        self._listener = Listener(self)
+        self.resize(spec.size)
+        self._listener.start()
+
+    # ------------------------------------------------------------ the port
+
+    def loads(self) -> dict[int, int]:
+        """See ``Pool.loads``."""
+        with self._lock:
+            if self._broken is not None:
+                raise WorkerDied(self._broken)
+            return {number: len(worker.calls) for number, worker in self._workers.items()}
+
+    def submit(self, method: str, *args: Any, worker: int | None = None) -> Future[Any]:
+        """See ``Pool.submit``."""
+        future: Future[Any] = Future()
+        with self._lock:
+            if self._broken is not None:
+                raise WorkerDied(self._broken)
+            if worker is None:
+                worker = min(self._workers, key=lambda number: len(self._workers[number].calls))
+            future.worker = worker  # type: ignore[attr-defined]
+            chosen = self._workers.get(worker)
+            if chosen is None:
+                future.set_exception(WorkerDied(f"worker {worker} is gone"))
+                return future
+            number = next(self._calls)
+            chosen.calls[number] = future
+        with contextlib.suppress(OSError):  # it is dead: the listener will say so to every call
+            wire.send(chosen.sock, ("call", number, method, args))
+        return future
+
+    def resize(self, size: int) -> None:
+        """See ``Pool.resize``."""
+        with self._lock:
+            self._size = size
+            while len(self._workers) < size:
+                self._adopt(Worker(self._spec.threads))
+            self._listener.wake()
+            idle = [worker for worker in self._workers.values() if not worker.calls]
+            for worker in idle[: max(0, len(self._workers) - size)]:
+                worker.ending = True
+                del self._workers[worker.number]
+                worker.end(kill=False)
+
+    def close(self, *, kill: bool = True) -> None:
+        """See ``Pool.close``; without ``kill``, workers close what they host."""
+        with self._lock:
+            if self._closing:
+                return
+            self._closing = True
+        self._listener.stop()
+        workers = list(self._workers.values())
+        if not kill:
+            for worker in workers:
+                with contextlib.suppress(OSError):
+                    wire.send(worker.sock, ("end",))
+        for worker in workers:
+            worker.end(kill=kill)
+            _fail(worker, "the pool was closed")
+        self._workers.clear()
+        self._parcel.close()
+
+    # ------------------------------------------------------------ what the listener calls
+
+    def workers(self) -> list[Worker]:
+        """The live workers."""
+        with self._lock:
+            return list(self._workers.values())
+
+    def hear(self, worker: Worker, message: tuple[Any, ...]) -> None:
+        """Take one message of a worker."""
+        if message[0] == "note":
+            self._notify(worker.number, message[1])
+            return
+        kind, number, value = message
+        with self._lock:
+            worker.answered = True
+            self._stillborn = 0
+            future = worker.calls.pop(number, None)
+        if future is None:
+            return
+        with contextlib.suppress(InvalidStateError):
+            future.set_exception(value) if kind == "error" else future.set_result(value)
+
+    def bury(self, worker: Worker) -> None:
+        """A worker is gone: fail its calls, and put another in its place."""
+        with self._lock:
+            if self._closing or self._workers.pop(worker.number, None) is None:
+                return
+            worker.process.kill()
+            reason = worker.way_of_death()
+            worker.release()
+            if not worker.answered:
+                self._stillborn += 1
+            if self._stillborn >= _BROKEN_AFTER:
+                self._broken = (
+                    f"{self._stillborn} workers in a row ended before they answered once, the last one so: "
+                    f"{reason}. Something that is imported or constructed at their start takes the process down."
+                )
+            while self._broken is None and len(self._workers) < self._size:
+                self._adopt(Worker(self._spec.threads))
+        _fail(worker, reason)
+
+    def _adopt(self, worker: Worker) -> None:
+        context = partial(WorkerContext, worker.number, self._spec.threads)
+        self._workers[worker.number] = worker
+        with contextlib.suppress(OSError):
+            wire.send(
+                worker.sock,
+                ("host", context, self._parcel.pickled, self._parcel.places),
+                self._parcel.fd,
+            )
+
+
+def _fail(worker: Worker, reason: str) -> None:
+    for future in worker.calls.values():
+        with contextlib.suppress(InvalidStateError):
+            future.set_exception(WorkerDied(reason))
+    worker.calls.clear()

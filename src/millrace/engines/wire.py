@@ -1,0 +1,73 @@
+"""Frames between a pool and its workers: ``<u64 length>`` and a pickle, maybe with one file descriptor."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import struct
+from typing import Any
+
+_LENGTH = struct.Struct("<Q")
+
+
+def send(sock: socket.socket, message: Any, fd: int = -1) -> None:
+    """Send one message; blocks until all of it is on its way."""
+    body = pickle.dumps(message, protocol=5)
+    header = _LENGTH.pack(len(body))
+    if fd >= 0:
+        socket.send_fds(sock, [header], [fd])
+        sock.sendall(body)
+    elif len(body) < 1 << 16:
+        sock.sendall(header + body)
+    else:
+        sock.sendall(header)
+        sock.sendall(body)
+
+
+def receive(sock: socket.socket) -> tuple[Any, int]:
+    """Wait for one message; returns it with the descriptor that came along, or -1.
+
+    Raises ``EOFError`` when the other side is gone.
+    """
+    header, fds, _, _ = socket.recv_fds(sock, _LENGTH.size, 1)
+    while 0 < len(header) < _LENGTH.size:
+        more = sock.recv(_LENGTH.size - len(header))
+        if not more:
+            raise EOFError
+        header += more
+    if not header:
+        raise EOFError
+    for fd in fds:
+        os.set_inheritable(fd, False)
+    body = bytearray(_LENGTH.unpack(header)[0])
+    view, at = memoryview(body), 0
+    while at < len(body):
+        count = sock.recv_into(view[at:])
+        if not count:
+            raise EOFError
+        at += count
+    return pickle.loads(body), fds[0] if fds else -1
+
+
+class Inbox:
+    """Puts frames together from a socket that is read as bytes come, without waiting."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[Any]:
+        """Take some bytes; return the messages that are complete now."""
+        self._buffer += data
+        messages = []
+        at = 0
+        while len(self._buffer) - at >= _LENGTH.size:
+            length = _LENGTH.unpack_from(self._buffer, at)[0]
+            end = at + _LENGTH.size + length
+            if end > len(self._buffer):
+                break
+            messages.append(pickle.loads(memoryview(self._buffer)[at + _LENGTH.size : end]))
+            at = end
+        if at:
+            del self._buffer[:at]
+        return messages

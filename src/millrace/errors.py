@@ -1,0 +1,158 @@
+"""Every error that Millrace raises, in one tree.
+
+::
+
+    MillraceError
+    ├── ArgumentError (ValueError)          a value that a verb cannot use
+    │   └── UnknownArgument (TypeError)     an argument name that nobody takes
+    ├── PlanError                           a plan that can never run, refused before any work
+    │   ├── UnknownColumn (KeyError)
+    │   ├── NotPicklable
+    │   └── ResourcesUnavailable
+    ├── SourceError                         reading
+    │   ├── NothingMatched (FileNotFoundError)
+    │   ├── UnreadableFile
+    │   ├── SchemaMismatch
+    │   └── InputChanged
+    ├── StepError                           the user's own function
+    │   ├── BadReturn
+    │   └── OutputSchemaChanged
+    ├── SinkError                           writing
+    │   ├── ForeignOutput
+    │   ├── OutputWriteFailed
+    │   ├── RunLocked
+    │   ├── PlanChanged
+    │   └── JournalDamaged
+    └── EngineError                         where the work runs
+        ├── WorkerDied
+        ├── ShardFailed
+        └── Stalled
+
+A message is one paragraph: what happened, where (file, rows, step), what to do. Foreign errors become ours
+at one edge and stay chained as ``__cause__``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class MillraceError(Exception):
+    """Base of every error of ours."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class ArgumentError(MillraceError, ValueError):
+    """A value that the verb cannot use."""
+
+
+class UnknownArgument(ArgumentError, TypeError):
+    """An argument name that the verb does not have; the message names the nearest one."""
+
+
+class PlanError(MillraceError):
+    """A plan that can never run; found before any work."""
+
+
+class UnknownColumn(PlanError, KeyError):
+    """A column that is not there; the message names the nearest one."""
+
+
+class NotPicklable(PlanError):
+    """A function that cannot travel to a worker; the message names what in it."""
+
+
+class ResourcesUnavailable(PlanError):
+    """The plan asks for more GPUs or memory than this machine has."""
+
+
+class SourceError(MillraceError):
+    """Reading the input failed."""
+
+
+class NothingMatched(SourceError, FileNotFoundError):
+    """No input file at this path or pattern."""
+
+
+class UnreadableFile(SourceError):
+    """A file that is damaged, truncated, not of its format, or that we may not open."""
+
+
+class SchemaMismatch(SourceError):
+    """Two input files whose schemas cannot be unified."""
+
+
+class InputChanged(SourceError):
+    """An input file is not the one that was planned with (size or time of change differ)."""
+
+
+class StepError(MillraceError):
+    """The user's function raised; the cause carries its own traceback."""
+
+
+class BadReturn(StepError):
+    """The user's function returned something that is not a batch."""
+
+
+class OutputSchemaChanged(StepError):
+    """The user's function returned columns that do not fit the settled output schema."""
+
+
+class SinkError(MillraceError):
+    """Writing the output failed."""
+
+
+class ForeignOutput(SinkError):
+    """The output folder holds files that are not ours, or lies inside the input."""
+
+
+class OutputWriteFailed(SinkError):
+    """The operating system refused a write, a sync or a rename (full disk, read-only, …)."""
+
+
+class RunLocked(SinkError):
+    """Another driver is working on this output."""
+
+
+class PlanChanged(SinkError):
+    """The output belongs to a run of another shape or of other code."""
+
+
+class JournalDamaged(SinkError):
+    """The journal has a damaged record before valid ones."""
+
+
+class EngineError(MillraceError):
+    """The place where the work runs failed."""
+
+
+class WorkerDied(EngineError):
+    """A worker process ended before it answered."""
+
+
+class ShardFailed(EngineError):
+    """A shard ended its worker as often as is allowed."""
+
+
+class Stalled(EngineError):
+    """Nothing moved for ``stall_timeout`` seconds."""
+
+
+class RemoteTraceback(Exception):
+    """The user's traceback, as text, from the process in which it was raised."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}" if self.args else ""
+
+
+def nearest(name: str, choices: Iterable[str]) -> str:
+    """Return ``" Did you mean 'x'?"`` for the nearest of ``choices``, or an empty string.
+
+    >>> nearest("fair", ["fare", "hour"])
+    " Did you mean 'fare'?"
+    """
+    found = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.5)
+    return f" Did you mean {found[0]!r}?" if found else ""

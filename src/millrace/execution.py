@@ -1,0 +1,377 @@
+"""Carrying a plan out: composes engine, source, sink, scheduler and committer. Verbs call these functions."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from millrace.core import failpoints
+from millrace.core.events import RunFinished, RunStarted, ShardCommitted
+from millrace.core.ports import PoolSpec
+from millrace.engines import machine
+from millrace.engines.inline import InlineEngine
+from millrace.engines.local import LocalEngine
+from millrace.options import RunOptions
+from millrace.plan import compile as compiler
+from millrace.plan.logical import Plan
+from millrace.plan.physical import Program, Stage
+from millrace.result import Result
+from millrace.version import __version__
+from millrace.watchers import Watchers
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from millrace.core.work import CommitRecord, Shard
+    from millrace.run.resume import Job
+    from millrace.run.runner import Runner, Tally
+    from millrace.run.scheduler import Scheduler
+
+# The modules of `run` and the sources import pyarrow. They are imported inside the functions below, after the
+# first workers have been started, so that driver and workers do their slow imports at the same time.
+
+
+@dataclass(slots=True)
+class _Workplace:
+    """An engine that may have begun to start workers before anybody knows what they will do."""
+
+    engine: LocalEngine | InlineEngine
+    stage: Stage
+    cpus: int
+
+    @classmethod
+    def open(cls, plan: Plan, options: RunOptions) -> _Workplace:
+        capacity = machine.capacity()
+        stage = compiler.stage_of(plan, capacity, workers=options.workers, memory_limit=options.memory_limit)
+        if options.engine == "inline":
+            return cls(InlineEngine(), replace(stage, workers=1, lanes=False), capacity.cpus)
+        return cls(LocalEngine(stage.workers, stage.threads), stage, capacity.cpus)
+
+    def program(self, plan: Plan, kind: str, options: RunOptions, shards: int) -> Program:
+        """Return what workers run; checks that it can travel."""
+        workers = min(self.stage.workers, max(shards, 1))
+        self.stage = replace(self.stage, workers=workers, lanes=self.stage.lanes or workers < self.cpus)
+        columns = compiler.columns_to_read(plan.steps, plan.source.schema())
+        lanes = self.stage.lanes and isinstance(self.engine, LocalEngine)
+        return Program(
+            plan.source, plan.steps, columns, plan.sink, kind, lanes, options.durability, failpoints.active()
+        )
+
+    def drive(self, runner: Runner, program: Program, options: RunOptions) -> Iterator[pa.RecordBatch]:
+        """Start the pool, drive the plan to its end, end the pool; at once if something goes wrong."""
+        from millrace.run.worker import ShardWorker
+
+        spec = PoolSpec(
+            "predict",
+            partial(ShardWorker, program),
+            self.stage.workers,
+            self.stage.threads,
+            self.stage.num_gpus,
+            self.stage.memory,
+            options.stall_timeout,
+        )
+        with _pickle_errors(program):
+            pool = self.engine.start(spec, runner.notify)
+        yield from runner.stream(pool)
+        self.engine.close()
+
+    def close(self) -> None:
+        """End what is still there."""
+        self.engine.close(kill=True)
+
+
+@contextlib.contextmanager
+def _pickle_errors(program: Program) -> Iterator[None]:
+    try:
+        yield
+    except (TypeError, AttributeError, ValueError, RecursionError) as error:
+        raise _not_picklable(program, error) from error
+    except Exception as error:
+        if type(error).__name__ != "PicklingError":
+            raise
+        raise _not_picklable(program, error) from error
+
+
+def _not_picklable(program: Program, error: Exception) -> Exception:
+    import cloudpickle
+
+    from millrace.errors import NotPicklable
+    from millrace.plan.identity import why_not_picklable
+    from millrace.plan.logical import function_of, step_label
+
+    for step in program.steps:
+        function = function_of(step)
+        if function is None:
+            continue
+        try:
+            cloudpickle.dumps(step)
+        except Exception:
+            return NotPicklable(
+                f"{step_label(step)} cannot travel to a worker process: "
+                f"{why_not_picklable(function, cloudpickle.dumps)}. Make such a thing inside the function, or in "
+                "the constructor of a class, which runs in the worker; or use with_options(engine='inline')."
+            )
+    return error
+
+
+# ---------------------------------------------------------------- reading
+
+
+def read(plan: Plan, options: RunOptions) -> Iterator[pa.RecordBatch]:
+    """Yield the plan's output in order, in bounded memory; ends the workers when the reader stops."""
+    return _stream(plan, options, "blocks")
+
+
+def count(plan: Plan, options: RunOptions) -> int:
+    """Count the plan's output rows without moving them."""
+    tally, stream = _prepared(plan, options, "count")
+    for _ in stream:
+        pass
+    return tally.ledger.written
+
+
+def _stream(plan: Plan, options: RunOptions, kind: str) -> Iterator[pa.RecordBatch]:
+    _, stream = _prepared(plan, options, kind)
+    yield from stream
+
+
+def _prepared(plan: Plan, options: RunOptions, kind: str) -> tuple[Tally, Iterator[pa.RecordBatch]]:
+    from millrace.run.runner import Runner, Tally
+    from millrace.run.scheduler import Scheduler
+    from millrace.run.schemas import merge
+
+    tally = Tally()
+    shards = _plan_shards(plan, options)
+    if len(shards) <= 1:
+        options = replace(options, engine="inline")  # one worker suffices, and this process is at hand
+    scheduler = Scheduler(
+        shards,
+        merge=merge,
+        limits=compiler.limits_of(plan.steps),
+        reading=kind == "blocks",
+        max_attempts=options.max_attempts,
+    )
+
+    def stream() -> Iterator[pa.RecordBatch]:
+        workplace = _Workplace.open(plan, options)
+        try:
+            program = workplace.program(plan, kind, options, len(shards))
+            yield from workplace.drive(Runner(scheduler, tally), program, options)
+        finally:
+            workplace.close()
+
+    return tally, stream()
+
+
+def _plan_shards(plan: Plan, options: RunOptions) -> list[Shard]:
+    stage = compiler.stage_of(
+        plan, machine.capacity(), workers=options.workers, memory_limit=options.memory_limit
+    )
+    compiler.columns_at(plan.steps, plan.source.schema())
+    return compiler.make_shards(plan.source.splits(), stage.workers, options.shard_rows)
+
+
+def head(plan: Plan, rows: int | None) -> Iterator[pa.RecordBatch]:
+    """Yield the first ``rows`` rows, made in this process; reads no further than needed."""
+    from millrace.plan.logical import Limit
+
+    if rows is not None:
+        plan = plan.then(Limit(rows))
+    return _stream(plan, RunOptions(engine="inline", shard_rows=1), "blocks")
+
+
+def static_schema(plan: Plan) -> pa.Schema:
+    """Return the output schema without reading a row; falls back on the source's where only rows would tell."""
+    from millrace.run.steps import schema_by_trying
+
+    schema = plan.source.schema()
+    return schema_by_trying(plan.steps, schema) or schema
+
+
+def known_count(plan: Plan) -> int | None:
+    """Return the number of output rows if metadata tells: no step changes it but ``limit``."""
+    from millrace.plan.logical import Drop, Limit, MapRows, Rename, Select
+
+    splits = plan.source.splits()
+    if any(split.rows < 0 for split in splits):
+        return None
+    rows = sum(split.rows for split in splits)
+    for step in plan.steps:
+        if isinstance(step, Limit):
+            rows = min(rows, step.rows)
+        elif not isinstance(step, (MapRows, Select, Drop, Rename)):
+            return None
+    return rows
+
+
+# ---------------------------------------------------------------- writing
+
+
+def write(plan: Plan, options: RunOptions) -> Result:
+    """Carry a plan with a sink out, or go on where an earlier driver stopped."""
+    started = time.monotonic()
+    workplace = _Workplace.open(plan, options)
+    try:
+        from millrace.run.resume import Wish, open_job
+
+        wish = Wish(
+            options.mode,
+            options.on_change,
+            options.durability,
+            workplace.stage.workers,
+            options.shard_rows,
+            __version__,
+        )
+        with open_job(plan, wish) as job:
+            if job.complete:
+                return _result(job, _finished(job, 0.0))
+            return _write(job, options, workplace, started)
+    finally:
+        workplace.close()
+
+
+def _write(job: Job, options: RunOptions, workplace: _Workplace, started: float) -> Result:
+    from millrace.run.runner import Runner
+    from millrace.run.scheduler import Scheduler
+    from millrace.run.schemas import merge
+
+    committer, state = job.committer, job.committer.state
+    plan = replace(job.plan, sink=committer.sink)
+    limits = compiler.limits_of(plan.steps)
+    used = state.passed or [0] * len(limits)
+    scheduler = Scheduler(
+        job.shards,
+        merge=merge,
+        done=bytearray(state.done),
+        schema=_asked_schema(plan, state.schema),
+        revision=state.revision,
+        limits=[limit - passed for limit, passed in zip(limits, used, strict=True)],
+        max_attempts=options.max_attempts,
+    )
+    watchers = Watchers.of(options)
+    program = workplace.program(plan, "write", options, state.done.count(0))
+    watchers.on_event(_started(job, workplace.stage.workers))
+    committer.on_published = partial(_tell_published, watchers)
+    runner = Runner(scheduler, committer, watch=watchers.on_event, tick=watchers.tick)
+    try:
+        for _ in workplace.drive(runner, program, options):
+            pass
+        _write_schema_only(job, scheduler)
+        seconds = time.monotonic() - started
+        committer.finish(seconds, {"ledger": _ledger(job)})
+    except BaseException as error:
+        watchers.on_event(_finished(job, time.monotonic() - started, f"{type(error).__name__}: {error}"))
+        raise
+    finally:
+        watchers.close()
+    event = _finished(job, seconds, retries=scheduler.retries)
+    watchers.on_event(event)
+    return _result(job, event)
+
+
+def _asked_schema(plan: Plan, settled: bytes | None) -> bytes | None:
+    """Return the output schema if it is known before any row: settled by an earlier driver, or by the user."""
+    from millrace.core.batch import schema_bytes
+
+    if settled is None and plan.output_schema is not None:
+        return schema_bytes(plan.output_schema)
+    return settled
+
+
+def _write_schema_only(job: Job, scheduler: Scheduler) -> None:
+    """An output without any row still gets one part, so that a reader finds its columns."""
+    from millrace.core.batch import schema_from
+    from millrace.core.work import CommitRecord, Ledger, Shard, Task
+
+    state, sink = job.committer.state, job.committer.sink
+    job.committer.flush()
+    if state.files:
+        return
+    schema = scheduler.schema or scheduler.empty_schema
+    if schema is None:
+        schema = _schema_without_rows(job.plan)
+    if schema is None:
+        return
+    lone = len(job.shards)
+    writer = sink.open(Task(Shard(lone, ()), 0), schema_from(schema))
+    files = writer.close()
+    writer.sync()
+    job.committer.commit(CommitRecord(lone, 0, state.revision, files, Ledger()))
+    job.committer.flush()
+
+
+def _schema_without_rows(plan: Plan) -> bytes | None:
+    """Return the output schema of a plan whose source has no row, if its functions can do without."""
+    from millrace.core.batch import schema_bytes
+    from millrace.run.steps import schema_by_trying
+
+    schema = schema_by_trying(plan.steps, plan.source.schema())
+    return schema_bytes(schema) if schema is not None else None
+
+
+def _started(job: Job, workers: int) -> RunStarted:
+    state = job.committer.state
+    rows = 0
+    for shard in job.shards:
+        if shard.rows < 0:
+            rows = -1
+            break
+        rows += shard.rows
+    done = len(state.done) - state.done.count(0)
+    run, root = job.committer.plan.run, str(job.output.root)
+    return RunStarted(run, root, len(job.shards), done, state.ledger.read, rows, workers)
+
+
+def _tell_published(watchers: Watchers, record: CommitRecord) -> None:
+    size = sum(file.size for file in record.files)
+    watchers.on_event(ShardCommitted(record.shard, record.attempt, record.ledger, size, record.timings))
+
+
+def _finished(job: Job, seconds: float, error: str = "", retries: int = 0) -> RunFinished:
+    state = job.committer.state
+    return RunFinished(
+        job.committer.plan.run,
+        str(job.output.root),
+        state.ledger,
+        state.timings,
+        state.bytes,
+        state.files,
+        seconds or state.seconds,
+        error,
+        retries,
+    )
+
+
+def _ledger(job: Job) -> dict[str, Any]:
+    from millrace.plan.logical import step_label
+
+    ledger = job.committer.state.ledger
+    steps = [
+        {"step": step_label(step), "rows_in": taken, "rows_out": given}
+        for step, (taken, given) in zip(job.plan.steps, ledger.steps, strict=False)
+    ]
+    return {"read": ledger.read, "written": ledger.written, "rejected": ledger.rejected, "steps": steps}
+
+
+def _result(job: Job, event: RunFinished) -> Result:
+    from millrace.observers.summary import summary
+
+    return Result(
+        rows=event.ledger.written,
+        rejected=event.ledger.rejected,
+        metrics={},
+        ledger=event.ledger,
+        report=Path(event.output) / "_SUCCESS",
+        path=Path(event.output),
+        run=event.run,
+        files=event.files,
+        bytes=event.bytes,
+        seconds=event.seconds,
+        resumed=job.resumed,
+        summary=summary(event),
+    )

@@ -1,0 +1,52 @@
+"""The plan in words: what would run, where, on what."""
+
+from __future__ import annotations
+
+from millrace.engines import machine
+from millrace.options import RunOptions
+from millrace.plan import compile as compiler
+from millrace.plan.logical import MapBatches, Plan, Step, function_of, step_label
+
+
+def explain(plan: Plan, options: RunOptions) -> str:
+    """Describe source, columns, shards, the pool and each step; raises what the plan would raise."""
+    capacity = machine.capacity()
+    schema = plan.source.schema()
+    columns = compiler.columns_to_read(plan.steps, schema)
+    stage = compiler.stage_of(plan, capacity, workers=options.workers, memory_limit=options.memory_limit)
+    shards = compiler.make_shards(plan.source.splits(), stage.workers, options.shard_rows)
+    rows = [shard.rows for shard in shards]
+    read = schema.names if columns is None else columns
+    kind = type(plan.source).__name__.removesuffix("Source")
+    lines = [
+        f"source   {kind}, {_count(len(plan.source.files()), 'file')}, "
+        f"{'unknown number of' if -1 in rows else f'{sum(rows):,}'} rows",
+        f"columns  reads {len(read)} of {len(schema.names)}: {_listed(read)}",
+        f"shards   {len(shards):,}",
+        f"engine   {options.engine}: {_count(stage.workers, 'worker')} with "
+        f"{_count(stage.threads, 'thread')} each, on {_count(capacity.cpus, 'core')}"
+        + (" (more workers than cores)" if stage.workers > capacity.cpus else ""),
+        "stage 1  read" + "".join(f" → {step_label(step)}" for step in plan.steps) + " → write",
+    ]
+    lines += [f"         {_step(step)}" for step in plan.steps if function_of(step) is not None]
+    return "\n".join(lines)
+
+
+def _step(step: Step) -> str:
+    function = function_of(step)
+    assert function is not None
+    words = ["constructed once per worker" if isinstance(function.call, type) else "called"]
+    if isinstance(step, MapBatches):
+        size = (
+            "batches of about 16 MiB" if step.batch_size is None else f"batches of {step.batch_size:,} rows"
+        )
+        words += [size, f"as {step.batch_format}"]
+    return f"{step_label(step)}: {', '.join(words)}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def _listed(names: list[str] | tuple[str, ...]) -> str:
+    return ", ".join(names[:8]) + (", …" if len(names) > 8 else "")

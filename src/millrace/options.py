@@ -1,0 +1,103 @@
+"""How a run is carried out, as opposed to what it does. The only reader of ``MILLRACE_*`` variables."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, get_args, get_type_hints
+
+from millrace.core.work import Durability
+from millrace.errors import ArgumentError, UnknownArgument, nearest
+
+EngineName = Literal["local", "inline"]
+Mode = Literal["resume", "overwrite"]
+OnChange = Literal["refuse", "continue", "restart"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """Options of a run; none of them changes what is computed.
+
+    Parameters
+    ----------
+    engine
+        ``"local"`` (worker processes) or ``"inline"`` (this process, for debugging).
+    workers
+        How many workers; default: as many as cores that this process may use.
+    progress
+        True: show progress; False: nothing, no summary either; None: as True.
+    mode
+        ``"resume"`` goes on with (or recognises) an unfinished (or finished) run of the same plan in the same
+        output; ``"overwrite"`` makes a new one and replaces the old output only when the new one is complete.
+    on_change
+        What to do when the code of the plan's functions differs from the run in the output: ``"refuse"``,
+        ``"continue"`` (keep committed shards, do the others with the new code) or ``"restart"``.
+    durability
+        ``"power"``: what is committed survives a loss of power; ``"process"``: only kill -9.
+    max_attempts
+        How often a shard may end its worker before the run fails.
+    shard_rows
+        Rows per shard, about; default: by size, so that workers stay busy and files stay decent.
+    memory_limit
+        Bytes that all workers together may use; only compared with what steps declare by ``memory=``.
+        Default: 80 % of the machine's or container's.
+    stall_timeout
+        Seconds after which a worker that the operating system has stopped is given up and replaced.
+    """
+
+    engine: EngineName = "local"
+    workers: int | None = None
+    progress: bool | None = None
+    mode: Mode = "resume"
+    on_change: OnChange = "refuse"
+    durability: Durability = "power"
+    max_attempts: int = 3
+    shard_rows: int | None = None
+    memory_limit: int | None = None
+    stall_timeout: float = 300.0
+
+    def updated(self, changes: Mapping[str, Any]) -> RunOptions:
+        """Return the options with ``changes``; unknown names and impossible values are refused."""
+        known = [field.name for field in fields(self)]
+        for name, value in changes.items():
+            if name not in known:
+                raise UnknownArgument(
+                    f"There is no option {name!r}; the options are {', '.join(known)}.{nearest(name, known)}"
+                )
+            _check(name, value)
+        return replace(self, **changes)
+
+    @classmethod
+    def from_environment(cls) -> RunOptions:
+        """Read ``MILLRACE_ENGINE``, ``MILLRACE_WORKERS``, ``MILLRACE_PROGRESS`` and ``MILLRACE_DURABILITY``."""
+        changes: dict[str, Any] = {}
+        for name in ("engine", "durability"):
+            if text := os.environ.get(f"MILLRACE_{name.upper()}"):
+                changes[name] = text
+        if text := os.environ.get("MILLRACE_WORKERS"):
+            if not text.isdigit():
+                raise ArgumentError(f"MILLRACE_WORKERS is {text!r}; it takes a number of workers.")
+            changes["workers"] = int(text)
+        if text := os.environ.get("MILLRACE_PROGRESS"):
+            changes["progress"] = text.lower() not in ("0", "false", "no", "off")
+        return cls().updated(changes)
+
+
+def _check(name: str, value: Any) -> None:
+    hint = get_type_hints(RunOptions)[name]
+    choices = get_args(hint)
+    if choices and all(isinstance(choice, str) for choice in choices):
+        if value not in choices:
+            listed = ", ".join(map(repr, choices))
+            raise ArgumentError(f"{name}={value!r} is not one of {listed}.{nearest(str(value), choices)}")
+    elif name == "progress":
+        if value is not None and not isinstance(value, bool):
+            raise ArgumentError(f"progress={value!r} is neither True, False nor None.")
+    elif value is None:
+        if type(None) not in choices:
+            raise ArgumentError(f"{name}=None: it takes a number.")
+    elif isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
+        raise ArgumentError(f"{name}={value!r}: it takes a number above zero.")
+    elif name != "stall_timeout" and not isinstance(value, int):
+        raise ArgumentError(f"{name}={value!r}: it takes a whole number.")

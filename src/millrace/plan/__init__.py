@@ -1,0 +1,1 @@
+"""From verbs to what workers run: logical plan, identity, fusion, preflight."""

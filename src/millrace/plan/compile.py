@@ -1,0 +1,185 @@
+"""From the logical plan to what runs: which columns are read, which pool, which shards. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from millrace.core.ports import Capacity
+from millrace.core.work import Shard, Split
+from millrace.errors import ResourcesUnavailable, UnknownColumn, nearest
+from millrace.plan.logical import (
+    Drop,
+    Filter,
+    FlatMap,
+    Limit,
+    MapBatches,
+    MapRows,
+    Plan,
+    Rename,
+    Resources,
+    Select,
+    Step,
+    step_label,
+)
+from millrace.plan.physical import Stage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SHARD_BYTES = 64 << 20
+LEAST_BYTES = 1 << 20
+SHARDS_PER_WORKER = 16
+
+
+# ---------------------------------------------------------------- columns
+
+
+def columns_at(steps: Sequence[Step], schema: pa.Schema) -> list[list[str] | None]:
+    """Return the column names before each step and after the last; None where only running would tell.
+
+    Raises ``UnknownColumn`` for a name that can never be there.
+    """
+    names: list[str] | None = list(schema.names)
+    places = [names]
+    for step in steps:
+        names = _columns_after(step, names)
+        places.append(names)
+    return places
+
+
+def _columns_after(step: Step, names: list[str] | None) -> list[str] | None:
+    asked = _asked(step)
+    if names is not None:
+        for name in asked:
+            if name not in names:
+                raise UnknownColumn(
+                    f"{step_label(step)} asks for column {name!r}, but the columns there are "
+                    f"{', '.join(names) or 'none'}.{nearest(name, names)}"
+                )
+    if isinstance(step, (MapBatches, MapRows, FlatMap)):
+        return None
+    if isinstance(step, Select):
+        return list(step.columns)
+    if names is None:
+        return None
+    if isinstance(step, Drop):
+        return [name for name in names if name not in step.columns]
+    if isinstance(step, Rename):
+        new = dict(step.names)
+        renamed = [new.get(name, name) for name in names]
+        for name in renamed:
+            if renamed.count(name) > 1:
+                raise UnknownColumn(f"{step_label(step)} would give two columns the name {name!r}.")
+        return renamed
+    return names
+
+
+def _asked(step: Step) -> tuple[str, ...]:
+    if isinstance(step, MapBatches):
+        return step.columns or ()
+    if isinstance(step, (Select, Drop)):
+        return step.columns
+    if isinstance(step, Rename):
+        return tuple(old for old, _ in step.names)
+    return ()
+
+
+def columns_to_read(steps: Sequence[Step], schema: pa.Schema) -> tuple[str, ...] | None:
+    """Return the source columns that the plan needs, in the source's order; None for all of them."""
+    places = columns_at(steps, schema)
+    needed: set[str] | None = None
+    for step, names in zip(reversed(steps), reversed(places[:-1]), strict=True):
+        if isinstance(step, MapBatches):
+            needed = set(step.columns) if step.columns is not None else None
+        elif isinstance(step, (MapRows, FlatMap, Filter)):
+            needed = None
+        elif isinstance(step, Select):
+            needed = set(step.columns)
+        elif isinstance(step, Drop) and needed is None and names is not None:
+            needed = set(names) - set(step.columns)
+        elif isinstance(step, Rename) and needed is not None:
+            old = {new: name for name, new in step.names}
+            needed = {old.get(name, name) for name in needed} | {name for name, _ in step.names}
+    if needed is None or needed >= set(schema.names):
+        return None
+    return tuple(name for name in schema.names if name in needed)
+
+
+def limits_of(steps: Sequence[Step]) -> tuple[int, ...]:
+    """Return the budgets of the plan's ``limit`` steps, in order."""
+    return tuple(step.rows for step in steps if isinstance(step, Limit))
+
+
+# ---------------------------------------------------------------- the pool
+
+
+def stage_of(plan: Plan, capacity: Capacity, *, workers: int | None, memory_limit: int | None) -> Stage:
+    """Fuse all steps into one stage and size its pool; refuse what can never run, with the numbers.
+
+    CPUs are advice, memory and GPUs are hard.
+    """
+    demands = [
+        resources for step in plan.steps if (resources := getattr(step, "resources", None)) is not None
+    ]
+    num_cpus = max((demand.num_cpus or 0.0 for demand in demands), default=0.0) or 1.0
+    num_gpus = max((demand.num_gpus or 0.0 for demand in demands), default=0.0)
+    memory = sum(demand.memory or 0 for demand in demands) or None
+    wanted = _workers_wanted(demands, workers) or max(1, int(capacity.cpus / num_cpus))
+    if num_gpus > capacity.gpus:
+        raise ResourcesUnavailable(
+            f"A worker of this plan needs {num_gpus:g} GPUs, and this machine has {capacity.gpus}. Nothing was "
+            "started: lower num_gpus, or run where there are enough."
+        )
+    if num_gpus:
+        wanted = min(wanted, int(capacity.gpus / num_gpus))
+    if memory is not None:
+        limit = memory_limit or capacity.memory
+        if memory > limit:
+            raise ResourcesUnavailable(
+                f"A worker of this plan needs {_gib(memory)} of memory, and the limit is {_gib(limit)}. Nothing "
+                "was started: lower memory=, raise memory_limit=, or run on a larger machine."
+            )
+        wanted = min(wanted, limit // memory)
+    threads = max(1, capacity.cpus // wanted)
+    return Stage(plan.steps, wanted, threads, wanted < capacity.cpus, num_gpus, memory)
+
+
+def _workers_wanted(demands: Sequence[Resources], workers: int | None) -> int | None:
+    declared = [demand.workers for demand in demands if demand.workers is not None]
+    if declared:
+        return max(high for _, high in declared)
+    return workers
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.2f} GiB"
+
+
+# ---------------------------------------------------------------- the shards
+
+
+def make_shards(splits: Sequence[Split], workers: int, shard_rows: int | None = None) -> list[Shard]:
+    """Group neighbouring splits so that workers stay busy to the end and files stay decent.
+
+    The aim is 16 shards per worker, of 1 MiB at least and 64 MiB of decoded data at most; a split is never
+    cut. With ``shard_rows``, shards are filled up to about that many rows instead.
+    """
+    if shard_rows is not None:
+        sizes = [max(split.rows, 0) for split in splits]
+        target = float(shard_rows)
+    else:
+        sizes = [split.bytes for split in splits]
+        target = min(max(sum(sizes) / (workers * SHARDS_PER_WORKER), LEAST_BYTES), SHARD_BYTES)
+    shards: list[Shard] = []
+    group: list[Split] = []
+    held = 0
+    for split, size in zip(splits, sizes, strict=True):
+        if group and held + size / 2 >= target:
+            shards.append(Shard(len(shards), tuple(group)))
+            group, held = [], 0
+        group.append(split)
+        held += size
+    if group:
+        shards.append(Shard(len(shards), tuple(group)))
+    return shards

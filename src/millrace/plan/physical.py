@@ -1,0 +1,77 @@
+"""What workers run and what is kept on disk: stages, and the saved plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from millrace.core.ports import Sink, Source
+from millrace.core.work import Durability, Shard
+from millrace.plan.logical import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Steps that share a worker pool of ``workers`` processes with ``threads`` threads each."""
+
+    steps: tuple[Step, ...]
+    workers: int
+    threads: int
+    lanes: bool
+    num_gpus: float = 0.0
+    memory: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """All that a worker needs for any shard of the plan. Travels once per worker.
+
+    ``columns`` are the source columns to read (None: all of them). ``kind`` says what becomes of the output:
+    written by ``sink``, streamed to a reader in ``blocks``, or only counted.
+    """
+
+    source: Source
+    steps: tuple[Step, ...]
+    columns: tuple[str, ...] | None
+    sink: Sink | None
+    kind: str
+    lanes: bool
+    durability: Durability
+    faults: dict[str, str] = field(default_factory=dict)
+
+
+class SavedPlan(msgspec.Struct, frozen=True):
+    """The plan as it is persisted before the first attempt; resuming starts from it and from nothing else.
+
+    ``shape`` is what must match, as JSON text. ``files`` are ``(path, size, mtime_ns)`` in the numbering that
+    the shards' splits use.
+    """
+
+    run: str
+    shape: str
+    code: dict[str, str]
+    files: list[tuple[str, int, int]]
+    shards: list[Shard]
+    created: float
+    millrace: str
+
+    def digits(self) -> int:
+        """How many digits a shard's number has in file names."""
+        return max(5, len(str(len(self.shards))))
+
+    def encode(self) -> bytes:
+        """Encode for the run folder."""
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def read(cls, path: Path) -> SavedPlan:
+        """Read what ``encode`` wrote."""
+        return msgspec.msgpack.decode(path.read_bytes(), type=cls)
+
+
+def jsonable(value: Any) -> str:
+    """Encode a shape so that equal shapes are equal texts, one line per entry."""
+    return msgspec.json.format(msgspec.json.encode(value, order="sorted"), indent=2).decode()

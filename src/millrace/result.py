@@ -1,0 +1,54 @@
+"""What a write verb returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from millrace.core.work import Ledger
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of a finished run; ``print(result)`` shows a short summary.
+
+    Attributes
+    ----------
+    rows
+        Rows in the output.
+    rejected
+        Rows that were set aside because they could not be processed.
+    metrics
+        Results of accumulators by name.
+    ledger
+        Where every row went: ``read``, ``written``, ``rejected``, and (in, out) for each step.
+    report
+        Path of the run's machine-readable report.
+    path
+        The output folder.
+    run
+        The run's name, which is part of its files' names.
+    files, bytes
+        How many files the output has, and their size.
+    seconds
+        Wall time over all drivers that worked on the run.
+    resumed
+        True if an earlier driver had begun it.
+    """
+
+    rows: int
+    rejected: int
+    metrics: dict[str, Any]
+    ledger: Ledger
+    report: Path
+    path: Path
+    run: str
+    files: int
+    bytes: int
+    seconds: float
+    resumed: bool = False
+    summary: str = field(default="", repr=False)
+
+    def __str__(self) -> str:
+        return self.summary

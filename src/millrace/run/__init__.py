@@ -1,0 +1,1 @@
+"""Carrying a plan out: decisions, attempts, the journal and the one loop."""

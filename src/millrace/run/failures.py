@@ -1,0 +1,46 @@
+"""Errors on their way from a worker to the user's screen."""
+
+from __future__ import annotations
+
+import traceback
+from types import TracebackType
+from typing import Any
+
+from millrace import errors
+from millrace.core.work import ErrorReport
+from millrace.errors import MillraceError, RemoteTraceback
+
+
+def report(error: BaseException) -> ErrorReport:
+    """Put an error into words that can travel: ours by class and message, foreign ones with a traceback."""
+    if isinstance(error, MillraceError):
+        cause = error.__cause__
+        text = user_traceback(cause) if cause is not None and isinstance(error, errors.StepError) else ""
+        return ErrorReport(type(error).__name__, str(error), text)
+    text = "".join(traceback.format_exception(error))
+    message = (
+        f"An unexpected error inside Millrace: {type(error).__name__}: {error}. This is a defect of ours."
+    )
+    return ErrorReport("MillraceError", message, text)
+
+
+def revive(failure: ErrorReport) -> MillraceError:
+    """Make the error again in the driver; the user's own traceback is its cause."""
+    kind = getattr(errors, failure.kind, MillraceError)
+    error: MillraceError = kind(failure.message)
+    if failure.traceback:
+        error.__cause__ = RemoteTraceback(failure.traceback)
+    return error
+
+
+def user_traceback(error: BaseException) -> str:
+    """Format a traceback from the user's first own frame on."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None and _is_ours(trace):
+        trace = trace.tb_next
+    return "".join(traceback.format_exception(type(error), error, trace)).rstrip()
+
+
+def _is_ours(trace: TracebackType) -> bool:
+    name: Any = trace.tb_frame.f_globals.get("__name__", "")
+    return str(name).split(".")[0] == "millrace"

@@ -1,0 +1,225 @@
+"""The journal: the durable list of commit records, and the only truth about what is done.
+
+Layout of the file: an 8-byte magic, then frames. A frame is ``<u32 length> <u32 crc32> <u64 synced>`` in little
+endian, followed by ``length`` bytes of msgpack. The checksum covers everything after itself. ``synced`` is
+the length of the file that was known to be on disk when the frame was made; it tells a torn tail (never
+synced, so never acted upon: cut off) from damage to records that were acted upon (refused).
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from millrace.core import failpoints
+from millrace.core.work import CommitRecord, Durability
+from millrace.errors import JournalDamaged, OutputWriteFailed
+
+MAGIC = b"MILLRJ1\n"
+_HEAD = struct.Struct("<IIQ")
+_COVERED = struct.Struct("<Q")
+
+
+class Opened(msgspec.Struct, frozen=True, tag="opened", array_like=True):
+    """The first record: which plan this journal belongs to."""
+
+    run: str
+    plan_sha256: str
+
+
+class Revision(msgspec.Struct, frozen=True, tag="revision", array_like=True):
+    """From here on shards are made by other code; ``code`` maps each function to its fingerprint."""
+
+    number: int
+    code: dict[str, str]
+
+
+class Settled(msgspec.Struct, frozen=True, tag="settled", array_like=True):
+    """The output schema, as Arrow IPC bytes. The last one counts."""
+
+    schema: bytes
+
+
+class Revoked(msgspec.Struct, frozen=True, tag="revoked", array_like=True):
+    """A committed shard whose files are gone: it counts no more and is run again."""
+
+    shard: int
+
+
+class Swapping(msgspec.Struct, frozen=True, tag="swapping", array_like=True):
+    """All parts are there; from here on this run takes the place of ``old``."""
+
+    old: str
+
+
+class Finished(msgspec.Struct, frozen=True, tag="finished", array_like=True):
+    """Everything is published; ``seconds`` is the wall time over all drivers that worked on it."""
+
+    seconds: float
+
+
+Record = Opened | Revision | Settled | CommitRecord | Revoked | Swapping | Finished
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
+
+
+class Journal:
+    """An open journal, positioned at its end. One driver holds it, under the output's lock."""
+
+    def __init__(self, path: Path, fd: int, length: int, durability: Durability) -> None:
+        self._path = path
+        self._fd = fd
+        self.durability = durability
+        self._synced = length
+        self._length = length
+        self._buffer: list[bytes] = []
+        self._broken = False
+
+    @classmethod
+    def create(cls, path: Path, durability: Durability) -> Journal:
+        """Make a new journal; its folder must exist."""
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise _refused(path, error) from error
+        journal = cls(path, fd, 0, durability)
+        journal._buffer.append(MAGIC)
+        journal._length = len(MAGIC)
+        return journal
+
+    @classmethod
+    def open(cls, path: Path, durability: Durability) -> tuple[Journal, Iterator[Record]]:
+        """Open a journal for going on; cuts a torn tail. Returns it with its records.
+
+        The records are read lazily; read them all before the first ``append``.
+        """
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            raise _refused(path, error) from error
+        data = _view(fd)
+        end = _valid_length(path, data)
+        if end < len(data):
+            os.ftruncate(fd, end)
+        os.lseek(fd, end, os.SEEK_SET)
+        journal = cls(path, fd, end, durability)
+        if end == 0:
+            journal._buffer.append(MAGIC)
+            journal._length = len(MAGIC)
+        return journal, _records(data, end)
+
+    def append(self, record: Record) -> None:
+        """Add a record; it lasts from the next ``sync`` on."""
+        payload = _encoder.encode(record)
+        covered = _COVERED.pack(self._synced)
+        crc = zlib.crc32(payload, zlib.crc32(covered))
+        self._buffer.append(_HEAD.pack(len(payload), crc, self._synced) + payload)
+        self._length += _HEAD.size + len(payload)
+
+    def sync(self) -> None:
+        """Write what was appended and make it last. An error here ends the run: fsync is never retried."""
+        if not self._buffer:
+            return
+        if self._broken:
+            raise OutputWriteFailed(f"The journal {self._path} failed before; nothing more is written to it.")
+        data, self._buffer = b"".join(self._buffer), []
+        try:
+            failpoints.hit("journal.append")
+            written = 0
+            while written < len(data):
+                written += os.write(self._fd, memoryview(data)[written:])
+            failpoints.hit("journal.sync")
+            if self.durability == "power":
+                os.fsync(self._fd)
+        except OSError as error:
+            self._broken = True
+            raise _refused(self._path, error) from error
+        self._synced = self._length
+        failpoints.hit("journal.synced")
+
+    def close(self) -> None:
+        """Let go of the file; what was not synced is dropped."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def read(path: Path) -> Iterator[Record]:
+    """Read a journal without changing it; a torn tail is left out."""
+    with path.open("rb") as file:
+        data = _view(file.fileno())
+        yield from _records(data, _valid_length(path, data))
+
+
+def in_force(path: Path) -> Iterator[CommitRecord]:
+    """Read the commit records that were not revoked, in the order in which they were made."""
+    revoked = {}
+    for position, record in enumerate(read(path)):
+        if isinstance(record, Revoked):
+            revoked[record.shard] = position
+    for position, record in enumerate(read(path)):
+        if isinstance(record, CommitRecord) and revoked.get(record.shard, -1) < position:
+            yield record
+
+
+def _view(fd: int) -> memoryview:
+    size = os.fstat(fd).st_size
+    if not size:
+        return memoryview(b"")
+    return memoryview(mmap.mmap(fd, size, access=mmap.ACCESS_READ))
+
+
+def _frame(data: memoryview, at: int) -> tuple[int, int] | None:
+    """Return ``(end, synced)`` of a valid frame at ``at``, else None."""
+    if at + _HEAD.size > len(data):
+        return None
+    length, crc, synced = _HEAD.unpack_from(data, at)
+    end = at + _HEAD.size + length
+    if length == 0 or end > len(data) or synced > at:
+        return None
+    return (end, synced) if zlib.crc32(data[at + 8 : end]) == crc else None
+
+
+def _valid_length(path: Path, data: memoryview) -> int:
+    """Return where valid frames end; refuse damage to what was once synced."""
+    if data[: len(MAGIC)] != MAGIC:
+        if MAGIC.startswith(bytes(data[: len(MAGIC)])):
+            return 0
+        raise JournalDamaged(_damaged(path, 0, "It does not begin as a journal does."))
+    at = len(MAGIC)
+    while (frame := _frame(data, at)) is not None:
+        at = frame[0]
+    for later in range(at + 1, len(data) - _HEAD.size + 1):
+        frame = _frame(data, later)
+        if frame is not None and frame[1] > at:
+            raise JournalDamaged(_damaged(path, at, f"Valid records follow at byte {later:,}."))
+    return at
+
+
+def _damaged(path: Path, at: int, why: str) -> str:
+    return (
+        f"The journal {path} is damaged at byte {at:,}. {why} What it says about committed shards cannot be "
+        "trusted, so nothing was changed. Restore the file from a copy, or write to a new folder."
+    )
+
+
+def _records(data: memoryview, end: int) -> Iterator[Record]:
+    at = len(MAGIC)
+    while at < end:
+        length = _HEAD.unpack_from(data, at)[0]
+        yield _decoder.decode(data[at + _HEAD.size : at + _HEAD.size + length])
+        at += _HEAD.size + length
+
+
+def _refused(path: Path, error: OSError) -> OutputWriteFailed:
+    return OutputWriteFailed(
+        f"The journal {path} could not be written: {error.strerror}. The run ends here; shards that were "
+        "committed before are kept. Make room or fix the disk, then run the same command again."
+    )

@@ -1,0 +1,159 @@
+"""Batches that know where their rows come from.
+
+A row's coordinate is (split, row number within it). It is kept as runs, so that carrying it costs nothing per
+row; only a filter stores one integer for each row that it keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.core.batch import concat
+from millrace.core.work import Split
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """``count`` neighbouring rows of one batch.
+
+    ``index`` None: they are the rows ``first`` … ``first + count - 1`` of ``split``. An integer array: row i
+    is row ``index[i]``. ``last`` set: nobody knows which of the rows ``first`` … ``last`` each came from.
+    """
+
+    split: Split
+    first: int
+    count: int
+    index: np.ndarray[Any, np.dtype[np.int64]] | None = None
+    last: int | None = None
+
+    def cut(self, start: int, stop: int) -> Span:
+        """Return the part of the span from ``start`` to ``stop``."""
+        if self.last is not None:
+            return Span(self.split, self.first, stop - start, None, self.last)
+        if self.index is not None:
+            return Span(self.split, self.first, stop - start, self.index[start:stop])
+        return Span(self.split, self.first + start, stop - start)
+
+    def numbers(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Return the row number of each row."""
+        if self.index is not None:
+            return self.index
+        return np.arange(self.first, self.first + self.count, dtype=np.int64)
+
+    def bounds(self) -> tuple[int, int]:
+        """Return the first and the last row number that this span may stand for."""
+        if self.last is not None:
+            return self.first, self.last
+        if self.index is not None:
+            return (int(self.index.min()), int(self.index.max())) if len(self.index) else (0, 0)
+        return self.first, self.first + max(self.count, 1) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A batch and its rows' coordinates; ``spans`` add up to the batch's length."""
+
+    batch: pa.RecordBatch
+    spans: tuple[Span, ...]
+
+    def __len__(self) -> int:
+        return int(self.batch.num_rows)
+
+    def with_batch(self, batch: pa.RecordBatch) -> Rows:
+        """Return other values for the same rows."""
+        return Rows(batch, self.spans)
+
+    def cut(self, start: int, stop: int) -> Rows:
+        """Return the rows from ``start`` to ``stop``, without a copy."""
+        if start == 0 and stop >= len(self):
+            return self
+        return Rows(self.batch.slice(start, stop - start), tuple(_cut(self.spans, start, stop)))
+
+    def keep(self, batch: pa.RecordBatch, mask: np.ndarray[Any, np.dtype[np.bool_]]) -> Rows:
+        """Return the rows for which ``mask`` is true; ``batch`` holds them already."""
+        spans, at = [], 0
+        for span in self.spans:
+            part = mask[at : at + span.count]
+            at += span.count
+            kept = int(part.sum())
+            if span.last is not None:
+                spans.append(Span(span.split, span.first, kept, None, span.last))
+            elif kept:
+                spans.append(Span(span.split, 0, kept, span.numbers()[part]))
+        return Rows(batch, tuple(spans))
+
+    def spread(self, batch: pa.RecordBatch, counts: Sequence[int]) -> Rows:
+        """Return rows of which ``counts[i]`` come from row i."""
+        spans, at = [], 0
+        for span in self.spans:
+            part = np.asarray(counts[at : at + span.count], np.int64)
+            at += span.count
+            total = int(part.sum())
+            if span.last is not None:
+                spans.append(Span(span.split, span.first, total, None, span.last))
+            elif total:
+                spans.append(Span(span.split, 0, total, np.repeat(span.numbers(), part)))
+        return Rows(batch, tuple(spans))
+
+    def blurred(self, batch: pa.RecordBatch) -> Rows:
+        """Return rows that came from these in a way that only the user's function knows."""
+        if not self.spans:
+            return Rows(batch, ())
+        firsts, lasts = zip(*(span.bounds() for span in self.spans), strict=True)
+        split = self.spans[0].split
+        same = all(span.split == split for span in self.spans)
+        last = max(lasts) if same else lasts[0]
+        return Rows(batch, (Span(split, min(firsts) if same else firsts[0], batch.num_rows, None, last),))
+
+
+def _cut(spans: Sequence[Span], start: int, stop: int) -> Iterator[Span]:
+    at = 0
+    for span in spans:
+        low, high = max(start - at, 0), min(stop - at, span.count)
+        if low < high:
+            yield span.cut(low, high)
+        at += span.count
+
+
+def join(parts: Sequence[Rows]) -> Rows:
+    """Put rows of one schema end to end."""
+    if len(parts) == 1:
+        return parts[0]
+    return Rows(concat([part.batch for part in parts]), tuple(span for part in parts for span in part.spans))
+
+
+def rebatch(rows: Iterator[Rows], size: int) -> Iterator[Rows]:
+    """Cut a stream into batches of exactly ``size`` rows, the last one apart; order and content are kept.
+
+    A batch without rows passes only if it is the first, so that its schema is not lost. A change of schema
+    ends the batch that was being filled.
+    """
+    waiting: list[Rows] = []
+    held = 0
+    first = True
+    for part in rows:
+        if not len(part):
+            if first:
+                yield part
+            first = False
+            continue
+        first = False
+        if waiting and waiting[0].batch.schema != part.batch.schema:
+            yield join(waiting)
+            waiting, held = [], 0
+        at = 0
+        while held + len(part) - at >= size:
+            stop = at + size - held
+            waiting.append(part.cut(at, stop))
+            yield join(waiting)
+            waiting, held, at = [], 0, stop
+        if at < len(part):
+            waiting.append(part.cut(at, len(part)))
+            held += len(part) - at
+    if waiting:
+        yield join(waiting)

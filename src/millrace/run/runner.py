@@ -1,0 +1,194 @@
+"""The only loop: ask the scheduler, submit, wait, commit."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from millrace.core.batch import from_ipc
+from millrace.core.events import Event, RowsRead, ShardRetried, WorkerLost
+from millrace.core.ports import Pool
+from millrace.core.work import Blocks, CommitRecord, ErrorReport, Failed, Ledger, Lost, Outcome, Timings
+from millrace.errors import MillraceError, Stalled, WorkerDied
+from millrace.run import failures
+from millrace.run.scheduler import Begin, Order, Scheduler
+
+TICK = 0.2
+GROUP = 0.025  # seconds: commits that come faster than this share one sync of the journal
+
+
+class Committer(Protocol):
+    """Takes commit records and makes them last."""
+
+    def settle(self, schema: bytes) -> None:
+        """Make the output schema last, before any worker opens a part with it."""
+        ...
+
+    def commit(self, record: CommitRecord) -> None:
+        """Take a record; it lasts from the next ``flush`` on."""
+        ...
+
+    def flush(self) -> None:
+        """Make what was committed last."""
+        ...
+
+    @property
+    def pending(self) -> bool:
+        """True while something waits for ``flush``."""
+        ...
+
+
+class Tally:
+    """A committer for runs that leave nothing behind: it only adds up."""
+
+    pending = False
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self.timings = Timings()
+
+    def settle(self, schema: bytes) -> None:
+        """Nothing to keep."""
+
+    def commit(self, record: CommitRecord) -> None:
+        """Add up."""
+        self.ledger += record.ledger
+        self.timings += record.timings
+
+    def flush(self) -> None:
+        """Nothing to keep."""
+
+
+class Runner:
+    """Drives one scheduler over one pool into one committer."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        committer: Committer,
+        *,
+        watch: Callable[[Event], None] = lambda event: None,
+        tick: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._scheduler = scheduler
+        self._committer = committer
+        self._watch = watch
+        self._tick = tick
+        self._clock = clock
+        self._inbox: queue.SimpleQueue[tuple[int, int, Future[Any]] | RowsRead] = queue.SimpleQueue()
+        self._schema = scheduler.schema
+        self._flushed = -GROUP
+        self._blocks: dict[int, list[Blocks]] = {}
+        self._delivered: dict[int, int] = {}
+        self._skip: dict[int, int] = {}
+
+    def notify(self, worker: int, message: Any) -> None:
+        """Take what a worker tells in passing; may be called from any thread."""
+        self._inbox.put(message)
+
+    def run(self, pool: Pool) -> None:
+        """Drive the plan to its end."""
+        for _ in self.stream(pool):
+            pass
+
+    def stream(self, pool: Pool) -> Iterator[pa.RecordBatch]:
+        """Drive the plan to its end; yields its output, in order, if the plan is read rather than written."""
+        scheduler, committer = self._scheduler, self._committer
+        while not scheduler.finished:
+            orders = scheduler.ready(pool.loads())
+            for order in orders:
+                self._submit(pool, order)
+            if not orders and scheduler.idle and not scheduler.finished:
+                raise Stalled("No shard is under way and none can begin. This is a defect of ours.")
+            for outcome in self._wait():
+                self._keep(outcome)
+                for record in scheduler.complete(outcome):
+                    committer.commit(record)
+                if scheduler.schema is not None and self._schema is None:
+                    self._schema = scheduler.schema
+                    committer.settle(self._schema)
+            if committer.pending and (scheduler.finished or self._clock() - self._flushed >= GROUP):
+                committer.flush()
+                self._flushed = self._clock()
+            self._tick()
+            yield from self._deliver()
+        committer.flush()
+        yield from self._deliver()
+        if scheduler.error is not None:
+            raise failures.revive(scheduler.error)
+
+    def _submit(self, pool: Pool, order: Order) -> None:
+        if isinstance(order, Begin):
+            shard, attempt = order.task.shard.index, order.task.attempt
+            self._skip[shard] = self._delivered.get(shard, 0)
+            future = pool.submit("attempt", order.task, worker=order.worker)
+        else:
+            shard, attempt = order.shard, self._scheduler.attempt_of(order.shard)
+            future = pool.submit("proceed", shard, order.schema, worker=order.worker)
+        future.add_done_callback(lambda done: self._inbox.put((shard, attempt, done)))
+
+    def _wait(self) -> Iterator[Outcome]:
+        timeout = GROUP if self._committer.pending else TICK
+        try:
+            message = self._inbox.get(timeout=timeout)
+            while True:
+                if isinstance(message, tuple):
+                    yield self._outcome(*message)
+                else:
+                    self._watch(message)
+                message = self._inbox.get_nowait()
+        except queue.Empty:
+            return
+
+    def _outcome(self, shard: int, attempt: int, future: Future[Any]) -> Outcome:
+        error = future.exception()
+        if error is None:
+            outcome: Outcome = future.result()
+            return outcome
+        if isinstance(error, WorkerDied):
+            self._watch(WorkerLost(getattr(future, "worker", -1), str(error)))
+            self._watch(ShardRetried(shard, attempt + 1, str(error)))
+            return Lost(shard, attempt, str(error))
+        if isinstance(error, MillraceError):
+            return Failed(shard, attempt, failures.report(error))
+        return Failed(shard, attempt, _startup(error))
+
+    # ------------------------------------------------------------ output for a reader
+
+    def _keep(self, outcome: Outcome) -> None:
+        if isinstance(outcome, Blocks) and self._scheduler.attempt_of(outcome.shard) == outcome.attempt:
+            self._blocks.setdefault(outcome.shard, []).append(outcome)
+
+    def _deliver(self) -> Iterator[pa.RecordBatch]:
+        """Hand over the blocks whose turn it is; what a dead worker had delivered before is skipped."""
+        if not self._blocks:
+            return
+        for shard in sorted(self._blocks):
+            if shard > self._scheduler.head:
+                return
+            for block in self._blocks.pop(shard):
+                for batch in from_ipc(block.data):
+                    skip = min(self._skip.get(shard, 0), batch.num_rows)
+                    self._skip[shard] = self._skip.get(shard, 0) - skip
+                    if skip == batch.num_rows:
+                        continue
+                    batch = batch.slice(skip)
+                    self._delivered[shard] = self._delivered.get(shard, 0) + batch.num_rows
+                    yield batch
+
+
+def _startup(error: BaseException) -> ErrorReport:
+    if isinstance(error, (ImportError, AttributeError)):
+        return ErrorReport(
+            "StepError",
+            f"A worker could not load the plan's functions: {type(error).__name__}: {error}. A function that is "
+            "imported must be importable in a fresh process with the same sys.path and working directory.",
+            failures.user_traceback(error),
+        )
+    return failures.report(error)

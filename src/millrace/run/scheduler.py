@@ -1,0 +1,297 @@
+"""Who does what next. Pure decisions: no I/O, no thread, no clock.
+
+The scheduler owns all state about shards that are not yet committed. The runner asks ``ready`` for orders,
+carries them out, and tells it with ``complete`` what came back.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from millrace.core.work import (
+    Blocks,
+    CommitRecord,
+    Deferred,
+    Done,
+    ErrorReport,
+    Failed,
+    Lost,
+    Outcome,
+    Proposal,
+    Shard,
+    Task,
+)
+
+# Merges schema proposals in shard order; the flag says that no column's type is open any more.
+Merge = Callable[[bytes | None, bytes], tuple[bytes, bool]]
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Start an attempt on a worker."""
+
+    worker: int
+    task: Task
+
+
+@dataclass(frozen=True, slots=True)
+class Proceed:
+    """Let a waiting attempt go on, with the schema that was settled meanwhile."""
+
+    worker: int
+    shard: int
+    schema: bytes | None
+
+
+Order = Begin | Proceed
+
+
+@dataclass(slots=True)
+class _Open:
+    """An attempt under way."""
+
+    worker: int
+    attempt: int
+    paused: bool = False
+
+
+class Scheduler:
+    """Decides the order of work for one plan.
+
+    ``done`` says which shards were committed before. With ``limits`` (the budgets of the plan's ``limit``
+    steps, less what committed shards used) or ``ordered``, shards are committed in their order. ``reading``
+    marks a run whose blocks go to a reader in shard order.
+    """
+
+    def __init__(
+        self,
+        shards: Sequence[Shard],
+        *,
+        merge: Merge,
+        done: bytearray | None = None,
+        schema: bytes | None = None,
+        revision: int = 0,
+        limits: Sequence[int] = (),
+        ordered: bool = False,
+        reading: bool = False,
+        max_attempts: int = 3,
+        ahead: int = 2,
+    ) -> None:
+        self._shards = shards
+        self._merge = merge
+        self._done = done if done is not None else bytearray(len(shards))
+        self._left = len(shards) - sum(self._done)
+        self.schema = schema
+        self.empty_schema: bytes | None = None
+        self.retries = 0
+        self.error: ErrorReport | None = None
+        self._revision = revision
+        self._remaining = list(limits)
+        self._ordered = ordered or bool(limits) or reading
+        self._reading = reading
+        self._max_attempts = max_attempts
+        self._ahead = ahead
+        self._next = 0  # the first shard that was never begun
+        self._again: list[int] = []  # a heap of shards to begin once more
+        self._open: dict[int, _Open] = {}
+        self._attempts: dict[int, int] = {}
+        self._deaths: dict[int, int] = {}
+        self._held: dict[int, Done] = {}
+        self._head = 0  # the first shard that is not committed
+        self._probe = 0  # the first shard about whose schema nothing is known
+        self._merged: bytes | None = None
+        self._proposals: dict[int, bytes] = {}
+        self._deferred: list[int] = []
+        if any(limit == 0 for limit in self._remaining):
+            self._close()
+        self._advance()
+
+    # ------------------------------------------------------------ what the runner asks
+
+    @property
+    def finished(self) -> bool:
+        """True once nothing is left to do, or an error ended the run."""
+        return self.error is not None or self._left == 0
+
+    @property
+    def head(self) -> int:
+        """The first shard that is not yet committed."""
+        return self._head
+
+    @property
+    def idle(self) -> bool:
+        """True when no attempt is under way: with nothing ready, the run could never end."""
+        return not self._open
+
+    def ready(self, loads: Mapping[int, int]) -> list[Order]:
+        """Return the orders to carry out now; ``loads`` counts the unanswered calls of each live worker."""
+        self._bury(loads)
+        orders: list[Order] = []
+        if self.finished:
+            return orders
+        load = dict(loads)
+        for shard, attempt in self._open.items():
+            if not attempt.paused:
+                continue
+            if self._may_proceed(shard):
+                attempt.paused = False
+                orders.append(Proceed(attempt.worker, shard, self.schema))
+            load[attempt.worker] = load.get(attempt.worker, 0) + 1
+        depth = 1 if self._reading or self.schema is None else self._ahead
+        for level in range(depth):
+            if level and self._left - len(self._open) <= 2 * len(load):
+                break  # near the end, a shard that waits behind another may keep the run waiting
+            for worker in sorted(load):
+                if load[worker] != level:
+                    continue
+                shard_ = self._take()
+                if shard_ is None:
+                    return orders
+                load[worker] += 1
+                orders.append(self._begin(shard_, worker))
+        return orders
+
+    def complete(self, outcome: Outcome) -> list[CommitRecord]:
+        """Take what came of an attempt; return the records to commit now, in order."""
+        attempt = self._open.get(outcome.shard)
+        if attempt is None or attempt.attempt != outcome.attempt:
+            return []  # an attempt that was given up speaks: its files stay under staging names
+        if isinstance(outcome, Failed):
+            self.error = outcome.error
+            return []
+        if isinstance(outcome, (Proposal, Blocks)):
+            attempt.paused = True
+            if isinstance(outcome, Proposal):
+                self._propose(outcome.shard, outcome.schema)
+            return []
+        del self._open[outcome.shard]
+        if isinstance(outcome, Lost):
+            self._retry(outcome.shard, outcome.reason)
+            return []
+        if isinstance(outcome, Deferred):
+            self._deferred.append(outcome.shard)
+            self._propose(outcome.shard, outcome.schema)
+            return []
+        return self._finish(outcome)
+
+    def attempt_of(self, shard: int) -> int:
+        """Return the number of the attempt under way at ``shard``, or -1."""
+        return self._open[shard].attempt if shard in self._open else -1
+
+    # ------------------------------------------------------------ beginning and ending attempts
+
+    def _begin(self, shard: int, worker: int) -> Begin:
+        attempt = self._attempts.get(shard, 0)
+        self._attempts[shard] = attempt + 1
+        self._open[shard] = _Open(worker, attempt)
+        return Begin(worker, Task(self._shards[shard], attempt, self.schema, tuple(self._remaining)))
+
+    def _take(self) -> int | None:
+        if self._again:
+            return heapq.heappop(self._again)
+        while self._next < len(self._shards) and self._done[self._next]:
+            self._next += 1
+        if self._next == len(self._shards):
+            return None
+        if self._reading and self._remaining and (self._next != self._head or self._open):
+            return None  # what a reader was handed cannot be taken back: budgets must be exact
+        self._next += 1
+        return self._next - 1
+
+    def _may_proceed(self, shard: int) -> bool:
+        if self.schema is None:
+            return False
+        return not self._reading or shard == self._head
+
+    def _bury(self, loads: Mapping[int, int]) -> None:
+        """A worker that died while its attempt waited had no call that could tell."""
+        for shard, attempt in list(self._open.items()):
+            if attempt.paused and attempt.worker not in loads:
+                del self._open[shard]
+                self._retry(shard, "the worker ended while the attempt waited")
+
+    def _retry(self, shard: int, reason: str) -> None:
+        deaths = self._deaths[shard] = self._deaths.get(shard, 0) + 1
+        if deaths >= self._max_attempts:
+            self.error = ErrorReport(
+                "ShardFailed",
+                f"Shard {shard} ended its worker {deaths} times, the last time so: {reason}. Something in its "
+                "rows or in the function brings the process down (a crash in native code, or too little "
+                "memory). Committed shards are kept: mend the function or the input, then run again.",
+            )
+            return
+        self.retries += 1
+        heapq.heappush(self._again, shard)
+
+    def _finish(self, done: Done) -> list[CommitRecord]:
+        if self.schema is None and not done.ledger.written and done.shard >= self._probe:
+            self._proposals[done.shard] = b""
+            if self.empty_schema is None:
+                self.empty_schema = done.schema
+            self._settle()
+        if not self._ordered:
+            return [self._commit(done)]
+        self._held[done.shard] = done
+        records = []
+        while self._head in self._held and not self.finished:
+            held = self._held.pop(self._head)
+            if any(passed > left for passed, left in zip(held.passed, self._remaining, strict=True)):
+                heapq.heappush(self._again, held.shard)  # it ran with a budget that earlier shards used up
+                break
+            self._remaining = [
+                left - passed for passed, left in zip(held.passed, self._remaining, strict=True)
+            ]
+            records.append(self._commit(held))
+            if any(left == 0 for left in self._remaining):
+                self._close()
+        return records
+
+    def _commit(self, done: Done) -> CommitRecord:
+        self._done[done.shard] = 1
+        self._left -= 1
+        self._attempts.pop(done.shard, None)
+        self._deaths.pop(done.shard, None)
+        self._advance()
+        return CommitRecord(
+            done.shard, done.attempt, self._revision, done.files, done.ledger, done.timings, done.passed
+        )
+
+    def _advance(self) -> None:
+        while self._head < len(self._shards) and self._done[self._head]:
+            self._head += 1
+
+    def _close(self) -> None:
+        """A limit is used up: later shards are not read."""
+        self._left = 0
+        self._open.clear()
+        self._held.clear()
+
+    # ------------------------------------------------------------ the output schema
+
+    def _propose(self, shard: int, schema: bytes) -> None:
+        if self.schema is not None:
+            self._release()
+        elif shard >= self._probe:
+            self._proposals[shard] = schema
+            self._settle()
+
+    def _settle(self) -> None:
+        """The first rows in shard order settle the schema; what they leave open, the next ones fill."""
+        complete = False
+        while self.schema is None and not complete and self._probe < len(self._shards):
+            schema = self._proposals.pop(self._probe, None)
+            if schema is None and not self._done[self._probe]:
+                return
+            self._probe += 1
+            if schema:
+                self._merged, complete = self._merge(self._merged, schema)
+        if self.schema is None and self._merged is not None:
+            self.schema = self._merged
+            self._release()
+
+    def _release(self) -> None:
+        for shard in self._deferred:
+            heapq.heappush(self._again, shard)
+        self._deferred.clear()

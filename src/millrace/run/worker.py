@@ -1,0 +1,258 @@
+"""One worker: it carries out attempts, each a chain of generators from the source to the sink."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pyarrow as pa
+
+from millrace.core import failpoints
+from millrace.core.batch import schema_bytes, schema_from, to_ipc
+from millrace.core.events import RowsRead
+from millrace.core.ports import WorkerContext, Writer
+from millrace.core.work import (
+    Blocks,
+    Deferred,
+    Done,
+    Failed,
+    Ledger,
+    Outcome,
+    Proposal,
+    StagedFile,
+    Task,
+    Timings,
+)
+from millrace.plan.logical import step_label
+from millrace.plan.physical import Program
+from millrace.run import failures
+from millrace.run.batching import read_size
+from millrace.run.lanes import Behind, ahead
+from millrace.run.rows import Rows, Span
+from millrace.run.schemas import conform, is_complete
+from millrace.run.steps import Chain, Meter
+
+BLOCK_BYTES = 8 << 20
+UNDECIDED_BYTES = 64 << 20
+TELL_EVERY = 0.25
+
+Conversation = Generator[Outcome, "bytes | None", None]
+
+
+class ShardWorker:
+    """Hosted in each worker of a stage's pool; ``attempt`` and ``proceed`` answer with an ``Outcome``."""
+
+    def __init__(self, program: Program, context: WorkerContext) -> None:
+        failpoints.activate(program.faults)
+        self._program = program
+        self._context = context
+        self._chain = Chain(program.steps, self._where)
+        self._open: dict[int, tuple[_Attempt, Conversation]] = {}
+        self._syncer = ThreadPoolExecutor(1, "millrace-sync")
+        functions = [step for step in program.steps if hasattr(step, "function")]
+        self._made_by = step_label(functions[-1]) if functions else "The source"
+
+    def attempt(self, task: Task) -> Outcome | Future[Outcome]:
+        """Begin an attempt; it ends in ``Done``, ``Deferred`` or ``Failed``, or waits for ``proceed``."""
+        attempt = _Attempt(self._program, self._chain, self._context, task, self._made_by)
+        self._open[task.shard.index] = attempt, _talk(attempt, task)
+        return self._listen(task.shard.index, None)
+
+    def proceed(self, shard: int, schema: bytes | None) -> Outcome | Future[Outcome]:
+        """Let a waiting attempt go on with the schema that was settled meanwhile."""
+        return self._listen(shard, schema)
+
+    def close(self) -> None:
+        """Let go of files; attempts under way are dropped."""
+        for _, talk in self._open.values():
+            talk.close()
+        self._syncer.shutdown()
+        self._program.source.close()
+
+    def _listen(self, shard: int, answer: bytes | None) -> Outcome | Future[Outcome]:
+        attempt, talk = self._open[shard]
+        outcome = talk.send(answer)
+        if isinstance(outcome, (Proposal, Blocks)):
+            return outcome
+        del self._open[shard]
+        talk.close()
+        if isinstance(outcome, Done) and outcome.files and self._program.durability == "power":
+            # The disk may take its time: the next shard begins meanwhile.
+            return self._syncer.submit(attempt.synced, outcome)
+        return outcome
+
+    def _where(self, rows: Rows) -> str:
+        if not rows.spans:
+            return "no rows"
+        locate = self._program.source.locate
+        first, last = rows.spans[0], rows.spans[-1]
+        start = locate(first.split, first.bounds()[0])
+        end = locate(last.split, last.bounds()[1])
+        return start if start == end else f"the rows from {start} to {end}"
+
+
+def _talk(attempt: _Attempt, task: Task) -> Conversation:
+    """Turn whatever goes wrong in an attempt into an outcome."""
+    try:
+        yield from attempt.run()
+    except GeneratorExit:
+        attempt.abort()
+        raise
+    except Exception as error:
+        attempt.abort()
+        yield Failed(task.shard.index, task.attempt, failures.report(error))
+
+
+class _Attempt:
+    """One attempt at one shard."""
+
+    def __init__(
+        self, program: Program, chain: Chain, context: WorkerContext, task: Task, made_by: str
+    ) -> None:
+        self._program = program
+        self._chain = chain
+        self._context = context
+        self._task = task
+        self._made_by = made_by
+        self._meter = Meter(len(program.steps))
+        self._schema = schema_from(task.schema) if task.schema is not None else None
+        self._seen: pa.Schema | None = None
+        self._writer: Writer | None = None
+        self._closed: Writer | None = None
+        self._written = 0
+        self._told = time.monotonic()
+
+    def run(self) -> Conversation:
+        failpoints.hit("attempt.started")
+        rows = self._chain.run(self._read(), self._meter, self._task.budgets)
+        undecided: list[pa.RecordBatch] = []
+        undecided_bytes = block_bytes = 0
+        block: list[pa.RecordBatch] = []
+        for part in rows:
+            failpoints.hit("attempt.batch")
+            batch = part.batch
+            self._seen = self._seen or batch.schema
+            if not len(part) or self._program.kind == "count":
+                self._written += len(part)
+                continue
+            if self._schema is None:
+                undecided.append(batch)
+                undecided_bytes += batch.nbytes
+                proposal = _proposal(undecided)
+                if not is_complete(proposal):
+                    if undecided_bytes > UNDECIDED_BYTES:
+                        break
+                    continue
+                answer = yield Proposal(self._task.shard.index, self._task.attempt, schema_bytes(proposal))
+                assert answer is not None
+                self._schema = schema_from(answer)
+                batches, undecided = undecided, []
+            else:
+                batches = [batch]
+            for each in batches:
+                each = conform(each, self._schema, self._made_by)
+                self._written += each.num_rows
+                if self._program.kind == "write":
+                    self._write(each)
+                    continue
+                block.append(each)
+                block_bytes += each.nbytes
+                if block_bytes >= BLOCK_BYTES:
+                    yield self._blocks(block)
+                    block, block_bytes = [], 0
+        if undecided:
+            proposal = _proposal(undecided)
+            yield Deferred(self._task.shard.index, self._task.attempt, schema_bytes(proposal))
+            return
+        if block:
+            yield self._blocks(block)
+        yield self._done(self._close())
+
+    def _read(self) -> Iterator[Rows]:
+        rows = self._splits()
+        return ahead(rows) if self._program.lanes else rows
+
+    def _splits(self) -> Iterator[Rows]:
+        source, meter = self._program.source, self._meter
+        for split in self._task.shard.splits:
+            at = 0
+            batches = source.read(split, self._program.columns, read_size(split))
+            while True:
+                with meter.timing("read"):
+                    batch = next(batches, None)
+                if batch is None:
+                    break
+                meter.read_rows += batch.num_rows
+                yield Rows(batch, (Span(split, at, batch.num_rows),))
+                at += batch.num_rows
+                self._tell()
+
+    def _tell(self) -> None:
+        now = time.monotonic()
+        if now - self._told >= TELL_EVERY:
+            self._told = now
+            self._context.notify(
+                RowsRead(self._context.worker, self._task.shard.index, self._meter.read_rows)
+            )
+
+    def _write(self, batch: pa.RecordBatch) -> None:
+        with self._meter.timing("write"):
+            if self._writer is None:
+                assert self._program.sink is not None and self._schema is not None
+                self._program.sink.check_schema(self._schema)
+                writer = self._program.sink.open(self._task, self._schema)
+                self._writer = Behind(writer) if self._program.lanes else writer
+            self._writer.write(batch)
+
+    def _blocks(self, batches: list[pa.RecordBatch]) -> Blocks:
+        return Blocks(self._task.shard.index, self._task.attempt, to_ipc(batches[0].schema, batches))
+
+    def _close(self) -> tuple[StagedFile, ...]:
+        if self._writer is None:
+            return ()
+        with self._meter.timing("write"):
+            files = self._writer.close()
+        self._closed, self._writer = self._writer, None
+        return files
+
+    def synced(self, done: Done) -> Outcome:
+        """Make the part survive a loss of power; runs in a thread of its own, after ``run`` has ended."""
+        assert self._closed is not None
+        try:
+            self._closed.sync()
+        except Exception as error:
+            self._closed.abort()
+            return Failed(done.shard, done.attempt, failures.report(error))
+        return done
+
+    def _done(self, files: tuple[StagedFile, ...]) -> Done:
+        counts = tuple((taken, given) for taken, given in self._meter.steps)
+        limits = [i for i, step in enumerate(self._program.steps) if step.verb == "limit"]
+        return Done(
+            self._task.shard.index,
+            self._task.attempt,
+            files,
+            Ledger(self._meter.read_rows, self._written, 0, counts),
+            Timings(**self._meter.seconds),
+            schema_bytes(self._seen) if self._seen is not None and not self._written else None,
+            tuple(counts[i][1] for i in limits),
+        )
+
+    def abort(self) -> None:
+        """Drop what was staged."""
+        if self._writer is not None:
+            self._writer.abort()
+            self._writer = None
+
+
+def _proposal(batches: list[pa.RecordBatch]) -> pa.Schema:
+    """Return the schema of the first batch, its open columns filled from later ones."""
+    schema = batches[0].schema
+    for batch in batches[1:]:
+        fields = []
+        for field in schema:
+            at = batch.schema.get_field_index(field.name)
+            fields.append(batch.schema.field(at) if pa.types.is_null(field.type) and at >= 0 else field)
+        schema = pa.schema(fields)
+    return schema.remove_metadata()

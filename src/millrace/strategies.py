@@ -1,0 +1,57 @@
+"""How many workers run a step, in Ray Data's words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millrace.errors import ArgumentError
+
+
+@dataclass(frozen=True, slots=True)
+class ActorPoolStrategy:
+    """A pool of workers: ``size`` of them, or between ``min_size`` and ``max_size``.
+
+    >>> ActorPoolStrategy(size=2).bounds()
+    (2, 2)
+    """
+
+    size: int | None = None
+    min_size: int | None = None
+    max_size: int | None = None
+
+    def bounds(self) -> tuple[int, int] | None:
+        """Return ``(min, max)``, or None when nothing was said."""
+        if self.size is not None:
+            if self.min_size is not None or self.max_size is not None:
+                raise ArgumentError("ActorPoolStrategy takes either size or min_size and max_size, not both.")
+            return worker_bounds("size", self.size)
+        if self.min_size is None and self.max_size is None:
+            return None
+        low = self.min_size or 1
+        return worker_bounds("(min_size, max_size)", (low, self.max_size or max(low, 1)))
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPoolStrategy:
+    """As many workers as ``size``, or as there is room for; here tasks and actors run in the same workers."""
+
+    size: int | None = None
+
+    def bounds(self) -> tuple[int, int] | None:
+        """Return ``(size, size)``, or None when nothing was said."""
+        return worker_bounds("size", self.size) if self.size is not None else None
+
+
+def worker_bounds(name: str, value: int | tuple[int, int] | list[int]) -> tuple[int, int]:
+    """Read a number of workers or a pair of bounds.
+
+    >>> worker_bounds("concurrency", (1, 8))
+    (1, 8)
+    """
+    pair = (value, value) if isinstance(value, int) else tuple(value)
+    whole = len(pair) == 2 and all(isinstance(n, int) and not isinstance(n, bool) for n in pair)
+    if not whole or not 1 <= pair[0] <= pair[1]:
+        raise ArgumentError(
+            f"{name}={value!r}: give a number of workers such as 2, or bounds such as (1, 8)."
+        )
+    return pair[0], pair[1]

@@ -1,0 +1,63 @@
+"""Who watches a run: the observers that the options ask for. One that raises is logged and dropped."""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+from millrace.core.events import Event
+from millrace.options import RunOptions
+
+_log = logging.getLogger("millrace")
+
+
+class _Watcher(Protocol):
+    def on_event(self, event: Event) -> None: ...
+
+    def tick(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Watchers:
+    """Hands every event to every observer."""
+
+    def __init__(self, watchers: list[_Watcher]) -> None:
+        self._watchers = watchers
+
+    @classmethod
+    def of(cls, options: RunOptions) -> Watchers:
+        """Return the observers for these options."""
+        if options.progress is False:
+            return cls([])
+        from millrace.observers.progress import Progress
+
+        return cls([Progress()])
+
+    def on_event(self, event: Event) -> None:
+        """Tell everybody."""
+        for watcher in list(self._watchers):
+            try:
+                watcher.on_event(event)
+            except Exception:
+                self._drop(watcher)
+
+    def tick(self) -> None:
+        """Let those who draw draw; called about five times a second."""
+        for watcher in list(self._watchers):
+            try:
+                watcher.tick()
+            except Exception:
+                self._drop(watcher)
+
+    def close(self) -> None:
+        """The run is over."""
+        for watcher in list(self._watchers):
+            try:
+                watcher.close()
+            except Exception:
+                self._drop(watcher)
+
+    def _drop(self, watcher: _Watcher) -> None:
+        _log.exception("The observer %s failed and is dropped; the run goes on.", type(watcher).__name__)
+        self._watchers.remove(watcher)
