@@ -1,0 +1,74 @@
+"""Numbers for people: three digits are enough to see how a run is doing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def count(number: float) -> str:
+    """Return a count with its unit.
+
+    >>> [count(n) for n in (0, 9_999, 12_345, 999_960, 1_230_000, 340_000_000)]
+    ['0', '9,999', '12.3 k', '1 M', '1.2 M', '340 M']
+    """
+    if round(number) < 10_000:
+        return f"{round(number):,}"
+    return _scaled(number, 1000, ("", "k", "M", "G", "T", "P"))
+
+
+def size(number: float) -> str:
+    """Return a number of bytes.
+
+    >>> [size(n) for n in (0, 1000, 1536, 340 << 20, 5 << 40)]
+    ['0 B', '1000 B', '1.5 KiB', '340 MiB', '5 TiB']
+    """
+    return _scaled(number, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
+
+
+def duration(seconds: float) -> str:
+    """Return a span of time.
+
+    >>> [duration(s) for s in (0.161, 12.34, 125, 3725)]
+    ['0.16 s', '12.3 s', '2 min 05 s', '1 h 02 min']
+    """
+    if seconds < 0.995:
+        return f"{seconds:.2f} s"
+    if seconds < 99.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min"
+
+
+def countdown(seconds: float) -> str:
+    """Return the time that is left, of even width while it falls.
+
+    >>> [countdown(s) for s in (0.2, 31, 3725)]
+    ['0:01', '0:31', '1:02:05']
+    """
+    whole = max(1, round(seconds))
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes}:{rest:02d}"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}"
+
+
+def plural(number: int, noun: str, plural: str = "") -> str:
+    """Return a count and its noun.
+
+    >>> plural(1, "retry", "retries"), plural(2, "file")
+    ('1 retry', '2 files')
+    """
+    return f"{count(number)} {noun if number == 1 else plural or noun + 's'}"
+
+
+def _scaled(number: float, base: int, units: Sequence[str]) -> str:
+    index = 0
+    while index < len(units) - 1 and round(number, 1 if index else 0) >= base:
+        number /= base
+        index += 1
+    text = f"{number:.1f}" if index and number < 99.95 else f"{number:.0f}"
+    return f"{text.removesuffix('.0')} {units[index]}"

@@ -1,0 +1,86 @@
+"""A finished run in a few lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from millrace.core.events import RunFinished
+from millrace.core.work import Ledger, Timings
+from millrace.observers.human import count, duration, plural, size
+
+
+def summary(event: RunFinished, *, steps: Sequence[str] = (), rows_before: int = 0) -> str:
+    """Say what a run did: rows in and out and where the rest went, time, output, what the workers did.
+
+    ``steps`` are the labels of the plan's steps, in the order of the ledger; without them rows that a step
+    took away are just "dropped". ``rows_before`` rows were read by an earlier run of the same output, and do
+    not count for the speed.
+
+    >>> from millrace.core.work import Ledger, Timings
+    >>> ledger = Ledger(read=1_200_000, written=900_000, steps=((1_200_000, 900_000),))
+    >>> event = RunFinished("r1", "/out", ledger, Timings(1, 6, 2, 1), 340 << 20, 12, 12.3)
+    >>> print(summary(event, steps=["filter(tipped)"]))
+    1.2 M rows in, 900 k out (300 k filtered) in 12.3 s: 97.6 k rows/s
+    12 files, 340 MiB in /out
+    workers: read 10 %, steps 60 %, write 20 %, wait 10 %
+    """
+    ledger = event.ledger
+    if event.error:
+        return _failed(event)
+    first = f"{plural(ledger.read, 'row')} in, {count(ledger.written)} out"
+    gone = losses(ledger, steps)
+    if gone:
+        first += f" ({', '.join(gone)})"
+    first += f" in {duration(event.seconds)}"
+    fresh = ledger.read - rows_before
+    if event.seconds > 0 and fresh > 0:
+        first += f": {count(fresh / event.seconds)} rows/s"
+    lines = [first, f"{plural(event.files, 'file')}, {size(event.bytes)} in {event.output}"]
+    work = shares(event.timings)
+    if event.retries:
+        work += ("; " if work else "") + plural(event.retries, "retry", "retries")
+    if work:
+        lines.append(f"workers: {work}")
+    return "\n".join(lines)
+
+
+def losses(ledger: Ledger, steps: Sequence[str] = ()) -> list[str]:
+    """Say where the rows went that were read but not written, and how many were added."""
+    filtered = cut = added = 0
+    for label, (taken, given) in zip(steps, ledger.steps, strict=False):
+        if label.startswith("filter"):
+            filtered += taken - given
+        elif label.startswith("limit"):
+            cut += taken - given
+        else:
+            added += max(0, given - taken)
+    dropped = ledger.read + added - filtered - cut - ledger.rejected - ledger.written
+    if dropped < 0:  # rows rejected by a filter are missing behind it too; whatever else is missing was added
+        twice = min(filtered, ledger.rejected, -dropped)
+        filtered, added, dropped = filtered - twice, added - dropped - twice, 0
+    told = [
+        (added, "added"),
+        (filtered, "filtered"),
+        (cut, "cut by limit"),
+        (dropped, "dropped"),
+        (ledger.rejected, "rejected"),
+    ]
+    return [f"{count(number)} {what}" for number, what in told if number > 0]
+
+
+def shares(timings: Timings) -> str:
+    """Say what the workers' time went into, in percent of all that was measured."""
+    parts = {"read": timings.read, "steps": timings.steps, "write": timings.write, "wait": timings.wait}
+    total = sum(parts.values())
+    if total <= 0:
+        return ""
+    return ", ".join(f"{name} {100 * seconds / total:.0f} %" for name, seconds in parts.items())
+
+
+def _failed(event: RunFinished) -> str:
+    reason = event.error.strip().split("\n")[0]
+    kept = f"{plural(event.ledger.written, 'row')} are safe in {event.output}"
+    return (
+        f"failed after {duration(event.seconds)}: {reason}\n"
+        f"{kept}: the same command, run again, goes on from there"
+    )

@@ -1,0 +1,80 @@
+"""The summary says where rows and time went."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millrace.core.events import RunFinished
+from millrace.core.work import Ledger, Timings
+from millrace.observers.summary import losses, shares, summary
+
+
+def finished(**changes: Any) -> RunFinished:
+    values = {
+        "run": "r1",
+        "output": "/out",
+        "ledger": Ledger(12_000_000, 12_000_000),
+        "timings": Timings(2.0, 6.0, 1.5, 0.5),
+        "bytes": 340 << 20,
+        "files": 12,
+        "seconds": 5.8,
+        **changes,
+    }
+    return RunFinished(**values)
+
+
+def test_a_plain_run() -> None:
+    assert summary(finished()) == (
+        "12 M rows in, 12 M out in 5.8 s: 2.1 M rows/s\n"
+        "12 files, 340 MiB in /out\n"
+        "workers: read 20 %, steps 60 %, write 15 %, wait 5 %"
+    )
+
+
+def test_retries_are_told() -> None:
+    assert summary(finished(retries=1)).endswith("wait 5 %; 1 retry")
+    assert summary(finished(retries=3, timings=Timings())).endswith("\nworkers: 3 retries")
+
+
+def test_rows_of_an_earlier_run_do_not_count_for_the_speed() -> None:
+    assert "5.8 s: 1 M rows/s" in summary(finished(), rows_before=6_200_000)
+    assert "rows/s" not in summary(finished(), rows_before=12_000_000)
+
+
+@pytest.mark.parametrize(
+    ("ledger", "steps", "expected"),
+    [
+        (Ledger(10, 10), [], []),
+        (Ledger(10, 7), [], ["3 dropped"]),
+        (Ledger(10, 25), [], ["15 added"]),
+        (Ledger(10, 7, 3), [], ["3 rejected"]),
+        (Ledger(10, 4, 0, ((10, 4),)), ["filter(x > 1)"], ["6 filtered"]),
+        (Ledger(10, 4, 1, ((10, 4),)), ["filter(x > 1)"], ["5 filtered", "1 rejected"]),
+        (Ledger(10, 5, 0, ((10, 5),)), ["limit(5)"], ["5 cut by limit"]),
+        (Ledger(10, 30, 0, ((10, 30),)), ["flat_map(split)"], ["20 added"]),
+        (Ledger(10, 8, 0, ((10, 8),)), ["map_batches(clean)"], ["2 dropped"]),
+        (
+            Ledger(100, 60, 5, ((100, 90), (90, 85), (85, 60))),
+            ["filter(a)", "map(f)", "limit(60)"],
+            ["10 filtered", "25 cut by limit", "5 rejected"],
+        ),
+    ],
+)
+def test_every_row_is_accounted_for(ledger: Ledger, steps: list[str], expected: list[str]) -> None:
+    assert losses(ledger, steps) == expected
+
+
+def test_no_rows_no_time() -> None:
+    assert summary(finished(ledger=Ledger(), timings=Timings(), bytes=0, files=1, seconds=0.0)) == (
+        "0 rows in, 0 out in 0.00 s\n1 file, 0 B in /out"
+    )
+    assert shares(Timings()) == ""
+
+
+def test_a_failed_run_says_what_is_kept() -> None:
+    assert summary(finished(error="StepError: clean failed\nTraceback")) == (
+        "failed after 5.8 s: StepError: clean failed\n"
+        "12 M rows are safe in /out: the same command, run again, goes on from there"
+    )
