@@ -1,0 +1,193 @@
+"""CSV files, plain or compressed; big plain ones are read in byte ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from millrace.core.work import Split
+from millrace.errors import ArgumentError
+from millrace.sources.files import InputFile, PathArgument, absolute_paths, check_unchanged, expand
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from millrace.sources.csv_layout import Layout
+
+_PLAIN = (".csv", ".tsv")
+SUFFIXES = tuple(name + packed for name in _PLAIN for packed in ("", ".gz", ".zst", ".bz2", ".lz4"))
+BLOCK_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class CsvFormat:
+    """How the files are written. Names and meanings follow ``pyarrow.csv``."""
+
+    column_types: Mapping[str, Any]
+    column_names: tuple[str, ...] | None
+    has_header: bool
+    delimiter: str
+    quote_char: str | None
+    escape_char: str | None
+    newlines_in_values: bool
+    encoding: str
+    skip_rows: int
+    null_values: tuple[str, ...] | None
+    strings_can_be_null: bool
+    decimal_point: str
+    timestamp_parsers: tuple[str, ...] | None
+
+
+class CsvSource:
+    """Reads CSV files as one table; a split is a range of bytes between two records, or a compressed file.
+
+    The types are settled once, from the first megabyte of every file: a later value that does not fit is an
+    error, never another type.
+
+    Parameters
+    ----------
+    paths:
+        A file, a folder, a glob, or a list of these. Compression is told by the files' first bytes.
+    column_types:
+        Types for some columns: an Arrow type, its name (``"float64"``, ``"timestamp[us]"``), or one of
+        ``int``, ``float``, ``str``, ``bool``, ``bytes``. The others are inferred.
+    column_names:
+        Names in place of those of the header line.
+    has_header:
+        Whether each file starts with a line of names. Without, and without ``column_names``: ``f0``, ``f1``, …
+    delimiter, quote_char, escape_char:
+        Single ASCII characters; None for no quoting, no escaping. Escapes keep a file in one split.
+    newlines_in_values:
+        False promises that no quoted value holds a newline; planning then need not scan the files.
+    encoding:
+        Other than UTF-8, ASCII, ISO 8859 and Windows code pages, an encoding keeps a file in one split.
+    skip_rows:
+        Lines to skip at the start of each file, before the header.
+    null_values, strings_can_be_null, decimal_point, timestamp_parsers:
+        As in ``pyarrow.csv.ConvertOptions``; None is Arrow's default.
+    block_bytes:
+        How many bytes a split has at least.
+    """
+
+    def __init__(
+        self,
+        paths: PathArgument,
+        *,
+        column_types: Mapping[str, Any] | None = None,
+        column_names: Sequence[str] | None = None,
+        has_header: bool = True,
+        delimiter: str = ",",
+        quote_char: str | None = '"',
+        escape_char: str | None = None,
+        newlines_in_values: bool = True,
+        encoding: str = "utf8",
+        skip_rows: int = 0,
+        null_values: Sequence[str] | None = None,
+        strings_can_be_null: bool = False,
+        decimal_point: str = ".",
+        timestamp_parsers: Sequence[str] | None = None,
+        block_bytes: int = BLOCK_BYTES,
+    ) -> None:
+        for name, mark in (
+            ("delimiter", delimiter),
+            ("quote_char", quote_char),
+            ("escape_char", escape_char),
+            ("decimal_point", decimal_point),
+        ):
+            optional = name in ("quote_char", "escape_char")
+            if not (optional and mark is None) and not _is_mark(mark):
+                raise ArgumentError(f"{name} is a single ASCII character, not {mark!r}.")
+        if block_bytes < 1:
+            raise ArgumentError(f"block_bytes is at least 1, not {block_bytes}.")
+        self._paths = absolute_paths(paths)
+        self._format = CsvFormat(
+            column_types=dict(column_types or {}),
+            column_names=_tuple("column_names", column_names),
+            has_header=has_header,
+            delimiter=delimiter,
+            quote_char=quote_char,
+            escape_char=escape_char,
+            newlines_in_values=newlines_in_values,
+            encoding=encoding,
+            skip_rows=skip_rows,
+            null_values=_tuple("null_values", null_values),
+            strings_can_be_null=strings_can_be_null,
+            decimal_point=decimal_point,
+            timestamp_parsers=_tuple("timestamp_parsers", timestamp_parsers),
+        )
+        self._block_bytes = block_bytes
+        self._files: list[InputFile] = []
+        self._layout: Layout | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """Return the paths and options as given."""
+        options = {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in vars(self._format).items()
+            if name != "column_types"
+        }
+        types = {name: _type_name(value) for name, value in self._format.column_types.items()}
+        return {"kind": "csv", "paths": list(self._paths), "column_types": types, **options}
+
+    def schema(self) -> pa.Schema:
+        """Return the schema of all files together; reads their starts the first time."""
+        return (self._layout or self._look()).schema
+
+    def files(self) -> list[tuple[str, int, int]]:
+        """Return ``(path, size, mtime_ns)`` of each file."""
+        if self._layout is None:
+            self._look()
+        return list(self._files)
+
+    def splits(self) -> list[Split]:
+        """Cut the files between records; reads big ones once, to find out which newlines are quoted."""
+        from millrace.sources import csv_layout
+
+        layout = self._look()
+        return csv_layout.cut(self._files, layout, self._format, self._block_bytes)
+
+    def read(self, split: Split, columns: Sequence[str] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
+        """Read one split."""
+        from millrace.sources import csv_reader
+
+        file = self._files[split.file]
+        check_unchanged(file)
+        layout = self._layout or self._look()
+        return csv_reader.read(file, split, layout, self._format, columns, batch_rows)
+
+    def locate(self, split: Split, row: int) -> str:
+        """Name the file and the row in it, counted from 0 after the header. Reads the file up to there."""
+        from millrace.sources import csv_reader
+
+        path = self._files[split.file].path
+        before = csv_reader.rows_before(path, split, self._layout or self._look(), self._format)
+        if before is None:
+            return f"{path}, row {row} of the part that begins at byte {split.start:,}"
+        return f"{path}, row {before + row}"
+
+    def close(self) -> None:
+        """Nothing stays open between splits."""
+
+    def _look(self) -> Layout:
+        from millrace.sources import csv_layout
+
+        files = expand(self._paths, SUFFIXES)
+        if self._layout is None or files != self._files:
+            self._layout = csv_layout.look(files, self._format)
+            self._files = files
+        return self._layout
+
+
+def _is_mark(mark: object) -> bool:
+    return isinstance(mark, str) and len(mark) == 1 and mark.isascii() and mark not in "\r\n"
+
+
+def _tuple(name: str, values: Sequence[str] | None) -> tuple[str, ...] | None:
+    if isinstance(values, str):
+        raise ArgumentError(f"{name} is a list of strings; write {name}=[{values!r}].")
+    return None if values is None else tuple(values)
+
+
+def _type_name(value: Any) -> str:
+    return value.__name__ if isinstance(value, type) else str(value)

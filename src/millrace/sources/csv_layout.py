@@ -1,0 +1,274 @@
+"""Planning a read of CSV files: names and types are settled, big files are cut between records."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+
+from millrace.core.work import Split, tell
+from millrace.errors import ArgumentError, SchemaMismatch, UnknownColumn, UnreadableFile, nearest
+from millrace.sources import csv_reader, text
+from millrace.sources.csv import CsvFormat
+from millrace.sources.files import InputFile
+from millrace.sources.records import QuoteNeverClosed, RecordScanner, newline_cuts, quoted_cuts
+from millrace.sources.schemas import unify
+from millrace.sources.text import TextFile
+
+_OTHER_HEADS = 1 << 16  # what is read of each file after the first
+_SETTLE_BYTES = 1 << 24  # how far to read for a column that holds nothing at first
+_PYTHON_TYPES: dict[Any, pa.DataType] = {
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+    bool: pa.bool_(),
+    bytes: pa.binary(),
+}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What was settled for all files."""
+
+    schema: pa.Schema
+    headers: tuple[tuple[str, ...], ...]
+    texts: tuple[TextFile, ...]
+
+
+@dataclass(frozen=True)
+class _Start:
+    """What the first bytes of one file tell."""
+
+    text: TextFile
+    schema: pa.Schema
+    whole: bool
+
+
+# ---------------------------------------------------------------- settling names and types
+
+
+def look(files: Sequence[InputFile], form: CsvFormat) -> Layout:
+    """Read the start of every file; unify names and types."""
+    types = {name: _type(name, given) for name, given in form.column_types.items()}
+    text.plain_encoding(form.encoding)
+    starts = [_look_at(files[0], form, types, text.HEAD_BYTES, _SETTLE_BYTES)] if files else []
+    if len(files) > 1:
+        with ThreadPoolExecutor(4, thread_name_prefix="csv") as threads:
+            rest = threads.map(lambda file: _look_at(file, form, types, _OTHER_HEADS, 0), files[1:])
+            starts.extend(rest)
+    known = [(file, start) for file, start in zip(files, starts, strict=True) if len(start.schema)]
+    if not known:
+        names = form.column_names or ()
+        return Layout(
+            pa.schema([pa.field(name, types.get(name, pa.null())) for name in names]),
+            (),
+            tuple(start.text for start in starts),
+        )
+    _check_widths(known, form)
+    schema = _unified(known)
+    for name in types:
+        if schema.get_field_index(name) < 0:
+            raise UnknownColumn(
+                f"column_types names the column {name!r}, but the CSV files have none of that name."
+                f"{nearest(name, schema.names)}"
+            )
+    if not all(start.whole for _, start in known):
+        # A column that was empty so far may hold anything further on, and any text is a string.
+        schema = pa.schema([f.with_type(pa.string()) if pa.types.is_null(f.type) else f for f in schema])
+    headers: dict[tuple[str, ...], int] = {}
+    texts = [
+        start.text._replace(header=headers.setdefault(tuple(start.schema.names), len(headers)))
+        if len(start.schema)
+        else start.text
+        for start in starts
+    ]
+    return Layout(schema, tuple(headers), tuple(texts))
+
+
+def _unified(known: Sequence[tuple[InputFile, _Start]]) -> pa.Schema:
+    try:
+        return unify((file.path, start.schema) for file, start in known)
+    except SchemaMismatch as error:
+        raise SchemaMismatch(f"{error} For CSV, `column_types=` settles a column's type.") from error
+
+
+def _check_widths(known: Sequence[tuple[InputFile, _Start]], form: CsvFormat) -> None:
+    """Without header lines, columns go by position: all files must have equally many."""
+    if form.has_header and form.column_names is None:
+        first_file, first = known[0]
+        for file, start in known[1:]:
+            if not set(first.schema.names) & set(start.schema.names):
+                raise SchemaMismatch(
+                    f"The CSV files {first_file.path!r} and {file.path!r} have no column in common: the first "
+                    f"has {tell(first.schema.names)}, the other {tell(start.schema.names)}. If they have no "
+                    "header line, say has_header=False; else read them apart."
+                )
+        return
+    first_file, first = known[0]
+    for file, start in known[1:]:
+        if len(start.schema) != len(first.schema):
+            raise SchemaMismatch(
+                f"The CSV files {first_file.path!r} and {file.path!r} have {len(first.schema)} and "
+                f"{len(start.schema)} columns, and without a header nothing says which are meant. "
+                "Read them apart."
+            )
+
+
+def _type(column: str, given: Any) -> pa.DataType:
+    if isinstance(given, pa.DataType):
+        return given
+    if isinstance(given, type) and given in _PYTHON_TYPES:
+        return _PYTHON_TYPES[given]
+    try:
+        return pa.type_for_alias(given)
+    except (ValueError, TypeError) as error:
+        raise ArgumentError(
+            f"column_types[{column!r}] is {given!r}, which is not an Arrow type; write pyarrow.int64(), "
+            "'int64', 'float64', 'string', 'bool', 'timestamp[us]', 'date32', … or int, float, str, bool."
+        ) from error
+
+
+def _look_at(
+    file: InputFile, form: CsvFormat, types: dict[str, pa.DataType], size: int, settle: int
+) -> _Start:
+    cuttable = (
+        text.compression_of(file.path) is None
+        and text.plain_encoding(form.encoding) is not None
+        and form.escape_char is None
+    )
+    for head in text.heads(file.path, form.encoding, size):
+        try:
+            found = _records(head, form)
+        except QuoteNeverClosed as error:
+            raise _never_closed(file, error) from error
+        if found is None:
+            continue
+        start, body, end = found
+        if start == body == end:
+            return _Start(TextFile(0, cuttable, -1), pa.schema([]), True)
+        names = _names(file, head.data[start:body], form)
+        schema = _infer(file, head.data[body:end], names, form, types)
+        if any(pa.types.is_binary(field.type) and field.name not in types for field in schema):
+            # Arrow takes what is not UTF-8 for binary; asking for strings tells which row is not.
+            strings = {field.name: pa.string() for field in schema if pa.types.is_binary(field.type)}
+            schema = _infer(file, head.data[body:end], names, form, {**strings, **types})
+        if not head.whole and len(head.data) < settle and any(map(pa.types.is_null, schema.types)):
+            continue
+        return _Start(TextFile(body, cuttable, 0), schema, head.whole)
+    raise UnreadableFile(
+        f"Cannot find the end of a record in the first {len(head.data):,} bytes of {file.path!r}: perhaps a "
+        f"quote is never closed, or the file is not CSV. If quotes mean nothing in it, say quote_char=None."
+    )
+
+
+def _records(head: text.Head, form: CsvFormat) -> tuple[int, int, int] | None:
+    """Find where the header begins, the records begin, and the last whole record ends; None: read more."""
+    data = head.data
+    start = text.skip_mark(data)
+    for _ in range(form.skip_rows):
+        line = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r|$)").match(data, start)
+        start = line.end() if line else len(data)
+    first = re.compile(rb"[^\r\n]").search(data, start)
+    if first is None:
+        return (len(data), len(data), len(data)) if head.whole else None
+    start = first.start()
+    scanner = _scanner(form)
+    scanned = data[start:]
+    if form.escape_char is not None:  # an escaped quote or newline is neither
+        scanned = re.sub(re.escape(form.escape_char.encode()) + rb".", b"xx", scanned, flags=re.DOTALL)
+    scanner.feed(scanned)
+    if head.whole and (opened := scanner.open_quote()) is not None:
+        raise QuoteNeverClosed(start + opened)
+    body = start
+    if form.has_header:
+        end = scanner.first_end()
+        if not head.whole and (end is None or start + end == len(data)):  # "\r" may be half of "\r\n"
+            return None
+        body = len(data) if end is None else start + end
+    last = len(data) if head.whole else start + (scanner.last_end() or 0)
+    return (start, body, last) if head.whole or last > body else None
+
+
+def _never_closed(file: InputFile, error: QuoteNeverClosed) -> UnreadableFile:
+    return UnreadableFile(
+        f"Cannot read {file.path!r}: the quote at byte {error.args[0]:,} is never closed, so the rest of the file "
+        "would be one value. Repair the file, or say quote_char=None if quotes mean nothing in it."
+    )
+
+
+def _scanner(form: CsvFormat) -> RecordScanner:
+    quote = form.quote_char.encode() if form.quote_char and form.newlines_in_values else None
+    return RecordScanner(form.delimiter.encode(), quote)
+
+
+def _names(file: InputFile, header: bytes, form: CsvFormat) -> tuple[str, ...] | None:
+    if not form.has_header:
+        return form.column_names
+    try:
+        reader = pacsv.open_csv(
+            pa.BufferReader(header + b"\n"),
+            read_options=csv_reader.read_options(form, None, len(header) + 2),
+            parse_options=csv_reader.parse_options(form),
+        )
+    except pa.ArrowException as error:
+        raise text.unreadable(file.path, error) from error
+    names = tuple(reader.schema.names)
+    if form.column_names is not None and len(form.column_names) != len(names):
+        raise ArgumentError(
+            f"column_names has {len(form.column_names)} names, but {file.path!r} has {len(names)} columns: "
+            f"{tell(list(names))}."
+        )
+    return form.column_names or names
+
+
+def _infer(
+    file: InputFile,
+    records: bytes,
+    names: tuple[str, ...] | None,
+    form: CsvFormat,
+    types: dict[str, pa.DataType],
+) -> pa.Schema:
+    if not records.strip(b"\r\n"):
+        return pa.schema([pa.field(name, types.get(name, pa.null())) for name in names or ()])
+    try:
+        return pacsv.open_csv(
+            pa.BufferReader(records),
+            read_options=csv_reader.read_options(form, names, len(records) + 1),
+            parse_options=csv_reader.parse_options(form),
+            convert_options=csv_reader.convert_options(form, types, None),
+        ).schema
+    except (pa.ArrowException, UnicodeError) as error:
+        raise csv_reader.explained(file.path, error, names, lambda: 0) from error
+
+
+# ---------------------------------------------------------------- cutting and reading
+
+
+def cut(files: Sequence[InputFile], layout: Layout, form: CsvFormat, block: int) -> list[Split]:
+    """List the splits of all files in order."""
+
+    def cuts(number: int) -> list[int]:
+        known = layout.texts[number]
+        if known.header < 0 or not known.cuttable or files[number].size - known.body <= block:
+            return []
+        try:
+            with open(files[number].path, "rb") as file:
+                if form.quote_char is None or not form.newlines_in_values:
+                    return newline_cuts(file, known.body, block)
+                return quoted_cuts(file, known.body, block, _scanner(form))
+        except QuoteNeverClosed as error:
+            raise _never_closed(files[number], error) from error
+        except OSError as error:
+            raise text.unreadable(files[number].path, error) from error
+
+    with ThreadPoolExecutor(4, thread_name_prefix="csv") as threads:
+        return [
+            split
+            for number, found in enumerate(threads.map(cuts, range(len(files))))
+            for split in text.splits_of(number, layout.texts[number], files[number].size, found)
+        ]

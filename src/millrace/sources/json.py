@@ -1,0 +1,99 @@
+"""JSON lines, plain or compressed; big plain files are read in byte ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from millrace.core.work import Split
+from millrace.errors import ArgumentError
+from millrace.sources.files import InputFile, PathArgument, absolute_paths, check_unchanged, expand
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from millrace.sources.json_reader import Layout
+
+_PLAIN = (".jsonl", ".ndjson", ".json")
+SUFFIXES = tuple(name + packed for name in _PLAIN for packed in ("", ".gz", ".zst", ".bz2", ".lz4"))
+BLOCK_BYTES = 8 << 20
+
+
+class JsonSource:
+    """Reads files of one JSON object per line as one table; a split is a range of lines, or a compressed file.
+
+    The schema is settled once. Without ``schema`` it is inferred from the first megabyte of every file, and a
+    field that turns up later is an error; with it, other fields are passed over. A field that a line lacks is
+    null.
+
+    Parameters
+    ----------
+    paths:
+        A file, a folder, a glob, or a list of these. Compression is told by the files' first bytes.
+    schema:
+        A ``pyarrow.Schema``, or None.
+    block_bytes:
+        How many bytes a split has at least.
+    """
+
+    def __init__(
+        self, paths: PathArgument, *, schema: pa.Schema | None = None, block_bytes: int = BLOCK_BYTES
+    ) -> None:
+        if block_bytes < 1:
+            raise ArgumentError(f"block_bytes is at least 1, not {block_bytes}.")
+        if schema is not None and not (hasattr(schema, "names") and hasattr(schema, "serialize")):
+            raise ArgumentError(f"schema is a pyarrow.Schema, not {type(schema).__name__}.")
+        self._paths = absolute_paths(paths)
+        self._given = schema
+        self._block_bytes = block_bytes
+        self._files: list[InputFile] = []
+        self._layout: Layout | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """Return the paths and options as given."""
+        given = None if self._given is None else {f.name: str(f.type) for f in self._given}
+        return {"kind": "json", "paths": list(self._paths), "schema": given}
+
+    def schema(self) -> pa.Schema:
+        """Return the schema of all files together; reads their starts the first time."""
+        return (self._layout or self._look()).schema
+
+    def files(self) -> list[tuple[str, int, int]]:
+        """Return ``(path, size, mtime_ns)`` of each file."""
+        if self._layout is None:
+            self._look()
+        return list(self._files)
+
+    def splits(self) -> list[Split]:
+        """Cut the files at line ends."""
+        from millrace.sources import json_reader
+
+        return json_reader.cut(self._look(), self._files, self._block_bytes)
+
+    def read(self, split: Split, columns: Sequence[str] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
+        """Read one split."""
+        from millrace.sources import json_reader
+
+        file = self._files[split.file]
+        check_unchanged(file)
+        return json_reader.read(file.path, split, self._layout or self._look(), columns, batch_rows)
+
+    def locate(self, split: Split, row: int) -> str:
+        """Name the file and the row in it, counted from 0 without blank lines. Reads the file up to there."""
+        from millrace.sources import json_reader
+
+        layout = self._layout or self._look()
+        path = self._files[split.file].path
+        return f"{path}, row {json_reader.rows_before(path, split, layout) + row}"
+
+    def close(self) -> None:
+        """Nothing stays open between splits."""
+
+    def _look(self) -> Layout:
+        from millrace.sources import json_reader
+
+        files = expand(self._paths, SUFFIXES)
+        if self._layout is None or files != self._files:
+            self._layout = json_reader.look(files, self._given)
+            self._files = files
+        return self._layout
