@@ -1,0 +1,151 @@
+"""The inference code, the same for every contender: what a user would bring along.
+
+A step is a class that is constructed once per worker. `inputs` are the columns that the model
+reads, `carried` those that are written beside its prediction, `columns` what must be read for
+both. It is called with numpy arrays, one per input, and returns one prediction per row.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+COORDINATES = ("pickup_longitude", "pickup_latitude", "dropoff_longitude", "dropoff_latitude")
+FLOATS = tuple(f"f{i:03d}" for i in range(200))
+STRINGS = ("city", "segment", "user", "comment")
+
+
+class Parity:
+    """As little work as a model can do: what remains is the engine."""
+
+    inputs: ClassVar[tuple[str, ...]] = ("passenger_count",)
+    carried: ClassVar[tuple[str, ...]] = ("pickup_datetime", "fare_amount", "passenger_count")
+    columns: ClassVar[tuple[str, ...]] = carried
+    dtype: ClassVar[str] = "int64"
+
+    def __call__(self, batch: Mapping[str, Array]) -> Array:
+        result: Array = batch["passenger_count"] % 2
+        return result
+
+
+class Wide:
+    """Reads 2 columns of 204 and carries them all."""
+
+    inputs: ClassVar[tuple[str, ...]] = ("f003", "f141")
+    carried: ClassVar[tuple[str, ...]] = (*FLOATS, *STRINGS)
+    columns: ClassVar[tuple[str, ...]] = carried
+    dtype: ClassVar[str] = "float32"
+
+    def __call__(self, batch: Mapping[str, Array]) -> Array:
+        result: Array = np.tanh(batch["f003"] + np.float32(0.5) * batch["f141"])
+        return result
+
+
+class Mlp:
+    """A small network over four floats, with random weights."""
+
+    inputs: ClassVar[tuple[str, ...]] = COORDINATES
+    carried: ClassVar[tuple[str, ...]] = Parity.carried
+    columns: ClassVar[tuple[str, ...]] = (*carried, *COORDINATES)
+    dtype: ClassVar[str] = "float32"
+    rows = 4096  # per forward pass: the activations stay in the core's cache
+
+    def __init__(self, threads: int = 1) -> None:
+        import torch
+        from torch import nn
+
+        from bench.networks import seeded
+
+        torch.set_num_threads(threads)
+        self.torch = torch
+        layers = (nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
+        self.net = seeded(nn.Sequential(*layers))
+        self.mean = np.array([-73.98, 40.75, -73.98, 40.75])
+
+    def __call__(self, batch: Mapping[str, Array]) -> Array:
+        n = len(batch[COORDINATES[0]])
+        features = np.empty((n, 4), np.float32)
+        for i, name in enumerate(COORDINATES):
+            np.subtract(batch[name], self.mean[i], out=features[:, i], casting="same_kind")
+        result = np.empty(n, np.float32)
+        source, target = self.torch.from_numpy(features), self.torch.from_numpy(result)
+        with self.torch.inference_mode():
+            for start in range(0, n, self.rows):
+                stop = start + self.rows
+                target[start:stop] = self.net(source[start:stop]).squeeze(1)
+        return result
+
+
+class Resnet:
+    """JPEG bytes → the best class and its logit. Not a table step: it makes two columns."""
+
+    batch_size: ClassVar[int] = 16
+
+    def __init__(self, threads: int = 1) -> None:
+        import torch
+
+        from bench.networks import ResNet18, seeded
+
+        torch.set_num_threads(threads)
+        self.torch = torch
+        self.net = seeded(ResNet18()).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def __call__(self, images: Iterable[Any]) -> tuple[Array, Array]:
+        """`images` holds JPEG files as bytes."""
+        return self.predict(np.stack([decode(image) for image in images]))
+
+    def predict(self, pixels: Array) -> tuple[Array, Array]:
+        """`pixels` is (n, 224, 224, 3), uint8."""
+        with self.torch.inference_mode():
+            scores, labels = self.net(self.torch.from_numpy(pixels)).max(1)
+        return labels.numpy(), scores.numpy()
+
+
+def decode(jpeg: Any) -> Array:
+    """One JPEG as (224, 224, 3) uint8. Draft mode lets libjpeg scale while it decodes."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(jpeg)) as image:
+        image.draft("RGB", (224, 224))
+        pixels = image.convert("RGB").resize((224, 224), Image.Resampling.BILINEAR)
+    return np.asarray(pixels)
+
+
+TableStep = Parity | Wide | Mlp
+TABLE_STEPS: dict[str, type[Parity] | type[Wide] | type[Mlp]] = {
+    "tiny": Parity,
+    "taxi_parity": Parity,
+    "taxi_mlp": Mlp,
+    "wide": Wide,
+}
+
+
+def as_numpy(step: TableStep, batch: Mapping[str, Array]) -> dict[str, Array]:
+    """What a step makes of a batch of numpy columns: those it carries, and its prediction."""
+    return {**{name: batch[name] for name in step.carried}, "prediction": step(batch)}
+
+
+def as_arrow(step: TableStep, batch: Any) -> Any:
+    """The same for a RecordBatch or a Table, without a copy of what is carried.
+
+    `to_numpy` and `pa.array` would import pandas where it is installed, which costs more than a
+    small job; DLPack and `from_buffers` do not.
+    """
+    import pyarrow as pa
+
+    def view(name: str) -> Array:
+        column = batch[name]
+        if isinstance(column, pa.ChunkedArray):
+            column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        return np.from_dlpack(column)
+
+    scores = step({name: view(name) for name in step.inputs})
+    kind = pa.type_for_alias(step.dtype)
+    column = pa.Array.from_buffers(kind, len(scores), [None, pa.py_buffer(scores)])
+    return batch.select(list(step.carried)).append_column("prediction", column)
