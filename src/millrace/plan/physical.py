@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -67,9 +66,9 @@ class SavedPlan(msgspec.Struct, frozen=True):
         return msgspec.msgpack.encode(self)
 
     @classmethod
-    def read(cls, path: Path) -> SavedPlan:
+    def decode(cls, data: bytes) -> SavedPlan:
         """Read what ``encode`` wrote."""
-        return msgspec.msgpack.decode(path.read_bytes(), type=cls)
+        return msgspec.msgpack.decode(data, type=cls)
 
 
 def jsonable(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Commit records into the journal, staged files into parts, and what a resumed run finds.
+"""Commit records into the journal, staged files into parts.
 
 The order is the promise: staged and synced by the worker, journalled (that is the commit), synced, published.
 Whatever a crash leaves between two of these steps, ``recover`` finishes or undoes.
@@ -6,6 +6,7 @@ Whatever a crash leaves between two of these steps, ``recover`` finishes or undo
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import shutil
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ import msgspec
 from millrace.core import failpoints
 from millrace.core.ports import Sink
 from millrace.core.work import CommitRecord, Durability, Ledger, Timings
+from millrace.errors import JournalDamaged, OutputWriteFailed
 from millrace.plan.physical import SavedPlan
 from millrace.run import journal as journals
 from millrace.run.journal import Finished, Journal, Opened, Revision, Revoked, Settled, Swapping
@@ -37,17 +39,13 @@ class State:
     revision: int = 0
     finished: bool = False
     seconds: float = 0.0
-    swapping: bool = False
-    plan_sha256: str = ""
+    swapping: Swapping | None = None
     bytes: int = 0
-    lone: bool = False  # there is a part without rows, which only tells the schema
 
     def add(self, record: CommitRecord) -> None:
-        """Count a committed shard in."""
+        """Count a committed shard in. The number after the last is a part without rows: it tells the schema."""
         if record.shard < len(self.done):
             self.done[record.shard] = 1
-        else:
-            self.lone = True
         self.ledger += record.ledger
         self.timings += record.timings
         self.bytes += sum(file.size for file in record.files)
@@ -56,24 +54,29 @@ class State:
             before = self.passed or [0] * len(record.passed)
             self.passed = [a + b for a, b in zip(before, record.passed, strict=True)]
 
-    def holds(self, shard: int) -> bool:
-        """Say whether a part of this number is committed. The number after the last is the lone empty part."""
-        return bool(self.done[shard]) if shard < len(self.done) else self.lone
-
 
 class ShardCommitter:
     """The driver's hand on one run: takes commit records, publishes, finishes.
 
-    ``hidden`` keeps parts in staging until ``finish`` swaps them in for the run named ``replaces``.
+    ``hidden`` keeps parts in staging until ``finish`` swaps them in for the run that is in force.
     """
 
     def __init__(
-        self, output: OutputFolder, plan: SavedPlan, sink: Sink, journal: Journal, state: State, hidden: bool
+        self,
+        output: OutputFolder,
+        plan: SavedPlan,
+        sink: Sink,
+        journal: Journal,
+        state: State,
+        *,
+        hidden: bool,
+        empty: bool,
     ) -> None:
         self.output = output
         self.plan = plan
         self.state = state
         self.hidden = hidden
+        self.empty = empty
         self.folder = output.folder(plan.run)
         self.sink = sink
         self._journal = journal
@@ -104,13 +107,14 @@ class ShardCommitter:
         """True while committed shards wait for ``flush``."""
         return bool(self._unpublished)
 
-    def revoke(self, record: CommitRecord) -> None:
-        """Take back a commit whose files are gone, so that its shard is run again."""
-        for file in record.files:
-            (self.output.root / file.name).unlink(missing_ok=True)
-        self.output.remove_success()
-        self.state.finished = False
-        self._journal.append(Revoked(record.shard))
+    def revoke(self, records: list[CommitRecord]) -> None:
+        """Take back commits whose files are gone, so that their shards are run again."""
+        if not self.hidden:
+            self.output.remove_success()
+        for record in records:
+            self._journal.append(Revoked(record.shard))
+        self.state.finished, self.state.swapping = False, None
+        self._journal.sync()
 
     def flush(self) -> None:
         """Make all commits last, then publish their files."""
@@ -126,6 +130,8 @@ class ShardCommitter:
         if self.durability == "power" and any(record.files for record in self._unpublished):
             sync_folder(self.folder / "staging")
         self._journal.sync()
+        if self._unpublished:
+            self.empty = False
 
     @property
     def durability(self) -> Durability:
@@ -133,12 +139,12 @@ class ShardCommitter:
         return self._journal.durability
 
     def finish(self, seconds: float, summary: dict[str, Any]) -> None:
-        """Everything is committed: publish the rest, swap if hidden, write manifest and ``_SUCCESS``."""
+        """Everything is committed: write the manifest, swap if hidden, write ``_SUCCESS``."""
         self.flush()
-        if self.hidden:
-            self._swap()
         digest = self._write_manifest()
         failpoints.hit("finish.manifest")
+        if self.hidden:
+            self._swap(seconds, summary)
         success = {
             "run": self.plan.run,
             "rows": self.state.ledger.written,
@@ -157,13 +163,13 @@ class ShardCommitter:
         failpoints.hit("finish.closed")
         shutil.rmtree(self.folder / "staging", ignore_errors=True)
 
-    def _swap(self) -> None:
+    def _swap(self, seconds: float, summary: dict[str, Any]) -> None:
         """Take the place of the run that is in force now. Every step may be repeated after a crash."""
         old = self.output.current()
-        if not self.state.swapping:
-            self._journal.append(Swapping(old or ""))
+        if self.state.swapping is None:
+            self.state.swapping = Swapping(old or "", seconds, summary)
+            self._journal.append(self.state.swapping)
             self._journal.sync()
-            self.state.swapping = True
         failpoints.hit("swap.recorded")
         self.output.remove_success()
         if old is not None and old != self.plan.run:
@@ -181,7 +187,7 @@ class ShardCommitter:
 
     def committed(self) -> Iterator[CommitRecord]:
         """Read the records in force back from the journal."""
-        return journals.in_force(self.folder / "journal")
+        return journals.read(self.folder / "journal").in_force()
 
     def _write_manifest(self) -> str:
         files = sorted((file.name, file) for record in self.committed() for file in record.files)
@@ -208,114 +214,50 @@ def begin(
     output: OutputFolder, plan: SavedPlan, sink: Sink, *, durability: Durability, pointer: str
 ) -> ShardCommitter:
     """Start a new run: its plan and an empty journal are on disk before the first attempt."""
-    folder = output.make(plan.run)
-    data = plan.encode()
-    write_whole(folder / "plan", data)
-    journal = Journal.create(folder / "journal", durability)
-    digest = hashlib.sha256(data).hexdigest()
-    journal.append(Opened(plan.run, digest))
-    journal.append(Revision(0, plan.code))
-    journal.sync()
-    sync_folder(folder)
-    output.point(pointer, plan.run)
-    failpoints.hit("run.opened")
-    state = State(bytearray(len(plan.shards)), code=plan.code, plan_sha256=digest)
-    return ShardCommitter(
-        output, plan, bound(sink, output, plan, durability), journal, state, pointer == "next"
-    )
-
-
-def recover(
-    output: OutputFolder, run: str, sink: Sink, *, durability: Durability, hidden: bool
-) -> ShardCommitter:
-    """Take a run up again: done where its files are, revoked where they are not; unlisted files are dropped."""
-    folder = output.folder(run)
-    plan = SavedPlan.read(folder / "plan")
-    journal, records = Journal.open(folder / "journal", durability)
-    failpoints.hit("recover.opened")
+    journal = None
     try:
-        state = _replay(plan, records)
-        if not state.plan_sha256:  # the tail was torn before the first record: start the list anew
-            journal.append(Opened(run, hashlib.sha256(plan.encode()).hexdigest()))
-            journal.append(Revision(0, plan.code))
-            journal.sync()
-        committer = ShardCommitter(
-            output, plan, bound(sink, output, plan, durability), journal, state, hidden
-        )
-        (folder / "staging").mkdir(mode=0o700, exist_ok=True)
-        _settle_places(committer)
-        failpoints.hit("recover.revoked")
-        _drop_unlisted(committer)
-        failpoints.hit("recover.swept")
+        folder = output.make(plan.run)
+        write_plan(output, plan)
+        journal = Journal.create(folder / "journal", durability)
+        journal.append(Opened(plan.run))
+        journal.append(Revision(0, plan.code))
+        journal.sync()
+        sync_folder(folder)
+        output.point(pointer, plan.run)
+        if durability == "power":
+            output.sync_made()
+        failpoints.hit("run.opened")
     except BaseException:
-        journal.close()
+        if journal is not None:
+            journal.close()
+        with contextlib.suppress(OSError, OutputWriteFailed):  # the first error says it all
+            output.forget(plan.run)
         raise
-    return committer
-
-
-def peek(output: OutputFolder, run: str) -> State:
-    """Read what a run's journal says, except for its commits, and change nothing."""
-    folder = output.folder(run)
-    return _replay(SavedPlan.read(folder / "plan"), journals.read(folder / "journal"))
-
-
-def _replay(plan: SavedPlan, records: Iterator[journals.Record]) -> State:
-    """Read everything but the commits, which are counted in one by one when their files are looked at."""
     state = State(bytearray(len(plan.shards)), code=plan.code)
-    for record in records:
-        if isinstance(record, Settled):
-            state.schema = record.schema
-        elif isinstance(record, Revision):
-            state.revision, state.code = record.number, record.code
-        elif isinstance(record, Finished):
-            state.finished = True
-            state.seconds += record.seconds
-        elif isinstance(record, Revoked):
-            state.finished = False
-        elif isinstance(record, Swapping):
-            state.swapping = True
-        elif isinstance(record, Opened):
-            state.plan_sha256 = record.plan_sha256
-    return state
+    sink = bound(sink, output, plan, durability)
+    return ShardCommitter(output, plan, sink, journal, state, hidden=pointer == "next", empty=True)
 
 
-def _settle_places(committer: ShardCommitter) -> None:
-    """Publish what was committed but not published, revoke what is gone, count in what is in force."""
-    sink = committer.sink
-    revoked = []
-    for record in committer.committed():
-        places = [sink.state(file) for file in record.files]
-        if "missing" in places:
-            revoked.append(record)
-            continue
-        committer.state.add(record)
-        if "staged" in places and not committer.hidden:
-            for file in record.files:
-                sink.publish(file)
-    for record in revoked:
-        committer.revoke(record)
-    if revoked:
-        committer.flush()
+def write_plan(output: OutputFolder, plan: SavedPlan) -> None:
+    """Save a run's plan, with its hash in front."""
+    data = plan.encode()
+    write_whole(output.folder(plan.run) / "plan", hashlib.sha256(data).digest() + data)
 
 
-def _drop_unlisted(committer: ShardCommitter) -> None:
-    """Remove files of this run that no record names: their attempt was never committed."""
-    state, output = committer.state, committer.output
-    staged: set[str] = set()
-    if committer.hidden:
-        staged = {file.staged for record in committer.committed() for file in record.files}
-    for path in (committer.folder / "staging").iterdir():
-        if path.name not in staged:
-            path.unlink(missing_ok=True)
-    mark = f"-{committer.plan.run}."
-    for name in output.parts():
-        if mark in name and not state.holds(int(name.split("-")[1])):
-            (output.root / name).unlink(missing_ok=True)
-    if 0 in state.done and not committer.hidden:
-        output.remove_success()
+def read_plan(output: OutputFolder, run: str) -> SavedPlan:
+    """Read a run's saved plan; a damaged one is refused."""
+    path = output.folder(run) / "plan"
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise JournalDamaged(_lost(f"cannot be read: {error.strerror}", str(path))) from error
+    if hashlib.sha256(data[32:]).digest() != data[:32]:
+        raise JournalDamaged(_lost("is damaged", str(path)))
+    return SavedPlan.decode(data[32:])
 
 
-def replan(committer: ShardCommitter, plan: SavedPlan) -> None:
-    """Put another plan in force for the shards that are not yet committed."""
-    write_whole(committer.folder / "plan", plan.encode())
-    committer.plan = plan
+def _lost(how: str, path: str) -> str:
+    return (
+        f"The saved plan {path} {how}. Without it nobody knows which rows its shards hold, so nothing was "
+        "changed. Restore the file from a copy, or write to a new folder."
+    )

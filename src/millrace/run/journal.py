@@ -14,6 +14,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -27,10 +28,9 @@ _COVERED = struct.Struct("<Q")
 
 
 class Opened(msgspec.Struct, frozen=True, tag="opened", array_like=True):
-    """The first record: which plan this journal belongs to."""
+    """The first record: which run this journal belongs to."""
 
     run: str
-    plan_sha256: str
 
 
 class Revision(msgspec.Struct, frozen=True, tag="revision", array_like=True):
@@ -53,9 +53,14 @@ class Revoked(msgspec.Struct, frozen=True, tag="revoked", array_like=True):
 
 
 class Swapping(msgspec.Struct, frozen=True, tag="swapping", array_like=True):
-    """All parts are there; from here on this run takes the place of ``old``."""
+    """All parts are there; from here on this run takes the place of ``old``.
+
+    ``seconds`` and ``summary`` are what its driver was about to finish with, should another have to do it.
+    """
 
     old: str
+    seconds: float
+    summary: dict[str, Any]
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finished", array_like=True):
@@ -68,6 +73,50 @@ Record = Opened | Revision | Settled | CommitRecord | Revoked | Swapping | Finis
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
+_COMMIT = _encoder.encode("commit")
+
+
+class Contents:
+    """The valid records of a journal, as they were when it was read. Decoded on the way, never all at once."""
+
+    def __init__(self, data: memoryview, end: int) -> None:
+        self._data = data
+        self._end = end
+
+    def __iter__(self) -> Iterator[Record]:
+        for payload in self._payloads():
+            yield _decoder.decode(payload)
+
+    def notes(self) -> Iterator[Record]:
+        """Yield everything but the commit records."""
+        for payload in self._payloads():
+            if not _is_commit(payload):
+                yield _decoder.decode(payload)
+
+    def in_force(self) -> Iterator[CommitRecord]:
+        """Yield the commit records that were not revoked, in the order in which they were made."""
+        revoked = {}
+        for position, payload in enumerate(self._payloads()):
+            if not _is_commit(payload):
+                record = _decoder.decode(payload)
+                if isinstance(record, Revoked):
+                    revoked[record.shard] = position
+        for position, payload in enumerate(self._payloads()):
+            if _is_commit(payload):
+                record = _decoder.decode(payload)
+                if isinstance(record, CommitRecord) and revoked.get(record.shard, -1) < position:
+                    yield record
+
+    def _payloads(self) -> Iterator[memoryview]:
+        at = len(MAGIC)
+        while at < self._end:
+            start = at + _HEAD.size
+            at = start + _HEAD.unpack_from(self._data, at)[0]
+            yield self._data[start:at]
+
+
+def _is_commit(payload: memoryview) -> bool:
+    return payload[1 : 1 + len(_COMMIT)] == _COMMIT  # behind the one byte that opens a short array
 
 
 class Journal:
@@ -81,6 +130,9 @@ class Journal:
         self._length = length
         self._buffer: list[bytes] = []
         self._broken = False
+        if length == 0:
+            self._buffer.append(MAGIC)
+            self._length = len(MAGIC)
 
     @classmethod
     def create(cls, path: Path, durability: Durability) -> Journal:
@@ -89,31 +141,34 @@ class Journal:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise _refused(path, error) from error
-        journal = cls(path, fd, 0, durability)
-        journal._buffer.append(MAGIC)
-        journal._length = len(MAGIC)
-        return journal
+        return cls(path, fd, 0, durability)
 
     @classmethod
-    def open(cls, path: Path, durability: Durability) -> tuple[Journal, Iterator[Record]]:
-        """Open a journal for going on; cuts a torn tail. Returns it with its records.
+    def open(cls, path: Path, durability: Durability) -> tuple[Journal, Contents]:
+        """Open a journal for going on, and return it with what it holds; cuts a torn tail.
 
-        The records are read lazily; read them all before the first ``append``.
+        What a driver that was killed had written but not synced counts as committed, so it is synced here,
+        before anybody acts upon it.
         """
         try:
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
             raise _refused(path, error) from error
-        data = _view(fd)
-        end = _valid_length(path, data)
-        if end < len(data):
-            os.ftruncate(fd, end)
-        os.lseek(fd, end, os.SEEK_SET)
-        journal = cls(path, fd, end, durability)
-        if end == 0:
-            journal._buffer.append(MAGIC)
-            journal._length = len(MAGIC)
-        return journal, _records(data, end)
+        try:
+            data = _view(fd)
+            end = _valid_length(path, data)
+            if end < len(data):
+                os.ftruncate(fd, end)
+            os.lseek(fd, end, os.SEEK_SET)
+            if durability == "power":
+                os.fsync(fd)
+        except OSError as error:
+            os.close(fd)
+            raise _refused(path, error) from error
+        except JournalDamaged:
+            os.close(fd)
+            raise
+        return cls(path, fd, end, durability), Contents(data, end)
 
     def append(self, record: Record) -> None:
         """Add a record; it lasts from the next ``sync`` on."""
@@ -124,12 +179,17 @@ class Journal:
         self._length += _HEAD.size + len(payload)
 
     def sync(self) -> None:
-        """Write what was appended and make it last. An error here ends the run: fsync is never retried."""
-        if not self._buffer:
-            return
+        """Write what was appended and make it last.
+
+        Whatever interrupts it, an error or Ctrl-C, ends the journal: fsync is never retried, and what was
+        appended must not pass for committed because a second ``sync`` found nothing left to write.
+        """
         if self._broken:
             raise OutputWriteFailed(f"The journal {self._path} failed before; nothing more is written to it.")
+        if not self._buffer:
+            return
         data, self._buffer = b"".join(self._buffer), []
+        self._broken = True
         try:
             failpoints.hit("journal.append")
             written = 0
@@ -139,8 +199,8 @@ class Journal:
             if self.durability == "power":
                 os.fsync(self._fd)
         except OSError as error:
-            self._broken = True
             raise _refused(self._path, error) from error
+        self._broken = False
         self._synced = self._length
         failpoints.hit("journal.synced")
 
@@ -151,22 +211,17 @@ class Journal:
             self._fd = -1
 
 
-def read(path: Path) -> Iterator[Record]:
+def read(path: Path) -> Contents:
     """Read a journal without changing it; a torn tail is left out."""
-    with path.open("rb") as file:
-        data = _view(file.fileno())
-        yield from _records(data, _valid_length(path, data))
-
-
-def in_force(path: Path) -> Iterator[CommitRecord]:
-    """Read the commit records that were not revoked, in the order in which they were made."""
-    revoked = {}
-    for position, record in enumerate(read(path)):
-        if isinstance(record, Revoked):
-            revoked[record.shard] = position
-    for position, record in enumerate(read(path)):
-        if isinstance(record, CommitRecord) and revoked.get(record.shard, -1) < position:
-            yield record
+    try:
+        with path.open("rb") as file:
+            data = _view(file.fileno())
+    except OSError as error:
+        raise JournalDamaged(
+            f"The journal {path} cannot be read: {error.strerror}. What was committed is not known without it: "
+            "restore the file from a copy, or write to a new folder."
+        ) from error
+    return Contents(data, _valid_length(path, data))
 
 
 def _view(fd: int) -> memoryview:
@@ -208,14 +263,6 @@ def _damaged(path: Path, at: int, why: str) -> str:
         f"The journal {path} is damaged at byte {at:,}. {why} What it says about committed shards cannot be "
         "trusted, so nothing was changed. Restore the file from a copy, or write to a new folder."
     )
-
-
-def _records(data: memoryview, end: int) -> Iterator[Record]:
-    at = len(MAGIC)
-    while at < end:
-        length = _HEAD.unpack_from(data, at)[0]
-        yield _decoder.decode(data[at + _HEAD.size : at + _HEAD.size + length])
-        at += _HEAD.size + length
 
 
 def _refused(path: Path, error: OSError) -> OutputWriteFailed:

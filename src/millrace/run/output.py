@@ -16,10 +16,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
+import re
 import secrets
 import shutil
+from collections.abc import Collection, Container
 from pathlib import Path
 
 from millrace.core import failpoints
@@ -27,6 +30,8 @@ from millrace.errors import ForeignOutput, OutputWriteFailed, RunLocked
 
 HOME = "_millrace"
 SUCCESS = "_SUCCESS"
+TEMPORARY = ".tmp"
+_PART = re.compile(r"part-\d+-([a-z0-9]{8})\.[a-z0-9]+(?:\.(?:gz|zst))?")
 
 
 def new_run_name() -> str:
@@ -45,36 +50,59 @@ class OutputFolder:
         self._lock = -1
         _check_foreign(root)
         try:
-            self.home.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self.home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._take_lock()
+            self._sweep()
         except OSError as error:
+            self.close(forget=True)
             raise OutputWriteFailed(
                 f"The output folder {root} cannot be written: {error.strerror}. Choose another folder, or "
                 "change its permissions."
             ) from error
-        self._take_lock()
-        self._sweep()
 
     def _take_lock(self) -> None:
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            holder = os.pread(self._lock, 100, 0).decode(errors="replace").strip() or "another process"
-            os.close(self._lock)
-            self._lock = -1
-            raise RunLocked(
-                f"The output folder {self.root} is being written by {holder}. Wait until it ends (or end it), "
-                "then run again; two drivers never share an output."
-            ) from error
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
+        path = self.home / "lock"
+        while True:
+            self.home.mkdir(parents=True, exist_ok=True)
+            try:
+                lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except FileNotFoundError:
+                continue  # a driver that ends has just removed the folder
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                holder = os.pread(lock, 100, 0).decode(errors="replace").strip() or "another process"
+                os.close(lock)
+                raise RunLocked(
+                    f"The output folder {self.root} is being written by {holder}. Wait until it ends (or end "
+                    "it), then run again; two drivers never share an output."
+                ) from error
+            except OSError:
+                os.close(lock)
+                raise
+            if _is_still(path, lock):
+                break
+            os.close(lock)  # the file that we locked was removed meanwhile, so others lock another one
+        self._lock = lock
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
 
     def _sweep(self) -> None:
-        """Drop run folders that no pointer names: their driver died before it began, or after it was swapped."""
+        """Drop run folders that no pointer names (their driver died before it began, or after it was swapped)
+        and small files that were being written."""
         named = {self.current(), self.next()}
         for entry in self.home.iterdir():
             if entry.is_dir() and entry.name not in named:
                 shutil.rmtree(entry, ignore_errors=True)
+            elif entry.suffix == TEMPORARY:
+                entry.unlink(missing_ok=True)
+
+    def sync_made(self) -> None:
+        """Make the names of the folders that were made for this output survive a loss of power."""
+        folder = self.root
+        sync_folder(folder)
+        while self._made is not None and folder != self._made.parent:
+            folder = folder.parent
+            sync_folder(folder)
 
     # ------------------------------------------------------------ pointers
 
@@ -96,11 +124,10 @@ class OutputFolder:
         """Make ``pointer`` name ``run`` (None: remove it), at once or not at all."""
         path = self.home / pointer
         if run is None:
-            with contextlib.suppress(FileNotFoundError):
-                path.unlink()
+            _remove(path)
+            sync_folder(self.home)
         else:
             write_whole(path, f"{run}\n".encode())
-        sync_folder(self.home)
 
     # ------------------------------------------------------------ runs
 
@@ -109,14 +136,17 @@ class OutputFolder:
         return self.home / run
 
     def make(self, run: str) -> Path:
-        """Make the folder of a new run."""
+        """Make a run's folder and its staging folder, as far as they are not there."""
         folder = self.folder(run)
         try:
-            folder.mkdir(mode=0o700)
-            (folder / "staging").mkdir(mode=0o700)
+            (folder / "staging").mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise OutputWriteFailed(f"The run folder {folder} cannot be made: {error.strerror}.") from error
+            raise _failed("make", folder, error) from error
         return folder
+
+    def is_marked(self, run: str) -> bool:
+        """Say whether the marks of a finished run are there: its manifest and ``_SUCCESS``."""
+        return (self.folder(run) / "manifest").exists() and (self.root / SUCCESS).exists()
 
     def parts(self) -> list[str]:
         """Names in the folder that may be parts: everything that is not hidden."""
@@ -124,35 +154,46 @@ class OutputFolder:
 
     def remove_success(self) -> None:
         """Withdraw the word that the output is complete."""
-        with contextlib.suppress(FileNotFoundError):
-            (self.root / SUCCESS).unlink()
+        _remove(self.root / SUCCESS)
 
     def forget(self, run: str) -> None:
-        """Remove a run: its pointer, its published parts (``_SUCCESS`` goes first), its folder."""
+        """Remove a run: its published parts (``_SUCCESS`` goes first), its pointer, its folder."""
         if self.current() == run:
             self.remove_success()
-            self.remove_parts(run)
-            self.point("current", None)
-        if self.next() == run:
-            self.point("next", None)
+        self.remove_parts(run)
+        for pointer in ("next", "current"):
+            if self._read(pointer) == run:
+                self.point(pointer, None)
         shutil.rmtree(self.folder(run), ignore_errors=True)
 
-    def remove_parts(self, run: str) -> None:
-        """Remove a run's published parts."""
+    def remove_parts(self, run: str, *, but: Container[str] = ()) -> None:
+        """Remove a run's published parts, except those named in ``but``."""
         for name in self.parts():
-            if f"-{run}." in name:
-                (self.root / name).unlink(missing_ok=True)
+            if is_part(name, {run}) and name not in but:
+                _remove(self.root / name)
 
     def close(self, *, forget: bool = False) -> None:
         """Let go of the lock; with ``forget``, remove whatever this object made, as far as it is empty."""
-        if self._lock < 0:
-            return
-        if forget and self.current() is None and self.next() is None:
+        if self._lock >= 0 and forget and self.current() is None and self.next() is None:
             shutil.rmtree(self.home, ignore_errors=True)
-            if self._made is not None:
-                _remove_empty(self.root, self._made)
-        os.close(self._lock)
-        self._lock = -1
+        if forget and self._made is not None:
+            _remove_empty(self.root, self._made)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def is_part(name: str, runs: Collection[str]) -> bool:
+    """Say whether a file name is that of a part of one of ``runs``."""
+    match = _PART.fullmatch(name)
+    return match is not None and match[1] in runs
+
+
+def _is_still(path: Path, fd: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(fd))
+    except FileNotFoundError:
+        return False
 
 
 def _first_missing(path: Path) -> Path | None:
@@ -188,7 +229,7 @@ def _check_foreign(root: Path) -> None:
 
 def check_parts(output: OutputFolder, runs: set[str]) -> None:
     """Refuse a folder in which files stand that none of ``runs`` made."""
-    foreign = sorted(name for name in output.parts() if not any(f"-{run}." in name for run in runs))
+    foreign = sorted(name for name in output.parts() if not is_part(name, runs))
     if foreign:
         raise ForeignOutput(
             f"The output folder {output.root} holds files beside our own ({_some(foreign)}); a reader of the "
@@ -201,24 +242,44 @@ def _some(names: list[str]) -> str:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a small file so that a reader, or a crash, sees all of it or nothing."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    """Write a small file so that a reader, a crash or a loss of power leaves all of it or nothing."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY}")
     try:
         with temporary.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         temporary.rename(path)
+        failpoints.hit("plan.written")
     except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise OutputWriteFailed(f"{path} could not be written: {error.strerror}.") from error
-    failpoints.hit("plan.written")
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise _failed("write", path, error) from error
+    sync_folder(path.parent)
 
 
 def sync_folder(path: Path) -> None:
-    """Make the names in a folder survive a loss of power."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    """Make the names in a folder survive a loss of power, where the file system has such a call."""
     try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems
+            raise _failed("sync", path, error) from error
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise _failed("remove", path, error) from error
+
+
+def _failed(doing: str, path: Path, error: OSError) -> OutputWriteFailed:
+    return OutputWriteFailed(
+        f"Cannot {doing} {path}: {error.strerror}. Mend the cause, then run the same command again: what is "
+        "committed is kept."
+    )

@@ -1,0 +1,185 @@
+"""The input as it is now against the input as it was planned, and apart from the output."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+from millrace.core.ports import Source
+from millrace.core.work import Shard, Split
+from millrace.errors import ForeignOutput, InputChanged
+from millrace.plan.logical import Plan
+from millrace.run.commit import ShardCommitter, write_plan
+
+InputFile: TypeAlias = tuple[str, int, int]
+
+
+def reconcile(plan: Plan, committer: ShardCommitter, files: list[InputFile]) -> Plan:
+    """Let shards that are still to do be made from the input as it is now; refuse where committed ones read
+    what has changed, and leave new files out."""
+    saved = committer.plan
+    before = saved.files
+    if before == files:
+        return plan
+    now = {file[0]: file for file in files}
+    known = {file[0] for file in before}
+    new = [path for path in now if path not in known]
+    if new:
+        warnings.warn(
+            f"{len(new)} input files are new since the run in {committer.output.root} was planned and are left "
+            f"out of it: {', '.join(new[:3])}{' …' if len(new) > 3 else ''}. They belong to another output.",
+            stacklevel=2,
+        )
+    changed = {i for i, file in enumerate(before) if now.get(file[0]) != file}
+    _refuse_changed(plan.source, committer, changed)
+    if committer.state.finished:
+        return plan
+    gone = [before[i][0] for i in sorted(changed) if before[i][0] not in now]
+    if gone:
+        raise InputChanged(
+            f"The input file {gone[0]} is gone since the run in {committer.output.root} was planned, and a shard "
+            "that is still to do reads it. Bring it back, or write to another folder."
+        )
+    source = plan.source.pinned([file[0] for file in before])
+    if changed:
+        shards = _planned_anew(source, committer, changed)
+        committer.plan = msgspec.structs.replace(saved, files=source.files(), shards=shards)
+        write_plan(committer.output, committer.plan)
+    return replace(plan, source=source)
+
+
+def _refuse_changed(source: Source, committer: ShardCommitter, changed: set[int]) -> None:
+    if not changed:
+        return
+    for shard in committer.plan.shards:
+        if not committer.state.done[shard.index]:
+            continue
+        for split in shard.splits:
+            for file in source.files_of(split):
+                if file in changed:
+                    raise InputChanged(
+                        f"The input file {committer.plan.files[file][0]} changed, or is gone, since shard "
+                        f"{shard.index} of the run in {committer.output.root} was made from it. Nothing was "
+                        "touched: bring the old file back, write to another folder, or make the output anew "
+                        "with mode='overwrite'."
+                    )
+
+
+def _planned_anew(source: Source, committer: ShardCommitter, changed: set[int]) -> list[Shard]:
+    """Put the new splits of changed files where their first old split stood; no committed shard is touched.
+
+    A split of several files takes them whole, whatever is in them: it stays as it is.
+    """
+    fresh = _cut_alone(source, changed)
+    alone = frozenset(fresh)
+    shards: list[list[Split]] = []
+    for shard in committer.plan.shards:
+        kept: list[Split] = []
+        for split in shard.splits:
+            file = source.files_of(split)[0]
+            if file in alone:
+                kept += fresh.pop(file, [])
+            else:
+                kept.append(split)
+        shards.append(kept)
+    for file in sorted(fresh):  # those that had no row before
+        if fresh[file]:
+            _put_in_order(file, fresh[file], shards, source, committer)
+    return [Shard(index, tuple(splits)) for index, splits in enumerate(shards)]
+
+
+def _cut_alone(source: Source, changed: set[int]) -> dict[int, list[Split]]:
+    """Return the new splits of each changed file that shares no split with others."""
+    fresh: dict[int, list[Split]] = {file: [] for file in changed}
+    for split in source.splits():
+        files = source.files_of(split)
+        for file in files:
+            if len(files) > 1:
+                fresh.pop(file, None)
+            elif file in fresh:
+                fresh[file].append(split)
+    return fresh
+
+
+def _put_in_order(
+    file: int, splits: list[Split], shards: list[list[Split]], source: Source, committer: ShardCommitter
+) -> None:
+    done = committer.state.done
+    before = -1  # the last shard that holds anything of an earlier file
+    for number, shard in enumerate(shards):
+        for at, split in enumerate(shard):
+            if source.files_of(split)[0] > file:
+                if not done[number]:
+                    shard[at:at] = splits
+                    return
+                break
+            before = number
+        else:
+            continue
+        break
+    if before >= 0 and not done[before]:
+        shards[before] += splits
+        return
+    raise InputChanged(
+        f"The input file {committer.plan.files[file][0]} had no rows when the run in {committer.output.root} was "
+        "planned, and has some now; the shards around it are committed, so its rows have no place. Bring the old "
+        "file back, write to another folder, or make the output anew with mode='overwrite'."
+    )
+
+
+def check_apart(root: Path, arguments: Sequence[str], files: Sequence[InputFile]) -> None:
+    """Refuse an output inside its own input, and an input inside its own output."""
+    out = os.path.realpath(root)
+    for argument in arguments:
+        if _takes_in(argument, out):
+            raise ForeignOutput(
+                f"The output {root} lies inside its own input {argument}: a later run would read predictions "
+                "as input. Write to a folder beside it."
+            )
+    for path, _, _ in files:
+        if _inside(os.path.realpath(path), out):
+            raise ForeignOutput(
+                f"The input file {path} lies inside the output {root}. Write to a folder of its own."
+            )
+
+
+def _takes_in(argument: str, out: str) -> bool:
+    """Say whether a path argument, a folder or a pattern, would also read parts in the folder ``out``."""
+    if os.path.isdir(argument):
+        return _inside(out, os.path.realpath(argument))
+    parts = argument.split(os.sep)
+    first = next((i for i, part in enumerate(parts) if re.search(r"[*?\[]", part)), None)
+    if first is None:
+        return False
+    fixed = os.path.realpath(os.sep.join(parts[:first]) or os.sep)
+    if not _inside(out, fixed):
+        return False
+    below = os.path.relpath(out, fixed)
+    return _matches(parts[first:], ([] if below == "." else below.split(os.sep)) + [""])
+
+
+def _matches(pattern: list[str], path: list[str]) -> bool:
+    """Say whether ``path``, whose last name may be anything, or what is in it can match ``pattern``."""
+    if not path:
+        return not pattern
+    if not pattern:
+        return False
+    if pattern[0] == "**":
+        return _matches(pattern[1:], path) or len(pattern) == 1 or _matches(pattern, path[1:])
+    if len(path) == 1:
+        return len(pattern) == 1
+    if not fnmatch.fnmatchcase(path[0], pattern[0]):
+        return False
+    return len(pattern) == 1 or _matches(pattern[1:], path[1:])
+
+
+def _inside(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)

@@ -1,0 +1,119 @@
+"""What a driver finds that takes up a run: done where its files are, redone where they are not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from millrace.core import failpoints
+from millrace.core.ports import Sink
+from millrace.core.work import CommitRecord, Durability
+from millrace.plan.physical import SavedPlan
+from millrace.run import journal as journals
+from millrace.run.commit import ShardCommitter, State, bound, read_plan
+from millrace.run.journal import (
+    Contents,
+    Finished,
+    Journal,
+    Opened,
+    Record,
+    Revision,
+    Revoked,
+    Settled,
+    Swapping,
+)
+from millrace.run.output import TEMPORARY, OutputFolder
+
+
+def peek(output: OutputFolder, run: str) -> tuple[SavedPlan, State, Contents]:
+    """Read a run's plan and what its journal says, except for its commits; change nothing."""
+    plan = read_plan(output, run)
+    contents = journals.read(output.folder(run) / "journal")
+    return plan, _replay(plan, contents.notes()), contents
+
+
+def recover(
+    output: OutputFolder, run: str, sink: Sink, *, durability: Durability, hidden: bool
+) -> ShardCommitter:
+    """Take a run up again: committed shards whose files are gone are revoked, unlisted files are dropped."""
+    plan = read_plan(output, run)
+    folder = output.folder(run)
+    journal, contents = Journal.open(folder / "journal", durability)
+    try:
+        failpoints.hit("recover.opened")
+        if not any(isinstance(record, Opened) for record in contents.notes()):
+            journal.append(Opened(run))  # the tail was torn before the first record: start the list anew
+            journal.append(Revision(0, plan.code))
+            journal.sync()
+        state = _replay(plan, contents.notes())
+        sink = bound(sink, output, plan, durability)
+        committer = ShardCommitter(output, plan, sink, journal, state, hidden=hidden, empty=True)
+        lost, staged, published = _take_stock(committer, contents.in_force())
+        if lost:
+            committer.revoke(lost)
+        failpoints.hit("recover.revoked")
+        state.finished = state.finished and output.is_marked(run)
+        if not state.finished:
+            output.make(run)
+        _drop_unlisted(committer, staged, published)
+        failpoints.hit("recover.swept")
+    except BaseException:
+        journal.close()
+        raise
+    return committer
+
+
+def _replay(plan: SavedPlan, notes: Iterable[Record]) -> State:
+    """Read everything but the commits, which are counted in one by one when their files are looked at."""
+    state = State(bytearray(len(plan.shards)), code=plan.code)
+    for record in notes:
+        if isinstance(record, Settled):
+            state.schema = record.schema
+        elif isinstance(record, Revision):
+            state.revision, state.code = record.number, record.code
+        elif isinstance(record, Finished):
+            state.finished = True
+            state.seconds += record.seconds
+        elif isinstance(record, Revoked):
+            state.finished, state.swapping = False, None
+        elif isinstance(record, Swapping):
+            state.swapping = record
+    return state
+
+
+def _take_stock(
+    committer: ShardCommitter, records: Iterable[CommitRecord]
+) -> tuple[list[CommitRecord], set[str], set[str]]:
+    """Count in what is there, and publish it; return the lost records, and all names that are listed."""
+    sink, hidden = committer.sink, committer.hidden
+    lost: list[CommitRecord] = []
+    staged: set[str] = set()
+    published: set[str] = set()
+    for record in records:
+        places = [sink.state(file) for file in record.files]
+        if "missing" in places:
+            lost.append(record)
+            continue
+        committer.state.add(record)
+        committer.empty = False
+        for file, place in zip(record.files, places, strict=True):
+            if place == "staged" and not hidden:
+                sink.publish(file)
+            if place == "staged" and hidden:
+                staged.add(file.staged)
+            else:
+                published.add(file.name)
+    return lost, staged, published
+
+
+def _drop_unlisted(committer: ShardCommitter, staged: set[str], published: set[str]) -> None:
+    """Remove files of this run that no record names: their attempt was never committed."""
+    output, folder = committer.output, committer.folder
+    if (folder / "staging").exists():
+        for path in (folder / "staging").iterdir():
+            if path.name not in staged:
+                path.unlink(missing_ok=True)
+    for path in folder.glob(f"*{TEMPORARY}"):
+        path.unlink(missing_ok=True)
+    output.remove_parts(committer.plan.run, but=published)
+    if not committer.state.finished and not committer.hidden:
+        output.remove_success()
