@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from millrace.core.work import Split
 from millrace.errors import UnreadableFile
-from millrace.sources.files import InputFile, PathArgument, absolute_paths, check_unchanged, expand
+from millrace.sources.filed import FileSource
+from millrace.sources.files import InputFile, PathArgument, check_unchanged
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -18,21 +19,20 @@ _BATCH_BYTES = 64 << 20
 _SMALL = (1 << 31) - 1  # what the offsets of a plain binary column can count
 
 
-class BinarySource:
+class BinarySource(FileSource[bool]):
     """Reads each file as one row: column ``bytes``, and ``path`` if asked for; a split is a run of small files.
 
     Parameters
     ----------
-    paths:
+    paths
         A file, a folder, a glob, or a list of these; any suffix.
-    include_paths:
+    include_paths
         Whether to add the column ``path``: the absolute path, a string.
     """
 
     def __init__(self, paths: PathArgument, *, include_paths: bool = False) -> None:
-        self._paths = absolute_paths(paths)
+        super().__init__(paths)
         self._include_paths = include_paths
-        self._files: list[InputFile] = []
 
     def describe(self) -> dict[str, Any]:
         """Return the paths and options as given."""
@@ -42,19 +42,19 @@ class BinarySource:
         """Return the columns; ``bytes`` is ``large_binary`` only if a file has 2 GiB or more."""
         import pyarrow as pa
 
-        large = any(file.size > _SMALL for file in self._listed())
+        large = self._known()
         fields = [pa.field("bytes", pa.large_binary() if large else pa.binary())]
         if self._include_paths:
             fields.append(pa.field("path", pa.string()))
         return pa.schema(fields)
 
-    def files(self) -> list[tuple[str, int, int]]:
-        """Return ``(path, size, mtime_ns)`` of each file."""
-        return list(self._listed())
+    def files_of(self, split: Split) -> range:
+        """Return the numbers of the files that a split reads."""
+        return range(split.start, split.stop)
 
     def splits(self) -> list[Split]:
         """Group neighbouring files up to 8 MiB or 256 files; ``start`` and ``stop`` number files."""
-        self._files = expand(self._paths, None)
+        self._look()
         splits: list[Split] = []
         start = size = 0
         for number, file in enumerate(self._files):
@@ -73,7 +73,7 @@ class BinarySource:
         target = self.schema() if columns is None else select(self.schema(), columns)
         pending: list[InputFile] = []
         size = 0
-        for file in self._files[split.start : split.stop]:
+        for file in map(self._file, self.files_of(split)):
             if pending and (len(pending) >= batch_rows or size + file.size > _BATCH_BYTES):
                 yield _batch(pending, target)
                 pending, size = [], 0
@@ -84,21 +84,18 @@ class BinarySource:
 
     def locate(self, split: Split, row: int) -> str:
         """Name the file."""
-        return self._files[split.start + row].path
+        return self._file(split.start + row).path
 
-    def close(self) -> None:
-        """Nothing stays open."""
-
-    def _listed(self) -> list[InputFile]:
-        if not self._files:
-            self._files = expand(self._paths, None)
-        return self._files
+    def _study(self, files: list[InputFile]) -> bool:
+        """Say whether a file is too large for a plain binary column."""
+        return any(file.size > _SMALL for file in files)
 
 
 def _batch(files: list[InputFile], target: pa.Schema) -> pa.RecordBatch:
     import pyarrow as pa
 
-    from millrace.core.batch import column_from, empty_columns
+    from millrace.core.batch import empty_columns
+    from millrace.core.values import column_from
 
     if not len(target):
         return empty_columns(len(files))

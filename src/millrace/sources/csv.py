@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from millrace.core.work import Split
 from millrace.errors import ArgumentError
-from millrace.sources.files import InputFile, PathArgument, absolute_paths, check_unchanged, expand
+from millrace.sources.filed import FileSource
+from millrace.sources.files import InputFile, PathArgument
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,7 +40,7 @@ class CsvFormat:
     timestamp_parsers: tuple[str, ...] | None
 
 
-class CsvSource:
+class CsvSource(FileSource["Layout"]):
     """Reads CSV files as one table; a split is a range of bytes between two records, or a compressed file.
 
     The types are settled once, from the first megabyte of every file: a later value that does not fit is an
@@ -47,28 +48,30 @@ class CsvSource:
 
     Parameters
     ----------
-    paths:
+    paths
         A file, a folder, a glob, or a list of these. Compression is told by the files' first bytes.
-    column_types:
+    column_types
         Types for some columns: an Arrow type, its name (``"float64"``, ``"timestamp[us]"``), or one of
         ``int``, ``float``, ``str``, ``bool``, ``bytes``. The others are inferred.
-    column_names:
+    column_names
         Names in place of those of the header line.
-    has_header:
+    has_header
         Whether each file starts with a line of names. Without, and without ``column_names``: ``f0``, ``f1``, …
-    delimiter, quote_char, escape_char:
+    delimiter, quote_char, escape_char
         Single ASCII characters; None for no quoting, no escaping. Escapes keep a file in one split.
-    newlines_in_values:
+    newlines_in_values
         False promises that no quoted value holds a newline; planning then need not scan the files.
-    encoding:
+    encoding
         Other than UTF-8, ASCII, ISO 8859 and Windows code pages, an encoding keeps a file in one split.
-    skip_rows:
+    skip_rows
         Lines to skip at the start of each file, before the header.
-    null_values, strings_can_be_null, decimal_point, timestamp_parsers:
+    null_values, strings_can_be_null, decimal_point, timestamp_parsers
         As in ``pyarrow.csv.ConvertOptions``; None is Arrow's default.
-    block_bytes:
+    block_bytes
         How many bytes a split has at least.
     """
+
+    suffixes = SUFFIXES
 
     def __init__(
         self,
@@ -100,7 +103,7 @@ class CsvSource:
                 raise ArgumentError(f"{name} is a single ASCII character, not {mark!r}.")
         if block_bytes < 1:
             raise ArgumentError(f"block_bytes is at least 1, not {block_bytes}.")
-        self._paths = absolute_paths(paths)
+        super().__init__(paths)
         self._format = CsvFormat(
             column_types=dict(column_types or {}),
             column_names=_tuple("column_names", column_names),
@@ -117,8 +120,6 @@ class CsvSource:
             timestamp_parsers=_tuple("timestamp_parsers", timestamp_parsers),
         )
         self._block_bytes = block_bytes
-        self._files: list[InputFile] = []
-        self._layout: Layout | None = None
 
     def describe(self) -> dict[str, Any]:
         """Return the paths and options as given."""
@@ -132,13 +133,7 @@ class CsvSource:
 
     def schema(self) -> pa.Schema:
         """Return the schema of all files together; reads their starts the first time."""
-        return (self._layout or self._look()).schema
-
-    def files(self) -> list[tuple[str, int, int]]:
-        """Return ``(path, size, mtime_ns)`` of each file."""
-        if self._layout is None:
-            self._look()
-        return list(self._files)
+        return self._known().schema
 
     def splits(self) -> list[Split]:
         """Cut the files between records; reads big ones once, to find out which newlines are quoted."""
@@ -151,32 +146,23 @@ class CsvSource:
         """Read one split."""
         from millrace.sources import csv_reader
 
-        file = self._files[split.file]
-        check_unchanged(file)
-        layout = self._layout or self._look()
-        return csv_reader.read(file, split, layout, self._format, columns, batch_rows)
+        file = self._unchanged(split.file)
+        return csv_reader.read(file, split, self._known(), self._format, columns, batch_rows)
 
     def locate(self, split: Split, row: int) -> str:
         """Name the file and the row in it, counted from 0 after the header. Reads the file up to there."""
         from millrace.sources import csv_reader
 
-        path = self._files[split.file].path
-        before = csv_reader.rows_before(path, split, self._layout or self._look(), self._format)
+        path = self._file(split.file).path
+        before = csv_reader.rows_before(path, split, self._known(), self._format)
         if before is None:
             return f"{path}, row {row} of the part that begins at byte {split.start:,}"
         return f"{path}, row {before + row}"
 
-    def close(self) -> None:
-        """Nothing stays open between splits."""
-
-    def _look(self) -> Layout:
+    def _study(self, files: list[InputFile]) -> Layout:
         from millrace.sources import csv_layout
 
-        files = expand(self._paths, SUFFIXES)
-        if self._layout is None or files != self._files:
-            self._layout = csv_layout.look(files, self._format)
-            self._files = files
-        return self._layout
+        return csv_layout.look(files, self._format)
 
 
 def _is_mark(mark: object) -> bool:

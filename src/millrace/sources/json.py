@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from millrace.core.work import Split
 from millrace.errors import ArgumentError
-from millrace.sources.files import InputFile, PathArgument, absolute_paths, check_unchanged, expand
+from millrace.sources.filed import FileSource
+from millrace.sources.files import InputFile, PathArgument
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,7 +20,7 @@ SUFFIXES = tuple(name + packed for name in _PLAIN for packed in ("", ".gz", ".zs
 BLOCK_BYTES = 8 << 20
 
 
-class JsonSource:
+class JsonSource(FileSource["Layout"]):
     """Reads files of one JSON object per line as one table; a split is a range of lines, or a compressed file.
 
     The schema is settled once. Without ``schema`` it is inferred from the first megabyte of every file, and a
@@ -28,13 +29,15 @@ class JsonSource:
 
     Parameters
     ----------
-    paths:
+    paths
         A file, a folder, a glob, or a list of these. Compression is told by the files' first bytes.
-    schema:
+    schema
         A ``pyarrow.Schema``, or None.
-    block_bytes:
+    block_bytes
         How many bytes a split has at least.
     """
+
+    suffixes = SUFFIXES
 
     def __init__(
         self, paths: PathArgument, *, schema: pa.Schema | None = None, block_bytes: int = BLOCK_BYTES
@@ -43,11 +46,9 @@ class JsonSource:
             raise ArgumentError(f"block_bytes is at least 1, not {block_bytes}.")
         if schema is not None and not (hasattr(schema, "names") and hasattr(schema, "serialize")):
             raise ArgumentError(f"schema is a pyarrow.Schema, not {type(schema).__name__}.")
-        self._paths = absolute_paths(paths)
+        super().__init__(paths)
         self._given = schema
         self._block_bytes = block_bytes
-        self._files: list[InputFile] = []
-        self._layout: Layout | None = None
 
     def describe(self) -> dict[str, Any]:
         """Return the paths and options as given."""
@@ -56,44 +57,30 @@ class JsonSource:
 
     def schema(self) -> pa.Schema:
         """Return the schema of all files together; reads their starts the first time."""
-        return (self._layout or self._look()).schema
-
-    def files(self) -> list[tuple[str, int, int]]:
-        """Return ``(path, size, mtime_ns)`` of each file."""
-        if self._layout is None:
-            self._look()
-        return list(self._files)
+        return self._known().schema
 
     def splits(self) -> list[Split]:
         """Cut the files at line ends."""
         from millrace.sources import json_reader
 
-        return json_reader.cut(self._look(), self._files, self._block_bytes)
+        layout = self._look()
+        return json_reader.cut(layout, self._files, self._block_bytes)
 
     def read(self, split: Split, columns: Sequence[str] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
         """Read one split."""
         from millrace.sources import json_reader
 
-        file = self._files[split.file]
-        check_unchanged(file)
-        return json_reader.read(file.path, split, self._layout or self._look(), columns, batch_rows)
+        file = self._unchanged(split.file)
+        return json_reader.read(file.path, split, self._known(), columns, batch_rows)
 
     def locate(self, split: Split, row: int) -> str:
         """Name the file and the row in it, counted from 0 without blank lines. Reads the file up to there."""
         from millrace.sources import json_reader
 
-        layout = self._layout or self._look()
-        path = self._files[split.file].path
-        return f"{path}, row {json_reader.rows_before(path, split, layout) + row}"
+        path = self._file(split.file).path
+        return f"{path}, row {json_reader.rows_before(path, split, self._known()) + row}"
 
-    def close(self) -> None:
-        """Nothing stays open between splits."""
-
-    def _look(self) -> Layout:
+    def _study(self, files: list[InputFile]) -> Layout:
         from millrace.sources import json_reader
 
-        files = expand(self._paths, SUFFIXES)
-        if self._layout is None or files != self._files:
-            self._layout = json_reader.look(files, self._given)
-            self._files = files
-        return self._layout
+        return json_reader.look(files, self._given)

@@ -266,7 +266,7 @@ def _unknown_field(value: Any, known: Any, prefix: str = "") -> str | None:
     types = {field.name: field.type for field in known}
     for name, item in value.items():
         if name not in types:
-            return prefix + name
+            return f"{prefix}{name}"
         deeper = _unknown_field(item, types[name], f"{prefix}{name}.")
         if deeper is not None:
             return deeper

@@ -1,15 +1,17 @@
-"""Data that is already in this process, and numbers made on the spot."""
+"""Data that is already in this process."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from millrace.core.work import Split
+from millrace.core.values import ConversionError, column_from, from_columns, from_rows
+from millrace.core.work import Split, tell
 from millrace.errors import ArgumentError
+from millrace.sources.range import row_ranges
 from millrace.sources.schemas import conform, select
 
 _HASHED_ROWS = 65_536
@@ -60,12 +62,20 @@ class MemorySource:
         """Return no files."""
         return []
 
+    def files_of(self, split: Split) -> range:
+        """Return no files."""
+        return range(0)
+
+    def pinned(self, paths: Sequence[str]) -> MemorySource:
+        """Return this source: it has no files to hold on to."""
+        return self
+
     def splits(self) -> list[Split]:
         """Cut the rows into ranges of at least a megabyte, or of 65,536 rows."""
         rows = self._table.num_rows
         row_bytes = max(1, -(-self._table.nbytes // max(1, rows)))
         step = self._rows_per_split or max(1, min(_SPLIT_ROWS, -(-_SPLIT_BYTES // row_bytes)))
-        return _ranges(rows, step, row_bytes)
+        return row_ranges(rows, step, row_bytes)
 
     def read(self, split: Split, columns: Sequence[str] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
         """Read a range of rows; the batches view the table."""
@@ -86,60 +96,6 @@ class MemorySource:
         """Nothing is open."""
 
 
-class RangeSource:
-    """Gives the integers from 0 to ``n`` − 1 as an int64 column ``id``; a split is a range of them."""
-
-    def __init__(self, n: int, *, rows_per_split: int = 1 << 18) -> None:
-        if isinstance(n, bool) or not isinstance(n, int) or n < 0:
-            raise ArgumentError(f"A range has a number of rows, 0 or more, not {n!r}.")
-        if rows_per_split < 1:
-            raise ArgumentError(f"rows_per_split is at least 1, not {rows_per_split}.")
-        self._n = n
-        self._rows_per_split = rows_per_split
-
-    def describe(self) -> dict[str, Any]:
-        """Return the number of rows."""
-        return {"kind": "range", "rows": self._n}
-
-    def schema(self) -> pa.Schema:
-        """Return the one column ``id``."""
-        return pa.schema([pa.field("id", pa.int64())])
-
-    def files(self) -> list[tuple[str, int, int]]:
-        """Return no files."""
-        return []
-
-    def splits(self) -> list[Split]:
-        """Cut the range into ranges."""
-        return _ranges(self._n, self._rows_per_split, 8)
-
-    def read(self, split: Split, columns: Sequence[str] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
-        """Make the numbers of a range."""
-        import numpy as np
-
-        target = self.schema() if columns is None else select(self.schema(), columns)
-        for start in range(split.start, split.stop, batch_rows):
-            numbers = np.arange(start, min(start + batch_rows, split.stop), dtype=np.int64)
-            column = pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
-            batch = pa.RecordBatch.from_arrays([column], names=["id"])
-            yield batch if len(target) else conform(batch, target, "range", _no_constant)
-
-    def locate(self, split: Split, row: int) -> str:
-        """Name the row, counted from 0."""
-        return f"range, row {split.first + row}"
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-def _ranges(rows: int, step: int, row_bytes: int) -> list[Split]:
-    return [
-        Split(0, start, stop, stop - start, (stop - start) * row_bytes, start)
-        for start in range(0, rows, step)
-        for stop in (min(start + step, rows),)
-    ]
-
-
 def _ipc(table: pa.Table) -> pa.Buffer:
     out = pa.BufferOutputStream()
     with pa.ipc.new_stream(out, table.schema) as writer:
@@ -149,3 +105,92 @@ def _ipc(table: pa.Table) -> pa.Buffer:
 
 def _no_constant(name: str, rows: int) -> None:
     return None
+
+
+# ---------------------------------------------------------------- tables of what users have
+
+
+def table_from_items(items: Sequence[Any]) -> pa.Table:
+    """Make a table of dicts, or of plain values in the column ``item``."""
+    if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
+        raise ArgumentError(f"from_items takes a list of dicts or values, not {type(items).__name__}.")
+    items = list(items)
+    dicts = sum(isinstance(item, Mapping) for item in items)
+    if dicts not in (0, len(items)):
+        raise ArgumentError(
+            f"from_items takes dicts or other values, not both: {dicts} of {len(items)} items are dicts."
+        )
+    try:
+        batch = from_rows(items) if dicts or not items else from_columns({"item": items})
+    except ConversionError as error:
+        raise ArgumentError(f"from_items cannot make columns of these items: {error}.") from error
+    return pa.Table.from_batches([batch])
+
+
+def table_from_arrays(arrays: Any) -> pa.Table:
+    """Make a table with the column ``data`` of one array or several."""
+    several = arrays if isinstance(arrays, (list, tuple)) else [arrays]
+    if not several or not all(hasattr(array, "shape") and hasattr(array, "dtype") for array in several):
+        raise ArgumentError(
+            f"from_numpy takes an array or a list of arrays, not {tell(arrays)}; for lists of values use from_items."
+        )
+    try:
+        columns = [column_from(array) for array in several]
+        return pa.Table.from_arrays([pa.chunked_array(columns)], names=["data"])
+    except ConversionError as error:
+        raise ArgumentError(f"from_numpy cannot make a column of this array: {error}.") from error
+    except pa.ArrowException as error:
+        shapes = ", ".join(f"{array.dtype} {array.shape}" for array in several[:4])
+        raise ArgumentError(
+            f"from_numpy takes arrays alike in dtype and in all axes but the first, not {shapes}."
+        ) from error
+
+
+def table_from_frames(frames: Any) -> pa.Table:
+    """Make a table of one DataFrame or several, without their index."""
+    several = frames if isinstance(frames, (list, tuple)) else [frames]
+    for frame in several:
+        if not hasattr(frame, "iloc") or not hasattr(frame, "columns"):
+            raise ArgumentError(
+                f"from_pandas takes a DataFrame or a list of them, not {type(frame).__name__}."
+            )
+    try:
+        return _joined(
+            [pa.Table.from_pandas(frame, preserve_index=False) for frame in several], "from_pandas"
+        )
+    except ArgumentError:
+        raise
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise ArgumentError(f"from_pandas cannot make Arrow columns of this DataFrame: {error}.") from error
+
+
+def table_from_arrow(tables: Any) -> pa.Table:
+    """Make a table of one piece of Arrow data or several."""
+    several = tables if isinstance(tables, (list, tuple)) else [tables]
+    return _joined([_table(one) for one in several], "from_arrow")
+
+
+def _table(data: Any) -> pa.Table:
+    if isinstance(data, pa.Table):
+        return data
+    if isinstance(data, pa.RecordBatch):
+        return pa.Table.from_batches([data])
+    if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
+        return pa.table(data)
+    raise ArgumentError(
+        "from_arrow takes a pyarrow Table or RecordBatch, something that hands out an Arrow stream, or a list of "
+        f"these, not {type(data).__name__}."
+    )
+
+
+def _joined(tables: Sequence[pa.Table], verb: str) -> pa.Table:
+    if not tables:
+        raise ArgumentError(f"{verb} got an empty list, which says nothing about columns.")
+    first, *others = (table.replace_schema_metadata(None) for table in tables)
+    for other in others:
+        if not other.schema.equals(first.schema):
+            raise ArgumentError(
+                f"{verb} takes pieces of equal columns, but one has {tell(str(first.schema))} and another "
+                f"{tell(str(other.schema))}."
+            )
+    return pa.concat_tables([first, *others]) if others else first

@@ -6,13 +6,14 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from millrace.core.batch import column_from
+from millrace.core.values import column_from
 from millrace.core.work import Split
 from millrace.errors import SourceError, UnreadableFile
 from millrace.sources.files import InputFile, hive_values
@@ -41,7 +42,24 @@ class Footer:
             yield Split(file, start, len(self.groups), rows, size, first)
 
 
-def read_footers(files: Sequence[InputFile], columns: Sequence[str] | None) -> list[Footer]:
+@dataclass(frozen=True)
+class Found:
+    """What was found out about all files. Workers get the schema only: each opens its own footers."""
+
+    schema: pa.Schema
+    footers: tuple[Footer, ...]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Found, (self.schema, ())
+
+
+def study(files: Sequence[InputFile], columns: Sequence[str] | None, *, hive: bool) -> Found:
+    """Read every footer; unify the schemas, and add the columns that folders give."""
+    footers = _read_footers(files, columns)
+    return Found(_unified(files, footers, columns, hive=hive), tuple(footers))
+
+
+def _read_footers(files: Sequence[InputFile], columns: Sequence[str] | None) -> list[Footer]:
     """Read every file's footer; sizes count only ``columns`` if given."""
     wanted = None if columns is None else frozenset(columns)
     if len(files) == 1:
@@ -96,7 +114,7 @@ def _no_footer(path: str, error: Exception) -> SourceError:
 # ---------------------------------------------------------------- one schema
 
 
-def unified(
+def _unified(
     files: Sequence[InputFile], footers: Sequence[Footer], columns: Sequence[str] | None, *, hive: bool
 ) -> pa.Schema:
     """Unify the files' schemas, add the folders' columns, cut to ``columns``."""

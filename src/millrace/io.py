@@ -1,0 +1,363 @@
+"""Where a dataset begins: ``read_*`` for files, ``from_*`` for data in memory, ``range`` for numbers.
+
+Nothing here imports pyarrow before it must: a run starts its workers first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from millrace.core.arguments import known_arguments
+from millrace.dataset import Dataset
+from millrace.sources.files import PathArgument
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    import pyarrow as pa
+
+__all__ = [
+    "from_arrow",
+    "from_items",
+    "from_numpy",
+    "from_pandas",
+    "range",
+    "read_binary_files",
+    "read_csv",
+    "read_json",
+    "read_parquet",
+]
+
+
+# ---------------------------------------------------------------- files
+
+
+@known_arguments
+def read_parquet(
+    paths: PathArgument,
+    *,
+    columns: Sequence[str] | None = None,
+    partitioning: Literal["hive"] | None = "hive",
+) -> Dataset:
+    """Read Parquet files as one dataset; only the columns that the plan needs are decoded.
+
+    Parameters
+    ----------
+    paths
+        A file, a folder (all levels), a glob (``**`` included), or a list of these, on this machine. Names
+        that begin with ``_`` or ``.`` are skipped, and of a folder only ``.parquet``, ``.pq`` and ``.parq``
+        files are taken, if there are any. Files come in the order of their names; a list keeps its order.
+    columns
+        The columns to read, in this order; None reads all. A nested column comes whole.
+    partitioning
+        ``"hive"`` adds the ``key=value`` folders right above a file as columns, int64 where every value is
+        an integer, else string. None: no columns from folders.
+
+    Raises
+    ------
+    NothingMatched
+        No file there. Raised, like the next ones, when the dataset is first looked at.
+    SchemaMismatch
+        Two files have types for a column that do not unify. A column that a file lacks is null there.
+    UnknownColumn
+        ``columns`` has a name that no file has.
+    UnreadableFile
+        A file is damaged, cut short, or not Parquet.
+    InputChanged
+        A file changed between planning and reading.
+
+    Examples
+    --------
+    >>> import tempfile, millrace as mr, pyarrow as pa, pyarrow.parquet as pq
+    >>> folder = tempfile.mkdtemp()
+    >>> pq.write_table(pa.table({"x": [1, 2], "y": [3, 4]}), f"{folder}/a.parquet")
+    >>> mr.read_parquet(folder, columns=["y"]).take_all()
+    [{'y': 3}, {'y': 4}]
+    """
+    from millrace.sources.parquet import ParquetSource
+
+    return Dataset.from_source(ParquetSource(paths, columns=columns, partitioning=partitioning))
+
+
+@known_arguments
+def read_csv(
+    paths: PathArgument,
+    *,
+    column_types: Mapping[str, Any] | None = None,
+    column_names: Sequence[str] | None = None,
+    has_header: bool = True,
+    delimiter: str = ",",
+    quote_char: str | None = '"',
+    escape_char: str | None = None,
+    newlines_in_values: bool = True,
+    encoding: str = "utf8",
+    skip_rows: int = 0,
+    null_values: Sequence[str] | None = None,
+    strings_can_be_null: bool = False,
+    decimal_point: str = ".",
+    timestamp_parsers: Sequence[str] | None = None,
+) -> Dataset:
+    """Read CSV files, plain or compressed (gzip, zstd, bz2, lz4), as one dataset.
+
+    Types are settled once, from the first megabyte of the files, and never change on the way: a later value
+    that does not fit is an error that names it. Options have the names and meanings of ``pyarrow.csv``.
+
+    Parameters
+    ----------
+    paths
+        As for :func:`read_parquet`; of a folder, ``.csv`` and ``.tsv`` files, compressed or not.
+    column_types
+        Types for some columns: an Arrow type, its name (``"float64"``, ``"timestamp[us]"``), or ``int``,
+        ``float``, ``str``, ``bool``, ``bytes``.
+    column_names
+        Names in place of those of the header.
+    has_header
+        False: the first line is data, and columns are ``column_names`` or ``f0``, ``f1``, ….
+    delimiter, quote_char, escape_char, decimal_point
+        Single ASCII characters; None switches quoting or escaping off. With escapes a file is one split.
+    newlines_in_values
+        False promises that no quoted value holds a newline: a big file need not be scanned to be cut.
+    encoding
+        Of the text. Besides UTF-8 and the one-byte encodings, it keeps a file in one split.
+    skip_rows
+        Lines before the header to leave out, in every file.
+    null_values, strings_can_be_null
+        Which texts are null (default: Arrow's list, with the empty text), and whether in string columns too.
+    timestamp_parsers
+        Formats for ``strptime``, or ``"ISO8601"``, tried in turn.
+
+    Raises
+    ------
+    NothingMatched, SchemaMismatch, InputChanged
+        As for :func:`read_parquet`.
+    UnreadableFile
+        A row has too many or too few fields, a value is not of its column's type, a quote is never closed;
+        with file, row (counted from 0 after the header) and column.
+    UnknownColumn
+        ``column_types`` has a name that no file has.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile, millrace as mr
+    >>> file = pathlib.Path(tempfile.mkdtemp(), "a.csv")
+    >>> _ = file.write_text('name,age\\n"Ada\\nLovelace",36\\n')
+    >>> mr.read_csv(file, column_types={"age": "float32"}).take_all()
+    [{'name': 'Ada\\nLovelace', 'age': 36.0}]
+    """
+    from millrace.sources.csv import CsvSource
+
+    source = CsvSource(
+        paths,
+        column_types=column_types,
+        column_names=column_names,
+        has_header=has_header,
+        delimiter=delimiter,
+        quote_char=quote_char,
+        escape_char=escape_char,
+        newlines_in_values=newlines_in_values,
+        encoding=encoding,
+        skip_rows=skip_rows,
+        null_values=null_values,
+        strings_can_be_null=strings_can_be_null,
+        decimal_point=decimal_point,
+        timestamp_parsers=timestamp_parsers,
+    )
+    return Dataset.from_source(source)
+
+
+@known_arguments
+def read_json(paths: PathArgument, *, schema: pa.Schema | None = None) -> Dataset:
+    """Read files of one JSON object per line, plain or compressed (gzip, zstd, bz2, lz4), as one dataset.
+
+    Parameters
+    ----------
+    paths
+        As for :func:`read_parquet`; of a folder, ``.jsonl``, ``.ndjson`` and ``.json`` files, compressed or
+        not.
+    schema
+        The fields to read and their types; other fields are passed over. None infers it from the first
+        megabyte of the files; a field that turns up later is then an error. A field that a line lacks is null.
+
+    Raises
+    ------
+    NothingMatched, SchemaMismatch, InputChanged
+        As for :func:`read_parquet`.
+    UnreadableFile
+        A line is not a JSON object, has an unknown field or a value of another type; with file and row
+        (counted from 0, blank lines left out).
+
+    Examples
+    --------
+    >>> import pathlib, tempfile, millrace as mr
+    >>> file = pathlib.Path(tempfile.mkdtemp(), "a.jsonl")
+    >>> _ = file.write_text('{"user": {"id": 1}, "tags": ["a"]}\\n{"user": {"id": 2}}\\n')
+    >>> mr.read_json(file).take_all()
+    [{'user': {'id': 1}, 'tags': ['a']}, {'user': {'id': 2}, 'tags': None}]
+    """
+    from millrace.sources.json import JsonSource
+
+    return Dataset.from_source(JsonSource(paths, schema=schema))
+
+
+@known_arguments
+def read_binary_files(paths: PathArgument, *, include_paths: bool = False) -> Dataset:
+    """Read each file as one row: its contents in the binary column ``bytes``.
+
+    Parameters
+    ----------
+    paths
+        As for :func:`read_parquet`, with any suffix.
+    include_paths
+        Whether to add the string column ``path``, the file's absolute path.
+
+    Raises
+    ------
+    NothingMatched, InputChanged
+        As for :func:`read_parquet`.
+    UnreadableFile
+        A file may not be opened, or is not a regular file.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile, millrace as mr
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> _ = (folder / "a.bin").write_bytes(b"abc")
+    >>> mr.read_binary_files(folder).take_all()
+    [{'bytes': b'abc'}]
+    """
+    from millrace.sources.binary import BinarySource
+
+    return Dataset.from_source(BinarySource(paths, include_paths=include_paths))
+
+
+# ---------------------------------------------------------------- memory
+
+
+@known_arguments
+def from_items(items: Sequence[Any]) -> Dataset:
+    """Make a dataset of a list: one row per dict, or per value in the column ``item``.
+
+    Parameters
+    ----------
+    items
+        Dicts, whose keys become columns (a key that a dict lacks is null there); or other values.
+
+    Raises
+    ------
+    ArgumentError
+        Dicts and other values are mixed, or the values of a column do not fit one type.
+
+    Examples
+    --------
+    >>> import millrace as mr
+    >>> mr.from_items([{"a": 1}, {"a": 2, "b": "x"}]).take_all()
+    [{'a': 1, 'b': None}, {'a': 2, 'b': 'x'}]
+    >>> mr.from_items(["x", "y"]).take_all()
+    [{'item': 'x'}, {'item': 'y'}]
+    """
+    from millrace.sources.memory import MemorySource, table_from_items
+
+    return Dataset.from_source(MemorySource(table_from_items(items), "from_items"))
+
+
+@known_arguments
+def from_numpy(arrays: np.ndarray[Any, Any] | Sequence[np.ndarray[Any, Any]]) -> Dataset:
+    """Make a dataset of an array, or of several one after the other, in the column ``data``.
+
+    Parameters
+    ----------
+    arrays
+        An array of shape (n,) or (n, k…): n rows, each a number or a tensor of shape (k…). Or a list of
+        such arrays, alike but for n.
+
+    Raises
+    ------
+    ArgumentError
+        An array has no rows axis or a dtype without an Arrow type, or the arrays differ in shape or dtype.
+
+    Examples
+    --------
+    >>> import millrace as mr, numpy as np
+    >>> mr.from_numpy(np.arange(4).reshape(2, 2)).take(1)
+    [{'data': array([0, 1])}]
+    """
+    from millrace.sources.memory import MemorySource, table_from_arrays
+
+    return Dataset.from_source(MemorySource(table_from_arrays(arrays), "from_numpy"))
+
+
+@known_arguments
+def from_pandas(frames: pd.DataFrame | Sequence[pd.DataFrame]) -> Dataset:
+    """Make a dataset of a DataFrame, or of several one after the other; the index is left out.
+
+    Parameters
+    ----------
+    frames
+        A DataFrame, or a list of DataFrames with equal columns.
+
+    Raises
+    ------
+    ArgumentError
+        A column has no Arrow type, or the frames differ in their columns.
+
+    Examples
+    --------
+    >>> import millrace as mr, pandas as pd
+    >>> mr.from_pandas(pd.DataFrame({"a": [1, 2]})).take_all()
+    [{'a': 1}, {'a': 2}]
+    """
+    from millrace.sources.memory import MemorySource, table_from_frames
+
+    return Dataset.from_source(MemorySource(table_from_frames(frames), "from_pandas"))
+
+
+@known_arguments
+def from_arrow(tables: Any) -> Dataset:
+    """Make a dataset of an Arrow table, or of several one after the other; nothing is copied.
+
+    Parameters
+    ----------
+    tables
+        A ``pyarrow.Table`` or ``RecordBatch``, anything else that hands out an Arrow stream (a Polars
+        DataFrame, a DuckDB result), or a list of these with equal schemas.
+
+    Raises
+    ------
+    ArgumentError
+        It is not Arrow data, or the schemas differ.
+
+    Examples
+    --------
+    >>> import millrace as mr, pyarrow as pa
+    >>> mr.from_arrow(pa.table({"a": [1, 2]})).take_all()
+    [{'a': 1}, {'a': 2}]
+    """
+    from millrace.sources.memory import MemorySource, table_from_arrow
+
+    return Dataset.from_source(MemorySource(table_from_arrow(tables), "from_arrow"))
+
+
+@known_arguments
+def range(n: int) -> Dataset:
+    """Make a dataset of the integers 0 to ``n`` − 1, in the int64 column ``id``.
+
+    Parameters
+    ----------
+    n
+        The number of rows, 0 or more.
+
+    Raises
+    ------
+    ArgumentError
+        ``n`` is negative or not an integer.
+
+    Examples
+    --------
+    >>> import millrace as mr
+    >>> mr.range(2).take_all()
+    [{'id': 0}, {'id': 1}]
+    """
+    from millrace.sources.range import RangeSource
+
+    return Dataset.from_source(RangeSource(n))

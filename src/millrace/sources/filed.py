@@ -1,0 +1,79 @@
+"""What every source of files has in common: which files, and what was found out about them at planning."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from millrace.core.work import Split
+from millrace.sources.files import InputFile, PathArgument, absolute_paths, check_unchanged, expand, record
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Found = TypeVar("Found")
+
+
+class FileSource(ABC, Generic[Found]):
+    """A source whose splits lie in files; ``Found`` is what planning learns from them, and it travels along.
+
+    Files are listed when they are first needed, and again by ``splits``, where a run begins.
+    """
+
+    suffixes: ClassVar[tuple[str, ...] | None] = None
+
+    def __init__(self, paths: PathArgument) -> None:
+        self._paths = absolute_paths(paths)
+        self._pins: tuple[str, ...] | None = None
+        self._files: list[InputFile] = []
+        self._found: Found | None = None
+
+    @abstractmethod
+    def _study(self, files: list[InputFile]) -> Found:
+        """Find out what planning and reading need to know about the files."""
+
+    def _look(self) -> Found:
+        """List the files; study them unless they are those that were studied before."""
+        files = expand(self._paths, self.suffixes) if self._pins is None else [*map(record, self._pins)]
+        if self._found is None or files != self._files:
+            self._found = self._study(files)
+            self._files = files
+        return self._found
+
+    def _known(self) -> Found:
+        return self._look() if self._found is None else self._found
+
+    def _file(self, number: int) -> InputFile:
+        self._known()
+        return self._files[number]
+
+    def _unchanged(self, number: int) -> InputFile:
+        file = self._file(number)
+        check_unchanged(file)
+        return file
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._known()  # workers must not look for themselves
+        return self._without_handles()
+
+    def _without_handles(self) -> dict[str, Any]:
+        return dict(self.__dict__)
+
+    def files(self) -> list[tuple[str, int, int]]:
+        """Return ``(path, size, mtime_ns)`` of each file."""
+        self._known()
+        return list(self._files)
+
+    def files_of(self, split: Split) -> range:
+        """Return the number of the file that a split lies in."""
+        return range(split.file, split.file + 1)
+
+    def pinned(self, paths: Sequence[str]) -> Self:
+        """Return this source with exactly these files, in this order."""
+        copy = object.__new__(type(self))
+        copy.__dict__ = {**self._without_handles(), "_pins": tuple(paths), "_files": [], "_found": None}
+        return copy
+
+    def close(self) -> None:
+        """Nothing stays open between splits, unless a source says otherwise."""

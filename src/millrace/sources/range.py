@@ -1,0 +1,84 @@
+"""Integers made on the spot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from millrace.core.work import Split
+from millrace.errors import ArgumentError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class RangeSource:
+    """Gives the integers from 0 to ``n`` − 1 as an int64 column ``id``; a split is a range of them."""
+
+    def __init__(self, n: int, *, rows_per_split: int = 1 << 18) -> None:
+        if isinstance(n, bool) or not isinstance(n, int) or n < 0:
+            raise ArgumentError(f"A range has a number of rows, 0 or more, not {n!r}.")
+        if rows_per_split < 1:
+            raise ArgumentError(f"rows_per_split is at least 1, not {rows_per_split}.")
+        self._n = n
+        self._rows_per_split = rows_per_split
+
+    def describe(self) -> dict[str, Any]:
+        """Return the number of rows."""
+        return {"kind": "range", "rows": self._n}
+
+    def schema(self) -> pa.Schema:
+        """Return the one column ``id``."""
+        import pyarrow as pa
+
+        return pa.schema([pa.field("id", pa.int64())])
+
+    def files(self) -> list[tuple[str, int, int]]:
+        """Return no files."""
+        return []
+
+    def files_of(self, split: Split) -> range:
+        """Return no files."""
+        return range(0)
+
+    def pinned(self, paths: Sequence[str]) -> RangeSource:
+        """Return this source: it has no files to hold on to."""
+        return self
+
+    def splits(self) -> list[Split]:
+        """Cut the range into ranges."""
+        return row_ranges(self._n, self._rows_per_split, 8)
+
+    def read(self, split: Split, columns: Sequence[str] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
+        """Make the numbers of a range."""
+        import numpy as np
+        import pyarrow as pa
+
+        from millrace.core.batch import empty_columns
+        from millrace.sources.schemas import select
+
+        target = self.schema() if columns is None else select(self.schema(), columns)
+        for start in range(split.start, split.stop, batch_rows):
+            stop = min(start + batch_rows, split.stop)
+            if not len(target):
+                yield empty_columns(stop - start)
+                continue
+            numbers = np.arange(start, stop, dtype=np.int64)
+            column = pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
+            yield pa.RecordBatch.from_arrays([column], schema=target)
+
+    def locate(self, split: Split, row: int) -> str:
+        """Name the row, counted from 0."""
+        return f"range, row {split.first + row}"
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def row_ranges(rows: int, step: int, row_bytes: int) -> list[Split]:
+    """Cut ``rows`` rows into ranges of ``step`` rows."""
+    splits = []
+    for start in range(0, rows, step):
+        stop = min(start + step, rows)
+        splits.append(Split(0, start, stop, stop - start, (stop - start) * row_bytes, start))
+    return splits
