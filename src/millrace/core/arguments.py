@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from millrace.errors import UnknownArgument, nearest
+from millrace.errors import MillraceError, UnknownArgument, nearest
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -34,6 +34,19 @@ def known_arguments(function: Callable[P, R]) -> Callable[P, R]:
                 shown = [known_name for known_name in names if known_name != "self"]
                 hint = nearest(name, shown) or f" It takes: {', '.join(shown)}."
                 raise UnknownArgument(f"{function.__name__}() has no argument {name!r}.{hint}")
-        return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        except MillraceError as error:
+            raise without_our_frames(error)  # noqa: B904 - the cause that it has is the one that counts
 
     return checked
+
+
+def without_our_frames(error: MillraceError) -> MillraceError:
+    """Drop the frames of ours from an error's traceback and its causes': the message says what they would."""
+    link: BaseException | None = error
+    while link is not None:
+        link.__traceback__ = None
+        link = link.__cause__
+    error.__suppress_context__ = True
+    return error

@@ -6,6 +6,7 @@ import contextlib
 import os
 import selectors
 import threading
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ class Listener:
         self._pool = pool
         self._wake_out, self._wake_in = os.pipe()
         self._stopped = False
+        self._suspended: dict[int, float] = {}
         self._thread = threading.Thread(target=self._run, name="millrace-pool", daemon=True)
 
     def start(self) -> None:
@@ -39,6 +41,13 @@ class Listener:
         os.write(self._wake_in, b"w")
 
     def _run(self) -> None:
+        try:
+            self._listen()
+        except BaseException as error:  # whoever waits for an answer must learn that none will come
+            self._pool.give_up(f"the thread that listens to the workers failed: {error!r}")
+            raise
+
+    def _listen(self) -> None:
         with selectors.DefaultSelector() as selector:
             selector.register(self._wake_out, selectors.EVENT_READ, None)
             known: set[int] = set()
@@ -49,10 +58,27 @@ class Listener:
                         selector.register(worker.sock, selectors.EVENT_READ, worker)
                         for relay in worker.relays:
                             selector.register(relay.fileno(), selectors.EVENT_READ, (worker, relay))
-                for key, _ in selector.select():
+                for key, _ in selector.select(self._pool.stall_timeout / 4):
                     self._serve(selector, key)
+                self._end_suspended()
+
+    def _end_suspended(self) -> None:
+        """End workers that the operating system stopped (SIGSTOP) and that nobody continued in time.
+
+        A worker that computes is never ended here, however long it takes.
+        """
+        now = time.monotonic()
+        for worker in self._pool.workers():
+            if not worker.calls or now - worker.heard < self._pool.stall_timeout:
+                self._suspended.pop(worker.number, None)
+            elif not _is_suspended(worker.process.pid):
+                self._suspended.pop(worker.number, None)
+            elif now - self._suspended.setdefault(worker.number, now) >= self._pool.stall_timeout / 2:
+                worker.process.kill()
 
     def _serve(self, selector: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
+        if key.fd not in selector.get_map():
+            return  # its worker was buried a moment ago, by an event of the same round
         if key.data is None:
             os.read(self._wake_out, 4096)
         elif isinstance(key.data, tuple):
@@ -69,9 +95,19 @@ class Listener:
             data = worker.sock.recv(1 << 20)
         except OSError:
             data = b""
+        worker.heard = time.monotonic()
         for message in worker.inbox.feed(data) if data else ():
             self._pool.hear(worker, message)
         return bool(data)
+
+
+def _is_suspended(pid: int) -> bool:
+    import psutil  # needed only when a worker has been silent for long
+
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    except psutil.Error:
+        return False
 
 
 def _forget(selector: selectors.BaseSelector, fileno: int) -> None:

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from functools import partial
@@ -74,7 +75,7 @@ class Worker:
         self.number = next(self._numbers)
         self.calls: dict[int, Future[Any]] = {}
         self.answered = False
-        self.ending = False
+        self.heard = time.monotonic()
         self.inbox = wire.Inbox()
         ours, theirs = socket.socketpair()
         environment = {name: str(threads) for name in _THREADS} | dict(os.environ)
@@ -145,6 +146,7 @@ class LocalPool:
         self._broken: str | None = None
         self._closing = False
         self._size = spec.size
+        self.stall_timeout = spec.stall_timeout
         for worker in warm:
             self._adopt(worker)
         self._listener = Listener(self)
@@ -174,6 +176,8 @@ class LocalPool:
                 future.set_exception(WorkerDied(f"worker {worker} is gone"))
                 return future
             number = next(self._calls)
+            if not chosen.calls:
+                chosen.heard = time.monotonic()
             chosen.calls[number] = future
         with contextlib.suppress(OSError):  # it is dead: the listener will say so to every call
             wire.send(chosen.sock, ("call", number, method, args))
@@ -188,7 +192,6 @@ class LocalPool:
             self._listener.wake()
             idle = [worker for worker in self._workers.values() if not worker.calls]
             for worker in idle[: max(0, len(self._workers) - size)]:
-                worker.ending = True
                 del self._workers[worker.number]
                 worker.end(kill=False)
 
@@ -250,6 +253,14 @@ class LocalPool:
             while self._broken is None and len(self._workers) < self._size:
                 self._adopt(Worker(self._spec.threads))
         _fail(worker, reason)
+
+    def give_up(self, reason: str) -> None:
+        """Nothing more can come from this pool: fail every call, now and later."""
+        with self._lock:
+            self._broken = reason
+            workers = list(self._workers.values())
+        for worker in workers:
+            _fail(worker, reason)
 
     def _adopt(self, worker: Worker) -> None:
         context = partial(WorkerContext, worker.number, self._spec.threads)

@@ -26,7 +26,7 @@ class Relay:
 
     def pump(self) -> bool:
         """Pass on what is there; False when the worker closed its end."""
-        while True:
+        while not self._pipe.closed:
             try:
                 data = os.read(self._pipe.fileno(), 1 << 16)
             except BlockingIOError:
@@ -36,6 +36,7 @@ class Relay:
             lines, newline, rest = (self._rest + data).rpartition(b"\n")
             self._rest = rest
             self._emit(lines + newline)
+        return False
 
     def finish(self) -> None:
         """Pass on the rest, half a line included, and close."""
