@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from millrace import execution
-from millrace.core.arguments import known_arguments
+from millrace.core.arguments import known_arguments, without_our_frames
 from millrace.core.ports import Sink, Source
-from millrace.errors import ArgumentError
+from millrace.errors import ArgumentError, MillraceError
 from millrace.explain import explain
 from millrace.options import RunOptions
+from millrace.parameters import (
+    given_batch_format,
+    given_batch_size,
+    given_folder,
+    given_function,
+    given_names,
+    given_resources,
+    given_rows,
+)
 from millrace.plan.logical import (
     Drop,
     Filter,
     FlatMap,
-    Function,
     Limit,
     MapBatches,
     MapRows,
     Plan,
     Rename,
-    Resources,
     Select,
     Step,
-    callable_name,
 )
 from millrace.result import Result
-from millrace.strategies import ActorPoolStrategy, TaskPoolStrategy, worker_bounds
 
 if TYPE_CHECKING:
     import os
@@ -40,11 +46,7 @@ if TYPE_CHECKING:
     from millrace.core.batch import BatchFormat
     from millrace.core.work import Durability
     from millrace.options import Mode, OnChange
-
-    Compute = ActorPoolStrategy | TaskPoolStrategy
-    Concurrency = int | tuple[int, int]
-
-_FORMATS = ("numpy", "pandas", "pyarrow")
+    from millrace.parameters import Compute, Concurrency
 
 
 class Dataset:
@@ -137,16 +139,16 @@ class Dataset:
         >>> mr.range(3).map_batches(lambda batch: {"double": batch["id"] * 2}).take_all()
         [{'double': 0}, {'double': 2}, {'double': 4}]
         """
-        function = _function(
+        function = given_function(
             "map_batches", fn, fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs, version
         )
         return self._then(
             MapBatches(
                 function,
-                _batch_size(batch_size),
-                _batch_format(batch_format),
-                _names("columns", columns) if columns is not None else None,
-                _resources(compute, concurrency, num_cpus, num_gpus, memory),
+                given_batch_size(batch_size),
+                given_batch_format(batch_format),
+                given_names("columns", columns) if columns is not None else None,
+                given_resources(compute, concurrency, num_cpus, num_gpus, memory),
             )
         )
 
@@ -174,10 +176,12 @@ class Dataset:
         >>> mr.range(2).map(lambda row: {"text": str(row["id"])}).take_all()
         [{'text': '0'}, {'text': '1'}]
         """
-        function = _function(
+        function = given_function(
             "map", fn, fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs, version
         )
-        return self._then(MapRows(function, _resources(compute, concurrency, num_cpus, num_gpus, memory)))
+        return self._then(
+            MapRows(function, given_resources(compute, concurrency, num_cpus, num_gpus, memory))
+        )
 
     @known_arguments
     def flat_map(
@@ -201,10 +205,12 @@ class Dataset:
         >>> mr.range(3).flat_map(lambda row: [row] * row["id"]).take_all()
         [{'id': 1}, {'id': 2}, {'id': 2}]
         """
-        function = _function(
+        function = given_function(
             "flat_map", fn, fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs, version
         )
-        return self._then(FlatMap(function, _resources(compute, concurrency, num_cpus, num_gpus, memory)))
+        return self._then(
+            FlatMap(function, given_resources(compute, concurrency, num_cpus, num_gpus, memory))
+        )
 
     @known_arguments
     def filter(
@@ -231,7 +237,7 @@ class Dataset:
         """
         if (fn is None) == (expr is None):
             raise ArgumentError("filter takes either a function of a row or expr=, an Arrow expression.")
-        resources = _resources(compute, concurrency, num_cpus, num_gpus, memory)
+        resources = given_resources(compute, concurrency, num_cpus, num_gpus, memory)
         if fn is None:
             import pyarrow.compute as pc
 
@@ -240,7 +246,7 @@ class Dataset:
                     f"filter(expr={expr!r}): expr is an Arrow expression such as pc.field('x') > 3."
                 )
             return self._then(Filter(None, expr, resources))
-        function = _function(
+        function = given_function(
             "filter", fn, fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs, version
         )
         return self._then(Filter(function, None, resources))
@@ -253,7 +259,7 @@ class Dataset:
         >>> mr.from_items([{"a": 1, "b": 2}]).select_columns(["b"]).take_all()
         [{'b': 2}]
         """
-        return self._then(Select(_names("select_columns", cols)))
+        return self._then(Select(given_names("select_columns", cols)))
 
     @known_arguments
     def drop_columns(self, cols: str | Sequence[str]) -> Dataset:
@@ -263,7 +269,7 @@ class Dataset:
         >>> mr.from_items([{"a": 1, "b": 2}]).drop_columns(["b"]).take_all()
         [{'a': 1}]
         """
-        return self._then(Drop(_names("drop_columns", cols)))
+        return self._then(Drop(given_names("drop_columns", cols)))
 
     @known_arguments
     def rename_columns(self, names: Mapping[str, str] | Sequence[str]) -> Dataset:
@@ -275,7 +281,7 @@ class Dataset:
         """
         if not isinstance(names, Mapping):
             old = self.columns()
-            new = _names("rename_columns", names)
+            new = given_names("rename_columns", names)
             if len(old) != len(new):
                 raise ArgumentError(
                     f"rename_columns got {len(new)} names for {len(old)} columns ({', '.join(old)})."
@@ -294,7 +300,7 @@ class Dataset:
         >>> mr.range(1000).limit(2).take_all()
         [{'id': 0}, {'id': 1}]
         """
-        return self._then(Limit(_whole("limit", limit)))
+        return self._then(Limit(given_rows("limit", limit)))
 
     def with_options(self, **options: Any) -> Dataset:
         """Say how the plan is to be carried out; see ``RunOptions`` for names and meanings.
@@ -315,31 +321,28 @@ class Dataset:
         """
         from millrace.core.batch import rows_of
 
-        return [row for batch in execution.head(self._plan, _whole("limit", limit)) for row in rows_of(batch)]
+        return [
+            row for batch in execution.head(self._plan, given_rows("limit", limit)) for row in rows_of(batch)
+        ]
 
     @known_arguments
     def take_batch(
         self, batch_size: int = 20, *, batch_format: Literal["numpy", "pandas", "pyarrow"] = "numpy"
     ) -> Any:
         """Return the first ``batch_size`` rows as one batch, made in this process."""
-        from millrace.core.batch import concat, from_columns, to_format
+        from millrace.core.batch import concat, to_format
+        from millrace.run.steps import empty_batch
 
-        batches = list(execution.head(self._plan, _whole("batch_size", batch_size)))
-        return to_format(concat(batches) if batches else from_columns({}), _batch_format(batch_format))
+        format_ = given_batch_format(batch_format)
+        batches = list(execution.head(self._plan, given_rows("batch_size", batch_size)))
+        return to_format(concat(batches) if batches else empty_batch(self.schema()), format_)
 
     @known_arguments
     def take_all(self, limit: int | None = None) -> list[dict[str, Any]]:
-        """Return all rows as dicts; with ``limit``, refuse if there are more."""
+        """Return all rows as dicts; with ``limit``, raise ``ArgumentError`` if there are more."""
         from millrace.core.batch import rows_of
 
-        rows: list[dict[str, Any]] = []
-        for batch in self._batches():
-            rows.extend(rows_of(batch))
-            if limit is not None and len(rows) > limit:
-                raise ArgumentError(
-                    f"take_all(limit={limit}): the dataset has more rows; take({limit}) gives the first ones."
-                )
-        return rows
+        return [row for batch in self._collected("take_all", limit) for row in rows_of(batch)]
 
     @known_arguments
     def show(self, limit: int = 20) -> None:
@@ -347,6 +350,7 @@ class Dataset:
         for row in self.take(limit):
             print(row)
 
+    @known_arguments
     def schema(self) -> pa.Schema:
         """Return the output's Arrow schema; runs the first rows through the functions if only that tells."""
         from millrace.plan.compile import columns_at
@@ -359,10 +363,12 @@ class Dataset:
             return batch.schema
         return execution.static_schema(self._plan)
 
+    @known_arguments
     def columns(self) -> list[str]:
         """Return the names of the output's columns."""
         return list(self.schema().names)
 
+    @known_arguments
     def count(self) -> int:
         """Count the output's rows; reads only metadata where that suffices."""
         known = execution.known_count(self._plan)
@@ -370,8 +376,8 @@ class Dataset:
 
     # ------------------------------------------------------------ reading it all
 
-    def _batches(self) -> Iterator[pa.RecordBatch]:
-        return execution.read(self._plan, self._options)
+    def _batches(self) -> Generator[pa.RecordBatch, None, None]:
+        yield from execution.read(self._plan, self._options)
 
     @known_arguments
     def iter_batches(
@@ -386,8 +392,8 @@ class Dataset:
         Workers run ahead of the reader by a few blocks, no further, however slow it is; when it stops early,
         they end.
         """
-        size = _batch_size(batch_size) if batch_size is not None else None
-        format_ = _batch_format(batch_format)
+        size = given_batch_size(batch_size)
+        format_ = given_batch_format(batch_format)
         return self._iterate(size, format_, drop_last)
 
     def _iterate(self, size: int | None, batch_format: BatchFormat, drop_last: bool) -> Iterator[Any]:
@@ -397,33 +403,53 @@ class Dataset:
         batches = self._batches()
         if size is not None:
             batches = (rows.batch for rows in rebatch((Rows(batch, ()) for batch in batches), size))
-        for batch in batches:
-            if not (drop_last and size is not None and batch.num_rows < size):
-                yield to_format(batch, batch_format)
+        try:
+            for batch in batches:
+                if not (drop_last and size is not None and batch.num_rows < size):
+                    yield to_format(batch, batch_format)
+        except MillraceError as error:
+            raise without_our_frames(error)  # noqa: B904 - the cause that it has is the one that counts
 
     def iter_rows(self) -> Iterator[dict[str, Any]]:
         """Yield the output's rows in order, as dicts."""
         from millrace.core.batch import rows_of
 
-        for batch in self._batches():
-            yield from rows_of(batch)
+        try:
+            for batch in self._batches():
+                yield from rows_of(batch)
+        except MillraceError as error:
+            raise without_our_frames(error)  # noqa: B904 - the cause that it has is the one that counts
 
+    @known_arguments
     def to_arrow(self) -> pa.Table:
         """Return the whole output as an Arrow table."""
+        return self._table("to_arrow", None)
+
+    @known_arguments
+    def to_pandas(self, limit: int | None = None) -> pd.DataFrame:
+        """Return the whole output as a DataFrame; with ``limit``, raise ``ArgumentError`` if it has more rows."""
+        return self._table("to_pandas", limit).to_pandas()
+
+    def _table(self, verb: str, limit: int | None) -> pa.Table:
         import pyarrow as pa
 
-        batches = list(self._batches())
+        batches = list(self._collected(verb, limit))
         if not batches:
             return self.schema().empty_table()
         return pa.Table.from_batches(batches)
 
-    @known_arguments
-    def to_pandas(self, limit: int | None = None) -> pd.DataFrame:
-        """Return the whole output as a DataFrame; with ``limit``, refuse if it has more rows."""
-        table = self.to_arrow()
-        if limit is not None and table.num_rows > limit:
-            raise ArgumentError(f"to_pandas(limit={limit}): the dataset has {table.num_rows} rows.")
-        return table.to_pandas()
+    def _collected(self, verb: str, limit: int | None) -> Iterator[pa.RecordBatch]:
+        """Yield all of the output, but stop at once when it has more than ``limit`` rows."""
+        left = given_rows("limit", limit) if limit is not None else None
+        with contextlib.closing(self._batches()) as batches:
+            for batch in batches:
+                if left is not None:
+                    left -= batch.num_rows
+                    if left < 0:
+                        raise ArgumentError(
+                            f"{verb}(limit={limit}): the dataset has more rows. take({limit}) gives the first ones."
+                        )
+                yield batch
 
     # ------------------------------------------------------------ writing it
 
@@ -464,7 +490,7 @@ class Dataset:
         """
         from millrace.sinks.parquet import ParquetSink
 
-        sink = ParquetSink(_folder(path), compression=compression, compression_level=compression_level)
+        sink = ParquetSink(given_folder(path), compression=compression, compression_level=compression_level)
         return self._write(sink, schema, mode, on_change, durability)
 
     @known_arguments
@@ -487,7 +513,7 @@ class Dataset:
         """
         from millrace.sinks.csv import CsvSink
 
-        sink = CsvSink(_folder(path), delimiter=delimiter, header=header, compression=compression)
+        sink = CsvSink(given_folder(path), delimiter=delimiter, header=header, compression=compression)
         return self._write(sink, schema, mode, on_change, durability)
 
     @known_arguments
@@ -507,7 +533,7 @@ class Dataset:
         """
         from millrace.sinks.json import JsonSink
 
-        sink = JsonSink(_folder(path), compression=compression)
+        sink = JsonSink(given_folder(path), compression=compression)
         return self._write(sink, schema, mode, on_change, durability)
 
     def _write(
@@ -522,96 +548,7 @@ class Dataset:
         options = self._options.updated({name: value for name, value in given.items() if value is not None})
         return execution.write(self._plan.into(sink, schema), options)
 
+    @known_arguments
     def explain(self) -> str:
         """Say how the plan would run: stages, workers, columns read, shards. Reads only metadata."""
         return explain(self._plan, self._options)
-
-
-# ---------------------------------------------------------------- reading arguments
-
-
-def _function(
-    verb: str,
-    fn: Any,
-    args: Sequence[Any] | None,
-    kwargs: Mapping[str, Any] | None,
-    init_args: Sequence[Any] | None,
-    init_kwargs: Mapping[str, Any] | None,
-    version: str | None,
-) -> Function:
-    if not callable(fn):
-        raise ArgumentError(f"{verb}({fn!r}): it takes a function, a callable object or a class.")
-    if isinstance(fn, type):
-        if "__call__" not in dir(fn) or fn.__call__ is type.__call__:
-            raise ArgumentError(
-                f"{verb}({callable_name(fn)}): the class needs a method __call__(self, batch)."
-            )
-    elif init_args or init_kwargs:
-        raise ArgumentError(
-            f"{verb}({callable_name(fn)}): fn_constructor_args and fn_constructor_kwargs are for a class; for a "
-            "function use fn_args and fn_kwargs."
-        )
-    return Function(
-        fn, tuple(args or ()), dict(kwargs or {}), tuple(init_args or ()), dict(init_kwargs or {}), version
-    )
-
-
-def _resources(
-    compute: Compute | None,
-    concurrency: Concurrency | None,
-    num_cpus: float | None,
-    num_gpus: float | None,
-    memory: float | None,
-) -> Resources:
-    if compute is not None and concurrency is not None:
-        raise ArgumentError("Give either compute= or concurrency=, not both.")
-    if compute is not None and not isinstance(compute, (ActorPoolStrategy, TaskPoolStrategy)):
-        raise ArgumentError(f"compute={compute!r}: it takes ActorPoolStrategy(size=2) or TaskPoolStrategy().")
-    bounds = compute.bounds() if compute is not None else None
-    if concurrency is not None:
-        bounds = worker_bounds("concurrency", concurrency)
-    for name, value in (("num_cpus", num_cpus), ("num_gpus", num_gpus), ("memory", memory)):
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if value is not None and (not number or value < 0):
-            raise ArgumentError(f"{name}={value!r}: it takes a number that is not negative.")
-    return Resources(num_cpus, num_gpus, int(memory) if memory is not None else None, bounds)
-
-
-def _batch_size(value: Any) -> int | None:
-    if value is None or value == "auto":
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ArgumentError(f"batch_size={value!r}: it takes a number of rows above zero, or 'auto'.")
-    return value
-
-
-def _batch_format(value: Any) -> BatchFormat:
-    if value == "default":
-        return "numpy"
-    if value not in _FORMATS:
-        raise ArgumentError(f"batch_format={value!r} is not one of {', '.join(map(repr, _FORMATS))}.")
-    return value  # type: ignore[no-any-return]
-
-
-def _names(verb: str, names: Any) -> tuple[str, ...]:
-    listed = (names,) if isinstance(names, str) else tuple(names)
-    if not listed or not all(isinstance(name, str) for name in listed):
-        raise ArgumentError(f"{verb}({names!r}): it takes column names.")
-    if len(set(listed)) < len(listed):
-        raise ArgumentError(f"{verb}({names!r}): a column is named twice.")
-    return listed
-
-
-def _whole(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ArgumentError(f"{name}={value!r}: it takes a number of rows, zero or more.")
-    return value
-
-
-def _folder(path: Any) -> str:
-    import os
-
-    try:
-        return str(os.fspath(path))
-    except TypeError:
-        raise ArgumentError(f"The output path {path!r} is not a path.") from None

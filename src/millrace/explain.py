@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from millrace.engines import machine
 from millrace.options import RunOptions
 from millrace.plan import compile as compiler
@@ -14,6 +16,8 @@ def explain(plan: Plan, options: RunOptions) -> str:
     schema = plan.source.schema()
     columns = compiler.columns_to_read(plan.steps, schema)
     stage = compiler.stage_of(plan, capacity, workers=options.workers, memory_limit=options.memory_limit)
+    if options.engine == "inline":
+        stage = replace(stage, workers=1)
     shards = compiler.make_shards(plan.source.splits(), stage.workers, options.shard_rows)
     rows = [shard.rows for shard in shards]
     read = schema.names if columns is None else columns

@@ -128,8 +128,8 @@ def stage_of(plan: Plan, capacity: Capacity, *, workers: int | None, memory_limi
     wanted = _workers_wanted(demands, workers) or max(1, int(capacity.cpus / num_cpus))
     if num_gpus > capacity.gpus:
         raise ResourcesUnavailable(
-            f"A worker of this plan needs {num_gpus:g} GPUs, and this machine has {capacity.gpus}. Nothing was "
-            "started: lower num_gpus, or run where there are enough."
+            f"A worker of this plan needs {num_gpus:g} GPU{'' if num_gpus == 1 else 's'}, and this machine has "
+            f"{capacity.gpus}. Nothing was started: lower num_gpus, or run where there are enough."
         )
     if num_gpus:
         wanted = min(wanted, int(capacity.gpus / num_gpus))

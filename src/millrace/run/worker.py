@@ -28,10 +28,11 @@ from millrace.plan.logical import step_label
 from millrace.plan.physical import Program
 from millrace.run import failures
 from millrace.run.batching import read_size
+from millrace.run.guard import Meter, stretch
 from millrace.run.lanes import Behind, ahead
 from millrace.run.rows import Rows, Span
 from millrace.run.schemas import conform, is_complete
-from millrace.run.steps import Chain, Meter
+from millrace.run.steps import Chain
 
 BLOCK_BYTES = 8 << 20
 UNDECIDED_BYTES = 64 << 20
@@ -89,7 +90,7 @@ class ShardWorker:
         first, last = rows.spans[0], rows.spans[-1]
         start = locate(first.split, first.bounds()[0])
         end = locate(last.split, last.bounds()[1])
-        return start if start == end else f"the rows from {start} to {end}"
+        return stretch(start, end)
 
 
 def _talk(attempt: _Attempt, task: Task) -> Conversation:
@@ -200,7 +201,8 @@ class _Attempt:
         with self._meter.timing("write"):
             if self._writer is None:
                 assert self._program.sink is not None and self._schema is not None
-                self._program.sink.check_schema(self._schema)
+                if self._task.attempt == 0 and self._task.schema is None:
+                    self._program.sink.check_schema(self._schema)  # the attempts that may settle it
                 writer = self._program.sink.open(self._task, self._schema)
                 self._writer = Behind(writer) if self._program.lanes else writer
             self._writer.write(batch)

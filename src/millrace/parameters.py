@@ -1,0 +1,159 @@
+"""What the user passed to a verb, checked and brought into the plan's form."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import operator
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from millrace.errors import ArgumentError, nearest
+from millrace.plan.logical import Function, Resources, callable_name
+from millrace.strategies import ActorPoolStrategy, TaskPoolStrategy, worker_bounds
+
+if TYPE_CHECKING:
+    from millrace.core.batch import BatchFormat
+
+Compute = ActorPoolStrategy | TaskPoolStrategy
+Concurrency = int | tuple[int, int]
+
+_FORMATS = ("numpy", "pandas", "pyarrow")
+
+
+def given_function(
+    verb: str,
+    fn: Any,
+    args: Sequence[Any] | None,
+    kwargs: Mapping[str, Any] | None,
+    init_args: Sequence[Any] | None,
+    init_kwargs: Mapping[str, Any] | None,
+    version: str | None,
+) -> Function:
+    """Read a function, or a class with the arguments of its constructor."""
+    if not callable(fn):
+        raise ArgumentError(f"{verb}({fn!r}): it takes a function, a callable object or a class.")
+    label = f"{verb}({callable_name(fn)})"
+    if isinstance(fn, type):
+        if "__call__" not in dir(fn) or fn.__call__ is type.__call__:
+            raise ArgumentError(f"{label}: the class needs a method __call__(self, batch).")
+    elif init_args or init_kwargs:
+        raise ArgumentError(
+            f"{label}: fn_constructor_args and fn_constructor_kwargs are for a class; for a function use fn_args "
+            "and fn_kwargs."
+        )
+    if _is_async(fn):
+        raise ArgumentError(f"{label}: async functions are not supported; give a plain one.")
+    if version is not None and not isinstance(version, str):
+        raise ArgumentError(f"{label}: version={version!r} is not a string.")
+    return Function(
+        fn,
+        _listed(label, "fn_args", args),
+        _named(label, "fn_kwargs", kwargs),
+        _listed(label, "fn_constructor_args", init_args),
+        _named(label, "fn_constructor_kwargs", init_kwargs),
+        version,
+    )
+
+
+def _is_async(fn: Callable[..., Any]) -> bool:
+    called = fn if inspect.isroutine(fn) else getattr(fn, "__call__", fn)  # noqa: B004 - the method itself
+    return inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called)
+
+
+def _listed(label: str, name: str, values: Any) -> tuple[Any, ...]:
+    if values is None:
+        return ()
+    if not isinstance(values, (list, tuple)):
+        raise ArgumentError(f"{label}: {name}={values!r} is not a list or tuple of arguments.")
+    return tuple(values)
+
+
+def _named(label: str, name: str, values: Any) -> dict[str, Any]:
+    if values is None:
+        return {}
+    if not isinstance(values, Mapping) or not all(isinstance(key, str) for key in values):
+        raise ArgumentError(f"{label}: {name}={values!r} is not a dict of arguments by name.")
+    return dict(values)
+
+
+def given_resources(
+    compute: Compute | None,
+    concurrency: Concurrency | None,
+    num_cpus: float | None,
+    num_gpus: float | None,
+    memory: float | None,
+) -> Resources:
+    """Read what one worker needs and how many there may be."""
+    if compute is not None and concurrency is not None:
+        raise ArgumentError("Give either compute= or concurrency=, not both.")
+    if compute is not None and not isinstance(compute, (ActorPoolStrategy, TaskPoolStrategy)):
+        raise ArgumentError(f"compute={compute!r}: it takes ActorPoolStrategy(size=2) or TaskPoolStrategy().")
+    bounds = compute.bounds() if compute is not None else None
+    if concurrency is not None:
+        bounds = worker_bounds("concurrency", concurrency)
+    for name, value in (("num_cpus", num_cpus), ("num_gpus", num_gpus), ("memory", memory)):
+        if value is None:
+            continue
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not number or value < 0 or not math.isfinite(value):
+            raise ArgumentError(f"{name}={value!r}: it takes a number that is not negative.")
+    return Resources(num_cpus, num_gpus, int(memory) if memory is not None else None, bounds)
+
+
+def given_batch_size(value: Any) -> int | None:
+    """Read a number of rows; None for ``"auto"``."""
+    if value is None or value == "auto":
+        return None
+    size = _whole(value)
+    if size is None or size < 1:
+        raise ArgumentError(f"batch_size={value!r}: it takes a number of rows above zero, or 'auto'.")
+    return size
+
+
+def given_batch_format(value: Any) -> BatchFormat:
+    """Read the name of a format; ``"default"`` is numpy."""
+    if value == "default":
+        return "numpy"
+    if value not in _FORMATS:
+        listed = ", ".join(map(repr, _FORMATS))
+        raise ArgumentError(f"batch_format={value!r} is not one of {listed}.{nearest(str(value), _FORMATS)}")
+    return value  # type: ignore[no-any-return]
+
+
+def given_names(verb: str, names: Any) -> tuple[str, ...]:
+    """Read column names, one or several."""
+    if isinstance(names, str):
+        return (names,)
+    listed = tuple(names) if isinstance(names, Sequence) else ()
+    if not listed or not all(isinstance(name, str) for name in listed):
+        raise ArgumentError(f"{verb}: {names!r} is not a list of column names.")
+    for name in listed:
+        if listed.count(name) > 1:
+            raise ArgumentError(f"{verb}: column {name!r} is named twice.")
+    return listed
+
+
+def given_rows(name: str, value: Any) -> int:
+    """Read a number of rows, zero or more."""
+    rows = _whole(value)
+    if rows is None or rows < 0:
+        raise ArgumentError(f"{name}={value!r}: it takes a number of rows, zero or more.")
+    return rows
+
+
+def _whole(value: Any) -> int | None:
+    """Return a whole number, numpy's included, as an int."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
+
+
+def given_folder(path: Any) -> str:
+    """Read the path of a folder."""
+    try:
+        return str(os.fspath(path))
+    except TypeError:
+        raise ArgumentError(f"The output path {path!r} is not a path.") from None

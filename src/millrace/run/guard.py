@@ -1,0 +1,108 @@
+"""The user's code at work: timed, and with an error that says where it failed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from millrace.core.values import ConversionError
+from millrace.errors import BadReturn, StepError, nearest
+from millrace.plan.logical import MapBatches, Step, step_label
+from millrace.run.rows import Rows
+
+Where = Callable[[Rows], str]
+
+
+class Meter:
+    """Counts rows and seconds of one attempt; ``steps`` has (rows in, rows out) for each step."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = [[0, 0] for _ in range(steps)]
+        self.read_rows = 0
+        self.seconds = {"read": 0.0, "steps": 0.0, "write": 0.0, "wait": 0.0}
+
+    @contextmanager
+    def timing(self, what: str) -> Iterator[None]:
+        """Add the time that the block takes to ``what``."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[what] += time.perf_counter() - start
+
+
+class Guard:
+    """Runs the user's code on some rows, takes the time, and says where it failed."""
+
+    def __init__(self, step: Step, where: Where, meter: Meter) -> None:
+        self._step = step
+        self._where = where
+        self._meter = meter
+        self.row: int | None = None
+
+    @contextmanager
+    def over(self, rows: Rows) -> Iterator[None]:
+        """Turn what the user's code raises into a ``StepError`` that names file, rows and step.
+
+        Code that goes row by row keeps the number of the row at hand in ``row``.
+        """
+        start = time.perf_counter()
+        self.row = None
+        try:
+            yield
+        except ConversionError as error:
+            noun = "batch" if isinstance(self._step, MapBatches) else "row"
+            raise BadReturn(
+                f"{step_label(self._step)} gave something that is not a {noun}: {error}. {self._place(rows)}"
+            ) from error.__cause__
+        except StepError:
+            raise
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            raise StepError(
+                f"{step_label(self._step)} raised {said}{_hint(error, rows, self._step)} {self._place(rows)}"
+            ) from error
+        finally:
+            self._meter.seconds["steps"] += time.perf_counter() - start
+
+    def _place(self, rows: Rows) -> str:
+        at = self.row
+        return f"It was working on {self._where(rows if at is None else rows.cut(at, at + 1))}."
+
+
+def _hint(error: Exception, rows: Rows, step: Step) -> str:
+    if isinstance(error, ValueError) and "read-only" in str(error):
+        return (
+            ". Batches are read-only views of the input: copy an array before writing to it (`x = x.copy()`)."
+        )
+    names = rows.batch.schema.names
+    key = _missing_key(error)
+    if key is not None and key not in names:
+        chosen = " `columns=` leaves all others out." if getattr(step, "columns", None) else ""
+        return f". The columns that it gets are {', '.join(names) or 'none'}.{nearest(key, names)}{chosen}"
+    return "" if str(error).endswith((".", "!", "?")) else "."
+
+
+def _missing_key(error: Exception) -> str | None:
+    if not isinstance(error, KeyError) or len(error.args) != 1 or not isinstance(error.args[0], str):
+        return None
+    key = error.args[0]
+    if key.startswith('Field "') and key.endswith("does not exist in schema"):  # a pyarrow Table
+        return key.split('"')[1]
+    return key
+
+
+def stretch(start: str, end: str) -> str:
+    """Say from where to where, in the words of ``Source.locate``.
+
+    >>> stretch("a.csv, row 3", "a.csv, row 9")
+    'a.csv, rows 3 to 9'
+    """
+    if start == end:
+        return start
+    place, _, first = start.rpartition(" ")
+    same, _, last = end.rpartition(" ")
+    if place == same and first.isdigit() and last.isdigit():
+        return f"{place}s {first} to {last}"
+    return f"the rows from {start} to {end}"
