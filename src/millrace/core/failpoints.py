@@ -3,8 +3,8 @@
 Faults are data: ``{"journal.sync": "kill@3"}`` kills the process at the third passage of that point. Nothing
 is active unless :func:`activate` was called, and then a passage costs one dictionary look-up.
 
-Actions: ``kill`` (SIGKILL to oneself), ``stop`` (SIGSTOP), ``exit`` (``os._exit(70)``), or the name of an
-``errno`` such as ``ENOSPC``, raised as an :class:`OSError`. ``@n`` picks the n-th passage (1 is the default),
+Actions: ``kill`` (SIGKILL to oneself), ``kill-driver`` (to a worker's parent), ``stop`` (SIGSTOP), ``exit``
+(``os._exit(70)``), or the name of an ``errno`` such as ``ENOSPC``, raised as an :class:`OSError`. ``@n`` picks the n-th passage (1 is the default),
 ``@*`` every one. A ``once:PATH`` prefix makes the fault fire in one process only: the first to create PATH.
 """
 
@@ -79,6 +79,8 @@ def hit(point: str) -> None:
             return
     if action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
+    elif action == "kill-driver":
+        os.kill(os.getppid(), signal.SIGKILL)
     elif action == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
     elif action == "exit":

@@ -1,0 +1,91 @@
+"""What must be true of a finished output, whatever happened on the way."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from millrace.result import Result
+
+HOME = "_millrace"
+
+
+def check(output: Path, expected: list[dict[str, Any]], again: Callable[[], Result]) -> None:
+    """Assert that ``output`` is complete, exact and clean, and that running ``again`` changes nothing."""
+    success = json.loads((output / "_SUCCESS").read_text())
+    files = manifest(output, success)
+    check_files(output, files)
+    assert rows_of(output) == expected
+    assert success["rows"] == len(expected)
+    assert success["files"] == len(files)
+    assert success["bytes"] == sum(file["size"] for file in files)
+    assert "ledger" in success
+    check_listing(output, success["run"], {file["name"] for file in files})
+    assert_unlocked(output)
+    before = stamps(output)
+    result = again()
+    assert (result.rows, result.files, result.bytes) == (len(expected), len(files), success["bytes"])
+    assert result.ledger.written == len(expected)
+    assert result.run == success["run"] and result.resumed
+    assert stamps(output) == before
+    check_listing(output, success["run"], {file["name"] for file in files})
+    assert_unlocked(output)
+
+
+def manifest(output: Path, success: dict[str, Any]) -> list[dict[str, Any]]:
+    """Read the manifest that ``_SUCCESS`` names; its hash must be the one that stands there."""
+    data = (output / success["manifest"]).read_bytes()
+    assert hashlib.sha256(data).hexdigest() == success["manifest_sha256"]
+    return [json.loads(line) for line in data.splitlines()]
+
+
+def check_files(output: Path, files: list[dict[str, Any]]) -> None:
+    """Every listed file is there with its size, checksum and rows."""
+    for file in files:
+        data = (output / file["name"]).read_bytes()
+        assert (len(data), zlib.crc32(data)) == (file["size"], file["crc32"]), file["name"]
+        if file["name"].endswith(".parquet"):
+            assert pq.read_metadata(output / file["name"]).num_rows == file["rows"]
+
+
+def check_listing(output: Path, run: str, names: set[str]) -> None:
+    """No file anywhere that is not listed: not in the folder, not in ours, not in staging."""
+    assert set(os.listdir(output)) == {HOME, "_SUCCESS"} | names
+    assert set(os.listdir(output / HOME)) == {"lock", "current", run}
+    assert (output / HOME / "current").read_text().strip() == run
+    assert set(os.listdir(output / HOME / run)) - {"staging"} == {"plan", "journal", "manifest"}
+    staging = output / HOME / run / "staging"
+    assert not staging.exists() or not list(staging.iterdir())
+
+
+def assert_unlocked(output: Path) -> None:
+    """Nobody holds the output's lock."""
+    with (output / HOME / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def rows_of(output: Path) -> list[dict[str, Any]]:
+    """All rows, in the order of the parts' names."""
+    return [row for name in parts(output) for row in pq.read_table(output / name).to_pylist()]
+
+
+def parts(output: Path) -> list[str]:
+    """Names of the published parts, in order."""
+    return sorted(name for name in os.listdir(output) if not name.startswith("_"))
+
+
+def stamps(output: Path) -> dict[str, tuple[int, int]]:
+    """Time of change and inode of each published file: the same as long as nobody touched it."""
+    found = {}
+    for name in [*parts(output), "_SUCCESS"]:
+        status = (output / name).stat()
+        found[name] = (status.st_mtime_ns, status.st_ino)
+    return found

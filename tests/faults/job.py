@@ -1,0 +1,137 @@
+"""The job that fault tests run and kill: eight small Parquet files through a function, one shard each.
+
+The same function builds the dataset in a driver process that is to die and in the test's own process, so both
+are the same run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from millrace.core import failpoints
+from millrace.dataset import Dataset
+from millrace.result import Result
+from millrace.sources.parquet import ParquetSource
+
+FILES, ROWS = 8, 100
+_MARK = "FAULT_TEST_MARK"
+
+
+def times(batch: dict[str, Any], factor: int) -> dict[str, Any]:
+    """The model of the fault tests."""
+    return {"id": batch["id"], "product": batch["id"] * factor}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One plan: where it reads and writes, and what may differ between runs of it."""
+
+    source: str
+    output: str
+    factor: int = 3
+    limit: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def dataset(self, **options: Any) -> Dataset:
+        """Build the plan."""
+        dataset = Dataset.from_source(ParquetSource(self.source))
+        dataset = dataset.map_batches(times, fn_args=[self.factor], batch_size=30)
+        if self.limit is not None:
+            dataset = dataset.limit(self.limit)
+        return dataset.with_options(progress=False, shard_rows=ROWS, **{**self.options, **options})
+
+    def here(self, faults: Mapping[str, str] | None = None, **options: Any) -> Result:
+        """Run it in this process, inline unless ``options`` say otherwise."""
+        failpoints.activate(faults or {})
+        try:
+            return self.dataset(**{"engine": "inline", **options}).write_parquet(self.output)
+        finally:
+            failpoints.activate({})
+
+    def start(self, faults: Mapping[str, str] | None = None, **options: Any) -> Driver:
+        """Start a driver of its own for it, with two workers."""
+        given = {"workers": 2, **self.options, **options}
+        return Driver({**asdict(self), "options": given}, dict(faults or {}))
+
+    def expected(self) -> list[dict[str, int]]:
+        """The rows that the output must hold, in order."""
+        ids = [i for path in sorted(Path(self.source).iterdir()) for i in pq.read_table(path)["id"].to_pylist()]
+        return [{"id": i, "product": i * self.factor} for i in ids[: self.limit]]
+
+
+class Driver:
+    """A driver process that a test may wait for, or kill. Its environment marks it and its workers."""
+
+    def __init__(self, job: dict[str, Any], faults: dict[str, str]) -> None:
+        self._mark = uuid.uuid4().hex
+        tests = str(Path(__file__).parents[1])
+        code = f"import sys; sys.path.insert(0, {tests!r}); from faults.job import main; main()"
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code, json.dumps([job, faults])],
+            env={**os.environ, _MARK: self._mark},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def wait(self) -> tuple[int, str, str]:
+        """Return exit code, output and errors once it and all of its workers are gone."""
+        out, err = self.process.communicate(timeout=60)
+        gone, alive = psutil.wait_procs(self.family(), timeout=20)
+        assert not alive, f"left behind: {alive} after {gone}"
+        return self.process.returncode, out, err
+
+    def family(self) -> list[psutil.Process]:
+        """Every live process that this driver started, itself included."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get(_MARK) == self._mark and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+    def workers(self) -> list[psutil.Process]:
+        """Its live workers."""
+        return [process for process in self.family() if process.pid != self.process.pid]
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until ``condition`` holds or the driver has ended."""
+        while self.process.poll() is None and not condition():
+            os.sched_yield()
+
+
+def main() -> None:
+    """What a driver process does."""
+    job, faults = json.loads(sys.argv[1])
+    failpoints.activate(faults)
+    result = Job(**job).dataset().write_parquet(job["output"])
+    print(json.dumps([result.rows, result.files, result.resumed]))
+
+
+def make_input(folder: Path, *, files: int = FILES, rows: int = ROWS) -> Path:
+    """Write ``files`` Parquet files that count through."""
+    folder.mkdir(exist_ok=True)
+    for number in range(files):
+        write_input(folder, number, range(number * rows, (number + 1) * rows))
+    return folder
+
+
+def write_input(folder: Path, number: int, ids: range) -> Path:
+    """Write one input file."""
+    path = folder / f"in-{number:02d}.parquet"
+    pq.write_table(pa.table({"id": pa.array(ids, pa.int64())}), path)
+    return path

@@ -1,0 +1,119 @@
+"""kill -9 of the driver and of workers at every named point; running again gives exactly the rows."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from millrace.core import failpoints
+
+from .invariants import check, parts, rows_of, stamps
+from .job import FILES, Job
+
+# Point and passage at which the driver kills itself. Passages of plan.written: plan, pointer, manifest;
+# of the journal: opened, schema, then commits in groups.
+DRIVER = [
+    ("plan.written", 1),
+    ("plan.written", 2),
+    ("plan.written", 3),
+    ("run.opened", 1),
+    ("journal.append", 1),
+    ("journal.append", 2),
+    ("journal.append", 3),
+    ("journal.sync", 1),
+    ("journal.sync", 2),
+    ("journal.sync", 3),
+    ("journal.synced", 1),
+    ("journal.synced", 2),
+    ("journal.synced", 3),
+    ("publish.rename", 1),
+    ("publish.rename", 6),
+    ("publish.renamed", 1),
+    ("publish.renamed", FILES),
+    ("finish.manifest", 1),
+    ("finish.success", 1),
+    ("finish.closed", 1),
+]
+WORKER = ["attempt.started", "attempt.batch", "stage.write", "stage.closed", "stage.sync"]
+RECOVER = ["recover.opened", "recover.revoked", "recover.swept"]
+# An overwrite also passes the points of every run while its parts are hidden.
+SWAP = [
+    ("journal.synced", 3),
+    ("finish.manifest", 1),
+    ("swap.recorded", 1),
+    ("swap.removed", 1),
+    ("publish.rename", 1),
+    ("publish.renamed", 5),
+    ("swap.pointed", 1),
+    ("finish.success", 1),
+    ("finish.closed", 1),
+]
+
+
+def test_every_point_is_killed_at_somewhere() -> None:
+    points = {point for point, _ in DRIVER + SWAP} | set(WORKER) | set(RECOVER)
+    assert points == failpoints.POINTS
+
+
+@pytest.mark.parametrize(("point", "passage"), DRIVER)
+def test_driver_killed(job: Job, point: str, passage: int) -> None:
+    code, _, err = job.start({point: f"kill@{passage}"}).wait()
+    assert code == -signal.SIGKILL, err
+    result = job.here()
+    assert result.rows == len(job.expected())
+    check(Path(job.output), job.expected(), job.here)
+
+
+@pytest.mark.parametrize("point", WORKER)
+def test_driver_killed_while_a_worker_stands_at(job: Job, point: str) -> None:
+    code, _, err = job.start({point: "kill-driver@2"}).wait()
+    assert code == -signal.SIGKILL, err
+    job.here()
+    check(Path(job.output), job.expected(), job.here)
+
+
+@pytest.mark.parametrize("point", WORKER)
+def test_worker_killed(job: Job, tmp_path: Path, point: str) -> None:
+    code, out, err = job.start({point: f"once:{tmp_path / 'fired'}:kill@2"}).wait()
+    assert code == 0, err
+    assert (tmp_path / "fired").exists()
+    assert out.strip() == f"[{len(job.expected())}, {FILES}, false]"
+    check(Path(job.output), job.expected(), job.here)
+
+
+@pytest.mark.parametrize("point", RECOVER)
+def test_killed_again_during_recovery(job: Job, point: str) -> None:
+    assert job.start({"publish.rename": "kill@4"}).wait()[0] == -signal.SIGKILL
+    published = parts(Path(job.output))
+    assert len(published) == 3
+    (Path(job.output) / published[1]).unlink()  # so that there is something to revoke
+    assert job.start({point: "kill"}).wait()[0] == -signal.SIGKILL
+    job.here()
+    check(Path(job.output), job.expected(), job.here)
+
+
+@pytest.mark.parametrize(("point", "passage"), SWAP)
+def test_overwrite_killed(job: Job, point: str, passage: int) -> None:
+    output = Path(job.output)
+    job.here()
+    before = stamps(output)
+    new = Job(job.source, job.output, factor=5)
+    driver = new.start({point: f"kill@{passage}"}, mode="overwrite")
+    assert driver.wait()[0] == -signal.SIGKILL
+    if point in ("journal.synced", "finish.manifest", "swap.recorded"):
+        assert stamps(output) == before and rows_of(output) == job.expected()
+    finished = point == "finish.closed"
+    result = new.here(mode="overwrite" if not finished else "resume")
+    assert result.rows == len(new.expected()) and result.resumed
+    check(output, new.expected(), new.here)
+
+
+@pytest.mark.parametrize(("point", "passage"), [("swap.recorded", 1), ("swap.removed", 1), ("swap.pointed", 1)])
+def test_a_swap_that_began_is_ended_whatever_is_asked_next(job: Job, point: str, passage: int) -> None:
+    job.here()
+    new = Job(job.source, job.output, factor=5, limit=250)
+    assert new.start({point: f"kill@{passage}"}, mode="overwrite").wait()[0] == -signal.SIGKILL
+    new.here()
+    check(Path(job.output), new.expected(), new.here)
