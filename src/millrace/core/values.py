@@ -248,16 +248,24 @@ def _numbers(values: Sequence[Any], kinds: set[type], holes: bool) -> pa.Array:
     if kinds == {bool}:
         array = np.array(plain, np.bool_)
     elif kinds == {int}:
-        try:
-            array = np.array(plain, np.int64)
-        except OverflowError:
-            return _by_arrow(values)
+        array = _whole_numbers(plain)
+        if array.dtype == object:
+            return _by_arrow(values)  # refuses them
     else:
         if len(kinds) == 2 and any(type(value) is int and abs(value) > _EXACT_FLOAT for value in plain):
             return _by_arrow(values)  # refuses them: no float holds such an integer
         array = np.array(plain, np.float64)
     type_ = pa.bool_() if array.dtype == np.bool_ else _ARROW_OF[array.dtype]
     return _with_holes(type_, array, _holes(values))
+
+
+def _whole_numbers(values: Sequence[int]) -> np.ndarray[Any, Any]:
+    for dtype in (np.int64, np.uint64):
+        try:
+            return np.array(values, dtype)
+        except OverflowError:
+            continue
+    return np.array(values, object)
 
 
 def _holes(values: Sequence[Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
