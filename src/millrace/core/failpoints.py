@@ -46,7 +46,12 @@ _passages: dict[str, int] = {}
 
 
 def activate(faults: Mapping[str, str]) -> None:
-    """Make ``faults`` (point → action) active in this process and in the workers that it starts."""
+    """Make ``faults`` (point → action) active in this process and in the workers that it starts.
+
+    Faults that are active already keep their count of passages: an inline worker is handed its driver's.
+    """
+    if faults == _active:
+        return
     unknown = set(faults) - POINTS
     if unknown:
         raise ValueError(f"no such failpoint: {', '.join(sorted(unknown))}")

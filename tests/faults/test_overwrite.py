@@ -1,0 +1,165 @@
+"""mode="overwrite": what was there stays until what is new is complete."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from millrace.errors import ForeignOutput, PlanChanged, StepError
+
+from .invariants import check, parts, rows_of, stamps
+from .job import Job, make_input, write_input
+
+
+@pytest.fixture
+def new(job: Job) -> Job:
+    return Job(job.source, job.output, factor=5)
+
+
+def test_replaces(job: Job, new: Job) -> None:
+    first = job.here()
+    second = new.here(mode="overwrite")
+    assert second.run != first.run and not second.resumed
+    check(Path(job.output), new.expected(), new.here)
+
+
+def test_a_finished_run_is_made_anew(job: Job) -> None:
+    first, second = job.here(), job.here(mode="overwrite")
+    assert second.run != first.run
+    check(Path(job.output), job.expected(), job.here)
+
+
+def test_into_a_new_folder(job: Job) -> None:
+    job.here(mode="overwrite")
+    check(Path(job.output), job.expected(), job.here)
+
+
+def test_of_another_shape(job: Job) -> None:
+    job.here()
+    new = Job(job.source, job.output, limit=130)
+    with pytest.raises(PlanChanged, match="steps"):
+        new.here()
+    new.here(mode="overwrite")
+    check(Path(job.output), new.expected(), new.here)
+
+
+def test_old_rows_stay_readable_when_the_new_run_fails(job: Job, new: Job) -> None:
+    job.here()
+    before = stamps(Path(job.output))
+
+    def broken(batch: dict) -> dict:
+        if batch["id"][0] >= 300:
+            raise RuntimeError("no")
+        return batch
+
+    dataset = job.dataset(engine="inline", mode="overwrite").map_batches(broken)
+    with pytest.raises(StepError):
+        dataset.write_parquet(job.output)
+    assert stamps(Path(job.output)) == before
+    assert rows_of(Path(job.output)) == job.expected()
+
+
+def test_an_interrupted_one_is_taken_up_with_its_shards(job: Job, new: Job) -> None:
+    job.here()
+    assert new.start({"journal.synced": "kill@4"}, mode="overwrite").wait()[0] == -signal.SIGKILL
+    result = new.here({"attempt.started": "EIO@8"}, mode="overwrite")  # so fewer than eight are left to do
+    assert result.resumed
+    check(Path(job.output), new.expected(), new.here)
+
+
+def test_an_interrupted_one_is_given_up_by_another_plan(job: Job, new: Job) -> None:
+    job.here()
+    assert new.start({"journal.synced": "kill@4"}, mode="overwrite").wait()[0] == -signal.SIGKILL
+    other = Job(job.source, job.output, factor=7)
+    other.here(mode="overwrite")
+    check(Path(job.output), other.expected(), other.here)
+
+
+def test_a_refusal_does_not_touch_the_hidden_run(job: Job, new: Job) -> None:
+    job.here()
+    assert new.start({"journal.synced": "kill@4"}, mode="overwrite").wait()[0] == -signal.SIGKILL
+    hidden = (Path(job.output) / "_millrace" / "next").read_text()
+    with pytest.raises(PlanChanged):
+        Job(job.source, job.output, factor=7).here()
+    assert (Path(job.output) / "_millrace" / "next").read_text() == hidden
+    assert new.here(mode="overwrite").resumed
+    check(Path(job.output), new.expected(), new.here)
+
+
+def test_over_an_unfinished_run_of_another_plan(job: Job, new: Job) -> None:
+    assert job.start({"publish.renamed": "kill@3"}).wait()[0] == -signal.SIGKILL
+    assert len(parts(Path(job.output))) == 3
+    new.here(mode="overwrite")
+    check(Path(job.output), new.expected(), new.here)
+
+
+def test_over_an_unfinished_run_of_the_same_plan_goes_on_with_it(job: Job) -> None:
+    assert job.start({"publish.renamed": "kill@3"}).wait()[0] == -signal.SIGKILL
+    assert job.here(mode="overwrite").resumed
+    check(Path(job.output), job.expected(), job.here)
+
+
+def test_an_overwrite_whose_input_changed_begins_anew(source: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    shutil.copytree(source, folder)
+    job = Job(str(folder), str(tmp_path / "out"))
+    job.here()
+    new = Job(job.source, job.output, factor=5)
+    assert new.start({"journal.synced": "kill@4"}, mode="overwrite").wait()[0] == -signal.SIGKILL
+    for number in range(8):
+        write_input(folder, number, range(1000 * number, 1000 * number + 90))
+    new.here(mode="overwrite")
+    check(Path(job.output), new.expected(), new.here)
+
+
+def test_foreign_files_are_refused(job: Job, new: Job) -> None:
+    job.here()
+    foreign = Path(job.output) / "notes.txt"
+    foreign.write_text("mine")
+    before = stamps(Path(job.output))
+    with pytest.raises(ForeignOutput, match=r"notes\.txt"):
+        new.here(mode="overwrite")
+    assert stamps(Path(job.output)) == before
+
+
+def test_a_copy_of_a_part_is_foreign(job: Job, new: Job) -> None:
+    job.here()
+    part = Path(job.output) / parts(Path(job.output))[0]
+    shutil.copy(part, part.with_name(f"copy-of-{part.name}"))
+    with pytest.raises(ForeignOutput, match="copy-of-part"):
+        new.here(mode="overwrite")
+
+
+def test_only_parts_of_the_old_run_are_removed(job: Job, new: Job, tmp_path: Path) -> None:
+    job.here()
+    hidden = Path(job.output) / ".keep"
+    hidden.write_text("mine")
+    new.here(mode="overwrite")
+    assert hidden.read_text() == "mine"
+
+
+def test_restart_makes_everything_anew(job: Job, new: Job) -> None:
+    assert job.start({"publish.renamed": "kill@3"}).wait()[0] == -signal.SIGKILL
+    with pytest.raises(PlanChanged, match="on_change='restart'"):
+        new.here()
+    new.here(on_change="restart")
+    check(Path(job.output), new.expected(), new.here)
+
+
+@pytest.mark.parametrize("point", ["plan.written", "run.opened", "journal.synced"])
+def test_restart_killed(job: Job, new: Job, point: str) -> None:
+    job.here()
+    assert new.start({point: "kill"}, on_change="restart").wait()[0] == -signal.SIGKILL
+    new.here()  # nothing of the old run is left to refuse for
+    check(Path(job.output), new.expected(), new.here)
+
+
+def test_an_empty_input_over_a_full_one(job: Job, tmp_path: Path) -> None:
+    job.here()
+    empty = Job(str(make_input(tmp_path / "none", rows=0)), job.output)
+    empty.here(mode="overwrite")
+    assert rows_of(Path(job.output)) == []
+    check(Path(job.output), [], empty.here)
