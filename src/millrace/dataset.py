@@ -488,9 +488,14 @@ class Dataset:
         ForeignOutput, RunLocked, OutputWriteFailed, SourceError, StepError, WorkerDied
             See ``millrace.errors``. Shards that were committed before are kept.
         """
-        from millrace.sinks.parquet import ParquetSink
 
-        sink = ParquetSink(given_folder(path), compression=compression, compression_level=compression_level)
+        def sink() -> Sink:
+            from millrace.sinks.parquet import ParquetSink
+
+            return ParquetSink(
+                given_folder(path), compression=compression, compression_level=compression_level
+            )
+
         return self._write(sink, schema, mode, on_change, durability)
 
     @known_arguments
@@ -511,9 +516,12 @@ class Dataset:
         ``compression`` is None, ``"gzip"`` or ``"zstd"``; the rest as in ``write_parquet``. Nested and binary
         columns are refused.
         """
-        from millrace.sinks.csv import CsvSink
 
-        sink = CsvSink(given_folder(path), delimiter=delimiter, header=header, compression=compression)
+        def sink() -> Sink:
+            from millrace.sinks.csv import CsvSink
+
+            return CsvSink(given_folder(path), delimiter=delimiter, header=header, compression=compression)
+
         return self._write(sink, schema, mode, on_change, durability)
 
     @known_arguments
@@ -531,14 +539,17 @@ class Dataset:
 
         ``compression`` is None, ``"gzip"`` or ``"zstd"``; the rest as in ``write_parquet``.
         """
-        from millrace.sinks.json import JsonSink
 
-        sink = JsonSink(given_folder(path), compression=compression)
+        def sink() -> Sink:
+            from millrace.sinks.json import JsonSink
+
+            return JsonSink(given_folder(path), compression=compression)
+
         return self._write(sink, schema, mode, on_change, durability)
 
     def _write(
         self,
-        sink: Sink,
+        sink: Callable[[], Sink],  # sinks import pyarrow: they are made when workers are on their way
         schema: pa.Schema | None,
         mode: Mode | None,
         on_change: OnChange | None,
@@ -546,7 +557,7 @@ class Dataset:
     ) -> Result:
         given = {"mode": mode, "on_change": on_change, "durability": durability}
         options = self._options.updated({name: value for name, value in given.items() if value is not None})
-        return execution.write(self._plan.into(sink, schema), options)
+        return execution.write(self._plan, lambda plan: plan.into(sink(), schema), options)
 
     @known_arguments
     def explain(self) -> str:

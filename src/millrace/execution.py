@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -50,7 +50,9 @@ class _Workplace:
         stage = compiler.stage_of(plan, capacity, workers=options.workers, memory_limit=options.memory_limit)
         if options.engine == "inline":
             return cls(InlineEngine(), replace(stage, workers=1, lanes=False), capacity.cpus)
-        return cls(LocalEngine(stage.workers, stage.threads), stage, capacity.cpus)
+        # One core is left for the driver, which imports and plans meanwhile; the other workers start after that.
+        warm = min(stage.workers, max(1, capacity.cpus - 1))
+        return cls(LocalEngine(warm, stage.threads), stage, capacity.cpus)
 
     def program(self, plan: Plan, kind: str, options: RunOptions, shards: int) -> Program:
         """Return what workers run; checks that it can travel."""
@@ -212,11 +214,15 @@ def known_count(plan: Plan) -> int | None:
 # ---------------------------------------------------------------- writing
 
 
-def write(plan: Plan, options: RunOptions) -> Result:
-    """Carry a plan with a sink out, or go on where an earlier driver stopped."""
+def write(plan: Plan, complete: Callable[[Plan], Plan], options: RunOptions) -> Result:
+    """Carry a plan out, or go on where an earlier driver stopped.
+
+    ``complete`` gives the plan its sink; it is called when the first workers are on their way.
+    """
     started = time.monotonic()
     workplace = _Workplace.open(plan, options)
     try:
+        plan = complete(plan)
         from millrace.run.resume import Wish, open_job
 
         wish = Wish(
@@ -243,6 +249,7 @@ def _write(job: Job, options: RunOptions, workplace: _Workplace, started: float)
     committer, state = job.committer, job.committer.state
     plan = replace(job.plan, sink=committer.sink)
     limits = compiler.limits_of(plan.steps)
+    rows_before = state.ledger.read
     used = state.passed or [0] * len(limits)
     scheduler = Scheduler(
         job.shards,
@@ -271,7 +278,7 @@ def _write(job: Job, options: RunOptions, workplace: _Workplace, started: float)
         watchers.close()
     event = _finished(job, seconds, retries=scheduler.retries)
     watchers.on_event(event)
-    return _result(job, event)
+    return _result(job, event, rows_before)
 
 
 def _asked_schema(plan: Plan, settled: bytes | None) -> bytes | None:
@@ -358,8 +365,9 @@ def _ledger(job: Job) -> dict[str, Any]:
     return {"read": ledger.read, "written": ledger.written, "rejected": ledger.rejected, "steps": steps}
 
 
-def _result(job: Job, event: RunFinished) -> Result:
+def _result(job: Job, event: RunFinished, rows_before: int = 0) -> Result:
     from millrace.observers.summary import summary
+    from millrace.plan.logical import step_label
 
     return Result(
         rows=event.ledger.written,
@@ -373,5 +381,5 @@ def _result(job: Job, event: RunFinished) -> Result:
         bytes=event.bytes,
         seconds=event.seconds,
         resumed=job.resumed,
-        summary=summary(event),
+        summary=summary(event, steps=[step_label(step) for step in job.plan.steps], rows_before=rows_before),
     )
