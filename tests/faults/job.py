@@ -50,7 +50,7 @@ class Job:
         dataset = dataset.map_batches(times, fn_args=[self.factor], batch_size=30)
         if self.limit is not None:
             dataset = dataset.limit(self.limit)
-        return dataset.with_options(progress=False, shard_rows=ROWS, **{**self.options, **options})
+        return dataset.with_options(**{"progress": False, "shard_rows": ROWS, **self.options, **options})
 
     def here(self, faults: Mapping[str, str] | None = None, **options: Any) -> Result:
         """Run it in this process, inline unless ``options`` say otherwise."""
@@ -67,7 +67,9 @@ class Job:
 
     def expected(self) -> list[dict[str, int]]:
         """The rows that the output must hold, in order."""
-        ids = [i for path in sorted(Path(self.source).iterdir()) for i in pq.read_table(path)["id"].to_pylist()]
+        ids = [
+            i for path in sorted(Path(self.source).iterdir()) for i in pq.read_table(path)["id"].to_pylist()
+        ]
         return [{"id": i, "product": i * self.factor} for i in ids[: self.limit]]
 
 
@@ -92,6 +94,11 @@ class Driver:
         gone, alive = psutil.wait_procs(self.family(), timeout=20)
         assert not alive, f"left behind: {alive} after {gone}"
         return self.process.returncode, out, err
+
+    def kill(self) -> None:
+        """End the driver alone, and wait until it is gone; its workers may live on for a moment."""
+        self.process.kill()
+        self.process.wait(20)
 
     def family(self) -> list[psutil.Process]:
         """Every live process that this driver started, itself included."""

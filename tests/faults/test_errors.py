@@ -65,7 +65,9 @@ def test_refused_with_workers(job: Job, point: str, action: str) -> None:
 
 
 @pytest.mark.parametrize("action", ["ENOSPC@*", "EIO@*"])
-@pytest.mark.parametrize("point", ["journal.append", "journal.sync", "stage.write", "stage.sync", "plan.written"])
+@pytest.mark.parametrize(
+    "point", ["journal.append", "journal.sync", "stage.write", "stage.sync", "plan.written"]
+)
 def test_a_run_that_committed_nothing_leaves_no_trace(job: Job, point: str, action: str) -> None:
     with pytest.raises(OutputWriteFailed):
         job.here({point: action})

@@ -110,7 +110,9 @@ def test_overwrite_killed(job: Job, point: str, passage: int) -> None:
     check(output, new.expected(), new.here)
 
 
-@pytest.mark.parametrize(("point", "passage"), [("swap.recorded", 1), ("swap.removed", 1), ("swap.pointed", 1)])
+@pytest.mark.parametrize(
+    ("point", "passage"), [("swap.recorded", 1), ("swap.removed", 1), ("swap.pointed", 1)]
+)
 def test_a_swap_that_began_is_ended_whatever_is_asked_next(job: Job, point: str, passage: int) -> None:
     job.here()
     new = Job(job.source, job.output, factor=5, limit=250)

@@ -31,6 +31,7 @@ from millrace.errors import ForeignOutput, OutputWriteFailed, RunLocked
 HOME = "_millrace"
 SUCCESS = "_SUCCESS"
 TEMPORARY = ".tmp"
+_PATIENCE = 100
 _PART = re.compile(r"part-\d+-([a-z0-9]{8})\.[a-z0-9]+(?:\.(?:gz|zst))?")
 
 
@@ -61,11 +62,13 @@ class OutputFolder:
 
     def _take_lock(self) -> None:
         path = self.home / "lock"
-        while True:
-            self.home.mkdir(parents=True, exist_ok=True)
+        for patience in reversed(range(_PATIENCE)):
             try:
+                self.home.mkdir(parents=True, exist_ok=True)
                 lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            except FileNotFoundError:
+            except (FileNotFoundError, FileExistsError):
+                if not patience:
+                    raise
                 continue  # a driver that ends has just removed the folder
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -80,11 +83,14 @@ class OutputFolder:
                 os.close(lock)
                 raise
             if _is_still(path, lock):
-                break
+                self._lock = lock
+                os.ftruncate(lock, 0)
+                os.pwrite(lock, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
+                return
             os.close(lock)  # the file that we locked was removed meanwhile, so others lock another one
-        self._lock = lock
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
+        raise RunLocked(
+            f"Other drivers come and go in the output folder {self.root}. Run again when they are done."
+        )
 
     def _sweep(self) -> None:
         """Drop run folders that no pointer names (their driver died before it began, or after it was swapped)
@@ -213,14 +219,19 @@ def _remove_empty(folder: Path, top: Path) -> None:
 
 
 def _check_foreign(root: Path) -> None:
-    if not root.exists():
+    try:
+        others = sorted(name for name in os.listdir(root) if not name.startswith("."))
+    except FileNotFoundError:
         return
-    if not root.is_dir():
-        raise ForeignOutput(f"The output {root} is a file; an output is a folder. Choose another path.")
-    if (root / HOME).exists():
-        return
-    others = sorted(name for name in os.listdir(root) if not name.startswith("."))
-    if others:
+    except NotADirectoryError as error:
+        if not root.exists():  # a file stands above it: making the folder will say so
+            return
+        raise ForeignOutput(
+            f"The output {root} is a file; an output is a folder. Choose another path."
+        ) from error
+    except OSError as error:
+        raise _failed("list", root, error) from error
+    if others and HOME not in others:
         raise ForeignOutput(
             f"The output folder {root} holds files that Millrace did not write ({_some(others)}). Nothing was "
             "touched: choose an empty or a new folder."

@@ -1,0 +1,361 @@
+"""Limits, runs without rows, lost parts, leftovers: what a run that is taken up has to get right."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from millrace.errors import (
+    ForeignOutput,
+    JournalDamaged,
+    MillraceError,
+    OutputSchemaChanged,
+    PlanChanged,
+    StepError,
+)
+
+from .invariants import check, parts, rows_of, stamps
+from .job import FILES, ROWS, Job, make_input
+
+# ---------------------------------------------------------------- limits
+
+
+@pytest.mark.parametrize("limit", [0, 1, 100, 250, 800, 5000])
+def test_limit(job: Job, limit: int) -> None:
+    job = Job(job.source, job.output, limit=limit)
+    assert job.here().rows == min(limit, FILES * ROWS)
+    check(Path(job.output), job.expected(), job.here)
+
+
+@pytest.mark.parametrize("point", ["publish.renamed", "journal.synced", "finish.manifest", "finish.closed"])
+def test_limit_killed(job: Job, point: str) -> None:
+    job = Job(job.source, job.output, limit=250)
+    assert job.start({point: "kill@2" if point == "publish.renamed" else "kill"}).wait()[0] == -signal.SIGKILL
+    job.here()
+    check(Path(job.output), job.expected(), job.here)
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_limit_with_a_lost_part(job: Job, lost: int) -> None:
+    job = Job(job.source, job.output, limit=250)
+    job.here()
+    os.unlink(Path(job.output) / parts(Path(job.output))[lost])
+    job.here()
+    check(Path(job.output), job.expected(), job.here)
+
+
+def test_limit_with_workers_that_die(job: Job, tmp_path: Path) -> None:
+    job = Job(job.source, job.output, limit=330)
+    code, _, err = job.start({"stage.write": f"once:{tmp_path / 'fired'}:kill@2"}).wait()
+    assert code == 0, err
+    check(Path(job.output), job.expected(), job.here)
+
+
+# ---------------------------------------------------------------- no rows
+
+
+def test_all_rows_filtered(job: Job) -> None:
+    dataset = job.dataset(engine="inline").filter(_never)
+    assert dataset.write_parquet(job.output).rows == 0
+    assert _columns(job) == ["id", "product"]
+    check(Path(job.output), [], lambda: dataset.write_parquet(job.output))
+
+
+def test_all_rows_filtered_killed(job: Job) -> None:
+    dataset = job.dataset(engine="inline").filter(_never)
+    for fault in ("finish.success", "finish.closed"):
+        pid = os.fork()
+        if pid == 0:
+            try:
+                from millrace.core import failpoints
+
+                failpoints.activate({fault: "kill"})
+                dataset.write_parquet(job.output)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    dataset.write_parquet(job.output)
+    check(Path(job.output), [], lambda: dataset.write_parquet(job.output))
+
+
+def test_no_rows_at_all(job: Job, tmp_path: Path) -> None:
+    job = Job(str(make_input(tmp_path / "in", rows=0)), job.output)
+    assert job.here().rows == 0
+    check(Path(job.output), [], job.here)
+
+
+def test_empty_shards_write_no_part(job: Job) -> None:
+    dataset = job.dataset(engine="inline").filter(_second_half)
+    result = dataset.write_parquet(job.output)
+    assert result.files == FILES // 2 and result.rows == 400
+    expected = job.expected()[400:]
+    check(Path(job.output), expected, lambda: dataset.write_parquet(job.output))
+
+
+def _never(row: dict[str, Any]) -> bool:
+    return False
+
+
+def _second_half(row: dict[str, Any]) -> bool:
+    return bool(row["id"] >= 400)
+
+
+def _columns(job: Job) -> list[str]:
+    return list(pq.read_schema(Path(job.output) / parts(Path(job.output))[0]).names)
+
+
+# ---------------------------------------------------------------- lost and left over
+
+
+@pytest.mark.parametrize("harm", ["unlink", "truncate", "grow"])
+def test_a_lost_part_is_made_again(job: Job, harm: str) -> None:
+    first = job.here()
+    success = (Path(job.output) / "_SUCCESS").stat().st_ino
+    part = Path(job.output) / parts(Path(job.output))[3]
+    if harm == "unlink":
+        part.unlink()
+    else:
+        data = part.read_bytes()
+        part.write_bytes(data[:-1] if harm == "truncate" else data + b"x")
+    second = job.here()
+    assert second.run == first.run and second.rows == first.rows and second.ledger == first.ledger
+    assert (Path(job.output) / "_SUCCESS").stat().st_ino != success
+    check(Path(job.output), job.expected(), job.here)
+
+
+def test_success_is_withdrawn_before_a_lost_part_is_made_again(job: Job) -> None:
+    job.here()
+    os.unlink(Path(job.output) / parts(Path(job.output))[3])
+    assert job.start({"attempt.started": "kill-driver"}).wait()[0] == -signal.SIGKILL
+    assert not (Path(job.output) / "_SUCCESS").exists()
+    job.here()
+    check(Path(job.output), job.expected(), job.here)
+
+
+@pytest.mark.parametrize("name", ["_SUCCESS", "manifest"])
+def test_a_lost_mark_is_made_again(job: Job, name: str) -> None:
+    run = job.here().run
+    os.unlink(Path(job.output) / (name if name == "_SUCCESS" else f"_millrace/{run}/manifest"))
+    job.here()
+    check(Path(job.output), job.expected(), job.here)
+
+
+def test_leftovers_are_swept(job: Job) -> None:
+    assert job.start({"publish.renamed": "kill@4"}).wait()[0] == -signal.SIGKILL
+    home = Path(job.output) / "_millrace"
+    run = (home / "current").read_text().strip()
+    (home / run / "staging" / "00099-0-1-aa.staged").write_bytes(b"zombie")
+    (home / run / "manifest.1.tmp").write_bytes(b"half")
+    (home / "current.1.tmp").write_bytes(b"half")
+    (home / "abcdefgh").mkdir()
+    (home / "abcdefgh" / "plan").write_bytes(b"old")
+    (Path(job.output) / f"part-00007-{run}.parquet").write_bytes(b"never committed")
+    job.here()
+    check(Path(job.output), job.expected(), job.here)
+
+
+def test_three_resumes_in_a_row(job: Job) -> None:
+    for passage in (2, 2, 1):
+        assert job.start({"journal.synced": f"kill@{passage}"}).wait()[0] == -signal.SIGKILL
+    job.here()
+    check(Path(job.output), job.expected(), job.here)
+
+
+def test_resumes_with_other_workers_sizes_and_durability(job: Job) -> None:
+    assert job.start({"publish.renamed": "kill@2"}).wait()[0] == -signal.SIGKILL
+    result = job.here(durability="process", workers=1, shard_rows=17)
+    assert result.resumed and result.files == FILES
+    check(Path(job.output), job.expected(), job.here)
+
+
+def test_process_durability_survives_kills(job: Job) -> None:
+    job = Job(job.source, job.output, options={"durability": "process"})
+    assert job.start({"publish.renamed": "kill@2"}).wait()[0] == -signal.SIGKILL
+    job.here()
+    check(Path(job.output), job.expected(), job.here)
+
+
+def test_an_output_that_was_moved_is_still_the_run(job: Job, tmp_path: Path) -> None:
+    assert job.start({"publish.renamed": "kill@2"}).wait()[0] == -signal.SIGKILL
+    shutil.move(job.output, tmp_path / "moved")
+    moved = Job(job.source, str(tmp_path / "moved"))
+    assert moved.here().resumed
+    check(Path(moved.output), moved.expected(), moved.here)
+
+
+# ---------------------------------------------------------------- refusals
+
+
+def test_another_shape_is_refused_with_a_diff(job: Job) -> None:
+    job.here()
+    before = stamps(Path(job.output))
+    with pytest.raises(PlanChanged, match=r"steps: was .*limit") as caught:
+        Job(job.source, job.output, limit=9).here()
+    assert "\n" not in str(caught.value)
+    assert stamps(Path(job.output)) == before
+
+
+def test_changed_code_is_refused_with_the_words_to_add(job: Job) -> None:
+    with pytest.raises(MillraceError):
+        job.here({"attempt.started": "EIO@4"})
+    published = rows_of(Path(job.output))
+    assert ROWS < len(published) < FILES * ROWS
+    new = Job(job.source, job.output, factor=5)
+    with pytest.raises(PlanChanged) as caught:
+        new.here()
+    assert "on_change='continue'" in str(caught.value) and "on_change='restart'" in str(caught.value)
+    assert "map_batches(times)" in str(caught.value)
+    result = new.here(on_change="continue")
+    assert result.resumed
+    rows = rows_of(Path(job.output))
+    assert [row["id"] for row in rows] == [row["id"] for row in new.expected()]
+    old = {row["id"]: row for row in published}
+    assert rows == [old.get(row["id"], row) for row in new.expected()]
+
+
+def test_changed_code_of_a_run_that_committed_nothing_is_not_refused(job: Job) -> None:
+    assert job.start({"attempt.started": "kill-driver"}).wait()[0] == -signal.SIGKILL
+    new = Job(job.source, job.output, factor=5, limit=150)
+    new.here()
+    check(Path(job.output), new.expected(), new.here)
+
+
+def test_a_corrected_function_goes_on(job: Job) -> None:
+    def model(batch: dict[str, Any]) -> dict[str, Any]:
+        if batch["id"][0] >= 300 and broken:
+            raise ValueError("not yet")
+        return {"id": batch["id"], "product": batch["id"] * 3}
+
+    def run(**options: Any) -> Any:
+        dataset = job.dataset(engine="inline")
+        return (
+            type(dataset)
+            .from_source(dataset._plan.source)
+            .map_batches(model, batch_size=30)
+            .with_options(progress=False, engine="inline", shard_rows=ROWS, **options)
+            .write_parquet(job.output)
+        )
+
+    broken = True
+    with pytest.raises(StepError):
+        run()
+    assert len(parts(Path(job.output))) >= 3
+    broken = False
+    assert run(on_change="continue").resumed
+    check(Path(job.output), job.expected(), run_again := lambda: run(on_change="continue"))
+    assert run_again().rows == FILES * ROWS
+
+
+@pytest.mark.parametrize("name", ["plan", "journal"])
+@pytest.mark.parametrize("harm", ["gone", "flipped"])
+def test_damage_to_what_is_known_is_refused(job: Job, name: str, harm: str) -> None:
+    run = job.here().run
+    path = Path(job.output) / "_millrace" / run / name
+    data = bytearray(path.read_bytes())
+    if harm == "gone":
+        path.unlink()
+    else:
+        data[len(data) // 3] ^= 4
+        path.write_bytes(data)
+    before = stamps(Path(job.output))
+    with pytest.raises(JournalDamaged) as caught:
+        job.here()
+    assert "\n" not in str(caught.value)
+    assert stamps(Path(job.output)) == before
+
+
+# ---------------------------------------------------------------- the schema
+
+
+def _table(path: Path, number: int, values: pa.Array) -> None:
+    pq.write_table(
+        pa.table({"id": pa.array([number] * len(values)), "v": values}), path / f"{number}.parquet"
+    )
+
+
+def _as_items(batch: dict[str, Any]) -> dict[str, Any]:
+    return {"id": batch["id"], "v": [KINDS[int(i)] for i in batch["id"]]}
+
+
+KINDS: dict[int, Any] = {0: None, 1: 2, 2: 3.0}
+
+
+def _run_kinds(job: Job, tmp_path: Path, kinds: dict[int, Any], fn: Any = _as_items) -> list[dict[str, Any]]:
+    source = tmp_path / "kinds"
+    source.mkdir(exist_ok=True)
+    for number in kinds:
+        _table(source, number, pa.array([0] * 3))
+    KINDS.clear()
+    KINDS.update(kinds)
+    from millrace.dataset import Dataset
+    from millrace.sources.parquet import ParquetSource
+
+    dataset = Dataset.from_source(ParquetSource(str(source))).map_batches(fn, version="1")
+    dataset = dataset.with_options(progress=False, engine="inline", shard_rows=3)
+    dataset.write_parquet(job.output)
+    rows = rows_of(Path(job.output))
+    check(Path(job.output), rows, lambda: dataset.write_parquet(job.output))
+    return rows
+
+
+def test_a_null_column_waits_for_a_type(job: Job, tmp_path: Path) -> None:
+    rows = _run_kinds(job, tmp_path, {0: None, 1: None, 2: 2.5, 3: None})
+    assert [row["v"] for row in rows] == [None] * 6 + [2.5] * 3 + [None] * 3
+
+
+def test_only_nulls(job: Job, tmp_path: Path) -> None:
+    rows = _run_kinds(job, tmp_path, {0: None, 1: None})
+    assert [row["v"] for row in rows] == [None] * 6
+
+
+def test_int_then_integral_float_is_cast(job: Job, tmp_path: Path) -> None:
+    rows = _run_kinds(job, tmp_path, {0: 1, 1: 2.0})
+    assert [row["v"] for row in rows] == [1, 1, 1, 2, 2, 2]
+
+
+@pytest.mark.parametrize("second", [2.5, "text"])
+def test_a_type_that_does_not_fit_names_the_function(job: Job, tmp_path: Path, second: Any) -> None:
+    with pytest.raises(OutputSchemaChanged, match=r"map_batches\(_as_items\).*'v'"):
+        _run_kinds(job, tmp_path, {0: 1, 1: second})
+    assert len(parts(Path(job.output))) == 1  # what was committed is kept
+
+
+def _fewer(batch: dict[str, Any]) -> dict[str, Any]:
+    return {"id": batch["id"]} if batch["id"][0] else dict(batch)
+
+
+def _more(batch: dict[str, Any]) -> dict[str, Any]:
+    return {**batch, "w": batch["id"]} if batch["id"][0] else dict(batch)
+
+
+@pytest.mark.parametrize(("fn", "match"), [(_fewer, "v is missing"), (_more, "w is new")])
+def test_other_columns_name_the_function(job: Job, tmp_path: Path, fn: Any, match: str) -> None:
+    with pytest.raises(OutputSchemaChanged, match=match):
+        _run_kinds(job, tmp_path, {0: 1, 1: 1}, fn)
+
+
+def test_the_schema_stays_settled_over_a_kill(job: Job) -> None:
+    assert job.start({"journal.synced": "kill@2"}).wait()[0] == -signal.SIGKILL
+    job.here()
+    check(Path(job.output), job.expected(), job.here)
+    success = json.loads((Path(job.output) / "_SUCCESS").read_text())
+    assert success["shards"] == FILES
+
+
+def test_a_foreign_file_that_came_meanwhile(job: Job) -> None:
+    assert job.start({"publish.renamed": "kill@3"}).wait()[0] == -signal.SIGKILL
+    foreign = Path(job.output) / "part-00001-other.parquet"
+    foreign.write_bytes(b"x")
+    with pytest.raises(ForeignOutput, match="part-00001-other"):
+        job.here()
+    foreign.unlink()
+    job.here()
+    check(Path(job.output), job.expected(), job.here)
