@@ -73,6 +73,7 @@ def _look_at(
                 f"Cannot read {file.path!r}: it begins with '[', a JSON array, but JSON lines are wanted: one "
                 "object per line. Convert it, for instance with `jq -c '.[]'`."
             )
+        _check_first_line(file.path, lines)
         if given is not None:
             return TextFile(body, cuttable, 0), None
         try:
@@ -86,6 +87,15 @@ def _look_at(
         f"Cannot find the end of a line in the first {len(head.data):,} bytes of {file.path!r}; JSON lines "
         "are wanted: one object per line."
     )
+
+
+def _check_first_line(path: str, lines: bytes) -> None:
+    """Refuse objects over several lines, which Arrow would take as long as they end within a block."""
+    first = lines.lstrip().split(b"\n", 1)[0]
+    try:
+        json.loads(first)
+    except ValueError as error:
+        raise _explained(path, first, 0, None, error) from error
 
 
 def _has_null(type_: pa.DataType) -> bool:

@@ -85,11 +85,15 @@ def _footer(file: InputFile, columns: frozenset[str] | None) -> Footer:
                 )
             groups.append((group.num_rows, size))
         return Footer(metadata.schema.to_arrow_schema(), tuple(groups))
+    except MemoryError:
+        raise
     except (pa.ArrowException, OSError) as error:
         raise _no_footer(file.path, error) from error
 
 
 def _no_footer(path: str, error: Exception) -> SourceError:
+    if isinstance(error, OSError) and error.errno:  # the system's word, not the file's fault
+        return UnreadableFile(f"Cannot open input file {path!r}: {error.strerror or error}.")
     try:
         with open(path, "rb") as file:
             head = file.read(4)
@@ -125,7 +129,12 @@ def _unified(
         for field in _partition_fields(files):
             if schema.get_field_index(field.name) < 0:
                 schema = schema.append(field)
-    return schema if columns is None else select(schema, columns)
+    if columns is None:
+        return schema
+    if not set(columns) <= set(schema.names):  # only now look at what else there is, to name the nearest
+        every = dict.fromkeys(name for footer in footers for name in footer.schema.names)
+        schema = pa.schema([*((name, pa.null()) for name in every), *schema])
+    return select(schema, columns)
 
 
 def _only(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
@@ -166,6 +175,8 @@ class OpenFile:
         try:
             self._file = pq.ParquetFile(path, memory_map=False, pre_buffer=False)
             self._own = set(self._file.schema_arrow.names)
+        except MemoryError:
+            raise
         except (pa.ArrowException, OSError) as error:
             raise _no_footer(path, error) from error
 

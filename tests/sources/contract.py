@@ -1,0 +1,132 @@
+"""What every source promises, as tests. A subclass gives ``source``, anew at every call."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from millrace.core.ports import Source
+from millrace.core.work import Split
+from millrace.errors import UnknownColumn
+
+
+def read_all(
+    source: Source, splits: Sequence[Split] | None = None, columns: list[str] | None = None, rows: int = 1000
+) -> pa.Table:
+    """Read ``splits`` (default: all) one after the other into a table."""
+    batches = [
+        batch
+        for split in (source.splits() if splits is None else splits)
+        for batch in source.read(split, columns, rows)
+    ]
+    schema = source.schema() if columns is None else pa.schema([source.schema().field(c) for c in columns])
+    return pa.Table.from_batches(batches, schema)
+
+
+class SourceContract:
+    """Subclass it, override ``make``, and pytest runs every promise."""
+
+    def make(self) -> Source:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def source(self, tmp_path: Any) -> Source:
+        self.folder = tmp_path
+        return self.make()
+
+    def test_there_is_something_to_test(self, source: Source) -> None:
+        assert len(source.splits()) > 1
+        assert read_all(source).num_rows > 2
+
+    def test_splits_are_the_same_every_time(self, source: Source) -> None:
+        assert list(source.splits()) == list(source.splits()) == list(self.make().splits())
+
+    def test_batches_have_the_schema(self, source: Source) -> None:
+        for split in source.splits():
+            for batch in source.read(split, None, 1000):
+                assert batch.schema.equals(source.schema(), check_metadata=True)
+                batch.validate(full=True)
+
+    def test_a_worker_reads_the_same(self, source: Source) -> None:
+        splits = source.splits()
+        worker: Source = pickle.loads(pickle.dumps(source, protocol=5))
+        assert read_all(worker, splits).equals(read_all(source, splits))
+
+    def test_splits_read_in_any_order_and_again(self, source: Source) -> None:
+        splits = source.splits()
+        once = [read_all(source, [split]) for split in splits]
+        again = [read_all(source, [split]) for split in reversed(splits)]
+        assert all(a.equals(b) for a, b in zip(once, reversed(again), strict=True))
+        assert pa.concat_tables(once).equals(read_all(source, splits))
+
+    def test_two_splits_read_by_turns(self, source: Source) -> None:
+        first, second, *_ = source.splits()
+        pairs = zip(source.read(first, None, 1), source.read(second, None, 1), strict=False)
+        left, right = next(iter(pairs))
+        assert left.equals(read_all(source, [first]).to_batches(max_chunksize=1)[0])
+        assert right.equals(read_all(source, [second]).to_batches(max_chunksize=1)[0])
+
+    @pytest.mark.parametrize("rows", [1, 2, 7])
+    def test_batch_rows_bound_batches_and_change_nothing_else(self, source: Source, rows: int) -> None:
+        splits = source.splits()
+        assert read_all(source, splits, rows=rows).equals(read_all(source, splits))
+        assert all(0 < batch.num_rows <= rows for s in splits for batch in source.read(s, None, rows))
+
+    def test_columns_come_as_asked_for(self, source: Source) -> None:
+        splits, names = source.splits(), source.schema().names
+        whole = read_all(source, splits)
+        for columns in (names[::-1], names[-1:], names[:1]):
+            assert read_all(source, splits, columns).equals(whole.select(columns))
+
+    def test_no_columns_still_count_rows(self, source: Source) -> None:
+        for split in source.splits():
+            batches = list(source.read(split, [], 3))
+            assert all(batch.num_columns == 0 for batch in batches)
+            assert sum(batch.num_rows for batch in batches) == read_all(source, [split]).num_rows
+
+    def test_an_unknown_column_is_refused_with_the_nearest(self, source: Source) -> None:
+        name = source.schema().names[0]
+        with pytest.raises(UnknownColumn, match=f"Did you mean '{name}'"):
+            list(source.read(source.splits()[0], [f"{name}x"], 10))
+
+    def test_what_splits_say_of_themselves_holds(self, source: Source) -> None:
+        before: dict[int, int] = {}
+        for split in source.splits():
+            rows = read_all(source, [split]).num_rows
+            assert split.rows in (-1, rows)
+            assert split.bytes > 0
+            assert split.first in (-1, before.get(split.file, 0))
+            before[split.file] = before.get(split.file, 0) + rows
+
+    def test_files_are_numbered_as_in_splits(self, source: Source) -> None:
+        files = source.files()
+        seen = [number for split in source.splits() for number in source.files_of(split)]
+        assert seen == sorted(seen)
+        assert set(seen) == set(range(len(files)))
+
+    def test_pinned_keeps_files_and_splits(self, source: Source) -> None:
+        files = source.files()
+        pinned = source.pinned([path for path, _, _ in files])
+        assert pinned.files() == files
+        assert list(pinned.splits()) == list(source.splits())
+        assert read_all(pinned).equals(read_all(source))
+
+    def test_description_is_plain_and_steady(self, source: Source) -> None:
+        before = source.describe()
+        source.splits()
+        assert json.loads(json.dumps(before)) == before == source.describe() == self.make().describe()
+
+    def test_rows_can_be_located(self, source: Source) -> None:
+        split = source.splits()[-1]
+        assert source.locate(split, 0) != source.locate(split, 1)
+
+    def test_close_is_not_the_end(self, source: Source) -> None:
+        whole = read_all(source)
+        source.close()
+        source.close()
+        assert read_all(source).equals(whole)

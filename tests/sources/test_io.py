@@ -1,0 +1,79 @@
+"""The public functions: their arguments, and that they reach the sources."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import pytest
+
+from millrace import io
+from millrace.core.arguments import known_arguments
+from millrace.errors import ArgumentError, UnknownArgument
+from millrace.sources.csv import CsvSource
+from millrace.sources.json import JsonSource
+from millrace.sources.parquet import ParquetSource
+
+
+@pytest.mark.parametrize("name", io.__all__)
+def test_a_wrong_argument_name_is_answered_with_the_nearest(name: str) -> None:
+    function = getattr(io, name)
+    right = list(inspect.signature(function).parameters)[-1]
+    with pytest.raises(
+        UnknownArgument, match=rf"{name}\(\) has no argument '{right}s'. Did you mean '{right}'"
+    ):
+        function([], **{f"{right}s": 1})
+
+
+def test_a_name_like_no_other_lists_them_all() -> None:
+    with pytest.raises(TypeError, match=r"read_json\(\) has no argument 'zzz'. It takes: paths, schema\."):
+        io.read_json("a", zzz=1)  # type: ignore[call-arg]
+
+
+def test_options_are_keyword_only() -> None:
+    for name in io.__all__:
+        first, *others = inspect.signature(getattr(io, name)).parameters.values()
+        assert first.kind is first.POSITIONAL_OR_KEYWORD
+        assert all(other.kind is other.KEYWORD_ONLY for other in others)
+
+
+def test_the_decorator_keeps_name_docstring_and_result() -> None:
+    @known_arguments
+    def double(x: int, *, plus: int = 0) -> int:
+        """Double."""
+        return 2 * x + plus
+
+    assert (double(2), double(x=2, plus=1)) == (4, 5)
+    assert (double.__name__, double.__doc__) == ("double", "Double.")
+
+
+@pytest.mark.parametrize(
+    ("function", "source", "not_offered"),
+    [
+        (io.read_parquet, ParquetSource, set()),
+        (io.read_csv, CsvSource, {"block_bytes"}),
+        (io.read_json, JsonSource, {"block_bytes"}),
+    ],
+)
+def test_functions_offer_what_sources_take(function: object, source: type, not_offered: set[str]) -> None:
+    def parameters(taker: object) -> dict[str, object]:
+        return {p.name: p.default for p in inspect.signature(taker).parameters.values()}  # type: ignore[arg-type]
+
+    expected = {name: value for name, value in parameters(source).items() if name not in not_offered}
+    assert parameters(function) == expected
+
+
+def test_every_option_is_documented() -> None:
+    for name in io.__all__:
+        function = getattr(io, name)
+        for parameter in inspect.signature(function).parameters:
+            assert re.search(rf"^    (\w+, )*{parameter}(, \w+)*$", function.__doc__, re.MULTILINE), parameter
+
+
+def test_mistakes_are_found_at_the_call() -> None:
+    with pytest.raises(ArgumentError, match="s3://"):
+        io.read_parquet("s3://bucket/x.parquet")
+    with pytest.raises(ArgumentError, match="columns"):
+        io.read_parquet("a", columns="x")
+    with pytest.raises(ArgumentError, match="number of rows"):
+        io.range(-1)

@@ -1,0 +1,153 @@
+"""JSON lines: the schema settled once, nested values, compression, and lines that cannot be read."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from millrace.errors import ArgumentError, InputChanged, SchemaMismatch, UnreadableFile
+from millrace.sources.json import JsonSource
+
+from .contract import read_all
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Callable[..., pa.Table]:
+    def read(content: str | bytes, columns: list[str] | None = None, **options: Any) -> pa.Table:
+        path = tmp_path / "a.jsonl"
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return read_all(JsonSource(path, **options), columns=columns)
+
+    return read
+
+
+Read = Callable[..., pa.Table]
+LINE = '{"a": 1, "s": {"x": [1, 2]}}\n'
+MANY = LINE * 60_000  # more than the first megabyte
+
+# ---------------------------------------------------------------- what a file may look like
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ('{"a": 1}\n{"a": 2}\n', [{"a": 1}, {"a": 2}]),
+        ('\ufeff{"a": 1}\r\n\r\n  \n{"a": 2}', [{"a": 1}, {"a": 2}]),
+        ('{"a": 1}\n{"b": "x"}\n', [{"a": 1, "b": None}, {"a": None, "b": "x"}]),
+        ('{"a": null}\n{"a": 1.5}\n', [{"a": None}, {"a": 1.5}]),
+        ('{"a": [{"b": "é\\n"}]}\n', [{"a": [{"b": "é\n"}]}]),
+        ("", []),
+        ("\n \n", []),
+    ],
+)
+def test_files_of_every_shape(read: Read, content: str, expected: list[dict[str, object]]) -> None:
+    for block in (1, 1 << 20):
+        assert read(content, block_bytes=block).to_pylist() == expected
+
+
+def test_a_schema_settles_types_and_passes_over_other_fields(read: Read) -> None:
+    schema = pa.schema([("b", pa.float32()), ("t", pa.timestamp("ms"))])
+    table = read('{"a": [], "b": 1}\n{"c": 1, "t": "2024-01-01 00:00:00"}\n', schema=schema)
+    assert table.schema == schema
+    assert table["b"].to_pylist() == [1.0, None]
+
+
+def test_files_unify_and_compression_is_told_by_content(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"n": 1}\n')
+    (tmp_path / "b.json.gz").write_bytes(gzip.compress(b'{"n": 2.5, "o": {"x": 1}}\n'))
+    (tmp_path / "c.ndjson.zst").write_bytes(pa.compress(b'{"o": {"y": "z"}}\n', codec="zstd", asbytes=True))
+    (tmp_path / "d.json").write_text("")
+    source = JsonSource(tmp_path)
+    assert read_all(source).to_pylist() == [
+        {"n": 1.0, "o": None},
+        {"n": 2.5, "o": {"x": 1, "y": None}},
+        {"n": None, "o": {"x": None, "y": "z"}},
+    ]
+
+
+def test_a_line_longer_than_a_block(read: Read) -> None:
+    long = json.dumps({"a": "x" * 3_000_000})
+    assert read(f'{{"a": "y"}}\n{long}\n{{"a": "z"}}\n')["a"].to_pylist() == ["y", "x" * 3_000_000, "z"]
+
+
+# ---------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize("block", [1 << 17, 1 << 30])
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"a": 1, "new": 2}', "the field 'new' was not there"),
+        ('{"s": {"x": [1], "deep": 2}}', "the field 's.deep' was not there"),
+        ('{"a": "text"}', r"changed from number to string.*schema=pyarrow\.schema"),
+        ('{"a": 1.5}', r"couldn't parse:1\.5"),
+        ('{"a": 1', r"is not JSON \(Expecting ',' delimiter"),
+        ("[1]", "from object to array"),
+    ],
+)
+def test_a_late_line_names_file_and_row(read: Read, block: int, line: str, message: str) -> None:
+    with pytest.raises(UnreadableFile, match=rf"(?s)a\.jsonl', row 60000 .*{message}"):
+        read(f"{MANY}\n\n{line}\n{LINE}", block_bytes=block)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (f'{LINE}{{"a": 2\n{LINE}', "row 1 .*is not JSON"),
+        (f'{LINE}{LINE}{{"a": "x"}}\n', "row 2 .*changed from number to string"),
+        ('[{"a": 1}]', r"begins with '\[', a JSON array.*one object per line"),
+        ('{\n  "a": 1\n}\n', "row 0 .*is not JSON .*One whole object per line"),
+    ],
+)
+def test_an_early_line_names_file_and_row(read: Read, content: str, message: str) -> None:
+    with pytest.raises(UnreadableFile, match=f"(?s){message}"):
+        read(content)
+
+
+def test_bytes_that_are_no_text(read: Read) -> None:
+    with pytest.raises(UnreadableFile, match=r"row 1 .*not valid UTF-8"):
+        read(b'{"a": "x"}\n{"a": "\xe9"}\n')
+
+
+def test_fields_that_nobody_asked_for_may_be_new(read: Read) -> None:
+    assert read(f'{MANY}{{"a": 2, "new": 2}}\n', ["a"])["a"][-1].as_py() == 2
+    with pytest.raises(UnreadableFile, match=r"'s\.y'"):
+        read(f'{MANY}{{"s": {{"y": 2}}}}\n', ["s"])
+
+
+def test_files_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"a": 1}\n')
+    (tmp_path / "b.json").write_text('{"a": {"b": 1}}\n')
+    with pytest.raises(SchemaMismatch, match=r"'a' is int64 in .*a\.json' but struct.*b\.json'.*schema="):
+        JsonSource(tmp_path).schema()
+
+
+def test_damaged_compression(read: Read) -> None:
+    whole = gzip.compress("".join(f'{{"a": {n * 7919 % 100_003}}}\n' for n in range(200_000)).encode())
+    for cut in (len(whole) - 100, 200):
+        with pytest.raises(UnreadableFile, match="Truncated compressed stream"):
+            read(whole[:cut])
+
+
+def test_a_changed_file(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"a": 1}\n')
+    source = JsonSource(tmp_path)
+    splits = source.splits()
+    worker = pickle.loads(pickle.dumps(source))
+    (tmp_path / "a.json").write_text('{"a": 12}\n')
+    with pytest.raises(InputChanged, match=r"a\.json' changed"):
+        read_all(worker, splits)
+
+
+def test_wrong_options(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"schema is a pyarrow\.Schema, not dict"):
+        JsonSource(tmp_path, schema={"a": int})  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="block_bytes"):
+        JsonSource(tmp_path, block_bytes=0)

@@ -1,0 +1,214 @@
+"""Data in memory: what identifies it, how it travels, how it is cut."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from millrace.errors import ArgumentError
+from millrace.sources.memory import (
+    MemorySource,
+    table_from_arrays,
+    table_from_arrow,
+    table_from_frames,
+    table_from_items,
+)
+from millrace.sources.range import RangeSource
+
+from .contract import read_all
+
+TABLE = pa.table(
+    {
+        "n": range(200_000),
+        "s": [f"row {n}" for n in range(200_000)],
+        "t": pa.array([None if n % 3 else n for n in range(200_000)], pa.timestamp("us")),
+        "d": pa.array(["a", "b"] * 100_000).dictionary_encode(),
+    }
+)
+
+
+def shipped(source: MemorySource) -> tuple[int, int]:
+    """Return how many bytes a pickle holds in band and out of band."""
+    buffers: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(source, protocol=5, buffer_callback=buffers.append)
+    return len(data), sum(buffer.raw().nbytes for buffer in buffers)
+
+
+def test_buffers_travel_out_of_band() -> None:
+    inside, outside = shipped(MemorySource(TABLE, "from_arrow"))
+    assert inside < 4000
+    assert outside == pytest.approx(TABLE.nbytes, rel=0.01)
+
+
+def test_a_slice_does_not_take_its_parent_along() -> None:
+    source = MemorySource(TABLE.slice(100_000, 10), "from_arrow")
+    assert sum(shipped(source)) < 8000
+    assert read_all(pickle.loads(pickle.dumps(source))).equals(TABLE.slice(100_000, 10))
+
+
+def test_a_few_columns_do_not_take_the_others_along() -> None:
+    assert sum(shipped(MemorySource(TABLE.select(["d"]), "from_arrow"))) < 1_000_000
+
+
+def test_description_depends_on_values_alone() -> None:
+    def content(table: pa.Table) -> object:
+        return MemorySource(table, "from_arrow").describe()
+
+    whole = content(TABLE)
+    assert whole == content(
+        pa.concat_tables([TABLE.slice(0, 7), TABLE.slice(7, 99_999), TABLE.slice(100_006)])
+    )
+    assert whole == content(pa.concat_tables([TABLE, TABLE]).slice(200_000))
+    assert whole == content(pickle.loads(pickle.dumps(TABLE)))
+    assert whole != content(TABLE.slice(0, 199_999))
+    assert whole != content(TABLE.rename_columns(["n", "s", "t", "e"]))
+    changed = TABLE.set_column(0, "n", pa.array([*range(199_999), 0]))
+    assert whole != content(changed)
+
+
+def test_description_is_the_same_in_another_process() -> None:
+    items = [{"a": 1, "b": "x", "c": [1.5]}, {"a": 2, "b": None, "c": []}]
+    here = MemorySource(table_from_items(items), "from_items").describe()
+    code = (
+        "from millrace.sources.memory import *\n"
+        f"print(MemorySource(table_from_items({items!r}), 'from_items').describe())"
+    )
+    there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert eval(there.stdout) == here
+
+
+def test_splits_hold_a_megabyte_or_65536_rows() -> None:
+    wide = MemorySource(pa.table({"x": [b"x" * 10_000] * 1000}), "from_arrow").splits()
+    assert all(split.bytes >= 1 << 20 for split in wide[:-1])
+    assert len(wide) == 10
+    narrow = MemorySource(pa.table({"x": pa.array([True] * 100_000)}), "from_arrow").splits()
+    assert [split.rows for split in narrow] == [65_536, 34_464]
+    assert [split.first for split in narrow] == [0, 65_536]
+
+
+def test_no_rows_and_no_columns() -> None:
+    empty = MemorySource(table_from_items([]), "from_items")
+    assert (empty.splits(), empty.schema().names) == ([], [])
+    assert RangeSource(0).splits() == []
+
+
+def test_range_counts() -> None:
+    source = RangeSource(1_000_000)
+    table = read_all(source)
+    assert table["id"].to_pylist() == list(range(1_000_000))
+    assert source.locate(source.splits()[1], 5) == "range, row 262149"
+
+
+@pytest.mark.parametrize("n", [-1, 2.5, "3", True])
+def test_a_range_needs_a_number_of_rows(n: object) -> None:
+    with pytest.raises(ArgumentError, match="number of rows"):
+        RangeSource(n)  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------- tables of what users have
+
+
+def test_items() -> None:
+    assert table_from_items([{"a": 1}, {"b": "x"}]).to_pylist() == [
+        {"a": 1, "b": None},
+        {"a": None, "b": "x"},
+    ]
+    assert table_from_items([3, None]).to_pylist() == [{"item": 3}, {"item": None}]
+    assert table_from_items(range(3)).to_pylist() == [{"item": 0}, {"item": 1}, {"item": 2}]
+    assert table_from_items([np.zeros((2, 2))]).column("item").type.shape == [2, 2]
+
+
+def test_arrays() -> None:
+    table = table_from_arrays([np.zeros((2, 3), "float32"), np.ones((1, 3), "float32")])
+    assert table.schema == pa.schema([("data", pa.list_(pa.float32(), 3))])
+    assert table.num_rows == 3
+    assert table_from_arrays(np.arange(3)).to_pydict() == {"data": [0, 1, 2]}
+
+
+def test_an_array_that_changes_later_does_not_change_the_dataset() -> None:
+    array = np.zeros(3)
+    table = table_from_arrays(array)
+    array[:] = 7
+    assert table.to_pydict() == {"data": [0, 0, 0]}
+
+
+def test_frames_leave_their_index_behind() -> None:
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"a": [1, 2], "s": ["x", None]}, index=["i", "j"])
+    table = table_from_frames([frame, frame])
+    assert table.column_names == ["a", "s"]
+    assert table["a"].to_pylist() == [1, 2, 1, 2]
+    assert table.schema.metadata is None
+
+
+def test_arrow_of_every_kind() -> None:
+    table = pa.table({"a": [1]}, metadata={"k": "v"})
+    for data in (table, table.to_batches()[0], [table], table.to_reader(), (table.to_batches()[0],)):
+        assert table_from_arrow(data).to_pydict() == {"a": [1]}
+    assert MemorySource(table, "from_arrow").schema().metadata is None
+
+
+@pytest.mark.parametrize(
+    ("make", "data", "message"),
+    [
+        (table_from_items, "text", "list of dicts or values, not str"),
+        (table_from_items, {"a": 1}, "not dict"),
+        (table_from_items, [{"a": 1}, 2], "1 of 2 items are dicts"),
+        (table_from_items, [{"a": 1}, {"a": "x"}], "column 'a'"),
+        (table_from_arrays, [[1, 2]], "use from_items"),
+        (table_from_arrays, [], "array or a list of arrays"),
+        (table_from_arrays, np.float64(1), "one value per row"),
+        (table_from_arrays, [np.zeros((2, 3)), np.zeros((2, 4))], r"alike.*\(2, 3\), float64 \(2, 4\)"),
+        (table_from_frames, {"a": [1]}, "DataFrame or a list of them, not dict"),
+        (table_from_arrow, [1], "not int"),
+        (table_from_arrow, [], "empty list"),
+        (table_from_arrow, [pa.table({"a": [1]}), pa.table({"a": ["x"]})], "equal columns"),
+    ],
+)
+def test_what_is_no_data(make: object, data: object, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        make(data)  # type: ignore[operator]
+
+
+def test_sources_leave_pandas_and_datasets_alone(tmp_path: Path) -> None:
+    """Importing pandas or pyarrow.dataset would cost every worker a third of a second."""
+    import pyarrow.parquet as pq
+
+    for year in (1, 2):
+        (tmp_path / f"y={year}").mkdir()
+        pq.write_table(
+            pa.table({"a": pa.array([1], pa.int32()), "s": ["x"]}), tmp_path / f"y={year}" / "a.parquet"
+        )
+    pq.write_table(pa.table({"a": [1.5]}), tmp_path / "b.parquet")
+    (tmp_path / "a.csv").write_text("a,b\n1,x\n")
+    (tmp_path / "a.json").write_text('{"a": [1, {"b": 2}]}\n'.replace("1, ", ""))
+    code = f"""
+import pickle, sys
+import millrace.io, millrace.sources.binary, millrace.sources.csv, millrace.sources.json, millrace.sources.range
+from millrace.sources.parquet import ParquetSource
+assert "pyarrow" not in sys.modules and "numpy" not in sys.modules
+from millrace.sources.memory import MemorySource, table_from_items
+import numpy as np
+for source in (
+    ParquetSource({str(tmp_path)!r}),
+    millrace.sources.csv.CsvSource({str(tmp_path)!r}),
+    millrace.sources.json.JsonSource({str(tmp_path)!r}),
+    millrace.sources.binary.BinarySource({str(tmp_path)!r}, include_paths=True),
+    millrace.sources.range.RangeSource(3),
+    MemorySource(table_from_items([{{"a": 1, "b": "x"}}]), "from_items"),
+):
+    source.describe()
+    splits = source.splits()
+    worker = pickle.loads(pickle.dumps(source, protocol=5))
+    rows = sum(batch.num_rows for split in splits for batch in worker.read(split, None, 10))
+    assert rows, source
+print(sorted({{"pandas", "pyarrow.dataset"}} & set(sys.modules)))
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (run.stdout, run.stderr) == ("[]\n", "")

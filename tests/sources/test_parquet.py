@@ -1,0 +1,285 @@
+"""Parquet: splits, one schema over many files, folders as columns, damage."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import os
+import pickle
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from millrace.errors import (
+    ArgumentError,
+    InputChanged,
+    NothingMatched,
+    SchemaMismatch,
+    UnknownColumn,
+    UnreadableFile,
+)
+from millrace.sources.parquet import ParquetSource
+
+from .contract import read_all
+
+
+def write(path: Path, columns: dict[str, object], **options: object) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), path, **options)
+    return path
+
+
+# ---------------------------------------------------------------- splits
+
+
+def test_large_row_groups_are_splits_small_neighbours_go_together(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", {"x": range(1_000_000)}, row_group_size=250_000, use_dictionary=False)
+    write(tmp_path / "b.parquet", {"x": range(1000)}, row_group_size=10)
+    first, *_, last = splits = ParquetSource(tmp_path).splits()
+    assert [(s.file, s.start, s.stop, s.rows, s.first) for s in splits[:4]] == [
+        (0, i, i + 1, 250_000, 250_000 * i) for i in range(4)
+    ]
+    assert (last.file, last.start, last.stop, last.rows, last.first) == (1, 0, 100, 1000, 0)
+    assert first.bytes >= 8 * 250_000
+
+
+def test_bytes_count_only_the_columns_that_are_read(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", {"x": range(1000), "s": ["text" * 20] * 1000}, use_dictionary=False)
+    narrow, wide = ParquetSource(path, columns=["x"]).splits()[0], ParquetSource(path).splits()[0]
+    assert 8000 <= narrow.bytes < wide.bytes / 5
+
+
+def test_files_without_rows_give_their_schema_only(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", {"x": pa.array([], pa.int64())})
+    source = ParquetSource(tmp_path)
+    assert source.splits() == []
+    assert source.schema().names == ["x"]
+
+
+def test_rows_are_located_in_their_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "rides.parquet", {"x": range(300_000)}, row_group_size=150_000)
+    source = ParquetSource(path)
+    assert source.locate(source.splits()[1], 4) == f"{path}, row 150004"
+
+
+# ---------------------------------------------------------------- types
+
+
+def test_types_of_every_kind_survive(tmp_path: Path) -> None:
+    tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(__import__("numpy").zeros((2, 3, 4), "float32"))
+    columns = {
+        "decimal": pa.array([decimal.Decimal("1.50"), None], pa.decimal128(10, 2)),
+        "zoned": pa.array([datetime.datetime(2024, 1, 1), None], pa.timestamp("us", "Europe/Berlin")),
+        "dictionary": pa.array(["a", None]).dictionary_encode(),
+        "tensor": tensors,
+        "list": pa.array([[1, 2], []], pa.list_(pa.int32())),
+        "struct": pa.array([{"a": 1, "b": {"c": "x"}}, None]),
+        "map": pa.array([[("k", 1)], []], pa.map_(pa.string(), pa.int8())),
+        "binary": pa.array([b"\xff", b""]),
+        "float16": pa.array([1.5, None], pa.float16()),
+        "name.with.dots": pa.array([1, 2]),
+    }
+    path = write(tmp_path / "a.parquet", columns)
+    assert read_all(ParquetSource(path)).equals(pa.table(columns))
+    for name in columns:
+        assert read_all(ParquetSource(path), columns=[name]).equals(pa.table(columns).select([name]))
+
+
+def test_schemas_unify_and_values_follow(tmp_path: Path) -> None:
+    write(
+        tmp_path / "a.parquet", {"n": pa.array([1], pa.int32()), "f": [1], "z": pa.nulls(1), "only_a": [True]}
+    )
+    write(
+        tmp_path / "b.parquet",
+        {
+            "f": [2.5],
+            "n": pa.array([2**40], pa.int64()),
+            "z": ["text"],
+            "d": pa.array(["x"]).dictionary_encode(),
+        },
+    )
+    write(tmp_path / "c.parquet", {"n": pa.array([3], pa.int8()), "d": ["y"]})
+    source = ParquetSource(tmp_path)
+    assert source.schema() == pa.schema(
+        [
+            ("n", pa.int64()),
+            ("f", pa.float64()),
+            ("z", pa.string()),
+            ("only_a", pa.bool_()),
+            ("d", pa.string()),
+        ]
+    )
+    assert read_all(source).to_pylist() == [
+        {"n": 1, "f": 1.0, "z": None, "only_a": True, "d": None},
+        {"n": 2**40, "f": 2.5, "z": "text", "only_a": None, "d": "x"},
+        {"n": 3, "f": None, "z": None, "only_a": None, "d": "y"},
+    ]
+
+
+def test_a_column_that_must_not_be_null_may_be_missing_elsewhere(tmp_path: Path) -> None:
+    schema = pa.schema([pa.field("x", pa.int64(), nullable=False)])
+    pq.write_table(pa.table({"x": [1]}, schema), tmp_path / "a.parquet")
+    assert ParquetSource(tmp_path / "a.parquet").schema() == schema
+    write(tmp_path / "b.parquet", {"y": [2]})
+    table = read_all(ParquetSource(tmp_path))
+    assert table.to_pylist() == [{"x": 1, "y": None}, {"x": None, "y": 2}]
+    table.validate(full=True)
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        (pa.array(["a"]), pa.array([1])),
+        (pa.array([decimal.Decimal("1.25")]), pa.array([1.5])),
+        (pa.array([0], pa.timestamp("us")), pa.array([0], pa.timestamp("us", "UTC"))),
+        (pa.array([{"a": 1}]), pa.array([1])),
+    ],
+)
+def test_types_that_do_not_unify_name_both_files(tmp_path: Path, left: pa.Array, right: pa.Array) -> None:
+    write(tmp_path / "a.parquet", {"k": [1], "x": left})
+    write(tmp_path / "b.parquet", {"k": [1]})
+    write(tmp_path / "c.parquet", {"k": [1], "x": right})
+    with pytest.raises(SchemaMismatch) as caught:
+        ParquetSource(tmp_path).schema()
+    for part in ("'x'", str(left.type), str(right.type), "a.parquet", "c.parquet"):
+        assert part in str(caught.value)
+    assert read_all(ParquetSource(tmp_path, columns=["k"])).num_rows == 3
+
+
+def test_a_value_lost_by_widening_is_an_error_not_a_rounding(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", {"x": [2**53 + 1]})
+    write(tmp_path / "b.parquet", {"x": [0.5]})
+    with pytest.raises(SchemaMismatch, match=r"'x' of .*a\.parquet' is int64.*double"):
+        read_all(ParquetSource(tmp_path))
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    twice = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["x", "x"])
+    pq.write_table(twice, tmp_path / "a.parquet")
+    with pytest.raises(SchemaMismatch, match="two columns named 'x'"):
+        ParquetSource(tmp_path).schema()
+
+
+# ---------------------------------------------------------------- hive folders
+
+
+def test_folders_become_columns(tmp_path: Path) -> None:
+    write(tmp_path / "year=2023" / "city=Rome" / "a.parquet", {"x": [1, 2]})
+    write(tmp_path / "year=2024" / "city=__HIVE_DEFAULT_PARTITION__" / "a.parquet", {"x": [3]})
+    source = ParquetSource(tmp_path)
+    assert source.schema().types == [pa.int64(), pa.int64(), pa.string()]
+    assert read_all(source).to_pylist() == [
+        {"x": 1, "year": 2023, "city": "Rome"},
+        {"x": 2, "year": 2023, "city": "Rome"},
+        {"x": 3, "year": 2024, "city": None},
+    ]
+    assert read_all(source, columns=["city", "x"]).column_names == ["city", "x"]
+    assert read_all(source, columns=["year"]).to_pydict() == {"year": [2023, 2023, 2024]}
+    assert ParquetSource(tmp_path, partitioning=None).schema().names == ["x"]
+    one = ParquetSource(tmp_path / "year=2023" / "city=Rome" / "a.parquet", columns=["year"])
+    assert read_all(one).to_pydict() == {"year": [2023, 2023]}
+
+
+@pytest.mark.parametrize(
+    ("values", "type_"),
+    [
+        (["1", "-2"], pa.int64()),
+        (["01", "12"], pa.int64()),
+        (["1", "x"], pa.string()),
+        (["9" * 30], pa.string()),
+        (["1.5"], pa.string()),
+        (["²"], pa.string()),
+        (["__HIVE_DEFAULT_PARTITION__"], pa.string()),
+    ],
+)
+def test_types_of_folder_columns(tmp_path: Path, values: list[str], type_: pa.DataType) -> None:
+    for value in values:
+        write(tmp_path / f"k={value}" / "a.parquet", {"x": [1]})
+    source = ParquetSource(tmp_path)
+    assert source.schema().field("k").type == type_
+    assert read_all(source).num_rows == len(values)
+
+
+def test_a_files_own_column_wins_over_its_folder(tmp_path: Path) -> None:
+    write(tmp_path / "year=2023" / "a.parquet", {"year": ["of the file"]})
+    assert read_all(ParquetSource(tmp_path)).to_pydict() == {"year": ["of the file"]}
+
+
+# ---------------------------------------------------------------- bad input
+
+
+def test_wrong_arguments() -> None:
+    with pytest.raises(ArgumentError, match="partitioning is 'hive' or None"):
+        ParquetSource("a", partitioning="spark")  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match=r"columns=\['x'\]"):
+        ParquetSource("a", columns="x")
+    with pytest.raises(NothingMatched):
+        ParquetSource("/nowhere/at/all").schema()
+
+
+def test_unknown_columns_are_refused_before_any_work(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", {"fare": [1]})
+    with pytest.raises(UnknownColumn, match=r"no column 'fair'\. Did you mean 'fare'"):
+        ParquetSource(path, columns=["fair"]).schema()
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda data: b"", "it is empty"),
+        (lambda data: b"hello, world", "begins with b'hell'"),
+        (
+            lambda data: data[: len(data) // 2],
+            r"at offset [\d,]+ its end mark is missing: the file is cut short",
+        ),
+        (lambda data: data[:-30] + b"\xff" * 22 + data[-8:], "its footer, at the end of its .* is damaged"),
+        (lambda data: data[:-4] + b"PARE", "encrypted"),
+    ],
+)
+def test_files_without_a_footer_say_why(tmp_path: Path, damage: object, message: str) -> None:
+    path = write(tmp_path / "a.parquet", {"x": range(1000)})
+    path.write_bytes(damage(path.read_bytes()))  # type: ignore[operator]
+    with pytest.raises(UnreadableFile, match=message) as caught:
+        ParquetSource(path).splits()
+    assert str(path) in str(caught.value)
+    assert caught.value.__cause__ is not None
+
+
+def test_damage_inside_names_row_group_and_offset(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", {"x": range(400_000)}, row_group_size=200_000, use_dictionary=False)
+    column = pq.read_metadata(path).row_group(1).column(0)
+    data = bytearray(path.read_bytes())
+    data[column.data_page_offset : column.data_page_offset + 50] = b"\xff" * 50
+    path.write_bytes(data)
+    source = ParquetSource(path)
+    first, second = source.splits()
+    assert read_all(source, [first]).num_rows == 200_000
+    with pytest.raises(
+        UnreadableFile, match=rf"row group 1 \(of 2, from offset {column.data_page_offset:,}\)"
+    ):
+        read_all(source, [second])
+
+
+def test_a_file_that_changed_since_planning_is_never_read(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", {"x": [1, 2, 3]})
+    source = ParquetSource(path)
+    splits = source.splits()
+    worker = pickle.loads(pickle.dumps(source))
+    write(path, {"x": [4, 5, 6, 7]})
+    with pytest.raises(InputChanged, match=r"a\.parquet' changed since the run was planned"):
+        read_all(worker, splits)
+    assert read_all(source).to_pydict() == {"x": [4, 5, 6, 7]}  # planned again
+
+
+def test_a_file_is_kept_open_between_its_splits(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", {"x": range(400_000)}, row_group_size=200_000, use_dictionary=False)
+    source = ParquetSource(path)
+    first, second = source.splits()
+    read_all(source, [first])
+    os.unlink(path)
+    assert read_all(source, [second])["x"][0].as_py() == 200_000
+    source.close()
+    with pytest.raises(InputChanged, match="is gone"):
+        read_all(source, [second])
