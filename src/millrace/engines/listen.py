@@ -69,9 +69,8 @@ class Listener:
         """
         now = time.monotonic()
         for worker in self._pool.workers():
-            if not worker.calls or now - worker.heard < self._pool.stall_timeout:
-                self._suspended.pop(worker.number, None)
-            elif not _is_suspended(worker.process.pid):
+            silent = bool(worker.calls) and now - worker.heard >= self._pool.stall_timeout
+            if not silent or not _is_suspended(worker.process.pid):
                 self._suspended.pop(worker.number, None)
             elif now - self._suspended.setdefault(worker.number, now) >= self._pool.stall_timeout / 2:
                 worker.process.kill()

@@ -14,10 +14,9 @@ import dis
 import functools
 import hashlib
 import inspect
+import os
 import pickle
-import site
 import sys
-import sysconfig
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -321,11 +320,8 @@ def _global_names(code: types.CodeType) -> set[str]:
     return names
 
 
-@functools.cache
-def _library_folders() -> tuple[str, ...]:
-    paths = sysconfig.get_paths()
-    installed = {paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return tuple(sorted(installed | {*site.getsitepackages(), site.getusersitepackages()}))
+_STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
+_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
 @functools.cache
@@ -337,7 +333,9 @@ def is_users(module: str | None) -> bool:
     if top in sys.builtin_module_names or top in sys.stdlib_module_names or top == "millrace":
         return False
     file = getattr(sys.modules.get(module), "__file__", None)
-    return file is not None and not file.startswith(_library_folders())
+    if file is None or file.startswith(_STANDARD_LIBRARY):
+        return False
+    return not any(folder in file for folder in _INSTALLED)
 
 
 def _tree(module: types.ModuleType) -> str | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +21,7 @@ from millrace.errors import JournalDamaged, OutputWriteFailed
 from millrace.plan.physical import SavedPlan
 from millrace.run import journal as journals
 from millrace.run.journal import Finished, Journal, Opened, Revision, Revoked, Settled, Swapping
-from millrace.run.output import OutputFolder, sync_folder, write_whole
+from millrace.run.output import OutputFolder, remove_tree, sync_folder, write_whole
 
 
 @dataclass(slots=True)
@@ -161,7 +160,7 @@ class ShardCommitter:
         self._journal.append(Finished(seconds))
         self._journal.sync()
         failpoints.hit("finish.closed")
-        shutil.rmtree(self.folder / "staging", ignore_errors=True)
+        remove_tree(self.folder / "staging")
 
     def _swap(self, seconds: float, summary: dict[str, Any]) -> None:
         """Take the place of the run that is in force now. Every step may be repeated after a crash."""
@@ -182,7 +181,7 @@ class ShardCommitter:
         failpoints.hit("swap.pointed")
         self.output.point("next", None)
         if old is not None and old != self.plan.run:
-            shutil.rmtree(self.output.folder(old), ignore_errors=True)
+            remove_tree(self.output.folder(old))
         self.hidden = False
 
     def committed(self) -> Iterator[CommitRecord]:

@@ -20,8 +20,6 @@ import errno
 import fcntl
 import os
 import re
-import secrets
-import shutil
 from collections.abc import Collection, Container
 from pathlib import Path
 
@@ -38,7 +36,7 @@ _PART = re.compile(r"part-\d+-([a-z0-9]{8})\.[a-z0-9]+(?:\.(?:gz|zst))?")
 def new_run_name() -> str:
     """Return a fresh run name: eight characters that sort nothing and collide with nobody."""
     alphabet = "abcdefghijkmnpqrstuvwxyz23456789"
-    return "".join(secrets.choice(alphabet) for _ in range(8))
+    return "".join(alphabet[byte % 32] for byte in os.urandom(8))
 
 
 class OutputFolder:
@@ -98,7 +96,7 @@ class OutputFolder:
         named = {self.current(), self.next()}
         for entry in self.home.iterdir():
             if entry.is_dir() and entry.name not in named:
-                shutil.rmtree(entry, ignore_errors=True)
+                remove_tree(entry)
             elif entry.suffix == TEMPORARY:
                 entry.unlink(missing_ok=True)
 
@@ -170,7 +168,7 @@ class OutputFolder:
         for pointer in ("next", "current"):
             if self._read(pointer) == run:
                 self.point(pointer, None)
-        shutil.rmtree(self.folder(run), ignore_errors=True)
+        remove_tree(self.folder(run))
 
     def remove_parts(self, run: str, *, but: Container[str] = ()) -> None:
         """Remove a run's published parts, except those named in ``but``."""
@@ -181,7 +179,7 @@ class OutputFolder:
     def close(self, *, forget: bool = False) -> None:
         """Let go of the lock; with ``forget``, remove whatever this object made, as far as it is empty."""
         if self._lock >= 0 and forget and self.current() is None and self.next() is None:
-            shutil.rmtree(self.home, ignore_errors=True)
+            remove_tree(self.home)
         if forget and self._made is not None:
             _remove_empty(self.root, self._made)
         if self._lock >= 0:
@@ -200,6 +198,16 @@ def _is_still(path: Path, fd: int) -> bool:
         return os.path.samestat(os.stat(path), os.fstat(fd))
     except FileNotFoundError:
         return False
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder with all that is in it, as far as it can be removed."""
+    try:
+        folder.rmdir()
+    except OSError:
+        import shutil  # brings five compression modules along, and most folders are empty by then
+
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _first_missing(path: Path) -> Path | None:

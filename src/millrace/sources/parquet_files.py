@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from millrace.core.values import column_from
@@ -209,8 +208,11 @@ class OpenFile:
         made = self._constants.get(name)
         if made is None or len(made) < rows:
             type_ = self._schema.field(name).type
-            one = column_from([int(value) if pa.types.is_integer(type_) else value])
-            made = self._constants[name] = pc.take(one, column_from(np.zeros(rows, np.int64)))
+            if pa.types.is_integer(type_):
+                made = column_from(np.full(rows, int(value), np.int64))
+            else:
+                made = column_from([value] * rows)
+            self._constants[name] = made
         return made.slice(0, rows)
 
     def _damaged(self, start: int, stop: int, error: Exception) -> UnreadableFile:
