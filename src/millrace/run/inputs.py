@@ -78,7 +78,7 @@ def _planned_anew(source: Source, committer: ShardCommitter, changed: set[int]) 
 
     A split of several files takes them whole, whatever is in them: it stays as it is.
     """
-    fresh = _cut_alone(source, changed)
+    fresh = _fresh_splits(source, committer.plan.shards, changed)
     alone = frozenset(fresh)
     shards: list[list[Split]] = []
     for shard in committer.plan.shards:
@@ -96,16 +96,19 @@ def _planned_anew(source: Source, committer: ShardCommitter, changed: set[int]) 
     return [Shard(index, tuple(splits)) for index, splits in enumerate(shards)]
 
 
-def _cut_alone(source: Source, changed: set[int]) -> dict[int, list[Split]]:
-    """Return the new splits of each changed file that shares no split with others."""
+def _fresh_splits(source: Source, shards: Sequence[Shard], changed: set[int]) -> dict[int, list[Split]]:
+    """Return the new splits of each changed file that shares no split with others, before or now."""
     fresh: dict[int, list[Split]] = {file: [] for file in changed}
-    for split in source.splits():
+    now = source.splits()
+    for split in (*now, *(split for shard in shards for split in shard.splits)):
         files = source.files_of(split)
-        for file in files:
-            if len(files) > 1:
+        if len(files) > 1:
+            for file in files:
                 fresh.pop(file, None)
-            elif file in fresh:
-                fresh[file].append(split)
+    for split in now:
+        file = source.files_of(split)[0]
+        if file in fresh:
+            fresh[file].append(split)
     return fresh
 
 
