@@ -1,0 +1,17 @@
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(params=["inline", "local"])
+def engine(request: pytest.FixtureRequest) -> str:
+    """Each engine in turn."""
+    return str(request.param)
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No progress, two workers, and this process, unless a test says otherwise."""
+    monkeypatch.setenv("MILLRACE_PROGRESS", "0")
+    monkeypatch.setenv("MILLRACE_WORKERS", "2")
+    monkeypatch.setenv("MILLRACE_ENGINE", "inline")

@@ -1,0 +1,136 @@
+"""iter_batches: in order, in bounded memory, and over when the reader stops."""
+
+from __future__ import annotations
+
+import gc
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import psutil
+import pytest
+
+import millrace as mr
+
+from .data import numbers
+
+
+def children() -> set[int]:
+    """Return the worker processes of this one."""
+    return {child.pid for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE}
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 100, 256, 999, 5000, None])
+def test_batches_have_the_size_asked_for(size: int | None) -> None:
+    batches = list(numbers(1000).iter_batches(batch_size=size))
+    assert np.concatenate([batch["id"] for batch in batches]).tolist() == list(range(1000))
+    if size is not None:
+        assert [len(batch["id"]) for batch in batches] == [
+            min(size, 1000 - at) for at in range(0, 1000, size)
+        ]
+
+
+def test_drop_last_and_formats() -> None:
+    frames = list(numbers(1000).iter_batches(batch_size=300, batch_format="pandas", drop_last=True))
+    assert [len(frame) for frame in frames] == [300, 300, 300]
+    assert all(isinstance(frame, pd.DataFrame) for frame in frames)
+    assert len(list(numbers(600).iter_batches(batch_size=300, drop_last=True))) == 2
+
+
+def test_order_holds_with_workers_of_different_speed() -> None:
+    def uneven(batch: dict[str, Any]) -> dict[str, Any]:
+        if batch["id"][0] % 200 == 0:
+            np.linalg.svd(np.random.default_rng(0).random((250, 250)))
+        return batch
+
+    data = numbers(2000).map_batches(uneven).with_options(engine="local")
+    assert [int(i) for batch in data.iter_batches() for i in batch["id"]] == list(range(2000))
+
+
+def test_a_slow_reader_holds_the_workers_back(tmp_path: Path) -> None:
+    """While the reader holds its first batch, workers may go on by a few blocks only."""
+
+    def big(batch: dict[str, Any]) -> dict[str, Any]:
+        with open(tmp_path / "made", "a") as file:
+            file.write(".")
+        return {"x": np.zeros((len(batch["id"]), 1 << 17)), "id": batch["id"]}  # 10 MiB for 10 rows
+
+    data = numbers(600, 10).map_batches(big, batch_size=10).with_options(engine="local")
+    batches = data.iter_batches(batch_size=10)
+    ahead = 0
+    for done in range(1, 21):
+        assert next(batches)["id"][0] == (done - 1) * 10
+        ahead = max(ahead, len((tmp_path / "made").read_text()) - done)
+    workers = children()
+    while any(psutil.Process(pid).cpu_percent(interval=0.05) > 5 for pid in workers):
+        pass  # until nobody computes any more
+    ahead = max(ahead, len((tmp_path / "made").read_text()) - done)
+    batches.close()  # type: ignore[attr-defined]
+    assert ahead <= 8, f"workers ran ahead by {ahead} blocks of 10 MiB"
+    assert not children() & workers
+
+
+@pytest.mark.parametrize("how", ["close", "forget", "raise"])
+def test_workers_end_when_the_reader_stops(how: str) -> None:
+    before = children()
+    batches = numbers(100_000).with_options(engine="local").iter_batches(batch_size=10)
+    next(batches)
+    assert len(children() - before) == 2
+    if how == "close":
+        batches.close()  # type: ignore[attr-defined]
+    elif how == "raise":
+        with pytest.raises(RuntimeError, match="of the reader"):
+            for _ in batches:
+                raise RuntimeError("of the reader")
+    del batches
+    gc.collect()
+    assert children() == before
+
+
+def test_nothing_starts_before_the_first_batch_is_asked_for() -> None:
+    before = children()
+    batches = numbers(1000).with_options(engine="local").iter_batches()
+    assert children() == before
+    del batches
+
+
+def test_two_readers_at_once() -> None:
+    left = numbers(500).with_options(engine="local").iter_batches(batch_size=50)
+    right = (
+        numbers(500)
+        .map(lambda row: {"id": -row["id"]})
+        .with_options(engine="local")
+        .iter_batches(batch_size=50)
+    )
+    for mine, theirs in zip(left, right, strict=True):
+        assert (mine["id"] == -theirs["id"]).all()
+
+
+def test_an_error_comes_after_the_batches_before_it() -> None:
+    def fails(batch: dict[str, Any]) -> dict[str, Any]:
+        if batch["id"][0] >= 500:
+            raise ValueError("late")
+        return batch
+
+    got = []
+    with pytest.raises(mr.errors.StepError, match=r"late.*rows 500 to 599"):
+        for batch in numbers(1000).map_batches(fails).iter_batches(batch_size=100):
+            got.append(int(batch["id"][0]))
+    assert got == [0, 100, 200, 300, 400]
+
+
+def test_a_worker_that_dies_in_the_middle_doubles_nothing(tmp_path: Path) -> None:
+    def dies_once(batch: dict[str, Any]) -> dict[str, Any]:
+        if batch["id"][0] == 350:
+            try:
+                os.close(os.open(tmp_path / "died", os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                return batch
+            os._exit(9)
+        return batch
+
+    data = numbers(1000).map_batches(dies_once, batch_size=50).with_options(engine="local")
+    assert [int(i) for batch in data.iter_batches() for i in batch["id"]] == list(range(1000))
+    assert (tmp_path / "died").exists()

@@ -1,0 +1,151 @@
+"""Verbs that look at a dataset: they run in this process or bring everything here."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import millrace as mr
+from millrace.errors import ArgumentError
+
+from .data import numbers
+
+
+@pytest.fixture
+def counted(tmp_path: Path) -> mr.Dataset:
+    """A dataset of ten shards that notes which rows were touched, and by whom."""
+
+    def note(batch: dict[str, Any]) -> dict[str, Any]:
+        with open(tmp_path / "touched", "a") as file:
+            file.write(f"{batch['id'][0]} {os.getpid()}\n")
+        return {"id": batch["id"], "half": batch["id"] / 2}
+
+    return numbers(1000).map_batches(note).with_options(engine="local")
+
+
+def touched(folder: Path) -> list[str]:
+    return (folder / "touched").read_text().splitlines()
+
+
+def test_take_runs_here_and_stops_early(counted: mr.Dataset, tmp_path: Path) -> None:
+    assert counted.take(3) == [{"id": i, "half": i / 2} for i in range(3)]
+    assert touched(tmp_path) == [f"0 {os.getpid()}"]
+    assert len(counted.take(150)) == 150
+    assert touched(tmp_path)[1:] == [f"0 {os.getpid()}", f"100 {os.getpid()}"]
+    assert len(counted.take()) == 20
+
+
+def test_take_reads_on_past_what_is_filtered() -> None:
+    assert numbers(1000).filter(lambda row: row["id"] >= 730).take(2) == [{"id": 730}, {"id": 731}]
+
+
+def test_take_zero_and_take_too_many() -> None:
+    assert mr.range(3).take(0) == []
+    assert len(mr.range(3).take(100)) == 3
+
+
+def test_show_prints_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    mr.range(30).show(2)
+    assert capsys.readouterr().out == "{'id': 0}\n{'id': 1}\n"
+
+
+@pytest.mark.parametrize(
+    ("batch_format", "kind"), [("numpy", dict), ("pandas", pd.DataFrame), ("pyarrow", pa.Table)]
+)
+def test_take_batch(batch_format: Any, kind: type) -> None:
+    batch = numbers(1000).take_batch(130, batch_format=batch_format)
+    assert type(batch) is kind
+    values = batch["id"].to_numpy() if kind is not dict else batch["id"]
+    assert values.tolist() == list(range(130))
+
+
+def test_take_batch_without_rows_has_columns() -> None:
+    (name, values), *others = mr.range(3).limit(0).take_batch().items()
+    assert (name, values.dtype, len(values), others) == ("id", np.int64, 0, [])
+
+
+def test_collecting_everything_in_order(counted: mr.Dataset) -> None:
+    wanted = {"id": list(range(1000)), "half": [i / 2 for i in range(1000)]}
+    assert counted.to_arrow().to_pydict() == wanted
+    frame = counted.with_options(engine="inline").to_pandas()
+    assert frame.to_dict("list") == wanted and isinstance(frame, pd.DataFrame)
+    rows = counted.with_options(engine="inline").take_all()
+    assert rows == [{"id": i, "half": i / 2} for i in range(1000)]
+    assert list(numbers(1000).iter_rows()) == [{"id": i} for i in range(1000)]
+
+
+@pytest.mark.parametrize("verb", ["take_all", "to_pandas"])
+def test_a_limit_refuses_more_rows_without_reading_them_all(tmp_path: Path, verb: str) -> None:
+    def note(batch: dict[str, Any]) -> dict[str, Any]:
+        with open(tmp_path / "touched", "a") as file:
+            file.write("x\n")
+        return batch
+
+    data = numbers(1000).map_batches(note)
+    with pytest.raises(ArgumentError, match=rf"{verb}\(limit=150\): the dataset has more rows. take\(150\)"):
+        getattr(data, verb)(limit=150)
+    assert len(touched(tmp_path)) <= 3
+    assert len(getattr(data, verb)(limit=1000)) == 1000
+
+
+# ---------------------------------------------------------------- count, schema, explain
+
+
+def test_count_reads_only_what_it_must(counted: mr.Dataset, tmp_path: Path) -> None:
+    assert numbers(1000).map(lambda row: 1 / 0).count() == 1000
+    assert numbers(1000).limit(7).rename_columns({"id": "x"}).count() == 7
+    assert not (tmp_path / "touched").exists()
+    assert counted.filter(lambda row: row["id"] < 555).count() == 555
+    assert len(touched(tmp_path)) == 10
+
+
+def test_schema(counted: mr.Dataset, tmp_path: Path) -> None:
+    assert numbers(5).rename_columns({"id": "x"}).filter(lambda row: 1 / 0).schema() == pa.schema(
+        {"x": pa.int64()}
+    )
+    assert counted.schema() == pa.schema({"id": pa.int64(), "half": pa.float64()})
+    assert counted.columns() == ["id", "half"]
+    assert {line.split()[0] for line in touched(tmp_path)} == {"0"}
+
+
+def test_schema_of_no_rows() -> None:
+    def double(batch: dict[str, Any]) -> dict[str, Any]:
+        return {"x": batch["id"] * 2.0}
+
+    wanted = pa.schema({"x": pa.float64()})
+    for empty in (mr.range(0).map_batches(double), mr.range(9).filter(lambda row: False).map_batches(double)):
+        assert empty.schema() == wanted
+        assert empty.to_arrow().schema == wanted and len(empty.to_pandas()) == 0
+        assert empty.take_all() == [] and empty.count() == 0
+
+
+def test_explain_says_what_would_run() -> None:
+    class Model:
+        def __call__(self, batch: Any) -> Any:
+            return batch
+
+    data = mr.from_arrow(pa.table({"a": [1], "b": [2], "c": [3]}))
+    told = (
+        data.drop_columns("c")
+        .map_batches(Model, columns=["a"], batch_size=512, batch_format="pandas", concurrency=2)
+        .filter(lambda row: True)
+        .explain()
+    )
+    for words in (
+        "reads 1 of 3: a",
+        "Model",
+        "constructed once per worker",
+        "batches of 512 rows",
+        "as pandas",
+        "filter(",
+    ):
+        assert words in told
+    assert "inline: 1 worker " in told
+    local = data.map_batches(Model, concurrency=2).with_options(engine="local").explain()
+    assert "local: 2 workers" in local and "reads 3 of 3" in local

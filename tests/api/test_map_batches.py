@@ -1,0 +1,219 @@
+"""map_batches: what the function gets, and what it may give back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import torch
+
+import millrace as mr
+
+from .data import numbers
+
+ROWS = [{"id": i, "word": f"w{i}", "half": i / 2} for i in range(10)]
+
+
+@pytest.fixture
+def words() -> mr.Dataset:
+    return mr.from_items(ROWS)
+
+
+# ---------------------------------------------------------------- what it gets
+
+
+def test_a_batch_is_a_dict_of_arrays(words: mr.Dataset) -> None:
+    def look(batch: dict[str, np.ndarray[Any, Any]]) -> dict[str, Any]:
+        return {"seen": [f"{name} {values.dtype} {len(values)}" for name, values in batch.items()]}
+
+    assert [row["seen"] for row in words.map_batches(look).take_all()] == [
+        "id int64 10",
+        "word object 10",
+        "half float64 10",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("batch_format", "kind"),
+    [("numpy", dict), ("default", dict), ("pandas", pd.DataFrame), ("pyarrow", pa.Table)],
+)
+def test_formats(words: mr.Dataset, batch_format: Any, kind: type) -> None:
+    def same(batch: Any) -> Any:
+        assert type(batch) is kind
+        return batch
+
+    assert words.map_batches(same, batch_format=batch_format).take_all() == ROWS
+
+
+def test_columns_are_all_it_gets(words: mr.Dataset) -> None:
+    out = words.map_batches(lambda batch: {"names": ["+".join(batch)]}, columns=["half", "id"])
+    assert out.take_all() == [{"names": "half+id"}]
+
+
+@pytest.mark.parametrize("size", [1, 3, 64, 100, 1000, np.int64(7)])
+def test_batch_size_is_exact_within_a_shard(size: int) -> None:
+    out = numbers(250).map_batches(
+        lambda batch: {"first": batch["id"][:1], "rows": [len(batch["id"])]}, batch_size=size
+    )
+    wanted = []
+    for start in (0, 100, 200):
+        stop = min(start + 100, 250)
+        wanted += [{"first": at, "rows": min(at + size, stop) - at} for at in range(start, stop, int(size))]
+    assert out.take_all() == wanted
+
+
+def test_auto_size_goes_by_bytes() -> None:
+    wide = mr.from_numpy(np.zeros((150, 1 << 15))).with_options(shard_rows=150)  # 256 KiB a row
+    assert [row["rows"] for row in wide.map_batches(lambda b: {"rows": [len(b["data"])]}).take_all()] == [
+        64,
+        64,
+        22,
+    ]
+    long = numbers(200_000, 200_000)
+    sizes = [row["rows"] for row in long.map_batches(lambda b: {"rows": [len(b["id"])]}).take_all()]
+    assert sizes == [65_536] * 3 + [200_000 - 3 * 65_536]
+
+
+def test_arguments_of_function_and_class() -> None:
+    def function(batch: dict[str, Any], add: int, *, times: int) -> dict[str, Any]:
+        return {"x": (batch["id"] + add) * times}
+
+    class Model:
+        def __init__(self, base: int, *, step: int) -> None:
+            self.base = base + step
+
+        def __call__(self, batch: dict[str, Any], add: int = 0) -> dict[str, Any]:
+            return {"x": batch["id"] + self.base + add}
+
+    data = mr.range(2)
+    assert data.map_batches(function, fn_args=[1], fn_kwargs={"times": 10}).take_all() == [
+        {"x": 10},
+        {"x": 20},
+    ]
+    made = {"fn_constructor_args": [100], "fn_constructor_kwargs": {"step": 20}}
+    assert data.map_batches(Model, **made).take_all() == [{"x": 120}, {"x": 121}]  # type: ignore[arg-type]
+    assert data.map_batches(Model, fn_args=(3,), **made).take_all()[0] == {"x": 123}  # type: ignore[arg-type]
+    assert data.map_batches(Model(1, step=1)).take_all() == [{"x": 2}, {"x": 3}]
+    assert data.map_batches(Model(1, step=1).__call__).take_all() == [{"x": 2}, {"x": 3}]
+
+
+def test_a_class_is_constructed_once_per_worker(tmp_path: Path, engine: str) -> None:
+    class Model:
+        def __init__(self) -> None:
+            with open(tmp_path / "made", "a") as file:
+                file.write(f"{os.getpid()}\n")
+
+        def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+            return {"pid": [os.getpid()] * len(batch["id"])}
+
+    pids = {row["pid"] for row in numbers(2_000).map_batches(Model).with_options(engine=engine).take_all()}
+    made = (tmp_path / "made").read_text().split()
+    assert len(made) == len(set(made)) <= 2
+    assert {int(pid) for pid in made} >= pids
+    assert (os.getpid() in pids) == (engine == "inline")
+
+
+# ---------------------------------------------------------------- what it may give back
+
+
+def test_many_kinds_of_columns() -> None:
+    def make(batch: dict[str, Any]) -> dict[str, Any]:
+        n = len(batch["id"])
+        return {
+            "vector": np.arange(n * 3, dtype=np.float32).reshape(n, 3),
+            "image": np.zeros((n, 2, 2), np.uint8),
+            "text": ["ä"] * n,
+            "texts": [["a"] * i for i in range(n)],
+            "struct": [{"x": i, "y": None} for i in range(n)],
+            "tensor": torch.ones(n, 2),
+            "series": pd.Series(["p"] * n),
+            "polars": pl.Series([1.5] * n),
+            "arrow": pa.array([b"x"] * n),
+            "maybe": [None] + [1] * (n - 1),
+        }
+
+    data = mr.range(3).map_batches(make)
+    schema = data.schema()
+    assert schema.field("vector").type == pa.list_(pa.float32(), 3)
+    assert schema.field("image").type == pa.fixed_shape_tensor(pa.uint8(), (2, 2))
+    assert schema.field("tensor").type == pa.list_(pa.float32(), 2)
+    assert schema.field("texts").type == pa.list_(pa.string())
+    row = data.take_all()[2]
+    assert row["vector"].tolist() == [6, 7, 8] and row["image"].shape == (2, 2)
+    assert (row["text"], row["texts"], row["struct"]) == ("ä", ["a", "a"], {"x": 2, "y": None})
+    assert (row["series"], row["polars"], row["arrow"], row["maybe"]) == ("p", 1.5, b"x", 1)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [pd.DataFrame, pl.DataFrame, pa.table, pa.RecordBatch.from_pydict, dict],
+    ids=["pandas", "polars", "table", "batch", "dict"],
+)
+def test_kinds_of_batches(wrap: Any) -> None:
+    out = mr.range(4).map_batches(lambda batch: wrap({"x": batch["id"] * 2}))
+    assert out.take_all() == [{"x": 0}, {"x": 2}, {"x": 4}, {"x": 6}]
+
+
+def test_the_number_of_rows_may_change() -> None:
+    def odd(batch: dict[str, Any]) -> dict[str, Any]:
+        return {"id": np.repeat(batch["id"][batch["id"] % 2 == 1], 3)}
+
+    assert [row["id"] for row in mr.range(6).map_batches(odd).take_all()] == [1, 1, 1, 3, 3, 3, 5, 5, 5]
+    assert mr.range(6).map_batches(lambda batch: {"id": batch["id"][:0]}).take_all() == []
+
+
+def test_a_generator_yields_several_batches() -> None:
+    def pieces(batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        for number in batch["id"]:
+            yield {"id": np.full(int(number), number)}
+
+    class Pieces:
+        def __call__(self, batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
+            yield from pieces(batch)
+
+    wanted = [1, 2, 2, 3, 3, 3]
+    for code in (pieces, Pieces):
+        assert [row["id"] for row in mr.range(4).map_batches(code, batch_size=2).take_all()] == wanted
+
+
+def test_what_a_generator_yields_before_it_raises_is_dropped(tmp_path: Path) -> None:
+    def half(batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        yield batch
+        raise ValueError("half way")
+
+    with pytest.raises(mr.errors.StepError, match="half way"):
+        mr.range(4).map_batches(half).write_parquet(tmp_path / "out")
+    assert not list((tmp_path / "out").glob("*.parquet"))
+
+
+def test_an_array_may_be_used_again_for_the_next_batch() -> None:
+    class Reuses:
+        def __init__(self) -> None:
+            self.space = np.zeros(10, np.int64)
+
+        def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+            self.space[:] = batch["id"]
+            return {"id": self.space}
+
+    assert [row["id"] for row in mr.range(50).map_batches(Reuses, batch_size=10).take_all()] == list(
+        range(50)
+    )
+
+
+def test_steps_follow_one_another(engine: str) -> None:
+    data = (
+        numbers(1000)
+        .map_batches(lambda batch: {"id": batch["id"], "double": batch["id"] * 2}, batch_size=64)
+        .filter(lambda row: row["id"] % 10 == 0)
+        .map_batches(lambda table: table.drop_columns("id"), batch_format="pyarrow", batch_size=7)
+        .rename_columns({"double": "x"})
+        .with_options(engine=engine)
+    )
+    assert [row["x"] for row in data.take_all()] == list(range(0, 2000, 20))

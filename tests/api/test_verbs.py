@@ -1,0 +1,209 @@
+"""The verbs on rows and on columns, and limit."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import millrace as mr
+from millrace.errors import UnknownColumn
+
+from .data import numbers
+
+DATA = {"a": [1, 2, 3], "b": ["x", "y", None], "c": [1.5, 2.5, 3.5]}
+
+
+@pytest.fixture
+def data() -> mr.Dataset:
+    return mr.from_arrow(pa.table(DATA))
+
+
+def ids(data: mr.Dataset) -> list[int]:
+    return [row["id"] for row in data.take_all()]
+
+
+# ---------------------------------------------------------------- rows
+
+
+def test_map_sees_python_values() -> None:
+    table = pa.table(
+        {
+            "int": [1],
+            "text": ["x"],
+            "none": pa.array([None], pa.string()),
+            "when": pa.array([1_000_000], pa.timestamp("ns")),
+            "list": [[1, 2]],
+            "tensor": pa.array([[1.0, 2.0]], pa.list_(pa.float64(), 2)),
+        }
+    )
+    seen: list[dict[str, Any]] = []
+    assert mr.from_arrow(table).map(lambda row: seen.append(row) or {"ok": 1}).take_all() == [{"ok": 1}]
+    (row,) = seen
+    assert isinstance(row["tensor"], np.ndarray) and row.pop("tensor").tolist() == [1.0, 2.0]
+    when = dt.datetime(1970, 1, 1, 0, 0, 0, 1_000)
+    assert row == {"int": 1, "text": "x", "none": None, "when": when, "list": [1, 2]}
+    assert type(row["when"]) is dt.datetime
+
+
+def test_map_takes_classes_and_arguments(data: mr.Dataset) -> None:
+    class Add:
+        def __init__(self, n: int) -> None:
+            self.n = n
+
+        def __call__(self, row: dict[str, Any], more: int = 0) -> dict[str, Any]:
+            return {"a": row["a"] + self.n + more}
+
+    out = data.map(Add, fn_constructor_args=[10], fn_kwargs={"more": 100})
+    assert out.take_all() == [{"a": 111}, {"a": 112}, {"a": 113}]
+
+
+def test_rows_may_lack_keys_and_become_wider() -> None:
+    out = mr.range(4).map(lambda row: {"id": row["id"]} if row["id"] < 2 else {"id": row["id"], "big": True})
+    assert out.take_all()[1:3] == [{"id": 1, "big": None}, {"id": 2, "big": True}]
+
+
+def test_flat_map(engine: str) -> None:
+    data = (
+        numbers(300).flat_map(lambda row: [{"id": row["id"]}] * (row["id"] % 3)).with_options(engine=engine)
+    )
+    assert ids(data) == [i for i in range(300) for _ in range(i % 3)]
+
+
+@pytest.mark.parametrize("wrap", [list, tuple, iter])
+def test_flat_map_takes_any_iterable(wrap: Callable[[Any], Any]) -> None:
+    assert ids(mr.range(3).flat_map(lambda row: wrap([row] * row["id"]))) == [1, 2, 2]
+
+
+def test_filter_by_function_and_by_expression(engine: str) -> None:
+    data = numbers(1000).with_options(engine=engine)
+    assert ids(data.filter(lambda row: row["id"] % 100 == 7)) == list(range(7, 1000, 100))
+    assert ids(data.filter(expr=(pc.field("id") >= 150) & (pc.field("id") < 250))) == list(range(150, 250))
+
+
+def test_a_null_is_not_true(data: mr.Dataset) -> None:
+    assert [row["b"] for row in data.filter(expr=pc.field("b") != "x").take_all()] == ["y"]
+    assert data.filter(lambda row: None).count() == 0
+
+
+@pytest.mark.parametrize(
+    ("expression", "error", "words"),
+    [
+        (
+            pc.field("aa") > 1,
+            UnknownColumn,
+            "asks for column 'aa', but the columns here are a, b, c. Did you mean 'a'",
+        ),
+        (pc.field("a") + 1, mr.errors.StepError, "gives int64; the expression of a filter is true or false"),
+        (pc.field("b") > 1, mr.errors.StepError, "cannot be evaluated on these columns"),
+    ],
+    ids=["unknown", "number", "types"],
+)
+def test_expressions_that_do_not_fit(
+    data: mr.Dataset, expression: pc.Expression, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        data.filter(expr=expression).take_all()
+
+
+# ---------------------------------------------------------------- columns
+
+
+@pytest.mark.parametrize(
+    ("verb", "names"),
+    [
+        (lambda d: d.select_columns(["c", "a"]), ["c", "a"]),
+        (lambda d: d.select_columns("b"), ["b"]),
+        (lambda d: d.drop_columns("b"), ["a", "c"]),
+        (lambda d: d.drop_columns(["a", "c"]), ["b"]),
+        (lambda d: d.rename_columns({"a": "z"}), ["z", "b", "c"]),
+        (lambda d: d.rename_columns({"a": "b", "b": "a"}), ["b", "a", "c"]),
+        (lambda d: d.rename_columns(["x", "y", "z"]), ["x", "y", "z"]),
+        (lambda d: d.drop_columns("a").select_columns("b"), ["b"]),
+        (lambda d: d.select_columns(["a", "b"]).drop_columns("a").rename_columns({"b": "a"}), ["a"]),
+        (lambda d: d.rename_columns({"a": "z"}).drop_columns("z").select_columns(["c"]), ["c"]),
+        (lambda d: d.drop_columns("a").map_batches(lambda b: b).drop_columns("c"), ["b"]),
+        (lambda d: d.drop_columns("a").filter(lambda r: True).drop_columns("b"), ["c"]),
+        (lambda d: d.rename_columns({"a": "z"}).map_batches(lambda b: b, columns=["z"]), ["z"]),
+        (lambda d: d.drop_columns("b").map_batches(lambda b: b, columns=["c"]), ["c"]),
+    ],
+)
+def test_columns(data: mr.Dataset, verb: Callable[[mr.Dataset], mr.Dataset], names: list[str]) -> None:
+    out = verb(data)
+    assert out.columns() == names
+    assert all(list(row) == names for row in out.take_all())
+    assert out.count() == 3
+
+
+def test_values_follow_their_names(data: mr.Dataset) -> None:
+    swapped = data.rename_columns({"a": "c", "c": "a"}).select_columns(["a", "c"])
+    assert swapped.to_arrow().to_pydict() == {"a": DATA["c"], "c": DATA["a"]}
+
+
+def test_no_columns_at_all(data: mr.Dataset) -> None:
+    assert data.drop_columns(["a", "b", "c"]).take_all() == [{}, {}, {}]
+
+
+# ---------------------------------------------------------------- limit
+
+
+@pytest.mark.parametrize("rows", [0, 1, 99, 100, 101, 550, 1000, 5000])
+def test_limit_lets_the_first_rows_pass(rows: int) -> None:
+    assert ids(numbers(1000).limit(rows)) == list(range(min(rows, 1000)))
+
+
+def test_limit_counts_what_reaches_it(engine: str) -> None:
+    odd = numbers(1000).filter(lambda row: row["id"] % 2 == 1).with_options(engine=engine)
+    assert ids(odd.limit(130)) == list(range(1, 261, 2))
+    assert ids(odd.limit(130).filter(lambda row: row["id"] > 255).limit(2)) == [257, 259]
+    assert odd.limit(130).count() == 130
+
+
+# ---------------------------------------------------------------- Datasets do not change
+
+
+def test_a_verb_changes_nothing() -> None:
+    data = mr.range(10)
+    before = repr(data)
+    for other in (
+        data.map_batches(lambda batch: {"x": batch["id"]}),
+        data.filter(lambda row: False),
+        data.limit(1),
+        data.rename_columns({"id": "x"}),
+        data.with_options(workers=1),
+    ):
+        assert other is not data
+    assert repr(data) == before == "Dataset(Range)"
+    assert data.take_all() == [{"id": i} for i in range(10)]
+    with pytest.raises(AttributeError):
+        data.something = 1  # type: ignore[attr-defined]
+
+
+def test_a_dataset_can_be_run_more_than_once() -> None:
+    data = numbers(300).map_batches(lambda batch: {"id": batch["id"] + 1})
+    assert data.take_all() == data.take_all()
+    assert data.limit(1).take_all() == [{"id": 1}]
+    assert data.count() == 300
+
+
+def test_lists_given_to_a_verb_may_change_later() -> None:
+    columns, arguments = ["id"], [5]
+    data = mr.range(1).select_columns(columns).map(lambda row, add: {"x": row["id"] + add}, fn_args=arguments)
+    columns.append("nonsense")
+    arguments[0] = 7
+    assert data.take_all() == [{"x": 5}]
+
+
+def test_the_repr_shows_the_steps() -> None:
+    def clean(batch: Any) -> Any:
+        return batch
+
+    shown = repr(mr.range(1).map_batches(clean).filter(expr=pc.field("id") > 1).limit(3))
+    assert (
+        shown.startswith("Dataset(Range) → map_batches(") and "clean) → filter((id > 1)) → limit(3)" in shown
+    )
