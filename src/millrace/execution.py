@@ -103,8 +103,8 @@ def _not_picklable(program: Program, error: Exception) -> Exception:
     import cloudpickle
 
     from millrace.errors import NotPicklable
-    from millrace.plan.identity import why_not_picklable
     from millrace.plan.logical import function_of, step_label
+    from millrace.plan.pickling import why_not_picklable
 
     for step in program.steps:
         function = function_of(step)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 SHARD_BYTES = 64 << 20
 LEAST_BYTES = 1 << 20
-SHARDS_PER_WORKER = 16
+SHARES_PER_WORKER = 3
 
 
 # ---------------------------------------------------------------- columns
@@ -162,21 +162,21 @@ def _gib(size: int) -> str:
 def make_shards(splits: Sequence[Split], workers: int, shard_rows: int | None = None) -> list[Shard]:
     """Group neighbouring splits so that workers stay busy to the end and files stay decent.
 
-    The aim is 16 shards per worker, of 1 MiB at least and 64 MiB of decoded data at most; a split is never
-    cut. With ``shard_rows``, shards are filled up to about that many rows instead.
+    Each shard takes a share of what is still left (a third of a worker's part), 64 MiB of decoded data at
+    most and 1 MiB at least: big shards first, small ones last, so that all workers end together. This is
+    guided self-scheduling (Polychronopoulos and Kuck, 1987). A split is never cut. With ``shard_rows``,
+    shards are filled up to about that many rows instead.
     """
-    if shard_rows is not None:
-        sizes = [max(split.rows, 0) for split in splits]
-        target = float(shard_rows)
-    else:
-        sizes = [split.bytes for split in splits]
-        target = min(max(sum(sizes) / (workers * SHARDS_PER_WORKER), LEAST_BYTES), SHARD_BYTES)
+    sizes = [max(split.rows, 0) if shard_rows is not None else split.bytes for split in splits]
+    left = sum(sizes)
     shards: list[Shard] = []
     group: list[Split] = []
     held = 0
     for split, size in zip(splits, sizes, strict=True):
-        if group and held + size / 2 >= target:
+        share = min(max(left / (workers * SHARES_PER_WORKER), LEAST_BYTES), SHARD_BYTES)
+        if group and held + size / 2 >= (share if shard_rows is None else shard_rows):
             shards.append(Shard(len(shards), tuple(group)))
+            left -= held
             group, held = [], 0
         group.append(split)
         held += size

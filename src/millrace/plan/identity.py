@@ -13,7 +13,6 @@ import ast
 import dis
 import functools
 import hashlib
-import inspect
 import os
 import pickle
 import sys
@@ -355,37 +354,3 @@ def _tree(module: types.ModuleType) -> str | None:
         elif isinstance(node, ast.Set):
             node.elts.sort(key=ast.dump)
     return ast.dump(tree)
-
-
-def why_not_picklable(function: Function, dumps: Any) -> str:
-    """Name the part of a function that cannot travel: an argument, a global or closure variable, an attribute."""
-    for name, value in _parts(function):
-        try:
-            dumps(value)
-        except Exception as error:
-            return f"{name}, {_a(type(value).__name__)}, cannot be pickled ({error})"
-    return "it cannot be pickled"
-
-
-def _a(noun: str) -> str:
-    return ("an " if noun[:1].lower() in "aeiou" else "a ") + noun
-
-
-def _parts(function: Function) -> Iterable[tuple[str, Any]]:
-    for i, value in enumerate((*function.args, *function.init_args)):
-        yield f"its argument {i + 1}", value
-    for name, value in (*function.kwargs.items(), *function.init_kwargs.items()):
-        yield f"its argument {name!r}", value
-    call = inspect.unwrap(function.call) if callable(function.call) else function.call
-    code = getattr(call, "__code__", None)
-    if code is not None:
-        variables = inspect.getclosurevars(call)
-        for name, value in (*variables.nonlocals.items(), *variables.globals.items()):
-            if not isinstance(value, types.ModuleType):
-                yield f"the variable {name!r} that it uses", value
-    for name, value in getattr(call, "__dict__", {}).items():
-        if not name.startswith("__"):
-            yield f"its attribute {name!r}", value
-    owner = getattr(call, "__self__", None)
-    for name, value in getattr(owner, "__dict__", {}).items():
-        yield f"the attribute {name!r} of its object", value
