@@ -50,10 +50,9 @@ class LocalEngine:
 
     def start(self, spec: PoolSpec, notify: Notify) -> LocalPool:
         """See ``Engine.start``. Warm workers with as many threads are taken first."""
-        warm: list[Worker] = []
-        if spec.threads == self._threads:
-            warm, self._warm = self._warm[: spec.size], self._warm[spec.size :]
-        pool = LocalPool(spec, notify, warm)
+        warm = self._warm[: spec.size] if spec.threads == self._threads else []
+        pool = LocalPool(spec, notify, warm)  # if the factory cannot travel, they stay ours to end
+        del self._warm[: len(warm)]
         self._pools.append(pool)
         return pool
 
@@ -119,15 +118,15 @@ class Worker:
         code = self.process.wait()
         if code < 0:
             try:
-                way = f"killed by {signal.Signals(-code).name}"
+                way = f"was killed by {signal.Signals(-code).name}"
             except ValueError:
-                way = f"killed by signal {-code}"
+                way = f"was killed by signal {-code}"
             if code == -signal.SIGKILL:
                 way += " (by the kernel, if memory ran out)"
         else:
             way = f"exited with status {code}"
         tail = self.relays[1].tail()
-        return f"worker process {self.process.pid} was {way}" + (f"; its last words: {tail}" if tail else "")
+        return f"worker process {self.process.pid} {way}" + (f"; its last words: {tail}" if tail else "")
 
 
 class LocalPool:
