@@ -555,6 +555,10 @@ class Dataset:
         on_change: OnChange | None,
         durability: Durability | None,
     ) -> Result:
+        if schema is not None and not hasattr(schema, "serialize"):
+            raise ArgumentError(
+                f"schema={schema!r} is not a pyarrow.Schema, such as pa.schema({{'x': pa.int64()}})."
+            )
         given = {"mode": mode, "on_change": on_change, "durability": durability}
         options = self._options.updated({name: value for name, value in given.items() if value is not None})
         return execution.write(self._plan, lambda plan: plan.into(sink(), schema), options)

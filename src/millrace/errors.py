@@ -153,6 +153,13 @@ def nearest(name: str, choices: Iterable[str]) -> str:
 
     >>> nearest("fair", ["fare", "hour"])
     " Did you mean 'fare'?"
+    >>> nearest("expression", ["version", "expr"])
+    " Did you mean 'expr'?"
     """
-    found = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.5)
+    known = list(choices)
+    found = (
+        difflib.get_close_matches(name, known, n=1, cutoff=0.75)
+        or [choice for choice in known if len(choice) > 1 and name.startswith(choice)]
+        or difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    )
     return f" Did you mean {found[0]!r}?" if found else ""

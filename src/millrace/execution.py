@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -199,6 +200,7 @@ def known_count(plan: Plan) -> int | None:
     """Return the number of output rows if metadata tells: no step changes it but ``limit``."""
     from millrace.plan.logical import Drop, Limit, MapRows, Rename, Select
 
+    compiler.columns_at(plan.steps, plan.source.schema())
     splits = plan.source.splits()
     if any(split.rows < 0 for split in splits):
         return None
@@ -235,7 +237,9 @@ def write(plan: Plan, complete: Callable[[Plan], Plan], options: RunOptions) -> 
         )
         with open_job(plan, wish) as job:
             if job.complete:
-                return _result(job, _finished(job, 0.0))
+                result = _result(job, _finished(job, 0.0))
+                _say(options, f"finished in an earlier run, nothing to do: {result.summary}")
+                return result
             return _write(job, options, workplace, started)
     finally:
         workplace.close()
@@ -278,7 +282,16 @@ def _write(job: Job, options: RunOptions, workplace: _Workplace, started: float)
         watchers.close()
     event = _finished(job, seconds, retries=scheduler.retries)
     watchers.on_event(event)
-    return _result(job, event, rows_before)
+    result = _result(job, event, rows_before)
+    _say(options, result.summary)
+    return result
+
+
+def _say(options: RunOptions, text: str) -> None:
+    """Leave a last word on the terminal or in the log, where progress was shown."""
+    if options.progress is not False:
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # nobody listens any more
+            print(text, file=sys.stderr)
 
 
 def _asked_schema(plan: Plan, settled: bytes | None) -> bytes | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from millrace.errors import ArgumentError
 
@@ -27,8 +28,8 @@ class ActorPoolStrategy:
             return worker_bounds("size", self.size)
         if self.min_size is None and self.max_size is None:
             return None
-        low = self.min_size or 1
-        return worker_bounds("(min_size, max_size)", (low, self.max_size or max(low, 1)))
+        low = 1 if self.min_size is None else self.min_size
+        return worker_bounds("(min_size, max_size)", (low, low if self.max_size is None else self.max_size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +43,13 @@ class TaskPoolStrategy:
         return worker_bounds("size", self.size) if self.size is not None else None
 
 
-def worker_bounds(name: str, value: int | tuple[int, int] | list[int]) -> tuple[int, int]:
+def worker_bounds(name: str, value: Any) -> tuple[int, int]:
     """Read a number of workers or a pair of bounds.
 
     >>> worker_bounds("concurrency", (1, 8))
     (1, 8)
     """
-    pair = (value, value) if isinstance(value, int) else tuple(value)
+    pair = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
     whole = len(pair) == 2 and all(isinstance(n, int) and not isinstance(n, bool) for n in pair)
     if not whole or not 1 <= pair[0] <= pair[1]:
         raise ArgumentError(

@@ -68,7 +68,7 @@ def _cast(column: pa.Array, field: pa.Field, made_by: str) -> pa.Array:
         if not lossless(column.type, field.type):
             raise pa.ArrowInvalid("values of the one type are not values of the other")
         return column.cast(field.type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    except pa.ArrowException as error:
         raise OutputSchemaChanged(
             f"{made_by} changed the type of column {field.name!r} midway: the output was settled as {field.type}, "
             f"and a later batch has {column.type} that does not fit ({error}). Return one type for every batch, "

@@ -1,0 +1,259 @@
+"""Values and names that a verb cannot use, and resources that a machine does not have."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import millrace as mr
+from millrace.errors import (
+    ArgumentError,
+    MillraceError,
+    NotPicklable,
+    ResourcesUnavailable,
+    UnknownArgument,
+    UnknownColumn,
+)
+
+from .data import numbers
+
+
+def same(batch: Any) -> Any:
+    return batch
+
+
+class NotCallable:
+    pass
+
+
+class Async:
+    async def __call__(self, batch: Any) -> Any:
+        return batch
+
+
+async def async_function(batch: Any) -> Any:
+    return batch
+
+
+Verb = Callable[[mr.Dataset], Any]
+
+VALUES: list[tuple[Verb, str]] = [
+    (lambda d: d.map_batches(3), r"map_batches\(3\): it takes a function"),
+    (lambda d: d.map_batches(NotCallable), r"NotCallable\): the class needs a method __call__"),
+    (lambda d: d.map_batches(NotCallable()), "it takes a function, a callable object or a class"),
+    (lambda d: d.map_batches(Async), r"map_batches\(Async\): async functions are not supported"),
+    (lambda d: d.map(async_function), r"map\(async_function\): async functions"),
+    (lambda d: d.map_batches(same, batch_size=0), "batch_size=0: it takes a number of rows above zero"),
+    (lambda d: d.map_batches(same, batch_size=-5), "batch_size=-5"),
+    (lambda d: d.map_batches(same, batch_size=2.5), "batch_size=2.5"),
+    (lambda d: d.map_batches(same, batch_size=True), "batch_size=True"),
+    (lambda d: d.map_batches(same, batch_size="big"), "'big': .* or 'auto'"),
+    (lambda d: d.map_batches(same, batch_format="panda"), "'panda' is not one of .*Did you mean 'pandas'"),
+    (lambda d: d.map_batches(same, columns=[]), "not a list of column names"),
+    (lambda d: d.map_batches(same, columns=3), "columns: 3 is not a list of column names"),
+    (lambda d: d.map_batches(same, columns=["id", "id"]), "column 'id' is named twice"),
+    (lambda d: d.map_batches(same, fn_args=3), "fn_args=3 is not a list or tuple"),
+    (lambda d: d.map_batches(same, fn_args="ab"), "fn_args='ab' is not a list or tuple"),
+    (lambda d: d.map_batches(same, fn_kwargs=[1]), "is not a dict of arguments by name"),
+    (lambda d: d.map_batches(same, fn_constructor_args=[1]), "are for a class; for a function use fn_args"),
+    (lambda d: d.map_batches(same, version=3), "version=3 is not a string"),
+    (lambda d: d.map_batches(same, concurrency=0), r"concurrency=0: give .* such as \(1, 8\)"),
+    (lambda d: d.map_batches(same, concurrency=(3, 2)), r"concurrency=\(3, 2\)"),
+    (lambda d: d.map_batches(same, concurrency="two"), "concurrency='two'"),
+    (lambda d: d.map_batches(same, concurrency=1.5), "concurrency=1.5"),
+    (lambda d: d.map_batches(same, concurrency=True), "concurrency=True"),
+    (lambda d: d.map_batches(same, compute="actors"), r"compute='actors': it takes ActorPoolStrategy"),
+    (lambda d: d.map_batches(same, compute=mr.TaskPoolStrategy(), concurrency=2), "not both"),
+    (lambda d: d.map_batches(same, compute=mr.ActorPoolStrategy(size=0)), "size=0"),
+    (lambda d: d.map_batches(same, compute=mr.ActorPoolStrategy(size=2, max_size=3)), "not both"),
+    (lambda d: d.map_batches(same, compute=mr.ActorPoolStrategy(min_size=4, max_size=2)), r"\(4, 2\)"),
+    (lambda d: d.map_batches(same, compute=mr.ActorPoolStrategy(min_size=0, max_size=2)), "min_size"),
+    (lambda d: d.map_batches(same, num_cpus=-1), "num_cpus=-1: it takes a number that is not negative"),
+    (lambda d: d.map_batches(same, num_gpus="1"), "num_gpus='1'"),
+    (lambda d: d.map_batches(same, memory=float("nan")), "memory=nan"),
+    (lambda d: d.map_batches(same, memory=float("inf")), "memory=inf"),
+    (lambda d: d.filter(), "takes either a function of a row or expr="),
+    (lambda d: d.filter(expr="id > 3"), "expr is an Arrow expression such as"),
+    (lambda d: d.select_columns([]), "not a list of column names"),
+    (lambda d: d.select_columns([1]), "not a list of column names"),
+    (lambda d: d.drop_columns(None), "not a list of column names"),
+    (lambda d: d.rename_columns({"id": 3}), "column names are non-empty strings"),
+    (lambda d: d.rename_columns(["a", "b"]), r"got 2 names for 1 columns \(id\)"),
+    (lambda d: d.limit(-1), "limit=-1: it takes a number of rows, zero or more"),
+    (lambda d: d.limit(1.5), "limit=1.5"),
+    (lambda d: d.take("3"), "limit='3'"),
+    (lambda d: d.take_batch(-3), "batch_size=-3"),
+    (lambda d: d.iter_batches(batch_size=0), "batch_size=0"),
+    (lambda d: d.with_options(engine="locl"), "engine='locl' is not one of .*Did you mean 'local'"),
+    (lambda d: d.with_options(workers=0), "workers=0: it takes a number above zero"),
+    (lambda d: d.with_options(workers=1.5), "workers=1.5: it takes a whole number"),
+    (lambda d: d.with_options(workers="2"), "workers='2'"),
+    (lambda d: d.with_options(progress="no"), "progress='no' is neither True"),
+    (lambda d: d.with_options(max_attempts=None), "max_attempts=None"),
+    (lambda d: d.with_options(stall_timeout=0), "stall_timeout=0"),
+    (lambda d: d.write_parquet(3), "output path 3 is not a path"),
+    (lambda d: d.write_parquet("x", mode="append"), "mode='append' is not one of 'resume', 'overwrite'"),
+    (lambda d: d.write_parquet("x", on_change="keep"), "on_change='keep' is not one of"),
+    (lambda d: d.write_parquet("x", compression="zip"), "zip"),
+    (lambda d: d.write_csv("x", delimiter=";;"), "delimiter"),
+    (lambda d: d.write_parquet("x", schema={"id": int}), "schema"),
+]
+
+
+@pytest.mark.parametrize(("verb", "words"), VALUES)
+def test_values_that_make_no_sense(
+    verb: Verb, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ArgumentError) as caught:
+        verb(mr.range(3))
+    message = str(caught.value)
+    assert isinstance(caught.value, ValueError)
+    assert re.search(words, message) and "\n" not in message, message
+    assert list(tmp_path.iterdir()) == []
+
+
+NAMES: list[tuple[Verb, str]] = [
+    (
+        lambda d: d.map_batches(same, batchsize=3),
+        r"map_batches\(\) has no argument 'batchsize'. Did you mean 'batch_size'",
+    ),
+    (lambda d: d.map_batches(same, num_gpu=1), "Did you mean 'num_gpus'"),
+    (lambda d: d.map(same, fn_kwarg={}), "Did you mean 'fn_kwargs'"),
+    (lambda d: d.filter(same, expression=1), "Did you mean 'expr'"),
+    (lambda d: d.iter_batches(batch_sizes=3), "Did you mean 'batch_size'"),
+    (lambda d: d.limit(rows=3), r"has no argument 'rows'. It takes: limit\."),
+    (lambda d: d.with_options(worker=3), "There is no option 'worker'; .* Did you mean 'workers'"),
+    (lambda d: d.write_parquet("x", compresion=None), "Did you mean 'compression'"),
+    (lambda d: mr.read_parquet("x", column=["a"]), "Did you mean 'columns'"),
+]
+
+
+@pytest.mark.parametrize(("verb", "words"), NAMES)
+def test_names_that_nobody_knows(verb: Verb, words: str) -> None:
+    with pytest.raises(UnknownArgument, match=words) as caught:
+        verb(mr.range(3))
+    assert isinstance(caught.value, TypeError)
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        lambda d: d.select_columns(["idd"]),
+        lambda d: d.drop_columns("idd"),
+        lambda d: d.rename_columns({"idd": "x"}),
+        lambda d: d.map_batches(same, columns=["idd"]),
+    ],
+)
+@pytest.mark.parametrize("run", ["take", "count", "schema", "explain", "take_all"])
+def test_unknown_columns_are_found_before_any_work(verb: Verb, run: str) -> None:
+    with pytest.raises(
+        UnknownColumn, match=r"column 'idd', but the columns (t?here) are id\. Did you mean 'id'\?"
+    ):
+        getattr(verb(mr.range(3)), run)()
+
+
+def test_renaming_two_columns_to_one() -> None:
+    data = mr.from_items([{"a": 1, "b": 2}]).rename_columns({"a": "b"})
+    with pytest.raises(MillraceError, match="two columns the name 'b'"):
+        data.take_all()
+
+
+# ---------------------------------------------------------------- resources
+
+
+def test_memory_that_no_machine_has(tmp_path: Path) -> None:
+    data = mr.range(10).map_batches(same, memory=2**50)
+    for run in (data.take_all, data.count, data.explain, lambda: data.write_parquet(tmp_path / "out")):
+        with pytest.raises(
+            ResourcesUnavailable, match=r"needs 1048576\.00 GiB of memory, and the limit is \d+\.\d\d GiB"
+        ):
+            run()
+    assert not (tmp_path / "out").exists()
+
+
+def test_memory_bounds_the_number_of_workers() -> None:
+    data = mr.range(10).map_batches(same, memory=3 * 2**30, concurrency=8).with_options(engine="local")
+    assert "local: 2 workers" in data.with_options(memory_limit=8 * 2**30).explain()
+    assert "local: 8 workers" in data.with_options(memory_limit=24 * 2**30).explain()
+    with pytest.raises(ResourcesUnavailable, match=r"needs 3.00 GiB of memory, and the limit is 2.00 GiB"):
+        data.with_options(memory_limit=2 * 2**30).explain()
+
+
+def test_gpus_on_a_machine_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    for asked, said in ((1, "1 GPU,"), (2, "2 GPUs,"), (0.5, "0.5 GPUs,")):
+        with pytest.raises(ResourcesUnavailable, match=f"needs {said} and this machine has 0"):
+            mr.range(10).map_batches(same, num_gpus=asked).take_all()
+
+
+@pytest.mark.parametrize(
+    ("given", "workers"),
+    [
+        ({"concurrency": 3}, 3),
+        ({"concurrency": (1, 4)}, 4),
+        ({"compute": mr.ActorPoolStrategy(size=3)}, 3),
+        ({"compute": mr.ActorPoolStrategy(min_size=1, max_size=5)}, 5),
+        ({"compute": mr.TaskPoolStrategy(size=6)}, 6),
+        ({"compute": mr.TaskPoolStrategy()}, 2),
+        ({}, 2),
+    ],
+)
+def test_how_many_workers(given: dict[str, Any], workers: int) -> None:
+    told = mr.range(10).map_batches(same, **given).with_options(engine="local").explain()
+    assert f"local: {workers} workers" in told
+
+
+def test_cores_are_advice() -> None:
+    """A plan that asks for more cores than there are still runs."""
+    assert mr.range(10).map_batches(same, num_cpus=10_000).with_options(engine="local").count() == 10
+
+
+# ---------------------------------------------------------------- what cannot travel
+
+LOCK = threading.Lock()
+
+
+def closure() -> Callable[[Any], Any]:
+    lock = threading.Lock()
+
+    def guarded(batch: Any) -> Any:
+        with lock:
+            return batch
+
+    return guarded
+
+
+class Holds:
+    def __init__(self, lock: Any) -> None:
+        self.lock = lock
+
+    def __call__(self, batch: Any) -> Any:
+        return batch
+
+
+@pytest.mark.parametrize(
+    ("verb", "words"),
+    [
+        (
+            lambda d: d.map_batches(closure()),
+            r"guarded\) cannot travel .* the variable 'lock' that it uses, a lock",
+        ),
+        (lambda d: d.map_batches(lambda batch, x: batch, fn_args=[LOCK]), "its argument 1, a lock"),
+        (lambda d: d.map_batches(lambda batch, x: batch, fn_kwargs={"x": LOCK}), "its argument 'x', a lock"),
+        (lambda d: d.map_batches(Holds, fn_constructor_args=[LOCK]), "its argument 1, a lock"),
+        (lambda d: d.map_batches(Holds(LOCK)), "its attribute 'lock', a lock"),
+        (lambda d: d.map_batches(Holds([LOCK])), r"its attribute 'lock' → \[0\], a lock"),
+        (lambda d: d.map_batches(Holds(LOCK).__call__), "its attribute 'lock', a lock"),
+        (lambda d: d.map(lambda row, x=LOCK: row), "the default of its parameter 'x', a lock"),
+    ],
+)
+def test_what_cannot_travel_is_named(verb: Verb, words: str) -> None:
+    with pytest.raises(NotPicklable, match=words) as caught:
+        verb(numbers(1000)).with_options(engine="local").take_all()
+    assert "Make such a thing inside the function, or in the constructor of a class" in str(caught.value)

@@ -1,0 +1,228 @@
+"""Functions that misbehave: each is a row of data, each error one paragraph that says what, where, and what to do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import millrace as mr
+from millrace.errors import BadReturn, MillraceError, OutputSchemaChanged, StepError, UnknownColumn
+
+from .data import numbers
+
+
+def raises(batch: Any) -> Any:
+    raise ValueError("no such thing")
+
+
+def raises_nothing_to_say(batch: Any) -> Any:
+    raise NotImplementedError
+
+
+def nothing(batch: Any) -> Any:
+    batch["id"].sum()
+
+
+def writes(batch: Any) -> Any:
+    batch["id"][0] = 7
+    return batch
+
+
+def adds(batch: Any) -> Any:
+    batch["id"] += 1
+    return batch
+
+
+def too_few_parameters() -> Any:
+    return {}
+
+
+def other_columns(batch: Any) -> Any:
+    return {"score": batch["id"]} if batch["id"][0] < 500 else {"scores": batch["id"]}
+
+
+def fewer_columns(batch: Any) -> Any:
+    return {"a": batch["id"], "b": batch["id"]} if batch["id"][0] < 500 else {"a": batch["id"]}
+
+
+def other_type(batch: Any) -> Any:
+    return {"x": batch["id"]} if batch["id"][0] < 500 else {"x": [str(i) for i in batch["id"]]}
+
+
+def fractions_later(batch: Any) -> Any:
+    return {"x": batch["id"]} if batch["id"][0] < 500 else {"x": batch["id"] + 0.5}
+
+
+def wider(batch: Any) -> Any:
+    return {"x": np.zeros((len(batch["id"]), 3 if batch["id"][0] < 500 else 4))}
+
+
+BATCHES: list[tuple[Callable[..., Any], type[MillraceError], str]] = [
+    (
+        raises,
+        StepError,
+        r"map_batches\(raises\) raised ValueError: no such thing\. It was .* rows 0 to 99\.$",
+    ),
+    (raises_nothing_to_say, StepError, r"raised NotImplementedError\. It was working on"),
+    (
+        nothing,
+        BadReturn,
+        r"returned None \(is a `return` missing\?\)\. It was working on range, rows 0 to 99\.$",
+    ),
+    (lambda batch: 3, BadReturn, "returned an int; a batch is a dict of columns"),
+    (lambda batch: "ok", BadReturn, "returned a str; a batch is"),
+    (lambda batch: batch["id"], BadReturn, "an ndarray; .* Name the column"),
+    (lambda batch: pd.Series(batch["id"]), BadReturn, "a Series; .* Name the column"),
+    (lambda batch: [batch], BadReturn, "returned a list; a batch is"),
+    (
+        lambda batch: {"x": 1.5},
+        BadReturn,
+        "column 'x': a column is an array or a list with one value per row, not a float",
+    ),
+    (lambda batch: {"x": batch["id"].mean()}, BadReturn, "column 'x': .* not a float64"),
+    (
+        lambda batch: {"x": batch["id"], "y": batch["id"][:-1]},
+        BadReturn,
+        r"different lengths \(x: 100, y: 99\)",
+    ),
+    (lambda batch: {"x": [np.zeros((1, 2)), np.zeros((3, 2))]}, BadReturn, "different shapes .* pad them"),
+    (lambda batch: {"x": [1, "a"]}, BadReturn, "column 'x': its values do not fit one Arrow type"),
+    (lambda batch: {"x": batch["id"] * 1j}, BadReturn, "complex128 has no Arrow type"),
+    (lambda batch: {1: batch["id"]}, BadReturn, "column names are strings, but one is 1"),
+    (lambda batch: {}, BadReturn, "without columns"),
+    (lambda batch: (_ for _ in [None]), BadReturn, "returned None"),
+    (
+        writes,
+        StepError,
+        r"read-only\. Batches are read-only views of the input: copy an array before writing",
+    ),
+    (adds, StepError, r"copy an array before writing to it \(`x = x.copy\(\)`\)"),
+    (
+        lambda batch: batch["idd"],
+        StepError,
+        r"raised KeyError: 'idd'\. The columns that it gets are id\. Did you mean 'id'\?",
+    ),
+    (lambda batch: {1: 2}[3], StepError, r"raised KeyError: 3\. It was working"),
+    (too_few_parameters, StepError, "takes 0 positional arguments but 1 was given"),
+    (
+        other_columns,
+        OutputSchemaChanged,
+        r"changed its columns midway.*score is missing and scores is new\. Did you mean",
+    ),
+    (fewer_columns, OutputSchemaChanged, "settled with a, b; now b is missing"),
+    (
+        other_type,
+        OutputSchemaChanged,
+        "changed the type of column 'x' midway.* int64, and a later batch has string",
+    ),
+    (fractions_later, OutputSchemaChanged, "int64, and a later batch has double that does not fit"),
+    (wider, OutputSchemaChanged, "changed the type of column 'x' midway"),
+]
+
+
+@pytest.mark.parametrize(("function", "error", "words"), BATCHES)
+def test_a_function_of_batches(function: Any, error: type[MillraceError], words: str) -> None:
+    with pytest.raises(MillraceError) as caught:
+        numbers(1000).map_batches(function).take_all()
+    assert type(caught.value) is error
+    message = str(caught.value)
+    assert re.search(words, message), message
+    assert "\n" not in message and message.startswith("map_batches(") and message.endswith(".")
+    assert "map_batches(" in message and "millrace" not in message.lower()
+
+
+ROWS: list[tuple[str, Callable[..., Any], type[MillraceError], str]] = [
+    (
+        "map",
+        lambda row: {"x": 1 / (row["id"] - 7)},
+        StepError,
+        r"ZeroDivisionError: .*It was working on range, row 7\.$",
+    ),
+    (
+        "map",
+        lambda row: None,
+        BadReturn,
+        r"not a row: a row is a dict, but it returned None .*range, row 0\.$",
+    ),
+    ("map", lambda row: [row], BadReturn, "it returned a list"),
+    ("map", lambda row: row["ID"], StepError, "KeyError: 'ID'"),
+    ("map", lambda row: {"x": 1 if row["id"] < 50 else "a"}, BadReturn, r"column 'x': .* rows 0 to 99\.$"),
+    ("flat_map", lambda row: row, BadReturn, "flat_map takes a list of rows, but it returned a dict"),
+    ("flat_map", lambda row: 3, BadReturn, "it returned an int"),
+    ("flat_map", lambda row: None, BadReturn, "it returned None"),
+    ("flat_map", lambda row: [None], BadReturn, "a row is a dict, but it returned None"),
+    (
+        "flat_map",
+        lambda row: [row, {"id": 1 // (row["id"] - 99)}],
+        StepError,
+        r"It was working on range, row 99\.$",
+    ),
+    ("filter", lambda row: row["id"] < 120 or 1 / 0, StepError, r"range, row 120\.$"),
+    ("filter", lambda row: np.array([True, False]), StepError, "truth value"),
+]
+
+
+@pytest.mark.parametrize(("verb", "function", "error", "words"), ROWS)
+def test_a_function_of_rows(verb: str, function: Any, error: type[MillraceError], words: str) -> None:
+    with pytest.raises(MillraceError) as caught:
+        getattr(numbers(1000), verb)(function).take_all()
+    assert type(caught.value) is error
+    assert re.search(words, str(caught.value)), str(caught.value)
+
+
+def test_columns_that_only_running_can_miss() -> None:
+    made = numbers(10).map_batches(lambda batch: {"fare": batch["id"]})
+    for data in (
+        made.select_columns("fair"),
+        made.drop_columns("fair"),
+        made.rename_columns({"fair": "x"}),
+        made.map_batches(lambda batch: batch, columns=["fair"]),
+    ):
+        with pytest.raises(UnknownColumn, match=r"column 'fair'.* are fare\. Did you mean 'fare'\?"):
+            data.take_all()
+
+
+def test_the_cause_is_the_users_own_traceback(engine: str) -> None:
+    with pytest.raises(StepError) as caught:
+        numbers(1000).map_batches(raises).with_options(engine=engine).take_all()
+    cause = str(caught.value.__cause__)
+    assert "in raises" in cause and 'raise ValueError("no such thing")' in cause
+    assert cause.count("File ") == 1 and cause.endswith("ValueError: no such thing")
+
+
+def test_a_constructor_that_raises(engine: str) -> None:
+    class Model:
+        def __init__(self, path: str) -> None:
+            raise FileNotFoundError(f"no model at {path}")
+
+        def __call__(self, batch: Any) -> Any:
+            return batch
+
+    data = numbers(1000).map_batches(Model, fn_constructor_args=["m.pt"]).with_options(engine=engine)
+    with pytest.raises(
+        StepError, match=r"Model could not be constructed .* FileNotFoundError: no model at m.pt"
+    ):
+        data.count()
+
+
+def test_an_error_leaves_what_was_done_and_a_corrected_run_goes_on(tmp_path: Path) -> None:
+    def divide(batch: Any, by: int) -> Any:
+        return {"id": batch["id"], "x": 1 / by if batch["id"][0] >= 500 else batch["id"] * 1.0}
+
+    data = numbers(1000)
+    with pytest.raises(StepError, match="ZeroDivisionError"):
+        data.map_batches(lambda batch: divide(batch, 0)).write_parquet(tmp_path / "out")
+    assert not (tmp_path / "out" / "_SUCCESS").exists()
+
+    def corrected(batch: Any) -> Any:
+        return {"id": batch["id"], "x": batch["id"] * 1.0}
+
+    result = data.map_batches(corrected).write_parquet(tmp_path / "out", on_change="continue")
+    assert result.rows == 1000 and result.resumed
+    assert mr.read_parquet(tmp_path / "out").to_pandas()["id"].tolist() == list(range(1000))
