@@ -121,7 +121,6 @@ def main() -> None:
         .map_batches(DigitClassifier, fn_constructor_args=[str(model)], concurrency=os.cpu_count() or 1)
         .write_parquet(str(predictions))
     )
-    print(result)
 
     print("4. The predictions, read back")
     mr.read_parquet(str(predictions)).show(3)
