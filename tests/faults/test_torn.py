@@ -1,0 +1,76 @@
+"""The journal of an interrupted run, cut or damaged anywhere: resumed exactly, or refused untouched."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from millrace.errors import JournalDamaged, MillraceError
+
+from .invariants import check, stamps
+from .job import Job, make_input
+
+PIECES = 24
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Job, Path]:
+    """A run with some shards committed and published, and the path of its journal below the output."""
+    folder = tmp_path_factory.mktemp("torn")
+    job = Job(str(make_input(folder / "in", rows=20)), str(folder / "out"), options={"shard_rows": 20})
+    with pytest.raises(MillraceError):
+        job.here({"attempt.started": "EIO@5"})
+    run = (folder / "out" / "_millrace" / "current").read_text().strip()
+    return job, Path("_millrace") / run / "journal"
+
+
+def copy(job: Job, folder: Path) -> Job:
+    shutil.copytree(job.output, folder / "out")
+    return Job(job.source, str(folder / "out"), options=job.options)
+
+
+@pytest.mark.parametrize("piece", range(PIECES + 1))
+def test_torn(interrupted: tuple[Job, Path], tmp_path: Path, piece: int) -> None:
+    job, journal = copy(interrupted[0], tmp_path), interrupted[1]
+    path = Path(job.output) / journal
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size * piece // PIECES)
+    job.here()
+    check(Path(job.output), job.expected(), job.here)
+
+
+@pytest.mark.parametrize("piece", range(1, 8))
+def test_flipped(interrupted: tuple[Job, Path], tmp_path: Path, piece: int) -> None:
+    job, journal = copy(interrupted[0], tmp_path), interrupted[1]
+    path = Path(job.output) / journal
+    data = bytearray(path.read_bytes())
+    data[len(data) * piece // 8] ^= 16
+    path.write_bytes(data)
+    before = {path: path.stat().st_mtime_ns for path in Path(job.output).rglob("*.parquet")}
+    try:
+        job.here()
+    except JournalDamaged:
+        assert {path: path.stat().st_mtime_ns for path in Path(job.output).rglob("*.parquet")} == before
+        assert path.read_bytes() == data
+        assert piece < 7
+    else:
+        assert piece > 4  # only in the last group is it a torn tail
+        check(Path(job.output), job.expected(), job.here)
+
+
+def test_flipped_in_the_last_record_of_a_finished_run(interrupted: tuple[Job, Path], tmp_path: Path) -> None:
+    job, journal = copy(interrupted[0], tmp_path), interrupted[1]
+    job.here()
+    before = stamps(Path(job.output))
+    path = Path(job.output) / journal
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(data)
+    job.here()
+    check(Path(job.output), job.expected(), job.here)
+    after = stamps(Path(job.output))
+    assert {name: after[name] for name in after if name != "_SUCCESS"} == {
+        name: before[name] for name in before if name != "_SUCCESS"
+    }
