@@ -7,17 +7,38 @@ import os
 import selectors
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from millrace.engines.local import LocalPool, Worker
+from millrace.engines.process import Worker
+
+
+class Crowd(Protocol):
+    """Whom a listener listens to, and whom it tells."""
+
+    stall_timeout: float
+
+    def workers(self) -> list[Worker]:
+        """The live workers."""
+        ...
+
+    def hear(self, worker: Worker, message: tuple[Any, ...]) -> None:
+        """Take one message of a worker."""
+        ...
+
+    def bury(self, worker: Worker) -> None:
+        """A worker is gone."""
+        ...
+
+    def give_up(self, reason: str) -> None:
+        """Nothing more will be heard of anybody."""
+        ...
 
 
 class Listener:
     """Reads what workers send and print, until stopped. Also starts replacements: a process asked to die with
     its parent dies with the *thread* that started it, and this thread lives as long as the pool."""
 
-    def __init__(self, pool: LocalPool) -> None:
+    def __init__(self, pool: Crowd) -> None:
         self._pool = pool
         self._wake_out, self._wake_in = os.pipe()
         self._stopped = False

@@ -7,11 +7,6 @@ before the driver imports what it needs for planning, so that both import at the
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -22,22 +17,12 @@ from typing import Any
 from millrace.core.ports import PoolSpec, WorkerContext
 from millrace.engines import wire
 from millrace.engines.listen import Listener
-from millrace.engines.output import Relay
-from millrace.errors import EngineError, WorkerDied
+from millrace.engines.process import Worker
+from millrace.errors import WorkerDied
 
 Notify = Callable[[int, Any], None]
 
-_BOOT = "import sys; sys.path[:] = {path!r}; from millrace.engines.host import main; main({fd}, {pid})"
-_THREADS = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-    "ARROW_IO_THREADS",
-)
 _BROKEN_AFTER = 3
-_END_WITHIN = 10.0
 
 
 class LocalEngine:
@@ -63,70 +48,6 @@ class LocalEngine:
         for worker in self._warm:
             worker.end(kill=True)
         self._warm.clear()
-
-
-class Worker:
-    """One process: its socket, its output, and the calls that it has not answered."""
-
-    _numbers = iter(range(1 << 62))
-
-    def __init__(self, threads: int) -> None:
-        self.number = next(self._numbers)
-        self.calls: dict[int, Future[Any]] = {}
-        self.answered = False
-        self.heard = time.monotonic()
-        self.inbox = wire.Inbox()
-        ours, theirs = socket.socketpair()
-        environment = {name: str(threads) for name in _THREADS} | dict(os.environ)
-        boot = _BOOT.format(path=sys.path, fd=theirs.fileno(), pid=os.getpid())
-        try:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", boot],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=environment,
-            )
-        except OSError as error:
-            ours.close()
-            raise EngineError(f"A worker process could not be started: {error.strerror}.") from error
-        finally:
-            theirs.close()
-        self.sock = ours
-        self.relays = [Relay(self.process.stdout, "stdout"), Relay(self.process.stderr, "stderr")]
-
-    def end(self, *, kill: bool) -> None:
-        """Ask the process to end, or end it; then wait for it."""
-        if not kill:
-            with contextlib.suppress(OSError):
-                wire.send(self.sock, ("end",))
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(_END_WITHIN)
-        self.process.kill()
-        self.process.wait()
-        self.release()
-
-    def release(self) -> None:
-        """Pass on the last output and close all descriptors."""
-        for relay in self.relays:
-            relay.finish()
-        self.sock.close()
-
-    def way_of_death(self) -> str:
-        """Say how the process ended, with the last lines that it wrote to stderr."""
-        code = self.process.wait()
-        if code < 0:
-            try:
-                way = f"was killed by {signal.Signals(-code).name}"
-            except ValueError:
-                way = f"was killed by signal {-code}"
-            if code == -signal.SIGKILL:
-                way += " (by the kernel, if memory ran out)"
-        else:
-            way = f"exited with status {code}"
-        tail = self.relays[1].tail()
-        return f"worker process {self.process.pid} {way}" + (f"; its last words: {tail}" if tail else "")
 
 
 class LocalPool:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from millrace.core.work import Split
 from millrace.errors import ArgumentError
+from millrace.sources.csv_format import CsvFormat
 from millrace.sources.filed import FileSource
 from millrace.sources.files import InputFile, PathArgument
 
@@ -19,25 +19,6 @@ if TYPE_CHECKING:
 _PLAIN = (".csv", ".tsv")
 SUFFIXES = tuple(name + packed for name in _PLAIN for packed in ("", ".gz", ".zst", ".bz2", ".lz4"))
 BLOCK_BYTES = 8 << 20
-
-
-@dataclass(frozen=True)
-class CsvFormat:
-    """How the files are written. Names and meanings follow ``pyarrow.csv``."""
-
-    column_types: Mapping[str, Any]
-    column_names: tuple[str, ...] | None
-    has_header: bool
-    delimiter: str
-    quote_char: str | None
-    escape_char: str | None
-    newlines_in_values: bool
-    encoding: str
-    skip_rows: int
-    null_values: tuple[str, ...] | None
-    strings_can_be_null: bool
-    decimal_point: str
-    timestamp_parsers: tuple[str, ...] | None
 
 
 class CsvSource(FileSource["Layout"]):

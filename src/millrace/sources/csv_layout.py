@@ -13,8 +13,8 @@ import pyarrow.csv as pacsv
 
 from millrace.core.work import Split, tell
 from millrace.errors import ArgumentError, SchemaMismatch, UnknownColumn, UnreadableFile, nearest
-from millrace.sources import csv_reader, text
-from millrace.sources.csv import CsvFormat
+from millrace.sources import csv_options, text
+from millrace.sources.csv_format import CsvFormat
 from millrace.sources.files import InputFile
 from millrace.sources.records import QuoteNeverClosed, RecordScanner, newline_cuts, quoted_cuts
 from millrace.sources.schemas import unify
@@ -212,8 +212,8 @@ def _names(file: InputFile, header: bytes, form: CsvFormat) -> tuple[str, ...] |
     try:
         reader = pacsv.open_csv(
             pa.BufferReader(header + b"\n"),
-            read_options=csv_reader.read_options(form, None, len(header) + 2),
-            parse_options=csv_reader.parse_options(form),
+            read_options=csv_options.read_options(form, None, len(header) + 2),
+            parse_options=csv_options.parse_options(form),
         )
     except pa.ArrowException as error:
         raise text.unreadable(file.path, error) from error
@@ -238,12 +238,12 @@ def _infer(
     try:
         return pacsv.open_csv(
             pa.BufferReader(records),
-            read_options=csv_reader.read_options(form, names, len(records) + 1),
-            parse_options=csv_reader.parse_options(form),
-            convert_options=csv_reader.convert_options(form, types, None),
+            read_options=csv_options.read_options(form, names, len(records) + 1),
+            parse_options=csv_options.parse_options(form),
+            convert_options=csv_options.convert_options(form, types, None),
         ).schema
     except (pa.ArrowException, UnicodeError) as error:
-        raise csv_reader.explained(file.path, error, names, lambda: 0) from error
+        raise csv_options.explained(file.path, error, names, lambda: 0) from error
 
 
 # ---------------------------------------------------------------- cutting and reading

@@ -2,72 +2,21 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from millrace.core.work import Split, tell
-from millrace.errors import UnreadableFile
+from millrace.core.work import Split
 from millrace.sources import text
-from millrace.sources.csv import CsvFormat
+from millrace.sources.csv_format import CsvFormat
+from millrace.sources.csv_options import convert_options, explained, parse_options, read_options
 from millrace.sources.files import InputFile
 from millrace.sources.schemas import conform, read_guarded, select
 
 if TYPE_CHECKING:
     from millrace.sources.csv_layout import Layout
-
-_ADVICE = (
-    "Say what it should be with column_types={{{column!r}: 'string'}} or another type, or repair the file."
-)
-
-
-# ---------------------------------------------------------------- options
-
-
-def read_options(form: CsvFormat, names: Sequence[str] | None, block: int) -> pacsv.ReadOptions:
-    """Return how to read: ``names`` None takes them from a header line, or numbers the columns."""
-    return pacsv.ReadOptions(
-        use_threads=False,
-        block_size=min(block, (1 << 31) - 1),
-        column_names=None if names is None else list(names),
-        autogenerate_column_names=names is None and not form.has_header,
-        encoding=text.plain_encoding(form.encoding) or "utf8",
-    )
-
-
-def parse_options(form: CsvFormat) -> pacsv.ParseOptions:
-    """Return how to tell fields and records apart."""
-    return pacsv.ParseOptions(
-        delimiter=form.delimiter,
-        quote_char=form.quote_char or False,
-        escape_char=form.escape_char or False,
-        newlines_in_values=form.newlines_in_values,
-    )
-
-
-def convert_options(
-    form: CsvFormat, types: dict[str, pa.DataType], include: Sequence[str] | None
-) -> pacsv.ConvertOptions:
-    """Return how to turn text into values; ``include`` None takes all columns."""
-    options = pacsv.ConvertOptions(
-        column_types=types,
-        strings_can_be_null=form.strings_can_be_null,
-        decimal_point=form.decimal_point,
-        include_missing_columns=True,
-    )
-    if include is not None:
-        options.include_columns = list(include)
-    if form.null_values is not None:
-        options.null_values = list(form.null_values)
-    if form.timestamp_parsers is not None:
-        options.timestamp_parsers = list(form.timestamp_parsers)
-    return options
-
-
-# ---------------------------------------------------------------- reading
 
 
 def read(
@@ -132,46 +81,3 @@ def rows_before(path: str, split: Split, layout: Layout, form: CsvFormat) -> int
         return sum(int(batch.num_rows) for batch in batches)
     except (pa.ArrowException, OSError):
         return None
-
-
-def explained(
-    path: str, error: Exception, names: Sequence[str] | None, before: Callable[[], int | None]
-) -> UnreadableFile:
-    """Turn what Arrow says into file, row and column; ``before`` counts the rows before the split."""
-    message = str(error)
-    width = re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)(?:: (.*))?", message, re.DOTALL)
-    if width:
-        where = _where(path, int(width[1]) - 1, before)
-        shown = f" ({tell(width[4])})" if width[4] else ""
-        return UnreadableFile(
-            f"Cannot read {where}: it has {width[3]} fields where {width[2]} are expected{shown}. Repair the "
-            "row, or check delimiter=, quote_char= and has_header=."
-        )
-    value = re.search(
-        r"CSV column #(\d+): Row #(\d+): CSV conversion error to (.+?): (.*)", message, re.DOTALL
-    )
-    if value:
-        where = _where(path, int(value[2]) - 1, before)
-        number = int(value[1])
-        column = names[number] if names is not None and number < len(names) else f"f{number}"
-        held = re.fullmatch(r"invalid value '(.*)'", value[4], re.DOTALL)
-        if held:
-            what = f"column {column!r} holds {tell(held[1])}, which is not {value[3]} as in the rows before"
-            return UnreadableFile(f"Cannot read {where}: {what}. {_ADVICE.format(column=column)}")
-        if "UTF8" in value[4]:
-            return UnreadableFile(
-                f"Cannot read {where}: column {column!r} is not valid UTF-8. Say which encoding the file has, "
-                "for instance encoding='latin1'."
-            )
-        return UnreadableFile(
-            f"Cannot read {where}: column {column!r} cannot become {value[3]}: {value[4].rstrip('.')}. "
-            f"{_ADVICE.format(column=column)}"
-        )
-    return text.unreadable(path, error)
-
-
-def _where(path: str, row: int, before: Callable[[], int | None]) -> str:
-    rows = before()
-    if rows is None:
-        return f"{path!r}, row {row} after an earlier unreadable row"
-    return f"{path!r}, row {rows + row} (counted from 0, without the header)"
