@@ -16,6 +16,9 @@ settings.register_profile("millrace", deadline=None, derandomize=True)  # a shar
 settings.load_profile("millrace")
 
 
+_USUAL = {"MILLRACE_ENGINE": "local", "MILLRACE_WORKERS": "2", "MILLRACE_PROGRESS": "0"}
+
+
 @dataclass(frozen=True)
 class Ended:
     """How a script ended, and what it showed."""
@@ -38,7 +41,7 @@ def script(tmp_path: Path) -> Callable[..., Ended]:
             capture_output=True,
             text=True,
             cwd=where.get("cwd", tmp_path),
-            env={**os.environ, "MILLRACE_PROGRESS": "0", "MILLRACE_WORKERS": "2", **where.get("env", {})},
+            env={**os.environ, **_USUAL, **where.get("env", {})},
             timeout=60,
         )
         return Ended(done.returncode, done.stdout, done.stderr)

@@ -407,7 +407,7 @@ class Dataset:
             for batch in batches:
                 if not (drop_last and size is not None and batch.num_rows < size):
                     yield to_format(batch, batch_format)
-        except MillraceError as error:
+        except (MillraceError, KeyboardInterrupt) as error:
             raise without_our_frames(error)  # noqa: B904 - the cause that it has is the one that counts
 
     def iter_rows(self) -> Iterator[dict[str, Any]]:
@@ -417,7 +417,7 @@ class Dataset:
         try:
             for batch in self._batches():
                 yield from rows_of(batch)
-        except MillraceError as error:
+        except (MillraceError, KeyboardInterrupt) as error:
             raise without_our_frames(error)  # noqa: B904 - the cause that it has is the one that counts
 
     @known_arguments

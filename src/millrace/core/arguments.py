@@ -36,13 +36,13 @@ def known_arguments(function: Callable[P, R]) -> Callable[P, R]:
                 raise UnknownArgument(f"{function.__name__}() has no argument {name!r}.{hint}")
         try:
             return function(*args, **kwargs)
-        except MillraceError as error:
+        except (MillraceError, KeyboardInterrupt) as error:
             raise without_our_frames(error)  # noqa: B904 - the cause that it has is the one that counts
 
     return checked
 
 
-def without_our_frames(error: MillraceError) -> MillraceError:
+def without_our_frames(error: BaseException) -> BaseException:
     """Drop the frames of ours from an error's traceback and its causes': the message says what they would."""
     link: BaseException | None = error
     while link is not None:

@@ -1,0 +1,134 @@
+"""Ctrl-C and a killed driver leave no process and no shared memory behind."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+JOB = """
+    import os, time
+    import millrace as mr
+    import numpy as np
+    import pyarrow as pa
+
+    def slow(batch):
+        with open(f"worker-{os.getpid()}", "w"):
+            pass
+        time.sleep(600)
+        return batch
+
+    table = pa.table({"id": np.arange(1 << 20)})
+    data = mr.from_arrow(table).with_options(engine="local", workers=2, shard_rows=1 << 18)
+    %s
+"""
+VERBS = {
+    "write": 'data.map_batches(slow).write_parquet("out")',
+    "read": "list(data.map_batches(slow).iter_batches())",
+}
+
+
+def start(folder: Path, verb: str) -> tuple[subprocess.Popen[bytes], int]:
+    """Start the job in a terminal of its own; return it with our end of the terminal."""
+    (folder / "job.py").write_text(textwrap.dedent(JOB % VERBS[verb]))
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "job.py"],
+        cwd=folder,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),  # makes it the controlling terminal
+    )
+    os.close(theirs)
+    return process, ours
+
+
+def workers(folder: Path, count: int = 2) -> list[psutil.Process]:
+    """Wait until both workers are in the user's function."""
+    deadline = time.monotonic() + 30
+    while len(files := list(folder.glob("worker-*"))) < count:
+        assert time.monotonic() < deadline, "the workers never began"
+        time.sleep(0.01)
+    return [psutil.Process(int(file.name.partition("-")[2])) for file in files]
+
+
+def shared_memory() -> set[str]:
+    return set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+
+
+def screen(terminal: int) -> str:
+    """Return all that the terminal shows, to its end."""
+    shown = b""
+    while True:
+        try:
+            data = os.read(terminal, 1 << 16)
+        except OSError:
+            data = b""
+        if not data:
+            os.close(terminal)
+            return shown.decode(errors="replace")
+        shown += data
+
+
+def gone(processes: list[psutil.Process]) -> bool:
+    """Wait until all have ended; a zombie has, even if nobody reaps it."""
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        if all(not process.is_running() or process.status() == psutil.STATUS_ZOMBIE for process in processes):
+            return True
+        time.sleep(0.01)
+    return False
+
+
+@pytest.mark.parametrize("verb", list(VERBS))
+def test_ctrl_c(tmp_path: Path, verb: str) -> None:
+    before = shared_memory()
+    process, terminal = start(tmp_path, verb)
+    children = workers(tmp_path)
+    os.write(terminal, b"\x03")
+    shown = screen(terminal)
+    assert process.wait(10) == -signal.SIGINT
+    assert gone(children)
+    assert shared_memory() <= before
+    assert shown.rstrip().endswith("KeyboardInterrupt")
+    assert shown.count("Traceback") == 1 and shown.count("  File ") <= 2, shown
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_driver(tmp_path: Path, how: signal.Signals) -> None:
+    before = shared_memory()
+    process, terminal = start(tmp_path, "write")
+    children = workers(tmp_path)
+    process.send_signal(how)
+    assert process.wait(10) == -how
+    assert gone(children)
+    assert shared_memory() <= before
+    os.close(terminal)
+
+
+def test_a_driver_that_ends_with_a_reader_open(tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(
+        "import millrace as mr\n"
+        "from millrace.sources.range import RangeSource\n"
+        "data = mr.Dataset.from_source(RangeSource(10_000, rows_per_split=100))\n"
+        "batches = data.with_options(engine='local', workers=2, shard_rows=100, progress=False).iter_batches()\n"
+        "print(next(batches)['id'][0])\n"
+        "import psutil\n"
+        "print(*[child.pid for child in psutil.Process().children()])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "job.py"], cwd=tmp_path, capture_output=True, text=True, timeout=30
+    )
+    first, pids = done.stdout.splitlines()
+    assert (done.returncode, first, done.stderr) == (0, "0", "")
+    assert len(pids.split()) == 2 and not any(psutil.pid_exists(int(pid)) for pid in pids.split())

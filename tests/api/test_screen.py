@@ -1,0 +1,144 @@
+"""What a user sees on the screen: their own traceback first, then where; prints and warnings; last words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+RAISES = """
+    import millrace as mr
+    from millrace.sources.range import RangeSource
+
+    def clean(batch):
+        return helper(batch["id"])
+
+    def helper(ids):
+        if ids[0] == 500:
+            raise ValueError("the model is sad")
+        return {"id": ids}
+
+    data = mr.Dataset.from_source(RangeSource(1000, rows_per_split=100)).with_options(shard_rows=100)
+    data = data.map_batches(clean)
+    %s
+"""
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        'data.write_parquet("out")',
+        "list(data.iter_batches())",
+        "data.filter(lambda row: True).count()",
+        "data.take(800)",
+    ],
+)
+def test_an_exception_shows_the_users_code_and_little_else(script: Callable[..., Any], verb: str) -> None:
+    ended = script(RAISES % verb)
+    assert ended.code == 1 and ended.out == ""
+    theirs, _, ours = ended.err.partition("direct cause of the following exception")
+    assert "in clean" in theirs and "in helper" in theirs and "ValueError: the model is sad" in theirs
+    assert "millrace/" not in theirs
+    assert ours.count("  File ") <= 2 and verb in ours
+    (last,) = ended.err.strip().splitlines()[-1:]
+    assert last.startswith(
+        "millrace.errors.StepError: map_batches(clean) raised ValueError: the model is sad. "
+    )
+    assert last.endswith("It was working on range, rows 500 to 599.")
+
+
+def test_a_wrong_argument_shows_the_line_and_one_paragraph(script: Callable[..., Any]) -> None:
+    ended = script("import millrace as mr\nmr.range(3).map_batches(print, batchsize=3)\n")
+    assert ended.code == 1
+    assert "mr.range(3).map_batches(print, batchsize=3)" in ended.err
+    assert ended.err.count("  File ") == 2 and len(ended.err.splitlines()) <= 7
+    assert ended.err.rstrip().endswith("has no argument 'batchsize'. Did you mean 'batch_size'?")
+
+
+def test_prints_and_warnings_reach_their_streams(script: Callable[..., Any]) -> None:
+    ended = script(
+        """
+        import sys, warnings
+        import millrace as mr
+        from millrace.sources.range import RangeSource
+
+        print("the driver speaks")
+
+        def talk(batch):
+            print("to stdout", batch["id"][0])
+            print("to stderr", batch["id"][0], file=sys.stderr)
+            warnings.warn("be careful")
+            print("without an end", end="")
+            return batch
+
+        data = mr.Dataset.from_source(RangeSource(300, rows_per_split=100)).with_options(shard_rows=100)
+        assert data.map_batches(talk).count() == 300
+        """
+    )
+    assert ended.code == 0
+    assert sorted(line for line in ended.out.splitlines() if "to stdout" in line)
+    assert all(
+        f"to stdout {first}" in ended.out and f"to stderr {first}" in ended.err for first in (0, 100, 200)
+    )
+    assert ended.out.count("without an end") == 3 and "the driver speaks" in ended.out
+    assert "UserWarning: be careful" in ended.err and "to stdout" not in ended.err
+
+
+DIES = """
+    import os, sys, ctypes
+    import millrace as mr
+    from millrace.sources.range import RangeSource
+
+    def die(batch):
+        if batch["id"][0] == 300:
+            with open("deaths", "a") as file:
+                file.write("x")
+            print("the last words", file=sys.stderr)
+            %s
+        return batch
+
+    data = mr.Dataset.from_source(RangeSource(1000, rows_per_split=100)).with_options(shard_rows=100)
+    data.map_batches(die).write_parquet("out")
+"""
+
+
+@pytest.mark.parametrize(
+    ("death", "words"),
+    [("os._exit(3)", "exited with status 3"), ("ctypes.string_at(0)", "was killed by SIGSEGV")],
+)
+def test_a_worker_that_dies_is_tried_three_times(
+    script: Callable[..., Any], tmp_path: Any, death: str, words: str
+) -> None:
+    ended = script(DIES % death)
+    assert ended.code == 1
+    assert (tmp_path / "deaths").read_text() == "xxx"
+    last = ended.err.strip().splitlines()[-1]
+    assert last.startswith("millrace.errors.ShardFailed: Shard 3 ended its worker 3 times")
+    assert words in last and "its last words: the last words" in last and "run again" in last
+    assert not (tmp_path / "out" / "_SUCCESS").exists()
+    assert script((DIES % "pass").replace('"out"', '"out", on_change="continue"')).code == 0
+    assert (tmp_path / "out" / "_SUCCESS").exists()
+
+
+def test_a_constructor_that_takes_the_process_down(script: Callable[..., Any]) -> None:
+    ended = script(
+        """
+        import os
+        import millrace as mr
+        from millrace.sources.range import RangeSource
+
+        class Model:
+            def __init__(self):
+                os._exit(7)
+            def __call__(self, batch):
+                return batch
+
+        data = mr.Dataset.from_source(RangeSource(1000, rows_per_split=100)).with_options(shard_rows=100)
+        data.map_batches(Model).count()
+        """
+    )
+    assert ended.code == 1
+    last = ended.err.strip().splitlines()[-1]
+    assert "exited with status 7" in last
+    assert "3 workers in a row" in last or "Shard" in last
