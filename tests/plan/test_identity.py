@@ -1,0 +1,528 @@
+"""What makes a function another one, and what does not."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import importlib
+import os
+import pickle
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from millrace.dataset import Dataset
+from millrace.plan.fingerprint import Hasher
+from millrace.plan.identity import code_of, difference, fingerprint, shape_of
+from millrace.plan.logical import Function, MapBatches
+from millrace.sources.range import RangeSource
+
+
+def digest(value: Any) -> str:
+    hasher = Hasher()
+    hasher.add(value)
+    return hasher.digest()
+
+
+def of_script(text: str, path: str = "/home/me/script.py", name: str = "f") -> str:
+    """The digest of a function of a script."""
+    space: dict[str, Any] = {"__name__": "__main__", "__file__": path}
+    exec(compile(textwrap.dedent(text), path, "exec"), space)
+    return fingerprint(Function(space[name]))
+
+
+BASE = """
+    import math
+    import numpy as np
+
+    SCALE = 2.5
+    LEVELS = {"a": 1, "b": 2}
+
+    def helper(x, power=2):
+        return x ** power
+
+    class Model:
+        threshold = 0.5
+
+        def __init__(self, bias=1):
+            self.bias = bias
+
+        def __call__(self, batch):
+            return {"y": helper(batch["x"]) > self.threshold + self.bias}
+
+    def make(offset):
+        def inner(batch):
+            return {"y": batch["x"] + offset}
+        return inner
+
+    closed = make(3)
+
+    def f(batch, k=1, *, flag=True):
+        kinds = {"red", "green"}
+        more = {"one", "two", "three", "four", "five"}
+        if batch["kind"] in {"x", "y", "z"}:
+            return None
+        total = sum(i for i in range(10) if i % 3)
+        return {"y": helper(batch["x"]) * SCALE + LEVELS["a"] + math.pi + total + k, "k": len(kinds | more)}
+"""
+
+SAME = {
+    "a comment": ("    SCALE = 2.5", "    # a comment\n    SCALE = 2.5  # another"),
+    "lines shifted": ("    import math", "\n\n\n    import math"),
+    "a docstring": ("        kinds =", '        """What it does."""\n        kinds ='),
+    "a helper's docstring": ("        return x ** power", '        """Power."""\n        return x ** power'),
+    "layout": ('batch["x"]) * SCALE', 'batch["x"])   *   SCALE'),
+    "a small set in another order": ('{"red", "green"}', '{"green", "red"}'),
+    "a large set in another order": (
+        '{"one", "two", "three", "four", "five"}',
+        '{"five", "two", "four", "one", "three"}',
+    ),
+    "a set that is searched in another order": ('in {"x", "y", "z"}', 'in {"z", "y", "x"}'),
+    "a dict in another order": ('{"a": 1, "b": 2}', '{"b": 2, "a": 1}'),
+    "a global that is not used": ("    SCALE = 2.5", "    SCALE = 2.5\n    OTHER = 3"),
+    "a function that is not used": ("    def helper", "    def unused():\n        pass\n\n    def helper"),
+}
+
+CHANGED = {
+    "a constant": ("range(10)", "range(11)"),
+    "a constant of another type": ("range(10)", "range(10.0)"),
+    "a default argument": ("k=1", "k=2"),
+    "a keyword default": ("flag=True", "flag=False"),
+    "a global": ("SCALE = 2.5", "SCALE = 2.6"),
+    "a dict's value": ('"a": 1', '"a": 7'),
+    "a helper": ("x ** power", "x * power"),
+    "a helper's default": ("power=2", "power=3"),
+    "an operator": (" * SCALE", " / SCALE"),
+    "a comparison": ("if i % 3", "if i % 3 == 0"),
+    "an attribute's name": ("math.pi", "math.e"),
+    "a small set's member": ('{"red", "green"}', '{"red", "blue"}'),
+    "a large set's member": ('"five"}', '"six"}'),
+    "an import of something else by the same name": ("import math", "import cmath as math"),
+}
+
+
+@pytest.mark.parametrize("edit", SAME)
+def test_unchanged_by(edit: str) -> None:
+    old, new = SAME[edit]
+    assert old in BASE
+    assert of_script(BASE.replace(old, new)) == of_script(BASE)
+
+
+@pytest.mark.parametrize("edit", CHANGED)
+def test_changed_by(edit: str) -> None:
+    old, new = CHANGED[edit]
+    assert old in BASE
+    assert of_script(BASE.replace(old, new)) != of_script(BASE)
+
+
+def test_another_folder_changes_nothing() -> None:
+    assert of_script(BASE, "/elsewhere/main.py") == of_script(BASE)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("threshold = 0.5", "threshold = 0.6"),
+        ("bias=1", "bias=2"),
+        ("self.bias = bias", "self.bias = bias + 1"),
+        ("x ** power", "x * power"),
+        ("> self.threshold", "< self.threshold"),
+    ],
+)
+def test_a_class_is_changed_by(old: str, new: str) -> None:
+    assert old in BASE
+    assert of_script(BASE.replace(old, new), name="Model") != of_script(BASE, name="Model")
+
+
+def test_a_class_is_unchanged_by_docstrings() -> None:
+    edited = BASE.replace("        threshold =", '        """A model."""\n\n        threshold =')
+    assert of_script(edited, name="Model") == of_script(BASE, name="Model")
+
+
+def test_a_closure_value_counts() -> None:
+    assert of_script(BASE.replace("make(3)", "make(4)"), name="closed") != of_script(BASE, name="closed")
+    assert of_script(BASE.replace("make(3)", "make(3)  #"), name="closed") == of_script(BASE, name="closed")
+
+
+# ---------------------------------------------------------------- imported modules
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
+    """Write modules, import the first, and return its ``f``'s digest; each call starts afresh."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    known = set(sys.modules)
+    clock = iter(range(10**9, 2 * 10**9))
+
+    def write(main: str = "prj_main", /, **modules: str) -> str:
+        for name in set(sys.modules) - known:
+            if name.startswith("prj"):
+                del sys.modules[name]
+        for name, text in modules.items():
+            path = tmp_path / (name.replace("__", "/", 1) + ".py")
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(textwrap.dedent(text))
+            os.utime(path, (next(clock),) * 2)
+        importlib.invalidate_caches()
+        if main == "__main__":
+            return of_script("import prj_main\ndef f(b):\n    return prj_main.f(b)")
+        return fingerprint(Function(importlib.import_module(main).f))
+
+    yield write
+    for name in set(sys.modules) - known:
+        if name.startswith("prj"):
+            del sys.modules[name]
+
+
+CHAIN = {
+    "prj_main": "from prj_mid import g\nLIMIT = 4\ndef f(b):\n    return g(b)\n",
+    "prj_mid": "from prj_low import FACTOR\ndef g(b):\n    return b * FACTOR\n",
+    "prj_low": "FACTOR = 3\n",
+}
+
+
+@pytest.mark.parametrize("main", ["prj_main", "__main__"])
+@pytest.mark.parametrize(
+    ("module", "old", "new"),
+    [("prj_main", "g(b)", "g(b) + 1"), ("prj_mid", "b * FACTOR", "b / FACTOR"), ("prj_low", "3", "4")],
+)
+def test_an_edited_module_counts(
+    project: Callable[..., str], main: str, module: str, old: str, new: str
+) -> None:
+    before = project(main, **CHAIN)
+    assert project(main, **CHAIN) == before
+    assert project(main, **{**CHAIN, module: CHAIN[module].replace(old, new)}) != before
+    assert project(main, **{**CHAIN, module: "# a comment\n" + CHAIN[module]}) == before
+    assert project(main, **{**CHAIN, module: '"""A docstring."""\n' + CHAIN[module]}) == before
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import prj_low",
+        "from prj_low import FACTOR",
+        "from prj_low import *",
+        "import prj_low as low",
+        "def later():\n    import prj_low",
+        "try:\n    import prj_low\nexcept ImportError:\n    pass",
+    ],
+)
+def test_however_a_module_is_imported(project: Callable[..., str], line: str) -> None:
+    texts = {"prj_main": f"{line}\ndef f(b):\n    return b\n", "prj_low": "FACTOR = 3\n"}
+    before = project(**texts)
+    assert project(**{**texts, "prj_low": "FACTOR = 4\n"}) != before
+
+
+@pytest.mark.parametrize("line", ["from . import low", "from .low import FACTOR", "import prj.low"])
+def test_modules_of_a_package(project: Callable[..., str], line: str) -> None:
+    texts = {
+        "prj____init__": "",
+        "prj__main": f"{line}\ndef f(b):\n    return b\n",
+        "prj__low": "FACTOR = 3\n",
+    }
+    before = project("prj.main", **texts)
+    assert project("prj.main", **{**texts, "prj__low": "FACTOR = 4\n"}) != before
+
+
+def test_an_import_inside_a_function_of_the_script(project: Callable[..., str]) -> None:
+    script = "def f(b):\n    from prj_low import FACTOR\n    return b * FACTOR"
+    project("prj_low", prj_low="FACTOR = 3\ndef f(b): pass\n")
+    del sys.modules["prj_low"]
+    before = of_script(script)
+    assert "prj_low" not in sys.modules  # looking imports nothing
+    project("prj_low", prj_low="FACTOR = 4\ndef f(b): pass\n")
+    assert of_script(script) != before
+
+
+def test_modules_that_import_each_other(project: Callable[..., str]) -> None:
+    texts = {
+        "prj_main": "import prj_b\ndef f(b):\n    return prj_b.g(b)\n",
+        "prj_b": "import prj_main\ndef g(b): pass\n",
+    }
+    assert project(**texts) == project(**texts)
+
+
+# ---------------------------------------------------------------- other processes
+
+SCRIPT = """
+import sys
+from millrace.plan.identity import fingerprint
+from millrace.plan.logical import Function
+import shared_consts as m
+
+NAMES = {"alpha", "beta", "gamma", "delta"}
+TABLE = {name: len(name) for name in NAMES}
+
+class Kind:
+    names = frozenset(NAMES)
+    def __call__(self, batch):
+        return m.first(batch), m.second(batch), {"x", "y"}, TABLE
+
+print(fingerprint(Function(Kind)), fingerprint(Function(m.first)), fingerprint(Function(lambda b: m.second(b))))
+"""
+SHARED = """
+def first(b):
+    return b in (1, 2, 3), {"p", "q", "r"}, "text that is not a name", (("x", 1), ("y", 2))
+
+def second(b):
+    return b in (1, 2, 3), {"p", "q", "r"}, "text that is not a name", (("x", 1), ("y", 2))
+"""
+
+
+def test_the_same_in_every_process(tmp_path: Path) -> None:
+    """Whatever the hash seed, the folder, and whether modules come from source or from a cache."""
+    seen = set()
+    for number, seed in enumerate(["0", "1", "77"]):
+        folder = tmp_path / str(number % 2)
+        folder.mkdir(exist_ok=True)
+        (folder / "script.py").write_text("\n" * number + SCRIPT)
+        if not (folder / "shared_consts.py").exists():
+            (folder / "shared_consts.py").write_text(SHARED)
+        done = subprocess.run(
+            [sys.executable, str(folder / "script.py")],
+            env={"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        seen.add(done.stdout)
+    assert len(seen) == 1
+
+
+# ---------------------------------------------------------------- values
+
+
+class Callable_:
+    def __init__(self, weights: Any) -> None:
+        self.weights = weights
+
+    def __call__(self, batch: Any) -> Any:
+        return batch
+
+    def method(self, batch: Any) -> Any:
+        return batch
+
+
+def pair() -> tuple[int, ...]:
+    return tuple(range(1, 3))
+
+
+def model(batch: Any, factor: int) -> Any:
+    return batch * factor
+
+
+@pytest.mark.parametrize(
+    ("one", "same", "other"),
+    [
+        (np.arange(5), np.arange(5), np.arange(6)),
+        (np.arange(6).reshape(2, 3), np.arange(6).reshape(2, 3), np.arange(6).reshape(3, 2)),
+        (np.arange(12)[::2], np.arange(12)[::2], np.arange(12)[::3]),
+        (np.asfortranarray(np.eye(3)), np.asfortranarray(np.eye(3)), np.zeros((3, 3), order="F")),
+        (np.array(["a", None], object), np.array(["a", None], object), np.array(["b", None], object)),
+        (pa.table({"a": [1, 2]}), pa.table({"a": [1, 2]}), pa.table({"a": [1, 3]})),
+        (bytearray(b"abc"), bytearray(b"abc"), bytearray(b"abd")),
+        (memoryview(b"abc"), memoryview(b"abc"), memoryview(b"abd")),
+        ({"a", "b", 3}, {3, "b", "a"}, {"a", "b", 4}),
+        ({1: {2: [3]}}, {1: {2: [3]}}, {1: {2: [4]}}),
+        (Callable_([1, 2]), Callable_([1, 2]), Callable_([1, 3])),
+        (Callable_(1).method, Callable_(1).method, Callable_(2).method),
+        (
+            functools.partial(model, factor=2),
+            functools.partial(model, factor=2),
+            functools.partial(model, factor=3),
+        ),
+        ({"a": 1}.get, {"a": 1}.get, {"a": 2}.get),
+        ([10**5000], [10**5000], [10**5000 + 1]),
+        (1, 1, True),
+        (0.0, 0.0, -0.0),
+        (Callable_(threading.Lock()), Callable_(threading.Lock()), Callable_(None)),
+        (((1, 2), (1, 2)), (pair(), pair()), ((1, 2), (1, 3))),
+    ],
+)
+def test_values(one: Any, same: Any, other: Any) -> None:
+    assert digest(one) == digest(same)
+    assert digest(one) != digest(other)
+
+
+def test_values_that_hold_themselves() -> None:
+    def loop(size: int) -> list[Any]:
+        items: list[Any] = [0] * size
+        items.append(items)
+        return items
+
+    assert digest(loop(2)) == digest(loop(2)) != digest(loop(3))
+
+
+@pytest.mark.parametrize("wrap", ["functools.lru_cache", "functools.cache", "traced"])
+def test_what_a_decorator_hides(wrap: str) -> None:
+    text = f"""
+        import functools
+        def traced(fn):
+            @functools.wraps(fn)
+            def inner(*args):
+                return fn(*args)
+            return inner
+        @{wrap}
+        def helper(x):
+            return x + 1
+        def f(b):
+            return helper(b)
+    """
+    assert of_script(text) == of_script(text)
+    assert of_script(text.replace("x + 1", "x + 2")) != of_script(text)
+
+
+def test_a_closure_that_a_library_made() -> None:
+    def made(path: str) -> Any:
+        return importlib.import_module("shutil").ignore_patterns(path)
+
+    assert digest(made("*.a")) == digest(made("*.a"))
+    assert digest(made("*.a")) != digest(made("*.b"))
+
+
+def _linear(seed: int) -> Any:
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(seed)
+    return torch.nn.Linear(3, 2)
+
+
+def _bfloat(seed: int) -> Any:
+    return _linear(seed).bfloat16()
+
+
+def _scalar(seed: int) -> Any:
+    return pytest.importorskip("torch").tensor(float(seed))
+
+
+def _sparse(seed: int) -> Any:
+    return (pytest.importorskip("torch").eye(3) * seed).to_sparse()
+
+
+def _forest(seed: int) -> Any:
+    ensemble = pytest.importorskip("sklearn.ensemble")
+    x = np.arange(40.0).reshape(20, 2)
+    return ensemble.RandomForestClassifier(3, random_state=seed).fit(x, np.arange(20) % 3)
+
+
+def _pipeline(seed: int) -> Any:
+    pytest.importorskip("sklearn")
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    x = np.arange(40.0).reshape(20, 2) * seed
+    return make_pipeline(StandardScaler(), LogisticRegression()).fit(x, np.arange(20) % 3)
+
+
+def _frame(seed: int) -> Any:
+    pandas = pytest.importorskip("pandas")
+    return pandas.DataFrame({"a": [1, seed], "b": ["x", str(seed)]}, index=["p", "q"])
+
+
+@pytest.mark.parametrize("make", [_linear, _bfloat, _scalar, _sparse, _forest, _pipeline, _frame])
+def test_models_of_libraries_by_what_they_learnt(make: Callable[[int], Any]) -> None:
+    one = make(1)
+    before = digest(one)
+    pickle.dumps(one)
+    assert digest(one) == before == digest(make(1)) == digest(pickle.loads(pickle.dumps(one)))
+    assert digest(make(2)) != before
+
+
+def test_pickling_a_class_changes_nothing() -> None:
+    class Fresh:
+        weight = 1
+
+    before = digest(Fresh)
+    copy.copy(Fresh())  # writes __slotnames__ into the class
+    assert Fresh.__annotations__ == {}  # and this __annotations__
+    assert digest(Fresh) == before
+
+
+# ---------------------------------------------------------------- plans
+
+
+def plan(change: Callable[[Dataset], Dataset] = lambda dataset: dataset, **options: Any) -> Any:
+    return change(Dataset.from_source(RangeSource(10)))._plan
+
+
+def with_model(**options: Any) -> Any:
+    return plan(lambda dataset: dataset.map_batches(model, **{"fn_args": [2], **options}))
+
+
+def test_arguments_count() -> None:
+    assert code_of(with_model().steps) == code_of(with_model().steps)
+    for other in ({"fn_args": [3]}, {"fn_args": [], "fn_kwargs": {"factor": 2}}):
+        assert code_of(with_model(**other).steps) != code_of(with_model().steps)
+
+
+def test_constructor_arguments_count() -> None:
+    def made(*args: Any) -> Any:
+        return code_of(plan(lambda d: d.map_batches(Callable_, fn_constructor_args=args)).steps)
+
+    assert made([1]) == made([1]) != made([2])
+
+
+def test_how_it_is_run_does_not_count() -> None:
+    for options in ({"batch_size": 7}, {"concurrency": 3}, {"num_cpus": 2}, {"memory": 10}):
+        other = with_model(**options)
+        assert code_of(other.steps) == code_of(with_model().steps)
+        assert shape_of(other) == shape_of(with_model())
+
+
+def test_a_version_stands_for_the_code() -> None:
+    def other(batch: Any, factor: int) -> Any:
+        return batch
+
+    one, two = Function(model, (2,), version="1"), Function(other, (2,), version="1")
+    assert fingerprint(one) == fingerprint(two)
+    assert fingerprint(one) != fingerprint(Function(model, (2,), version="2"))
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        (lambda d: d.limit(3), "steps"),
+        (lambda d: d.select_columns(["id"]), "steps"),
+        (lambda d: d.filter(expr=pc.field("id") > 3), "steps"),
+    ],
+)
+def test_shape(change: Callable[[Dataset], Dataset], where: str) -> None:
+    lines = difference(shape_of(plan()), shape_of(plan(change)))
+    assert len(lines) == 1 and lines[0].startswith(where)
+    assert shape_of(plan(change)) == shape_of(plan(change))
+
+
+def test_a_long_expression_counts_to_its_last_value() -> None:
+    def chosen(middle: int) -> Any:
+        values = [*range(50), middle, *range(50)]
+        return shape_of(plan(lambda d: d.filter(expr=pc.field("id").isin(values))))
+
+    assert chosen(1) == chosen(1) != chosen(2)
+
+
+def test_difference_names_each_place() -> None:
+    old = {
+        "source": {"paths": ["a"], "columns": None},
+        "steps": [{"verb": "map"}, {"verb": "limit", "rows": 3}],
+    }
+    new = {
+        "source": {"paths": ["b"], "columns": None},
+        "steps": [{"verb": "map"}, {"verb": "limit", "rows": 4}],
+    }
+    assert difference(old, new) == ["source.paths[0]: was 'a', is 'b'", "steps[1].rows: was 3, is 4"]
+    assert difference(old, old) == []
+
+
+def test_a_step_is_named_by_place_and_function() -> None:
+    assert list(code_of(with_model().steps)) == ["0: map_batches(model)"]
+    assert isinstance(with_model().steps[0], MapBatches)
