@@ -1,0 +1,100 @@
+"""Start-up is imports: what is not needed is not imported, in the driver or in a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+HEAVY = ["pandas", "torch", "ray", "rich", "pyarrow.dataset", "polars", "duckdb", "typer", "sklearn"]
+
+
+def test_building_a_plan_imports_little(script: Callable[..., Any]) -> None:
+    ended = script(
+        f"""
+        import sys
+        import millrace as mr
+
+        assert "numpy" not in sys.modules and "pyarrow" not in sys.modules, "even these can wait"
+        data = mr.range(10).map_batches(lambda batch: batch).filter(lambda row: True).limit(3)
+        assert not set({HEAVY!r}) & set(sys.modules), set({HEAVY!r}) & set(sys.modules)
+        print("fine")
+        """
+    )
+    assert (ended.code, ended.out) == (0, "fine\n"), ended.err
+
+
+def test_a_job_without_pandas_never_imports_it(script: Callable[..., Any]) -> None:
+    ended = script(
+        f"""
+        import datetime, sys
+        import numpy as np
+        import pyarrow as pa, pyarrow.parquet as pq
+        import pyarrow.compute as pc
+        import millrace as mr
+
+        HEAVY = {HEAVY!r}
+        n = 40_000
+        numbers = pa.Array.from_buffers(pa.int64(), n, [None, pa.py_buffer(np.arange(n))])
+        when = pa.Array.from_buffers(pa.timestamp("ns"), n, [None, pa.py_buffer(np.arange(n) * 1000)])
+        for part in range(3):
+            pq.write_table(pa.Table.from_arrays([numbers, when], names=["id", "when"]), f"in-{{part}}.parquet")
+        pandas_before = "pandas" in sys.modules
+
+        class Model:
+            def __call__(self, batch):
+                n = len(batch["id"])
+                return {{
+                    "id": batch["id"],
+                    "half": batch["id"] / 2,
+                    "keep": batch["id"] % 100 == 0,
+                    "vector": np.zeros((n, 3), np.float32),
+                    "text": [str(i) for i in batch["id"]],
+                    "maybe": [None, *range(n - 1)],
+                    "when": batch["when"],
+                }}
+
+        def rows(row):
+            seen = sorted(set(HEAVY) & set(sys.modules))
+            day = datetime.date(2020, 1, 1)
+            return {{**row, "list": [1, 2], "dict": {{"a": None, "b": [0.5]}}, "day": day, "seen": ",".join(seen)}}
+
+        data = (
+            mr.read_parquet("in-*.parquet")
+            .map_batches(Model)
+            .filter(expr=pc.field("keep"))
+            .map(rows)
+            .filter(lambda row: row["seen"] == "" or print("worker imported", row["seen"]))
+            .flat_map(lambda row: [row])
+        )
+        result = data.drop_columns(["seen"]).write_parquet("out")
+        assert result.rows == 1200, result.rows
+        assert mr.read_parquet("out").count() == 1200
+        assert len(mr.read_parquet("out").take(5)) == 5
+        for batch in mr.read_parquet("out").iter_batches(batch_size=500):
+            assert batch["vector"].shape[1] == 3
+        assert mr.read_parquet("out").limit(7).to_arrow().num_rows == 7
+        if not pandas_before:
+            assert not set(HEAVY) & set(sys.modules), set(HEAVY) & set(sys.modules)
+        print("fine", pandas_before)
+        """
+    )
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out == "fine False\n"
+
+
+@pytest.mark.parametrize("name", ["read_paquet", "Datasets"])
+def test_a_name_that_is_not_there(name: str) -> None:
+    import millrace as mr
+
+    with pytest.raises(AttributeError, match=name):
+        getattr(mr, name)
+
+
+def test_every_public_name_is_there() -> None:
+    import millrace as mr
+
+    assert sorted(mr.__all__) == list(mr.__all__)
+    assert all(getattr(mr, name) is not None for name in mr.__all__)
+    assert set(dir(mr)) >= set(mr.__all__)
