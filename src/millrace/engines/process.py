@@ -25,6 +25,8 @@ _THREADS = (
     "VECLIB_MAXIMUM_THREADS",
     "ARROW_IO_THREADS",
 )
+# Arrow's default, mimalloc, keeps 40 to 100 MiB per worker that nobody uses; the system's allocator is as fast.
+_ALLOCATOR = {"ARROW_DEFAULT_MEMORY_POOL": "system"}
 _END_WITHIN = 10.0
 
 
@@ -40,7 +42,7 @@ class Worker:
         self.heard = time.monotonic()
         self.inbox = wire.Inbox()
         ours, theirs = socket.socketpair()
-        environment = {name: str(threads) for name in _THREADS} | dict(os.environ)
+        environment = {name: str(threads) for name in _THREADS} | _ALLOCATOR | dict(os.environ)
         boot = _BOOT.format(path=sys.path, fd=theirs.fileno(), pid=os.getpid())
         try:
             self.process = subprocess.Popen(
