@@ -4,8 +4,9 @@ Faults are data: ``{"journal.sync": "kill@3"}`` kills the process at the third p
 is active unless :func:`activate` was called, and then a passage costs one dictionary look-up.
 
 Actions: ``kill`` (SIGKILL to oneself), ``kill-driver`` (to a worker's parent), ``stop`` (SIGSTOP), ``exit``
-(``os._exit(70)``), or the name of an ``errno`` such as ``ENOSPC``, raised as an :class:`OSError`. ``@n`` picks the n-th passage (1 is the default),
-``@*`` every one. A ``once:PATH`` prefix makes the fault fire in one process only: the first to create PATH.
+(``os._exit(70)``), or the name of an ``errno`` such as ``ENOSPC``, raised as an :class:`OSError`. ``@n`` picks
+the n-th passage (1 is the default), ``@*`` every one. A ``once:PATH`` prefix makes the fault fire in one process
+only: the first to create PATH.
 """
 
 from __future__ import annotations
