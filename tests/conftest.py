@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+pytest.register_assert_rewrite("millrace.testing")
+
 settings.register_profile("millrace", deadline=None, derandomize=True)  # a shared machine has slow moments
 settings.load_profile("millrace")
 

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 
 from millrace.errors import ArgumentError, SinkError
 from millrace.sinks.csv import CsvSink
+from millrace.testing.sinks import SCHEMA, FileSinkContract, bound, rows, task
 
-from .contract import SCHEMA, FileSinkContract, bound, rows, task
 from .tables import PLAIN, SCALARS, batches_of, tables
 
 

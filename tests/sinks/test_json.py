@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from millrace.errors import ArgumentError, SinkError
 from millrace.sinks.json import JsonSink
+from millrace.testing.sinks import SCHEMA, FileSinkContract, bound, task
 
-from .contract import SCHEMA, FileSinkContract, bound, task
 from .tables import NESTED, SCALARS, batches_of, tables
 
 

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from millrace.errors import ArgumentError, SinkError
 from millrace.sinks import parquet
 from millrace.sinks.parquet import ParquetSink
+from millrace.testing.sinks import SCHEMA, FileSinkContract, bound, rows, task
 
-from .contract import SCHEMA, FileSinkContract, bound, rows, task
 from .tables import NESTED, SCALARS, batches_of, tables
 
 

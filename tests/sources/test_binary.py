@@ -10,8 +10,7 @@ import pytest
 
 from millrace.errors import InputChanged, NothingMatched
 from millrace.sources.binary import BinarySource
-
-from .contract import read_all
+from millrace.testing.sources import read_all
 
 
 def test_files_become_rows_in_order(tmp_path: Path) -> None:

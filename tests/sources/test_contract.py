@@ -17,8 +17,7 @@ from millrace.sources.json import JsonSource
 from millrace.sources.memory import MemorySource
 from millrace.sources.parquet import ParquetSource
 from millrace.sources.range import RangeSource
-
-from .contract import SourceContract
+from millrace.testing.sources import SourceContract
 
 
 def table(first: int, rows: int) -> pa.Table:

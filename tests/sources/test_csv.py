@@ -21,8 +21,7 @@ from millrace.errors import (
     UnreadableFile,
 )
 from millrace.sources.csv import CsvSource
-
-from .contract import read_all
+from millrace.testing.sources import read_all
 
 
 @pytest.fixture

@@ -14,8 +14,7 @@ import pytest
 
 from millrace.errors import ArgumentError, InputChanged, SchemaMismatch, UnreadableFile
 from millrace.sources.json import JsonSource
-
-from .contract import read_all
+from millrace.testing.sources import read_all
 
 
 @pytest.fixture

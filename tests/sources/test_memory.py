@@ -20,8 +20,7 @@ from millrace.sources.memory import (
     table_from_items,
 )
 from millrace.sources.range import RangeSource
-
-from .contract import read_all
+from millrace.testing.sources import read_all
 
 TABLE = pa.table(
     {

@@ -21,8 +21,7 @@ from millrace.errors import (
     UnreadableFile,
 )
 from millrace.sources.parquet import ParquetSource
-
-from .contract import read_all
+from millrace.testing.sources import read_all
 
 
 def write(path: Path, columns: dict[str, object], **options: object) -> Path:

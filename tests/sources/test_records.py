@@ -19,8 +19,7 @@ from millrace.errors import UnreadableFile
 from millrace.sources.csv import CsvSource
 from millrace.sources.json import JsonSource
 from millrace.sources.records import QuoteNeverClosed, RecordScanner, newline_cuts, quoted_cuts
-
-from .contract import read_all
+from millrace.testing.sources import read_all
 
 QUICK = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 

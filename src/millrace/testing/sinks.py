@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import zlib
 from pathlib import Path
@@ -37,6 +38,12 @@ def bound(sink: FileSink, folder: Path, durability: Durability = "power") -> Fil
     staging = folder / "_millrace" / "r1" / "staging"
     staging.mkdir(parents=True, exist_ok=True)
     return sink.bind(run="r1", staging=str(staging), digits=4, durability=durability)
+
+
+def open_descriptors() -> int:
+    """Count this process's descriptors, garbage of earlier tests apart."""
+    gc.collect()
+    return len(os.listdir("/dev/fd"))
 
 
 class FileSinkContract:
@@ -103,7 +110,7 @@ class FileSinkContract:
 
     @pytest.mark.parametrize("when", ["written", "closed", "synced"])
     def test_abort_leaves_nothing(self, sink: FileSink, when: str) -> None:
-        before = len(os.listdir("/dev/fd"))
+        before = open_descriptors()
         writer = sink.open(task(), SCHEMA)
         writer.write(rows(0, 300_000 if when == "written" else 3))
         if when != "written":
@@ -115,14 +122,14 @@ class FileSinkContract:
         writer.abort()
         assert self.staged(sink) == []
         del writer
-        assert len(os.listdir("/dev/fd")) == before
+        assert open_descriptors() == before
 
     @pytest.mark.parametrize("durability", ["power", "process"])
     def test_no_descriptor_is_left_open(self, tmp_path: Path, durability: Durability) -> None:
         sink = bound(self.make(tmp_path), tmp_path, durability)
-        before = len(os.listdir("/dev/fd"))
+        before = open_descriptors()
         self.stage(sink, rows(0, 10))
-        assert len(os.listdir("/dev/fd")) == before
+        assert open_descriptors() == before
 
     def test_state_and_publish(self, sink: FileSink) -> None:
         file = self.stage(sink, rows(0, 10))

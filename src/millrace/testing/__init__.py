@@ -1,0 +1,43 @@
+"""For tests of your own sources, sinks and engines: contract suites, fakes, and faults on demand.
+
+A contract is a class of pytest tests; subclass it, override ``make``, and pytest runs every promise of the
+port. Only the contracts need pytest, and they are imported when first asked for.
+
+>>> from millrace.testing import FakeClock
+>>> clock = FakeClock()
+>>> clock.advance(2.5)
+>>> clock()
+2.5
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from millrace.testing.fakes import FakeClock, FakeEngine, FakePool, failpoints
+
+if TYPE_CHECKING:
+    from millrace.testing.engines import EngineContract
+    from millrace.testing.sinks import FileSinkContract
+    from millrace.testing.sources import SourceContract
+
+__all__ = [
+    "EngineContract",
+    "FakeClock",
+    "FakeEngine",
+    "FakePool",
+    "FileSinkContract",
+    "SourceContract",
+    "failpoints",
+]
+
+_HOMES = {"EngineContract": "engines", "FileSinkContract": "sinks", "SourceContract": "sources"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a contract, and with it pytest, when it is first used."""
+    import importlib
+
+    if name not in _HOMES:
+        raise AttributeError(f"module 'millrace.testing' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"millrace.testing.{_HOMES[name]}"), name)

@@ -1,0 +1,220 @@
+"""What every engine and its pools promise, as tests. A subclass gives the engine, and says what it can do."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import psutil
+import pytest
+
+from millrace.core.ports import Engine, Pool, PoolSpec, WorkerContext
+from millrace.errors import WorkerDied
+
+WITHIN = 30.0
+
+
+class Hosted:
+    """What the contract's workers host."""
+
+    def __init__(self, note: str, context: WorkerContext) -> None:
+        self._context = context
+        self._note = note
+        self._seen: list[Any] = []
+        self._aside = ThreadPoolExecutor(1)
+        if note == "broken":
+            raise LookupError("cannot be made")
+
+    def echo(self, value: Any) -> Any:
+        """Give ``value`` back, and remember it."""
+        self._seen.append(value)
+        return value
+
+    def seen(self) -> list[Any]:
+        """Return what was echoed, in order."""
+        return self._seen
+
+    def about(self) -> tuple[int, int, int]:
+        """Return the worker's number, its threads and its process."""
+        return self._context.worker, self._context.threads, os.getpid()
+
+    def tell(self, value: Any) -> str:
+        """Send a note, then answer."""
+        self._context.notify(value)
+        return "told"
+
+    def later(self, value: Any) -> Future[Any]:
+        """Answer from another thread, while the next call is at work."""
+        return self._aside.submit(lambda: value)
+
+    def fail(self, kind: type[Exception], words: str) -> None:
+        """Raise."""
+        raise kind(words)
+
+    def fail_oddly(self) -> None:
+        """Raise what no other process could make again."""
+
+        class Odd(Exception):
+            def __init__(self, one: Any, two: Any) -> None:
+                super().__init__("odd one out")
+
+        raise Odd(threading.Lock(), 2)
+
+    def die(self) -> None:
+        """End the process."""
+        os._exit(3)
+
+    def close(self) -> None:
+        """Leave a mark that all is well."""
+        self._aside.shutdown()
+        if os.path.isdir(self._note):
+            with open(os.path.join(self._note, f"closed-{self._context.worker}"), "w"):
+                pass
+
+
+class EngineContract:
+    """Subclass it, override ``make``, and pytest runs every promise.
+
+    ``processes`` says that workers are processes (they can die); ``sizes`` that a pool has the size asked for.
+    """
+
+    processes = True
+    sizes = True
+
+    def make(self) -> Engine:
+        """Return a fresh engine."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def engine(self) -> Iterator[Engine]:
+        """An engine, closed at the end."""
+        engine = self.make()
+        yield engine
+        engine.close()
+
+    @pytest.fixture
+    def notes(self) -> list[tuple[int, Any]]:
+        """What workers told."""
+        return []
+
+    @pytest.fixture
+    def start(self, engine: Engine, notes: list[tuple[int, Any]]) -> Callable[..., Pool]:
+        """Start a pool."""
+
+        def start(note: str = "", size: int = 2) -> Pool:
+            spec = PoolSpec("contract", partial(Hosted, note), size, threads=3)
+            return engine.start(spec, lambda worker, message: notes.append((worker, message)))
+
+        return start
+
+    def test_calls_are_answered(self, start: Callable[..., Pool]) -> None:
+        pool = start()
+        for value in (1, "ü", {"a": [None]}, b"x" * 10_000_000):
+            assert pool.submit("echo", value).result(WITHIN) == value
+
+    def test_a_worker_knows_who_it_is(self, start: Callable[..., Pool]) -> None:
+        pool = start()
+        for worker in pool.loads():
+            future = pool.submit("about", worker=worker)
+            number, threads, process = future.result(WITHIN)
+            assert (number, threads) == (worker, 3)
+            assert future.worker == worker  # type: ignore[attr-defined]
+            assert (process != os.getpid()) == self.processes
+
+    def test_one_worker_keeps_the_order(self, start: Callable[..., Pool]) -> None:
+        pool = start()
+        worker = next(iter(pool.loads()))
+        for value in range(100):
+            pool.submit("echo", value, worker=worker)
+        assert pool.submit("seen", worker=worker).result(WITHIN) == list(range(100))
+
+    def test_loads_go_back_to_zero(self, start: Callable[..., Pool]) -> None:
+        pool = start()
+        for future in [pool.submit("echo", value) for value in range(10)]:
+            future.result(WITHIN)
+        assert set(pool.loads().values()) == {0}
+
+    @pytest.mark.parametrize("kind", [ValueError, WorkerDied, ZeroDivisionError])
+    def test_an_exception_is_a_result(self, start: Callable[..., Pool], kind: type[Exception]) -> None:
+        pool = start(size=1)
+        with pytest.raises(kind, match="of the user"):
+            pool.submit("fail", kind, "of the user").result(WITHIN)
+        with pytest.raises(Exception, match="odd one out"):
+            pool.submit("fail_oddly").result(WITHIN)
+        with pytest.raises(AttributeError, match="no_such_method"):
+            pool.submit("no_such_method").result(WITHIN)
+        assert pool.submit("echo", 1).result(WITHIN) == 1
+
+    def test_notes_arrive_before_the_answer(self, start: Callable[..., Pool], notes: list[Any]) -> None:
+        pool = start()
+        for value in range(3):
+            future = pool.submit("tell", value)
+            assert future.result(WITHIN) == "told"
+            assert notes[-1] == (future.worker, value)  # type: ignore[attr-defined]
+
+    def test_an_answer_may_come_later(self, start: Callable[..., Pool]) -> None:
+        pool = start(size=1)
+        first, second = pool.submit("later", 1), pool.submit("echo", 2)
+        assert (first.result(WITHIN), second.result(WITHIN)) == (1, 2)
+
+    def test_what_cannot_be_made_fails_every_call(self, start: Callable[..., Pool]) -> None:
+        with pytest.raises(LookupError, match="cannot be made"):
+            start("broken", size=1).submit("echo", 1).result(WITHIN)
+
+    def test_closing_closes_what_is_hosted(
+        self, start: Callable[..., Pool], engine: Engine, tmp_path: Any
+    ) -> None:
+        pool = start(str(tmp_path))
+        for worker in pool.loads():
+            pool.submit("echo", 1, worker=worker).result(WITHIN)
+        before = psutil.Process().children()
+        assert bool(before) == self.processes
+        engine.close()
+        engine.close()
+        pool.close()
+        assert len(list(tmp_path.glob("closed-*"))) == (2 if self.sizes else 1)
+        assert not [child for child in psutil.Process().children() if child in before]
+
+    def test_pools_have_the_size_asked_for(self, start: Callable[..., Pool]) -> None:
+        if not self.sizes:
+            pytest.skip("this engine has one worker, always")
+        pool = start(size=1)
+        pool.resize(3)
+        assert len(pool.loads()) == 3
+        for worker in pool.loads():
+            assert pool.submit("about", worker=worker).result(WITHIN)[0] == worker
+        pool.resize(1)
+        assert len(pool.loads()) == 1
+        assert pool.submit("echo", 1).result(WITHIN) == 1
+
+    def test_a_lost_worker_is_an_answer_and_is_replaced(self, start: Callable[..., Pool]) -> None:
+        if not self.processes:
+            pytest.skip("this engine's worker is this process")
+        pool = start()
+        victim, other = sorted(pool.loads())
+        lost = [pool.submit("die", worker=victim), pool.submit("echo", 1, worker=victim)]
+        for future in lost:
+            with pytest.raises(WorkerDied):
+                future.result(WITHIN)
+        deadline = time.monotonic() + WITHIN
+        while len(pool.loads()) < 2:
+            assert time.monotonic() < deadline, "nobody took the place of the worker that died"
+            time.sleep(0.01)
+        assert victim not in pool.loads() and other in pool.loads()
+        (new,) = set(pool.loads()) - {other}
+        assert pool.submit("seen", worker=new).result(WITHIN) == []
+        assert pool.submit("echo", 2, worker=other).result(WITHIN) == 2
+        with pytest.raises(WorkerDied):
+            pool.submit("echo", 3, worker=victim).result(WITHIN)
+
+    def test_two_pools_side_by_side(self, start: Callable[..., Pool]) -> None:
+        left, right = start(size=1), start(size=1)
+        assert left.submit("echo", "l").result(WITHIN) == "l"
+        assert right.submit("seen").result(WITHIN) == []
+        left.close()
+        assert right.submit("echo", "r").result(WITHIN) == "r"

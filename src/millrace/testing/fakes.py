@@ -1,0 +1,150 @@
+"""Stand-ins that do in one process, and in a fixed order, what the real things do in many."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+from millrace.core import failpoints as points
+from millrace.core.ports import PoolSpec, WorkerContext
+from millrace.core.work import Task
+from millrace.errors import WorkerDied
+
+Notify = Callable[[int, Any], None]
+Fault = str | Exception
+Faults = Mapping[tuple[int, int], Fault]
+
+
+@contextlib.contextmanager
+def failpoints(faults: Mapping[str, str]) -> Iterator[None]:
+    """Make ``faults`` (point → action, see ``millrace.core.failpoints``) active inside the ``with`` block.
+
+    >>> from millrace.core.failpoints import active
+    >>> with failpoints({"journal.sync": "EIO@2"}):
+    ...     active()
+    {'journal.sync': 'EIO@2'}
+    >>> active()
+    {}
+    """
+    before = points.active()
+    points.activate(faults)
+    try:
+        yield
+    finally:
+        points.activate(before)
+
+
+class FakeClock:
+    """A clock that stands still until it is told to go on; call it for the time in seconds."""
+
+    def __init__(self, now: float = 0.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        """Let ``seconds`` pass."""
+        self.now += seconds
+
+
+class FakeEngine:
+    """An engine whose workers are plain objects of this process, and fail as ``faults`` says.
+
+    ``faults`` maps (shard, attempt) to what becomes of that attempt: ``"die"`` ends its worker before the
+    attempt, ``"die after"`` when it is done but nobody knows, an exception is the call's own. ``calls`` notes
+    what was asked of whom: (worker, method, shard).
+    """
+
+    def __init__(self, faults: Faults | None = None) -> None:
+        self.faults = dict(faults or {})
+        self.calls: list[tuple[int, str, int | None]] = []
+        self.pools: list[FakePool] = []
+
+    def start(self, spec: PoolSpec, notify: Notify) -> FakePool:
+        """See ``Engine.start``."""
+        self.pools.append(FakePool(spec, notify, self.faults, self.calls))
+        return self.pools[-1]
+
+    def close(self) -> None:
+        """See ``Engine.close``."""
+        for pool in self.pools:
+            pool.close()
+
+
+class FakePool:
+    """A pool of ``spec.size`` objects; a call is done when ``submit`` returns."""
+
+    def __init__(
+        self,
+        spec: PoolSpec,
+        notify: Notify,
+        faults: Faults | None = None,
+        calls: list[tuple[int, str, int | None]] | None = None,
+    ) -> None:
+        self._spec = spec
+        self._notify = notify
+        self._faults = faults or {}
+        self._calls = calls if calls is not None else []
+        self._hosted: dict[int, Any] = {}
+        self._hired = 0
+        self.resize(spec.size)
+
+    def loads(self) -> dict[int, int]:
+        """See ``Pool.loads``: nobody is ever busy."""
+        return dict.fromkeys(self._hosted, 0)
+
+    def submit(self, method: str, *args: Any, worker: int | None = None) -> Future[Any]:
+        """See ``Pool.submit``."""
+        if worker is None and self._hosted:
+            worker = min(self._hosted)
+        future: Future[Any] = Future()
+        future.worker = worker  # type: ignore[attr-defined]
+        task = args[0] if args and isinstance(args[0], Task) else None
+        self._calls.append((-1 if worker is None else worker, method, task.shard.index if task else None))
+        fault = self._faults.get((task.shard.index, task.attempt)) if task else None
+        if worker not in self._hosted:
+            future.set_exception(WorkerDied(f"worker {worker} is gone"))
+        elif fault == "die":
+            self._bury(worker, future)
+        elif isinstance(fault, Exception):
+            future.set_exception(fault)
+        else:
+            try:
+                result = getattr(self._hosted[worker], method)(*args)
+                result = result.result() if isinstance(result, Future) else result
+            except Exception as error:
+                future.set_exception(error)
+            else:
+                if fault == "die after":
+                    self._bury(worker, future)
+                else:
+                    future.set_result(result)
+        return future
+
+    def _bury(self, worker: int, future: Future[Any]) -> None:
+        del self._hosted[worker]
+        self.resize(self._spec.size)
+        future.set_exception(WorkerDied(f"worker {worker} died as the test asked"))
+
+    def resize(self, size: int) -> None:
+        """See ``Pool.resize``."""
+        while len(self._hosted) < size:
+            number, self._hired = self._hired, self._hired + 1
+            context = WorkerContext(number, self._spec.threads, partial(self._notify, number))
+            self._hosted[number] = self._spec.factory(context)
+        while len(self._hosted) > size:
+            self._end(max(self._hosted))
+
+    def close(self) -> None:
+        """See ``Pool.close``."""
+        for worker in list(self._hosted):
+            self._end(worker)
+
+    def _end(self, worker: int) -> None:
+        close = getattr(self._hosted.pop(worker), "close", None)
+        if close is not None:
+            close()

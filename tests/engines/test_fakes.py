@@ -1,0 +1,86 @@
+"""The fake engine runs the real worker under the real loop, with deaths as data."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+import millrace as mr
+from millrace.core import failpoints as points
+from millrace.core.ports import PoolSpec
+from millrace.errors import ShardFailed, WorkerDied
+from millrace.plan import compile as compiler
+from millrace.plan.physical import Program
+from millrace.run.runner import Runner, Tally
+from millrace.run.scheduler import Scheduler
+from millrace.run.schemas import merge
+from millrace.run.worker import ShardWorker
+from millrace.sources.range import RangeSource
+from millrace.testing import FakeClock, FakeEngine, failpoints
+
+
+def run(engine: FakeEngine, *, workers: int = 2) -> tuple[list[int], Tally]:
+    """Read 10 shards of 10 rows on the fake engine; return the rows and the sums."""
+    data = mr.Dataset.from_source(RangeSource(100, rows_per_split=10))
+    plan = data.map_batches(lambda batch: {"id": batch["id"]}, batch_size=3)._plan
+    shards = compiler.make_shards(plan.source.splits(), workers, 10)
+    program = Program(plan.source, plan.steps, None, None, "blocks", False, "process")
+    scheduler, tally = Scheduler(shards, merge=merge, reading=True), Tally()
+    runner = Runner(scheduler, tally)
+    pool = engine.start(PoolSpec("fake", partial(ShardWorker, program), workers), runner.notify)
+    rows = [row for batch in runner.stream(pool) for row in batch.column(0).to_pylist()]
+    engine.close()
+    return rows, tally
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        {},
+        {(0, 0): "die"},
+        {(3, 0): "die", (3, 1): "die"},
+        {(9, 0): "die after"},
+        {(shard, 0): "die" for shard in range(10)},
+        {(0, 0): "die after", (5, 0): "die", (5, 1): "die after"},
+        {(4, 0): WorkerDied("of old age")},
+    ],
+    ids=str,
+)
+def test_deaths_change_nothing(faults: dict[tuple[int, int], Any]) -> None:
+    engine = FakeEngine(faults)
+    rows, tally = run(engine)
+    assert rows == list(range(100))
+    assert (tally.ledger.read, tally.ledger.written) == (100, 100)
+    begun = [shard for _, method, shard in engine.calls if method == "attempt"]
+    assert len(begun) == 10 + len(faults)
+
+
+def test_a_shard_that_always_kills_ends_the_run() -> None:
+    engine = FakeEngine({(6, attempt): "die" for attempt in range(3)})
+    with pytest.raises(ShardFailed, match=r"Shard 6 ended its worker 3 times.*died as the test asked"):
+        run(engine)
+    assert [call[2] for call in engine.calls].count(6) == 3
+
+
+def test_an_exception_of_a_call_ends_the_run() -> None:
+    with pytest.raises(mr.errors.MillraceError, match="no such luck"):
+        run(FakeEngine({(2, 0): mr.errors.SourceError("no such luck")}))
+
+
+def test_failpoints_end_with_their_block() -> None:
+    with failpoints({"journal.sync": "EIO"}):
+        with failpoints({"stage.write": "ENOSPC"}):
+            assert points.active() == {"stage.write": "ENOSPC"}
+        with pytest.raises(OSError, match="Input/output"):
+            points.hit("journal.sync")
+    points.hit("journal.sync")
+    with pytest.raises(ValueError, match="no such failpoint: nowhere"), failpoints({"nowhere": "kill"}):
+        pass
+
+
+def test_a_clock_goes_on_when_told() -> None:
+    clock = FakeClock(10.0)
+    clock.advance(1.5)
+    assert clock() == clock() == 11.5
