@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,7 @@ BATCHES: list[tuple[Callable[..., Any], type[MillraceError], str]] = [
         StepError,
         r"map_batches\(raises\) raised ValueError: no such thing\. It was .* rows 0 to 99\.$",
     ),
+    (lambda batch: sys.exit(3), StepError, r"raised SystemExit: 3\. It was working on"),
     (raises_nothing_to_say, StepError, r"raised NotImplementedError\. It was working on"),
     (
         nothing,

@@ -58,7 +58,7 @@ class Guard:
             ) from error.__cause__
         except StepError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a function that calls sys.exit() ends no worker
             said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             raise StepError(
                 f"{step_label(self._step)} raised {said}{_hint(error, rows, self._step)} {self._place(rows)}"
@@ -71,7 +71,7 @@ class Guard:
         return f"It was working on {self._where(rows if at is None else rows.cut(at, at + 1))}."
 
 
-def _hint(error: Exception, rows: Rows, step: Step) -> str:
+def _hint(error: BaseException, rows: Rows, step: Step) -> str:
     if isinstance(error, ValueError) and "read-only" in str(error):
         return (
             ". Batches are read-only views of the input: copy an array before writing to it (`x = x.copy()`)."
@@ -84,7 +84,7 @@ def _hint(error: Exception, rows: Rows, step: Step) -> str:
     return "" if str(error).endswith((".", "!", "?")) else "."
 
 
-def _missing_key(error: Exception) -> str | None:
+def _missing_key(error: BaseException) -> str | None:
     if not isinstance(error, KeyError) or len(error.args) != 1 or not isinstance(error.args[0], str):
         return None
     key = error.args[0]

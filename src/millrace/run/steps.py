@@ -49,7 +49,7 @@ class Chain:
             return None
         try:
             return function.build()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise StepError(
                 f"{function.name} could not be constructed for {step_label(step)}: "
                 f"{type(error).__name__}: {error}. No row was read by it."
