@@ -151,6 +151,12 @@ class Scheduler:
                     return orders
                 load[worker] += 1
                 orders.append(self._begin(shard_, worker))
+        if self._reading and not self._one_by_one and self._again[:1] == [self._head]:
+            # Every worker holds rows that wait for the head's: one of them makes room for it.
+            free = [worker for worker in sorted(loads) if not loads[worker]]
+            busy = {order.worker for order in orders}
+            for worker in [worker for worker in free if worker not in busy][:1]:
+                orders.append(self._begin(heapq.heappop(self._again), worker))
         return orders
 
     def complete(self, outcome: Outcome) -> list[CommitRecord]:
@@ -165,6 +171,8 @@ class Scheduler:
             attempt.paused = True
             if isinstance(outcome, Proposal):
                 self._propose(outcome.shard, outcome.schema)
+                if self._one_by_one and outcome.shard != self._head:
+                    del self._open[outcome.shard]
             return []
         del self._open[outcome.shard]
         if isinstance(outcome, Lost):
@@ -189,16 +197,28 @@ class Scheduler:
         return Begin(worker, Task(self._shards[shard], attempt, self.schema, tuple(self._remaining)))
 
     def _take(self) -> int | None:
+        if self._one_by_one:
+            return self._take_in_turn()
         if self._again:
             return heapq.heappop(self._again)
         while self._next < len(self._shards) and self._done[self._next]:
             self._next += 1
         if self._next == len(self._shards):
             return None
-        if self._reading and self._remaining and (self._next != self._head or self._open):
-            return None  # what a reader was handed cannot be taken back: budgets must be exact
         self._next += 1
         return self._next - 1
+
+    @property
+    def _one_by_one(self) -> bool:
+        """What a reader was handed cannot be taken back: with limits, budgets must be exact."""
+        return self._reading and bool(self._remaining)
+
+    def _take_in_turn(self) -> int | None:
+        if self._open:
+            return None
+        if self.schema is None and self._head in self._deferred:
+            return self._probe  # it is asked for its schema only
+        return self._head
 
     def _may_proceed(self, shard: int) -> bool:
         if self.schema is None:

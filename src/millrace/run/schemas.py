@@ -60,9 +60,9 @@ def _other_columns(names: list[str], settled: list[str], made_by: str) -> str:
 
 
 def _cast(column: pa.Array, field: pa.Field, made_by: str) -> pa.Array:
+    if column.null_count and not field.nullable:
+        raise OutputSchemaChanged(f"{made_by} gave nulls in column {field.name!r}, which allows none.")
     if column.type.equals(field.type):
-        if column.null_count and not field.nullable:
-            raise OutputSchemaChanged(f"{made_by} gave nulls in column {field.name!r}, which allows none.")
         return column
     try:
         if not lossless(column.type, field.type):
