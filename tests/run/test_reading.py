@@ -16,11 +16,11 @@ def late(row: dict[str, Any]) -> dict[str, Any]:
     return {"id": row["id"], "late": None if row["id"] < 6 else row["id"]}
 
 
-@pytest.fixture
-def dataset(engine: str) -> mr.Dataset:
+@pytest.fixture(params=["inline", "local"])
+def dataset(request: pytest.FixtureRequest) -> mr.Dataset:
     items = mr.from_items([{"id": i} for i in range(ROWS)])
     items._plan.source._rows_per_split = 2
-    return items.map(late).with_options(engine=engine, workers=2, shard_rows=2)
+    return items.map(late).with_options(engine=request.param, workers=2, shard_rows=2)
 
 
 def test_all(dataset: mr.Dataset) -> None:
