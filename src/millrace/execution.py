@@ -299,6 +299,8 @@ def _asked_schema(plan: Plan, settled: bytes | None) -> bytes | None:
     from millrace.core.batch import schema_bytes
 
     if settled is None and plan.output_schema is not None:
+        if plan.sink is not None:
+            plan.sink.check_schema(plan.output_schema)
         return schema_bytes(plan.output_schema)
     return settled
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
+import msgspec
 import pyarrow as pa
 
 from millrace.core import failpoints
@@ -50,7 +51,7 @@ class ShardWorker:
         self._context = context
         self._chain = Chain(program.steps, self._where)
         self._open: dict[int, tuple[_Attempt, Conversation]] = {}
-        self._syncer = ThreadPoolExecutor(1, "millrace-sync")
+        self._finisher = ThreadPoolExecutor(1, "millrace-finish")
         functions = [step for step in program.steps if hasattr(step, "function")]
         self._made_by = step_label(functions[-1]) if functions else "The source"
 
@@ -68,7 +69,7 @@ class ShardWorker:
         """Let go of files; attempts under way are dropped."""
         for _, talk in self._open.values():
             talk.close()
-        self._syncer.shutdown()
+        self._finisher.shutdown()
         self._program.source.close()
 
     def _listen(self, shard: int, answer: bytes | None) -> Outcome | Future[Outcome]:
@@ -77,10 +78,10 @@ class ShardWorker:
         if isinstance(outcome, (Proposal, Blocks)):
             return outcome
         del self._open[shard]
-        talk.close()
-        if isinstance(outcome, Done) and outcome.files and self._program.durability == "power":
-            # The disk may take its time: the next shard begins meanwhile.
-            return self._syncer.submit(attempt.synced, outcome)
+        next(talk, None)  # to its end; closing it would be giving it up
+        if isinstance(outcome, Done) and attempt.has_part:
+            # Encoding behind and the disk may take their time: the next shard begins meanwhile.
+            return self._finisher.submit(attempt.finished, outcome)
         return outcome
 
     def _where(self, rows: Rows) -> str:
@@ -120,7 +121,7 @@ class _Attempt:
         self._schema = schema_from(task.schema) if task.schema is not None else None
         self._seen: pa.Schema | None = None
         self._writer: Writer | None = None
-        self._closed: Writer | None = None
+        self._files: tuple[StagedFile, ...] = ()
         self._written = 0
         self._told = time.monotonic()
 
@@ -168,7 +169,9 @@ class _Attempt:
             return
         if block:
             yield self._blocks(block)
-        yield self._done(self._close())
+        if self.has_part and not self._program.lanes:
+            self._end_part()
+        yield self._done()
 
     def _read(self) -> Iterator[Rows]:
         rows = self._splits()
@@ -210,31 +213,36 @@ class _Attempt:
     def _blocks(self, batches: list[pa.RecordBatch]) -> Blocks:
         return Blocks(self._task.shard.index, self._task.attempt, to_ipc(batches[0].schema, batches))
 
-    def _close(self) -> tuple[StagedFile, ...]:
-        if self._writer is None:
-            return ()
+    @property
+    def has_part(self) -> bool:
+        """True if the attempt wrote rows."""
+        return self._writer is not None
+
+    def _end_part(self) -> None:
+        """Encode what is left; with lanes this runs in the finishing thread, else in the worker's own."""
+        assert self._writer is not None
         with self._meter.timing("write"):
-            files = self._writer.close()
-        self._closed, self._writer = self._writer, None
-        return files
+            self._files = self._writer.close()
 
-    def synced(self, done: Done) -> Outcome:
-        """Make the part survive a loss of power; runs in a thread of its own, after ``run`` has ended."""
-        assert self._closed is not None
+    def finished(self, done: Done) -> Outcome:
+        """End the part and make it last; runs in a thread of its own, after ``run`` has ended."""
+        assert self._writer is not None
         try:
-            self._closed.sync()
+            if self._program.lanes:
+                self._end_part()
+            self._writer.sync()
         except Exception as error:
-            self._closed.abort()
+            self.abort()
             return Failed(done.shard, done.attempt, failures.report(error))
-        return done
+        return msgspec.structs.replace(done, files=self._files, timings=Timings(**self._meter.seconds))
 
-    def _done(self, files: tuple[StagedFile, ...]) -> Done:
+    def _done(self) -> Done:
         counts = tuple((taken, given) for taken, given in self._meter.steps)
         limits = [i for i, step in enumerate(self._program.steps) if step.verb == "limit"]
         return Done(
             self._task.shard.index,
             self._task.attempt,
-            files,
+            self._files,
             Ledger(self._meter.read_rows, self._written, 0, counts),
             Timings(**self._meter.seconds),
             schema_bytes(self._seen) if self._seen is not None and not self._written else None,
