@@ -18,6 +18,7 @@ from typing import Any
 
 import psutil
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from millrace.core import failpoints
@@ -42,12 +43,15 @@ class Job:
     output: str
     factor: int = 3
     limit: int | None = None
+    first: int = 0  # rows below are filtered out
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def dataset(self, **options: Any) -> Dataset:
         """Build the plan."""
         dataset = Dataset.from_source(ParquetSource(self.source))
         dataset = dataset.map_batches(times, fn_args=[self.factor], batch_size=30)
+        if self.first:
+            dataset = dataset.filter(expr=pc.field("id") >= self.first)
         if self.limit is not None:
             dataset = dataset.limit(self.limit)
         return dataset.with_options(**{"progress": False, "shard_rows": ROWS, **self.options, **options})
@@ -70,7 +74,8 @@ class Job:
         ids = [
             i for path in sorted(Path(self.source).iterdir()) for i in pq.read_table(path)["id"].to_pylist()
         ]
-        return [{"id": i, "product": i * self.factor} for i in ids[: self.limit]]
+        kept = [i for i in ids if i >= self.first][: self.limit]
+        return [{"id": i, "product": i * self.factor} for i in kept]
 
 
 class Driver:
