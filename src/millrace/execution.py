@@ -156,7 +156,7 @@ def _prepared(plan: Plan, options: RunOptions, kind: str) -> tuple[Tally, Iterat
         shards,
         merge=merge,
         limits=compiler.limits_of(plan.steps),
-        reading=kind == "blocks",
+        reading=kind in ("blocks", "look"),
         max_attempts=options.max_attempts,
     )
 
@@ -179,13 +179,11 @@ def _plan_shards(plan: Plan, options: RunOptions) -> list[Shard]:
     return compiler.make_shards(plan.source.splits(), stage.workers, options.shard_rows)
 
 
-def head(plan: Plan, rows: int | None) -> Iterator[pa.RecordBatch]:
+def head(plan: Plan, rows: int) -> Iterator[pa.RecordBatch]:
     """Yield the first ``rows`` rows, made in this process; reads no further than needed."""
     from millrace.plan.logical import Limit
 
-    if rows is not None:
-        plan = plan.then(Limit(rows))
-    return _stream(plan, RunOptions(engine="inline", shard_rows=1), "blocks")
+    return _stream(plan.then(Limit(rows)), RunOptions(engine="inline", shard_rows=1), "look")
 
 
 def static_schema(plan: Plan) -> pa.Schema:
@@ -237,7 +235,7 @@ def write(plan: Plan, complete: Callable[[Plan], Plan], options: RunOptions) -> 
         )
         with open_job(plan, wish) as job:
             if job.complete:
-                result = _result(job, _finished(job, 0.0))
+                result = _result(job, _finished(job, 0.0), job.committer.state.ledger.read)
                 _say(options, f"finished in an earlier run, nothing to do: {result.summary}")
                 return result
             return _write(job, options, workplace, started)
@@ -276,6 +274,14 @@ def _write(job: Job, options: RunOptions, workplace: _Workplace, started: float)
         seconds = time.monotonic() - started
         committer.finish(seconds, {"ledger": _ledger(job)})
     except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            watchers.close()
+            kept = f"{state.ledger.written:,} rows are kept in {job.output.root}"
+            _say(
+                options,
+                f"\nInterrupted; {kept if state.ledger.written else 'nothing was committed yet'}. Run "
+                "the same command again to go on.",
+            )
         watchers.on_event(_finished(job, time.monotonic() - started, f"{type(error).__name__}: {error}"))
         raise
     finally:
@@ -396,5 +402,11 @@ def _result(job: Job, event: RunFinished, rows_before: int = 0) -> Result:
         bytes=event.bytes,
         seconds=event.seconds,
         resumed=job.resumed,
-        summary=summary(event, steps=[step_label(step) for step in job.plan.steps], rows_before=rows_before),
+        left_out=job.committer.left_out,
+        summary=summary(
+            event,
+            steps=[step_label(step) for step in job.plan.steps],
+            rows_before=rows_before,
+            left_out=job.committer.left_out,
+        ),
     )

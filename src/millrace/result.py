@@ -35,6 +35,8 @@ class Result:
         Wall time over all drivers that worked on the run.
     resumed
         True if an earlier driver had begun it.
+    left_out
+        Input files that came after the run was planned; none of their rows is in the output.
     """
 
     rows: int
@@ -48,6 +50,7 @@ class Result:
     bytes: int
     seconds: float
     resumed: bool = False
+    left_out: tuple[str, ...] = ()
     summary: str = field(default="", repr=False)
 
     def __str__(self) -> str:

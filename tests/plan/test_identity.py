@@ -524,5 +524,8 @@ def test_difference_names_each_place() -> None:
 
 
 def test_a_step_is_named_by_place_and_function() -> None:
-    assert list(code_of(with_model().steps)) == ["0: map_batches(model)"]
+    assert list(code_of(with_model().steps)) == [
+        "0: the code of map_batches(model)",
+        "0: argument 1 of map_batches(model)",
+    ]
     assert isinstance(with_model().steps[0], MapBatches)

@@ -132,11 +132,15 @@ class Done(msgspec.Struct, frozen=True):
 
 
 class Proposal(msgspec.Struct, frozen=True):
-    """The attempt has its first rows and waits for the output schema to be settled; it proposes its own."""
+    """The attempt has its first rows and waits for the output schema to be settled; it proposes its own.
+
+    ``last``: no later rows will tell more, a ``limit`` is used up.
+    """
 
     shard: int
     attempt: int
     schema: bytes
+    last: bool = False
 
 
 class Deferred(msgspec.Struct, frozen=True):

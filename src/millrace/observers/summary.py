@@ -9,12 +9,14 @@ from millrace.core.work import Ledger, Timings
 from millrace.observers.human import count, duration, plural, size
 
 
-def summary(event: RunFinished, *, steps: Sequence[str] = (), rows_before: int = 0) -> str:
+def summary(
+    event: RunFinished, *, steps: Sequence[str] = (), rows_before: int = 0, left_out: Sequence[str] = ()
+) -> str:
     """Say what a run did: rows in and out and where the rest went, time, output, what the workers did.
 
     ``steps`` are the labels of the plan's steps, in the order of the ledger; without them rows that a step
     took away are just "dropped". ``rows_before`` rows were read by an earlier run of the same output, and do
-    not count for the speed.
+    not count for the speed; if they are all, nothing was done now.
 
     >>> from millrace.core.work import Ledger, Timings
     >>> ledger = Ledger(read=1_200_000, written=900_000, steps=((1_200_000, 900_000),))
@@ -29,18 +31,25 @@ def summary(event: RunFinished, *, steps: Sequence[str] = (), rows_before: int =
         return _failed(event)
     first = f"{plural(ledger.read, 'row')} in, {count(ledger.written)} out"
     gone = losses(ledger, steps)
+    if rows_before:
+        gone.append(f"{count(rows_before)} of them read before, by an earlier run")
     if gone:
         first += f" ({', '.join(gone)})"
-    first += f" in {duration(event.seconds)}"
     fresh = ledger.read - rows_before
-    if event.seconds > 0 and fresh > 0:
+    if not rows_before:
+        first += f" in {duration(event.seconds)}"
+    elif fresh:
+        first += f"; {count(fresh)} now in {duration(event.seconds)}"
+    if fresh > 0 and event.seconds > 0:
         first += f": {count(fresh / event.seconds)} rows/s"
     lines = [first, f"{plural(event.files, 'file')}, {size(event.bytes)} in {event.output}"]
-    work = shares(event.timings)
+    work = shares(event.timings) if fresh > 0 else ""
     if event.retries:
         work += ("; " if work else "") + plural(event.retries, "retry", "retries")
     if work:
         lines.append(f"workers: {work}")
+    if left_out:
+        lines.append(f"not in it: {plural(len(left_out), 'input file')} that came after the run was planned")
     return "\n".join(lines)
 
 

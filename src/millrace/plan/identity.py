@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from millrace.plan.fingerprint import Hasher
@@ -50,29 +50,39 @@ def _step_shape(step: Step) -> dict[str, Any]:
 
 
 def code_of(steps: Sequence[Step]) -> dict[str, str]:
-    """Return a fingerprint for each step with user code, keyed by its place and name."""
+    """Return fingerprints of the user code and of each of its arguments, keyed by place and name.
+
+    A key such as ``"0: the code of map_batches(f)"`` is what a message says after the colon.
+    """
     prints = {}
     for i, step in enumerate(steps):
         function = function_of(step)
         if function is not None:
-            prints[f"{i}: {step_label(step)}"] = fingerprint(function)
+            for part, value in _parts_of(function):
+                prints[f"{i}: {part} of {step_label(step)}"] = fingerprint(value)
     return prints
 
 
-def fingerprint(function: Function) -> str:
-    """Return a hex digest of a step's code and arguments, or of the ``version`` that the user gave."""
-    hasher = Hasher()
+def _parts_of(function: Function) -> Iterator[tuple[str, Any]]:
     if function.version is not None:
-        hasher.text("version", function.version)
-    else:
-        for value in (
-            function.call,
-            function.args,
-            dict(function.kwargs),
-            function.init_args,
-            dict(function.init_kwargs),
-        ):
-            hasher.add(value)
+        yield "the version", function.version
+        return
+    yield "the code", function.call
+    for kind, args, kwargs in (
+        ("argument", function.args, function.kwargs),
+        ("constructor argument", function.init_args, function.init_kwargs),
+    ):
+        for i, value in enumerate(args):
+            yield f"{kind} {i + 1}", value
+        for name, value in kwargs.items():
+            yield f"{kind} {name!r}", value
+
+
+def fingerprint(value: Any) -> str:
+    """Return a hex digest of a function's code with the values that it reaches, or of any other value."""
+    hasher = Hasher()
+    for _, part in _parts_of(value) if isinstance(value, Function) else [("", value)]:
+        hasher.add(part)
     return hasher.digest()
 
 

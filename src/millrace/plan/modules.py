@@ -17,8 +17,18 @@ _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
 
 
 def is_users(module: str | None) -> bool:
-    """Say whether a module is the user's own: not of Python, not installed, not ours."""
-    return module is None or module == "__main__" or file_of(module) is not None
+    """Say whether a module is the user's own: not of Python, not installed, not ours.
+
+    What cannot be found at all is the user's too: a notebook, a console, code that was handed to ``exec``.
+    """
+    return module is None or module == "__main__" or file_of(module) is not None or not _is_known(module)
+
+
+def _is_known(module: str) -> bool:
+    top = module.partition(".")[0]
+    if top in sys.builtin_module_names or top in sys.stdlib_module_names or top == "millrace":
+        return True
+    return module in sys.modules or _find(top) is not None
 
 
 def file_of(module: str) -> str | None:

@@ -80,6 +80,7 @@ class ShardCommitter:
         self.sink = sink
         self._journal = journal
         self._unpublished: list[CommitRecord] = []
+        self.left_out: tuple[str, ...] = ()  # input files that came after the run was planned
         self.on_published: Callable[[CommitRecord], None] = lambda record: None
 
     def settle(self, schema: bytes) -> None:

@@ -20,7 +20,13 @@ class Meter:
     def __init__(self, steps: int) -> None:
         self.steps = [[0, 0] for _ in range(steps)]
         self.read_rows = 0
+        self.lead: Guard | None = None  # the first step with user code: where its rows are, the attempt is
         self.seconds = {"read": 0.0, "steps": 0.0, "write": 0.0, "wait": 0.0}
+
+    @property
+    def done_rows(self) -> int:
+        """How many of the rows read went through the first step with user code."""
+        return self.read_rows if self.lead is None else self.lead.done
 
     @contextmanager
     def timing(self, what: str) -> Iterator[None]:
@@ -40,6 +46,9 @@ class Guard:
         self._where = where
         self._meter = meter
         self.row: int | None = None
+        self.done = 0
+        if meter.lead is None:
+            meter.lead = self
 
     @contextmanager
     def over(self, rows: Rows) -> Iterator[None]:
@@ -65,6 +74,7 @@ class Guard:
             ) from error
         finally:
             self._meter.seconds["steps"] += time.perf_counter() - start
+            self.done += len(rows)
 
     def _place(self, rows: Rows) -> str:
         at = self.row

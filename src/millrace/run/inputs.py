@@ -35,9 +35,11 @@ def reconcile(plan: Plan, committer: ShardCommitter, files: list[InputFile]) -> 
     if new:
         warnings.warn(
             f"{len(new)} input files are new since the run in {committer.output.root} was planned and are left "
-            f"out of it: {', '.join(new[:3])}{' …' if len(new) > 3 else ''}. They belong to another output.",
+            f"out of it: {', '.join(new[:3])}{' …' if len(new) > 3 else ''}. To have them in, write to a new "
+            "folder, or make this output anew with mode='overwrite'.",
             stacklevel=2,
         )
+        committer.left_out = tuple(new)
     changed = {i for i, file in enumerate(before) if now.get(file[0]) != file}
     _refuse_changed(plan.source, committer, changed)
     if committer.state.finished:

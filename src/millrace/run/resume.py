@@ -155,10 +155,11 @@ class _Opening:
             return False
         names = ", ".join(key.partition(": ")[2] for key in changed)
         raise PlanChanged(
-            f"The code of {names} is not what the run in {self._output.root} was made with. Say what shall "
-            "become of the shards that are committed there: on_change='continue' keeps them and does the others "
-            "with the new code, on_change='restart' does all of them anew (or give the function version='…' if "
-            "it computes the same)."
+            f"{names[0].upper()}{names[1:]} is not what the run in {self._output.root} was made with. Say what "
+            "shall become of the shards that are committed there: on_change='continue' keeps them and does the "
+            "others with the new code, on_change='restart' does all of them anew. If it computes the same and "
+            "only looks different (a value that it uses, such as a model trained anew, counts as its code), "
+            "give the step version='…', by which it is recognised instead."
         )
 
     def _finish_swap(self) -> str | None:

@@ -103,6 +103,7 @@ class Scheduler:
         self._probe = 0  # the first shard about whose schema nothing is known
         self._merged: bytes | None = None
         self._proposals: dict[int, bytes] = {}
+        self._last: set[int] = set()  # shards that propose all that there will be
         self._deferred: list[int] = []
         if any(limit == 0 for limit in self._remaining):
             self._close()
@@ -170,6 +171,8 @@ class Scheduler:
         if isinstance(outcome, (Proposal, Blocks)):
             attempt.paused = True
             if isinstance(outcome, Proposal):
+                if outcome.last:
+                    self._last.add(outcome.shard)
                 self._propose(outcome.shard, outcome.schema)
                 if self._one_by_one and outcome.shard != self._head:
                     del self._open[outcome.shard]
@@ -307,6 +310,7 @@ class Scheduler:
             self._probe += 1
             if schema:
                 self._merged, complete = self._merge(self._merged, schema)
+                complete = complete or self._probe - 1 in self._last
         if self.schema is None and self._merged is not None:
             self.schema = self._merged
             self._release()

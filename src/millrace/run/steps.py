@@ -32,8 +32,10 @@ from millrace.run.rows import Rows, rebatch
 class Chain:
     """The steps of a plan, with the user's classes constructed, ready for any number of attempts."""
 
-    def __init__(self, steps: Sequence[Step], where: Where) -> None:
+    def __init__(self, steps: Sequence[Step], where: Where, *, eager: bool = False) -> None:
+        """``eager``: a batch whose size is ours to choose is never waited for; it is what was read."""
         self._steps = tuple(steps)
+        self._eager = eager
         self._where = where
         self._calls: list[Callable[[Any], Any] | None] | None = None
 
@@ -83,7 +85,7 @@ class Chain:
         assert call is not None
         guard = Guard(step, self._where, meter)
         if isinstance(step, MapBatches):
-            return _map_batches(rows, step, call, guard)
+            return _map_batches(rows, step, call, guard, self._eager)
         if isinstance(step, MapRows):
             return map_rows(rows, call, guard)
         if isinstance(step, FlatMap):
@@ -106,9 +108,9 @@ def _leaving(rows: Iterator[Rows], meter: Meter, step: int) -> Iterator[Rows]:
 
 
 def _map_batches(
-    rows: Iterator[Rows], step: MapBatches, call: Callable[[Any], Any], guard: Guard
+    rows: Iterator[Rows], step: MapBatches, call: Callable[[Any], Any], guard: Guard, eager: bool
 ) -> Iterator[Rows]:
-    for part in _sized(_projected(rows, step), step.batch_size):
+    for part in _sized(_projected(rows, step), step.batch_size, eager):
         if not len(part):
             continue
         with guard.over(part):
@@ -127,10 +129,10 @@ def _projected(rows: Iterator[Rows], step: MapBatches) -> Iterator[Rows]:
     return (part.with_batch(recolumn(part.batch, chosen, step_label(step))) for part in rows)
 
 
-def _sized(rows: Iterator[Rows], size: int | None) -> Iterator[Rows]:
+def _sized(rows: Iterator[Rows], size: int | None, eager: bool) -> Iterator[Rows]:
     if size is not None:
         return rebatch(rows, size)
-    return _auto_sized(rows)
+    return rows if eager else _auto_sized(rows)
 
 
 def _auto_sized(rows: Iterator[Rows]) -> Iterator[Rows]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain
 
 import msgspec
 import pyarrow as pa
@@ -49,7 +50,7 @@ class ShardWorker:
         failpoints.activate(program.faults)
         self._program = program
         self._context = context
-        self._chain = Chain(program.steps, self._where)
+        self._chain = Chain(program.steps, self._where, eager=program.kind == "look")
         self._open: dict[int, tuple[_Attempt, Conversation]] = {}
         self._finisher = ThreadPoolExecutor(1, "millrace-finish")
         functions = [step for step in program.steps if hasattr(step, "function")]
@@ -124,54 +125,81 @@ class _Attempt:
         self._files: tuple[StagedFile, ...] = ()
         self._written = 0
         self._told = time.monotonic()
+        self._looks = 0
 
     def run(self) -> Conversation:
+        """Carry the shard from the source to the sink; yields what the driver has to know."""
         failpoints.hit("attempt.started")
-        rows = self._chain.run(self._read(), self._meter, self._task.budgets)
-        undecided: list[pa.RecordBatch] = []
-        undecided_bytes = block_bytes = 0
+        batches = self._batches(self._chain.run(self._read(), self._meter, self._task.budgets))
+        held: list[pa.RecordBatch] = []
+        if self._schema is None and self._program.kind != "count":
+            held = yield from self._ask(batches)
+            if self._schema is None and held:
+                return  # deferred
         block: list[pa.RecordBatch] = []
-        for part in rows:
-            failpoints.hit("attempt.batch")
-            batch = part.batch
-            self._seen = self._seen or batch.schema
-            if not len(part) or self._program.kind == "count":
-                self._written += len(part)
+        for batch in chain(held, batches):
+            self._written += batch.num_rows
+            if self._program.kind == "count":
                 continue
-            if self._schema is None:
-                undecided.append(batch)
-                undecided_bytes += batch.nbytes
-                proposal = _proposal(undecided)
-                if not is_complete(proposal):
-                    if undecided_bytes > UNDECIDED_BYTES:
-                        break
-                    continue
-                answer = yield Proposal(self._task.shard.index, self._task.attempt, schema_bytes(proposal))
-                assert answer is not None
-                self._schema = schema_from(answer)
-                batches, undecided = undecided, []
-            else:
-                batches = [batch]
-            for each in batches:
-                each = conform(each, self._schema, self._made_by)
-                self._written += each.num_rows
-                if self._program.kind == "write":
-                    self._write(each)
-                    continue
-                block.append(each)
-                block_bytes += each.nbytes
-                if block_bytes >= BLOCK_BYTES:
-                    yield self._blocks(block)
-                    block, block_bytes = [], 0
-        if undecided:
-            proposal = _proposal(undecided)
-            yield Deferred(self._task.shard.index, self._task.attempt, schema_bytes(proposal))
-            return
+            assert self._schema is not None
+            batch = conform(batch, self._schema, self._made_by)
+            if self._program.kind == "write":
+                self._write(batch)
+                continue
+            block.append(batch)
+            if sum(each.nbytes for each in block) >= BLOCK_BYTES:
+                yield self._blocks(block)
+                block = []
         if block:
             yield self._blocks(block)
         if self.has_part and not self._program.lanes:
             self._end_part()
         yield self._done()
+
+    def _batches(self, rows: Iterator[Rows]) -> Iterator[pa.RecordBatch]:
+        """Yield the output batches that have rows; remember the schema even if none has."""
+        for part in rows:
+            failpoints.hit("attempt.batch")
+            self._tell()
+            self._seen = self._seen or part.batch.schema
+            if len(part):
+                yield part.batch
+
+    def _ask(
+        self, batches: Iterator[pa.RecordBatch]
+    ) -> Generator[Outcome, bytes | None, list[pa.RecordBatch]]:
+        """Have the output schema settled by the first rows, and return them; or defer the attempt.
+
+        A column of nothing but nulls so far is waited for, as long as more rows may come.
+        """
+        held: list[pa.RecordBatch] = []
+        size = 0
+        complete = False
+        for batch in batches:
+            held.append(batch)
+            size += batch.nbytes
+            complete = is_complete(_proposal(held))
+            if complete or size > UNDECIDED_BYTES:
+                break
+        if not held:
+            return []
+        schema = schema_bytes(_proposal(held))
+        if not complete and not self._used_up():
+            yield Deferred(self._task.shard.index, self._task.attempt, schema)
+            return held
+        answer = yield Proposal(self._task.shard.index, self._task.attempt, schema, last=not complete)
+        assert answer is not None
+        self._schema = schema_from(answer)
+        return held
+
+    def _used_up(self) -> bool:
+        """Say whether a ``limit`` has let pass all that it may: no further rows will come."""
+        passed = [
+            given
+            for (_, given), step in zip(self._meter.steps, self._program.steps, strict=True)
+            if step.verb == "limit"
+        ]
+        return any(given >= budget for given, budget in zip(passed, self._task.budgets, strict=True))
 
     def _read(self) -> Iterator[Rows]:
         rows = self._splits()
@@ -188,16 +216,25 @@ class _Attempt:
                 if batch is None:
                     break
                 meter.read_rows += batch.num_rows
-                yield Rows(batch, (Span(split, at, batch.num_rows),))
+                rows = Rows(batch, (Span(split, at, batch.num_rows),))
                 at += batch.num_rows
-                self._tell()
+                yield from self._growing(rows) if self._program.kind == "look" else (rows,)
+
+    def _growing(self, rows: Rows) -> Iterator[Rows]:
+        """For a look at some rows: hand out as many as are asked for, then twice as many, and so on."""
+        at = 0
+        while at < len(rows):
+            size = max(self._task.budgets[-1], 1) << min(self._looks, 16)
+            self._looks += 1
+            yield rows.cut(at, min(at + size, len(rows)))
+            at += size
 
     def _tell(self) -> None:
         now = time.monotonic()
         if now - self._told >= TELL_EVERY:
             self._told = now
             self._context.notify(
-                RowsRead(self._context.worker, self._task.shard.index, self._meter.read_rows)
+                RowsRead(self._context.worker, self._task.shard.index, self._meter.done_rows)
             )
 
     def _write(self, batch: pa.RecordBatch) -> None:
