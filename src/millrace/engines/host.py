@@ -1,13 +1,15 @@
 """The main of a worker process: it hosts one object and calls its methods, one after another, as asked.
 
 Messages in: ``("host", context, pickled, places)`` once, maybe with a descriptor; ``("call", id, method,
-args)``; ``("end",)``. Messages out: ``("result", id, value)``, ``("error", id, exception)``, ``("note",
-value)``.
+args)``; ``("end",)``. Messages out: ``("ready",)`` once the object is there; ``("result", id, value)``,
+``("error", id, exception)``, ``("note", value)``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import faulthandler
 import os
 import pickle
 import queue
@@ -34,8 +36,11 @@ def main(fd: int, parent: int) -> None:
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     # Batches are read-only views by design; torch.from_numpy would warn about each.
     warnings.filterwarnings("ignore", message="The given NumPy array is not writ")
-    with socket.socket(fileno=fd) as sock:
-        Host(sock).serve()
+    faulthandler.enable()  # a crash in native code says where it was
+    sock = socket.socket(fileno=fd)
+    sock.setblocking(True)
+    os.register_at_fork(after_in_child=sock.close)  # a child must not look like us to the driver
+    Host(sock).serve()
 
 
 def _die_with(parent: int) -> None:
@@ -63,6 +68,7 @@ class Host:
             message, fd = self._calls.get()
             if message[0] == "host":
                 self._take_in(message, fd)
+                self._send(("ready",))
             elif message[0] == "call":
                 self._call(*message[1:])
             else:
@@ -102,8 +108,7 @@ class Host:
             self._answer("result", number, future.result())
 
     def _answer(self, kind: str, number: int, value: Any) -> None:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        _flush()
         if kind == "error":
             value = portable(value)
         self._send((kind, number, value))
@@ -123,12 +128,10 @@ class Host:
             close = getattr(self._hosted, "close", None)
             if close is not None:
                 close()
-            sys.stdout.flush()
-            sys.stderr.flush()
+            _flush()
         finally:
-            os._exit(
-                0
-            )  # interpreters full of native libraries are slow to take down, and nothing is left to save
+            # Interpreters full of native libraries are slow to take down, and nothing is left to save.
+            os._exit(0)
 
 
 class _Broken:
@@ -139,6 +142,13 @@ class _Broken:
 
     def __getattr__(self, name: str) -> Any:
         raise self._error
+
+
+def _flush() -> None:
+    """Hand on what the user's code printed, whatever it has put in the place of the streams."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
 
 
 def portable(error: BaseException) -> BaseException:

@@ -76,12 +76,19 @@ class Listener:
                 for worker in self._pool.workers():
                     if worker.number not in known:
                         known.add(worker.number)
-                        selector.register(worker.sock, selectors.EVENT_READ, worker)
-                        for relay in worker.relays:
-                            selector.register(relay.fileno(), selectors.EVENT_READ, (worker, relay))
+                        self._attend(selector, worker)
                 for key, _ in selector.select(self._pool.stall_timeout / 4):
                     self._serve(selector, key)
                 self._end_suspended()
+
+    def _attend(self, selector: selectors.BaseSelector, worker: Worker) -> None:
+        ears: list[tuple[int, Any]] = [(worker.sock.fileno(), worker)]
+        ears += [(relay.fileno(), (worker, relay)) for relay in worker.relays]
+        if worker.pidfd >= 0:
+            ears.append((worker.pidfd, worker))
+        for fileno, data in ears:
+            _forget(selector, fileno)  # its number may have been that of a worker that was let go
+            selector.register(fileno, selectors.EVENT_READ, data)
 
     def _end_suspended(self) -> None:
         """End workers that the operating system stopped (SIGSTOP) and that nobody continued in time.
@@ -104,11 +111,18 @@ class Listener:
         elif isinstance(key.data, tuple):
             if not key.data[1].pump():
                 selector.unregister(key.fd)
-        elif not self._read(key.data):
-            worker: Worker = key.data
-            for fileno in (worker.sock.fileno(), *(relay.fileno() for relay in worker.relays)):
-                _forget(selector, fileno)
-            self._pool.bury(worker)
+        elif key.fd != key.data.pidfd and not self._read(key.data):
+            self._lose(selector, key.data)
+        elif key.fd == key.data.pidfd:  # dead, though a child of its own may hold the socket open
+            key.data.sock.setblocking(False)
+            while self._read(key.data):
+                pass
+            self._lose(selector, key.data)
+
+    def _lose(self, selector: selectors.BaseSelector, worker: Worker) -> None:
+        for fileno in (worker.sock.fileno(), worker.pidfd, *(relay.fileno() for relay in worker.relays)):
+            _forget(selector, fileno)
+        self._pool.bury(worker)
 
     def _read(self, worker: Worker) -> bool:
         try:

@@ -116,19 +116,20 @@ class LocalPool:
                 worker.end(kill=False)
 
     def close(self, *, kill: bool = True) -> None:
-        """See ``Pool.close``; without ``kill``, workers close what they host."""
+        """See ``Pool.close``; without ``kill``, workers close what they host, except those still at a call."""
         with self._lock:
             if self._closing:
                 return
             self._closing = True
         self._listener.stop()
         workers = list(self._workers.values())
-        if not kill:
-            for worker in workers:
+        at_once = {worker.number: kill or bool(worker.calls) for worker in workers}
+        for worker in workers:
+            if not at_once[worker.number]:
                 with contextlib.suppress(OSError):
                     wire.send(worker.sock, ("end",))
         for worker in workers:
-            worker.end(kill=kill)
+            worker.end(kill=at_once[worker.number])
             _fail(worker, "the pool was closed")
         self._workers.clear()
         self._parcel.close()
@@ -145,10 +146,13 @@ class LocalPool:
         if message[0] == "note":
             self._notify(worker.number, message[1])
             return
+        if message[0] == "ready":
+            with self._lock:
+                worker.ready = True
+                self._stillborn = 0
+            return
         kind, number, value = message
         with self._lock:
-            worker.answered = True
-            self._stillborn = 0
             future = worker.calls.pop(number, None)
         if future is None:
             return
@@ -160,15 +164,15 @@ class LocalPool:
         with self._lock:
             if self._closing or self._workers.pop(worker.number, None) is None:
                 return
-            worker.process.kill()
+            worker.kill()
             reason = worker.way_of_death()
             worker.release()
-            if not worker.answered:
+            if not worker.ready:
                 self._stillborn += 1
             if self._stillborn >= _BROKEN_AFTER:
                 self._broken = (
-                    f"{self._stillborn} workers in a row ended before they answered once, the last one so: "
-                    f"{reason}. Something that is imported or constructed at their start takes the process down."
+                    f"{self._stillborn} workers in a row ended before they were ready, the last one so: "
+                    f"{reason}. Something that is imported at their start takes the process down."
                 )
             while self._broken is None and len(self._workers) < self._size:
                 self._adopt(Worker(self._spec.threads))

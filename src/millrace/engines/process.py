@@ -38,10 +38,12 @@ class Worker:
     def __init__(self, threads: int) -> None:
         self.number = next(self._numbers)
         self.calls: dict[int, Future[Any]] = {}
-        self.answered = False
+        self.ready = False
         self.heard = time.monotonic()
         self.inbox = wire.Inbox()
         ours, theirs = socket.socketpair()
+        ours.setblocking(True)  # whatever socket.setdefaulttimeout says
+        theirs.setblocking(True)
         environment = {name: str(threads) for name in _THREADS} | _ALLOCATOR | dict(os.environ)
         boot = _BOOT.format(path=sys.path, fd=theirs.fileno(), pid=os.getpid())
         try:
@@ -52,6 +54,7 @@ class Worker:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=environment,
+                start_new_session=True,  # what the worker starts ends with it; Ctrl-C comes to the driver only
             )
         except OSError as error:
             ours.close()
@@ -59,6 +62,7 @@ class Worker:
         finally:
             theirs.close()
         self.sock = ours
+        self.pidfd = _pidfd(self.process.pid)
         self.relays = [Relay(self.process.stdout, "stdout"), Relay(self.process.stderr, "stderr")]
 
     def end(self, *, kill: bool) -> None:
@@ -68,15 +72,24 @@ class Worker:
                 wire.send(self.sock, ("end",))
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(_END_WITHIN)
-        self.process.kill()
+        self.kill()
         self.process.wait()
         self.release()
+
+    def kill(self) -> None:
+        """End the process and whatever it started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.kill()
 
     def release(self) -> None:
         """Pass on the last output and close all descriptors."""
         for relay in self.relays:
             relay.finish()
         self.sock.close()
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1
 
     def way_of_death(self) -> str:
         """Say how the process ended, with the last lines that it wrote to stderr."""
@@ -92,3 +105,11 @@ class Worker:
             way = f"exited with status {code}"
         tail = self.relays[1].tail()
         return f"worker process {self.process.pid} {way}" + (f"; its last words: {tail}" if tail else "")
+
+
+def _pidfd(pid: int) -> int:
+    """Return a descriptor that becomes readable when the process ends, where the system has such."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return -1

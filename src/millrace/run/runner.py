@@ -126,6 +126,7 @@ class Runner:
     def _submit(self, pool: Pool, order: Order) -> None:
         if isinstance(order, Begin):
             shard, attempt = order.task.shard.index, order.task.attempt
+            self._blocks.pop(shard, None)  # of an attempt that was lost before their turn came
             self._skip[shard] = self._delivered.get(shard, 0)
             future = pool.submit("attempt", order.task, worker=order.worker)
         else:

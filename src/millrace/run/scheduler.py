@@ -140,7 +140,8 @@ class Scheduler:
                 attempt.paused = False
                 orders.append(Proceed(attempt.worker, shard, self.schema))
             load[attempt.worker] = load.get(attempt.worker, 0) + 1
-        depth = 1 if self._reading or self.schema is None else self._ahead
+        alone = self._reading or bool(self._remaining) or self.schema is None
+        depth = 1 if alone else self._ahead
         for level in range(depth):
             if level and self._left - len(self._open) <= 2 * len(load):
                 break  # near the end, a shard that waits behind another may keep the run waiting
