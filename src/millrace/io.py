@@ -5,12 +5,14 @@ Nothing here imports pyarrow before it must: a run starts its workers first.
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from millrace.core.arguments import known_arguments
 from millrace.dataset import Dataset
-from millrace.sources.files import PathArgument
+from millrace.sources.files import PathArgument, absolute_paths
 
 if TYPE_CHECKING:
     import numpy as np
@@ -77,6 +79,7 @@ def read_parquet(
     """
     from millrace.sources.parquet import ParquetSource
 
+    _warn_of_unfinished(paths)
     return Dataset.from_source(ParquetSource(paths, columns=columns, partitioning=partitioning))
 
 
@@ -86,7 +89,7 @@ def read_csv(
     *,
     column_types: Mapping[str, Any] | None = None,
     column_names: Sequence[str] | None = None,
-    has_header: bool = True,
+    has_header: bool | None = None,
     delimiter: str = ",",
     quote_char: str | None = '"',
     escape_char: str | None = None,
@@ -111,9 +114,11 @@ def read_csv(
         Types for some columns: an Arrow type, its name (``"float64"``, ``"timestamp[us]"``), or ``int``,
         ``float``, ``str``, ``bool``, ``bytes``.
     column_names
-        Names in place of those of the header.
+        The names of the columns. As in pyarrow and pandas, giving them says that the first line is data; of
+        files that do have a header line, say ``has_header=True`` too, and these names take the place of its.
     has_header
-        False: the first line is data, and columns are ``column_names`` or ``f0``, ``f1``, ….
+        Whether the first line of each file holds names. None: yes, unless ``column_names`` is given. False
+        without ``column_names``: columns are ``f0``, ``f1``, ….
     delimiter, quote_char, escape_char, decimal_point
         Single ASCII characters; None switches quoting or escaping off. With escapes a file is one split.
     newlines_in_values
@@ -147,6 +152,7 @@ def read_csv(
     """
     from millrace.sources.csv import CsvSource
 
+    _warn_of_unfinished(paths)
     source = CsvSource(
         paths,
         column_types=column_types,
@@ -197,6 +203,7 @@ def read_json(paths: PathArgument, *, schema: pa.Schema | None = None) -> Datase
     """
     from millrace.sources.json import JsonSource
 
+    _warn_of_unfinished(paths)
     return Dataset.from_source(JsonSource(paths, schema=schema))
 
 
@@ -228,7 +235,27 @@ def read_binary_files(paths: PathArgument, *, include_paths: bool = False) -> Da
     """
     from millrace.sources.binary import BinarySource
 
+    _warn_of_unfinished(paths)
     return Dataset.from_source(BinarySource(paths, include_paths=include_paths))
+
+
+def _warn_of_unfinished(paths: PathArgument) -> None:
+    """Warn, on behalf of the caller's caller, if a folder is the output of a run that is not complete."""
+    from millrace.run.output import HOME, SUCCESS
+
+    unfinished = [
+        folder
+        for folder in dict.fromkeys(absolute_paths(paths))
+        if os.path.isdir(os.path.join(folder, HOME)) and not os.path.exists(os.path.join(folder, SUCCESS))
+    ]
+    if unfinished:
+        several = len(unfinished) > 1
+        warnings.warn(
+            f"The folder{'s' if several else ''} {', '.join(map(repr, unfinished))} {'are' if several else 'is'} the "
+            f"unfinished output of a millrace run: {SUCCESS} is missing, and so may be rows. Running its job again "
+            "completes it.",
+            stacklevel=4,
+        )
 
 
 # ---------------------------------------------------------------- memory

@@ -27,15 +27,27 @@ def test_files_become_rows_in_order(tmp_path: Path) -> None:
     assert BinarySource(tmp_path).schema().names == ["bytes"]
 
 
-def test_splits_hold_eight_megabytes_or_256_files(tmp_path: Path) -> None:
+def test_splits_hold_eight_megabytes_or_256_files_at_most(tmp_path: Path) -> None:
     for number in range(300):
         (tmp_path / f"{number:03}").write_bytes(b"")
-    for number in range(4):
-        with open(tmp_path / f"big{number}", "wb") as file:
-            os.truncate(file.fileno(), 3 << 20)
+    for number in range(200):
+        with open(tmp_path / f"big{number:03}", "wb") as file:
+            os.truncate(file.fileno(), 3 << 20)  # sparse: nothing is written
     splits = BinarySource(tmp_path).splits()
-    assert [split.rows for split in splits] == [256, 46, 2]
-    assert [split.bytes for split in splits] == [0, 6 << 20, 6 << 20]
+    assert [split.rows for split in splits] == [256, 46, *[2] * 99]
+    assert [split.bytes for split in splits] == [0, *[6 << 20] * 100]
+
+
+@pytest.mark.parametrize(("files", "rows"), [(10, {1}), (1000, {15, 10})])
+def test_small_files_are_about_64_splits_of_a_file_or_more(
+    tmp_path: Path, files: int, rows: set[int]
+) -> None:
+    for number in range(files):
+        (tmp_path / f"{number:04}").write_bytes(b"x" * 100)
+    splits = BinarySource(tmp_path).splits()
+    assert {split.rows for split in splits} == rows
+    assert sum(split.rows for split in splits) == files
+    assert len(splits) <= 67
 
 
 def test_a_file_of_two_gigabytes_needs_larger_offsets(tmp_path: Path) -> None:
@@ -50,6 +62,7 @@ def test_a_file_of_two_gigabytes_needs_larger_offsets(tmp_path: Path) -> None:
 
 def test_batches_end_early_when_they_get_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millrace.sources.binary._BATCH_BYTES", 10)
+    monkeypatch.setattr("millrace.sources.binary._SPLITS", 1)
     for number in range(5):
         (tmp_path / str(number)).write_bytes(b"x" * 4)
     source = BinarySource(tmp_path)

@@ -42,6 +42,25 @@ class TestParquet(SourceContract):
         return ParquetSource(self.folder)
 
 
+class TestParquetInPieces(SourceContract):
+    folder: Path
+
+    @pytest.fixture(autouse=True)
+    def small_pieces(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("millrace.sources.parquet_files._LEAST_ROWS", 2)
+
+    def make(self) -> Source:
+        if not (self.folder / "y=1").exists():
+            for year in (1, 2):
+                (self.folder / f"y={year}").mkdir()
+                rows = table(20 * year, 20)
+                pq.write_table(rows, self.folder / f"y={year}" / "a.parquet", row_group_size=11)
+        return ParquetSource(self.folder)
+
+    def test_it_is_in_pieces(self, source: Source) -> None:
+        assert len(source.splits()) == 16
+
+
 class TestParquetThatNeedsCasts(SourceContract):
     folder: Path
 
@@ -91,6 +110,7 @@ class TestBinary(SourceContract):
     @pytest.fixture(autouse=True)
     def small_splits(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("millrace.sources.binary._SPLIT_FILES", 3)
+        monkeypatch.setattr("millrace.sources.binary._SPLITS", 1)
 
     def make(self) -> Source:
         for n in range(8):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from millrace.errors import (
@@ -68,7 +69,8 @@ def test_files_of_every_shape(read: Read, content: str, expected: dict[str, list
     [
         ({"has_header": False}, "1,x\n2,y\n", {"f0": [1, 2], "f1": ["x", "y"]}),
         ({"has_header": False, "column_names": ["n", "s"]}, "1,x\n", {"n": [1], "s": ["x"]}),
-        ({"column_names": ["n", "s"]}, "\na,a\n1,x\n", {"n": [1], "s": ["x"]}),
+        ({"column_names": ["n", "s"]}, "1,x\n2,y\n", {"n": [1, 2], "s": ["x", "y"]}),
+        ({"column_names": ["n", "s"], "has_header": True}, "\na,a\n1,x\n", {"n": [1], "s": ["x"]}),
         ({"delimiter": ";", "decimal_point": ","}, "a;b\n1,5;x\n", {"a": [1.5], "b": ["x"]}),
         ({"quote_char": "'"}, "a,b\n'1\n','\"'\n", {"a": ["1\n"], "b": ['"']}),
         ({"quote_char": None}, 'a,b\n"1,"2\n', {"a": ['"1'], "b": ['"2']}),
@@ -126,6 +128,21 @@ def test_a_promise_of_no_newlines_spares_the_scan(tmp_path: Path) -> None:
     source = CsvSource(path, block_bytes=50, newlines_in_values=False)
     assert len(source.splits()) == 15
     assert read_all(source).num_rows == 100
+
+
+def test_files_are_about_64_splits_of_128_kib_or_more(tmp_path: Path) -> None:
+    line = "123456789,abcdefghijklmnop\n"
+    for name, size in (("a", 300_000), ("b", 1_800_000), ("c", 30 << 20)):
+        (tmp_path / f"{name}.csv").write_text("n,s\n" + line * (size // len(line)))
+    for files, least in ((["a"], 128 << 10), (["a", "b"], 128 << 10), (["a", "b", "c"], (30 << 20) // 64)):
+        source = CsvSource([tmp_path / f"{name}.csv" for name in files])
+        splits = source.splits()
+        *most, _ = [s for s in splits if s.file == len(files) - 1]
+        assert all(least <= s.bytes < 1.1 * least + len(line) for s in most)
+        assert {s.file for s in splits} == set(range(len(files)))
+    assert len(CsvSource(tmp_path / "b.csv", block_bytes=8 << 20).splits()) == 1
+    assert len(CsvSource(tmp_path / "b.csv").splits()) == 14
+    assert read_all(CsvSource(tmp_path / "b.csv")).num_rows == 1_800_000 // len(line)
 
 
 # ---------------------------------------------------------------- names and types over many files
@@ -213,6 +230,46 @@ def test_text_of_another_encoding(read: Read, start: str) -> None:
         read(f"n,s\n{start}".encode() + b"1,\xe9\n")
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("PAR1\x15\0", "begins with PAR1, so it is a Parquet file; read_parquet reads it"),
+        ("PK\x03\x04\x14\0", "begins with PK, so it is a zip archive or an Excel workbook"),
+        ("\x89HDF\r\n\x1a\n\0", "an HDF5 file"),
+        ("name" + "\0" * 253 + "ustar", "a tar archive"),
+        ("\xff\xfea\0,\0b\0\n\0", "begins with the mark of UTF-16 text; say encoding='utf-16'"),
+        ("n,caf\xe9\n1,2\n", r"the header line is not valid UTF-8 \(byte 0xe9\).*encoding='latin1'"),
+        ("\xe9,\xe9\xe8\n", "the header line is not valid UTF-8"),
+    ],
+)
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_what_is_no_csv(read: Read, pack: Callable[[bytes], bytes], content: str, message: str) -> None:
+    with pytest.raises(UnreadableFile, match=message) as caught:
+        read(pack(content.encode("latin1")))
+    assert "a.csv" in str(caught.value)
+    if pack is gzip.compress and "begins with P" in message:
+        assert "(once decompressed; gzip)" in str(caught.value)
+
+
+@pytest.mark.parametrize("wide", [True, False])
+def test_a_real_parquet_file_is_no_csv(tmp_path: Path, wide: bool) -> None:
+    columns = {f"c{n}": range(5000) for n in range(9 if wide else 1)}
+    pq.write_table(pa.table(columns), tmp_path / "a.csv")
+    for options in ({}, {"quote_char": None}, {"has_header": False}, {"column_names": ["x"]}):
+        with pytest.raises(UnreadableFile, match="read_parquet reads it"):
+            CsvSource(tmp_path / "a.csv", **options).schema()
+
+
+def test_text_that_begins_like_a_binary_file_is_read(read: Read) -> None:
+    assert read("PAR1,PK\n1,2\n").to_pydict() == {"PAR1": [1], "PK": [2]}
+    assert read("ÿþ\n1\n".encode("latin1"), encoding="latin1").to_pydict() == {"ÿþ": [1]}
+
+
+def test_a_text_that_the_encoding_does_not_fit(read: Read) -> None:
+    with pytest.raises(UnreadableFile, match=r"a\.csv': its text is not shift_jis \(.*encoding="):
+        read(b"a\n\xff\xff\n", encoding="shift_jis")
+
+
 def test_a_long_value_is_shortened(read: Read) -> None:
     with pytest.raises(UnreadableFile) as caught:
         read("n\n1\n" + "z" * 5000 + "\n", column_types={"n": int})
@@ -246,7 +303,16 @@ def test_a_changed_file(tmp_path: Path) -> None:
         ({"delimiter": ",,"}, ArgumentError, "delimiter is a single ASCII character"),
         ({"quote_char": ""}, ArgumentError, "quote_char is a single"),
         ({"column_names": "a"}, ArgumentError, r"column_names=\['a'\]"),
-        ({"column_names": ["x"]}, ArgumentError, "column_names has 1 names, but .* has 2 columns"),
+        (
+            {"column_names": ["x"]},
+            ArgumentError,
+            "column_names has 1 names, but .* has 2 fields in its first row",
+        ),
+        (
+            {"column_names": ["x"], "has_header": True},
+            ArgumentError,
+            "column_names has 1 names, but .* has 2 columns: .'a', 'b'.",
+        ),
         ({"column_types": {"aa": int}}, UnknownColumn, "'aa'.*Did you mean 'a'"),
         ({"column_types": {"a": "integer"}}, ArgumentError, r"column_types\['a'\] is 'integer'"),
         ({"encoding": "klingon"}, ArgumentError, "no text encoding 'klingon'"),

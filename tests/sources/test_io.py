@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from millrace import io
 from millrace.core.arguments import known_arguments
-from millrace.errors import ArgumentError, UnknownArgument
+from millrace.errors import ArgumentError, StepError, UnknownArgument
 from millrace.sources.csv import CsvSource
 from millrace.sources.json import JsonSource
 from millrace.sources.parquet import ParquetSource
@@ -77,3 +80,44 @@ def test_mistakes_are_found_at_the_call() -> None:
         io.read_parquet("a", columns="x")
     with pytest.raises(ArgumentError, match="number of rows"):
         io.range(-1)
+
+
+# ---------------------------------------------------------------- unfinished output
+
+READERS = [io.read_parquet, io.read_csv, io.read_json, io.read_binary_files]
+
+
+@pytest.mark.parametrize("read", READERS)
+def test_an_unfinished_output_is_warned_of_once(read: Callable[[Any], object], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (out / "_millrace").mkdir(parents=True)
+    for paths in (out, str(out), [out, f"{out}/", tmp_path]):
+        with pytest.warns(UserWarning, match="again completes it") as caught:
+            read(paths)
+        assert len(caught) == 1
+        assert f"The folder {str(out)!r} is the unfinished output" in str(caught[0].message)
+        assert caught[0].filename == __file__
+    (out / "_SUCCESS").write_bytes(b"{}")
+    read(out)  # a warning would be an error here
+
+
+@pytest.mark.parametrize("read", READERS)
+def test_other_folders_are_not_warned_of(read: Callable[[Any], object], tmp_path: Path) -> None:
+    (tmp_path / "_millrace").write_bytes(b"a file")
+    read([tmp_path, tmp_path / "nowhere", tmp_path / "*.x"])
+
+
+def test_a_run_that_stopped_is_warned_of_and_completing_it_ends_that(tmp_path: Path) -> None:
+    data = io.range(5000).with_options(engine="inline", progress=False)
+
+    def stops(row: dict[str, int]) -> dict[str, int]:
+        if row["id"] == 4000:
+            raise RuntimeError("stopped")
+        return row
+
+    with pytest.raises(StepError):
+        data.map(stops).write_parquet(tmp_path / "out")
+    with pytest.warns(UserWarning, match="unfinished output"):
+        io.read_parquet(tmp_path / "out")
+    data.map(lambda row: row).write_parquet(tmp_path / "out", on_change="continue")
+    assert io.read_parquet(tmp_path / "out").count() == 5000

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from millrace.errors import ArgumentError, InputChanged, SchemaMismatch, UnreadableFile
@@ -150,3 +151,21 @@ def test_wrong_options(tmp_path: Path) -> None:
         JsonSource(tmp_path, schema={"a": int})  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="block_bytes"):
         JsonSource(tmp_path, block_bytes=0)
+
+
+def test_what_is_no_json(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    pq.write_table(pa.table({"x": range(9)}), path)
+    with pytest.raises(UnreadableFile, match=r"a\.json' as JSON lines: it begins with PAR1.*read_parquet"):
+        JsonSource(path).schema()
+    path.write_bytes(b"\xff\xfe{\0")
+    with pytest.raises(UnreadableFile, match="mark of UTF-16 text; convert it to UTF-8"):
+        JsonSource(path).schema()
+
+
+def test_files_are_about_64_splits_of_128_kib_or_more(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text('{"x": 1234567}\n' * 120_000)
+    assert len(JsonSource(path).splits()) == 14
+    assert len(JsonSource(path, block_bytes=8 << 20).splits()) == 1
+    assert read_all(JsonSource(path)).num_rows == 120_000

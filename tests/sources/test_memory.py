@@ -82,13 +82,31 @@ def test_description_is_the_same_in_another_process() -> None:
     assert eval(there.stdout) == here
 
 
-def test_splits_hold_a_megabyte_or_65536_rows() -> None:
+def test_splits_are_a_64th_within_bounds() -> None:
     wide = MemorySource(pa.table({"x": [b"x" * 10_000] * 1000}), "from_arrow").splits()
     assert all(split.bytes >= 1 << 20 for split in wide[:-1])
     assert len(wide) == 10
     narrow = MemorySource(pa.table({"x": pa.array([True] * 100_000)}), "from_arrow").splits()
-    assert [split.rows for split in narrow] == [65_536, 34_464]
-    assert [split.first for split in narrow] == [0, 65_536]
+    assert [split.rows for split in narrow] == [1562] * 64 + [32]
+    assert [split.first for split in narrow] == [1562 * n for n in range(65)]
+    few = MemorySource(pa.table({"x": range(6400)}), "from_arrow").splits()
+    assert [split.rows for split in few] == [1024] * 6 + [256]
+    assert [
+        s.rows for s in MemorySource(pa.table({"x": range(6400)}), "a", rows_per_split=4000).splits()
+    ] == [
+        4000,
+        2400,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"), [(1, 1), (1024, 1024), (6400, 1024), (1 << 20, 1 << 14), (1 << 30, 1 << 16)]
+)
+def test_splits_of_a_range(rows: int, expected: int) -> None:
+    first, *_ = splits = RangeSource(rows).splits()
+    assert first.rows == expected
+    assert sum(split.rows for split in splits) == rows
+    assert [s.rows for s in RangeSource(rows, rows_per_split=rows).splits()] == [rows]
 
 
 def test_no_rows_and_no_columns() -> None:
@@ -101,7 +119,7 @@ def test_range_counts() -> None:
     source = RangeSource(1_000_000)
     table = read_all(source)
     assert table["id"].to_pylist() == list(range(1_000_000))
-    assert source.locate(source.splits()[1], 5) == "range, row 262149"
+    assert source.locate(source.splits()[1], 5) == "range, row 15630"
 
 
 @pytest.mark.parametrize("n", [-1, 2.5, "3", True])

@@ -6,11 +6,14 @@ import datetime
 import decimal
 import os
 import pickle
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from millrace.errors import (
     ArgumentError,
@@ -21,6 +24,7 @@ from millrace.errors import (
     UnreadableFile,
 )
 from millrace.sources.parquet import ParquetSource
+from millrace.sources.parquet_files import Footer, Grain
 from millrace.testing.sources import read_all
 
 
@@ -60,7 +64,105 @@ def test_files_without_rows_give_their_schema_only(tmp_path: Path) -> None:
 def test_rows_are_located_in_their_file(tmp_path: Path) -> None:
     path = write(tmp_path / "rides.parquet", {"x": range(300_000)}, row_group_size=150_000)
     source = ParquetSource(path)
-    assert source.locate(source.splits()[1], 4) == f"{path}, row 150004"
+    splits = source.splits()
+    assert source.locate(splits[1], 4) == f"{path}, row 18754"
+    assert source.locate(splits[8], 4) == f"{path}, row 150004"
+    for split in splits:
+        at = source.locate(split, 7)
+        assert at == f"{path}, row {read_all(source, [split])['x'][7].as_py()}"
+
+
+def test_few_row_groups_are_cut_in_pieces(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", {"x": range(50_000)}, use_dictionary=False)
+    splits = ParquetSource(path).splits()
+    assert [(s.start, s.stop, s.first, s.rows) for s in splits] == [(0, 1, 6250 * n, 6250) for n in range(8)]
+    (group,) = ParquetSource(path)._look().footers[0].groups
+    assert sum(s.bytes for s in splits) == group[1]
+    assert max(s.bytes for s in splits) - min(s.bytes for s in splits) <= 1
+
+
+@pytest.mark.parametrize(
+    ("groups", "group_rows", "expected"),
+    [(1, 1000, 1), (1, 2047, 1), (1, 2048, 2), (2, 9000, 16), (3, 9000, 15), (5, 9000, 15), (8, 9000, 16)]
+    + [(9, 9000, 9), (15, 9000, 15), (16, 9000, 16), (4, 200, 1)],
+)
+def test_how_many_pieces(tmp_path: Path, groups: int, group_rows: int, expected: int) -> None:
+    path = write(tmp_path / "a.parquet", {"x": range(groups * group_rows)}, row_group_size=group_rows)
+    source = ParquetSource(path)
+    splits = source.splits()
+    assert len(splits) == expected
+    assert read_all(source)["x"].to_pylist() == list(range(groups * group_rows))
+
+
+def test_a_row_group_that_takes_long_to_decode_is_cut_less() -> None:
+    footers = [Footer(pa.schema([]), ((100_000, 100 << 20),)), Footer(pa.schema([]), ((100_000, 1 << 30),))]
+    grain = Grain.of(footers, 1 << 20)
+    splits = [split for number, footer in enumerate(footers) for split in footer.splits(number, grain)]
+    assert [(s.file, s.rows) for s in splits] == [(0, 50_000), (0, 50_000), (1, 100_000)]
+
+
+def test_an_empty_row_group_between_is_passed_over(tmp_path: Path) -> None:
+    with pq.ParquetWriter(tmp_path / "a.parquet", pa.schema([("x", pa.int64())])) as writer:
+        for rows in (0, 3000, 0, 10, 0, 5000):
+            writer.write_table(pa.table({"x": range(rows)}))
+    source = ParquetSource(tmp_path)
+    splits = source.splits()
+    assert [(s.rows, s.first) for s in splits] == [(1500, 0), (1500, 1500), (10, 3000)] + [
+        (1250, 3010 + 1250 * n) for n in range(4)
+    ]
+    assert read_all(source)["x"].to_pylist() == [*range(3000), *range(10), *range(5000)]
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_pieces_read_in_any_order_are_the_rows(tmp_path: Path, data: st.DataObject) -> None:
+    path = tmp_path / "k=7" / "a.parquet"
+    if not path.exists():
+        columns = {
+            "x": range(9000),
+            "s": [f"é{n}" for n in range(9000)],
+            "l": [[n] * (n % 3) for n in range(9000)],
+        }
+        write(path, columns, row_group_size=5000, data_page_size=3000)
+    source = ParquetSource(tmp_path)
+    splits = source.splits()
+    whole = pq.read_table(path, partitioning=None).append_column("k", pa.array([7] * 9000))
+    for _ in range(data.draw(st.integers(1, 12))):
+        split = data.draw(st.sampled_from(splits))
+        columns = data.draw(st.sampled_from([None, ["x"], ["k"], ["l", "k", "s"], []]))
+        rows = data.draw(st.sampled_from([1 << 16, 1000, 333, 700]))
+        stop_after = data.draw(st.sampled_from([None, None, 1]))
+        batches = list(islice(source.read(split, columns, rows), stop_after))
+        assert all(0 < batch.num_rows <= rows for batch in batches)
+        expected = whole.slice(split.first, split.rows)
+        if columns == []:
+            assert (
+                sum(b.num_rows for b in batches) == (min(rows, split.rows) if stop_after else split.rows)
+                or stop_after
+            )
+            continue
+        got = pa.Table.from_batches(batches)
+        assert got.equals((expected if columns is None else expected.select(columns)).slice(0, got.num_rows))
+        assert stop_after or got.num_rows == split.rows
+
+
+def test_pieces_in_order_decode_a_row_group_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "a.parquet", {"x": range(50_000)})
+    source = ParquetSource(path)
+    splits = source.splits()
+    opened = source._opened(0)
+    begun: list[int] = []
+    groups = opened._groups
+
+    def counting(start: int, *rest: object) -> object:
+        begun.append(start)
+        return groups(start, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(opened, "_groups", counting)
+    assert read_all(source, splits)["x"].to_pylist() == list(range(50_000))
+    assert begun == [0]
+    read_all(source, [splits[3], splits[4], splits[6]], rows=100)
+    assert begun == [0, 0, 0]
 
 
 # ---------------------------------------------------------------- types
@@ -253,12 +355,13 @@ def test_damage_inside_names_row_group_and_offset(tmp_path: Path) -> None:
     data[column.data_page_offset : column.data_page_offset + 50] = b"\xff" * 50
     path.write_bytes(data)
     source = ParquetSource(path)
-    first, second = source.splits()
-    assert read_all(source, [first]).num_rows == 200_000
-    with pytest.raises(
-        UnreadableFile, match=rf"row group 1 \(of 2, from offset {column.data_page_offset:,}\)"
-    ):
-        read_all(source, [second])
+    splits = source.splits()
+    assert read_all(source, splits[:8]).num_rows == 200_000
+    for split in (splits[8], splits[15]):
+        with pytest.raises(
+            UnreadableFile, match=rf"row group 1 \(of 2, from offset {column.data_page_offset:,}\)"
+        ):
+            read_all(source, [split])
 
 
 def test_a_file_that_changed_since_planning_is_never_read(tmp_path: Path) -> None:
@@ -275,10 +378,10 @@ def test_a_file_that_changed_since_planning_is_never_read(tmp_path: Path) -> Non
 def test_a_file_is_kept_open_between_its_splits(tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", {"x": range(400_000)}, row_group_size=200_000, use_dictionary=False)
     source = ParquetSource(path)
-    first, second = source.splits()
+    first, *_, second = source.splits()
     read_all(source, [first])
     os.unlink(path)
-    assert read_all(source, [second])["x"][0].as_py() == 200_000
+    assert read_all(source, [second])["x"][-1].as_py() == 399_999
     source.close()
     with pytest.raises(InputChanged, match="is gone"):
         read_all(source, [second])

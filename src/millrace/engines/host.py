@@ -36,7 +36,7 @@ def main(fd: int, parent: int) -> None:
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     # Batches are read-only views by design; torch.from_numpy would warn about each.
     warnings.filterwarnings("ignore", message="The given NumPy array is not writ")
-    faulthandler.enable()  # a crash in native code says where it was
+    faulthandler.enable(all_threads=False)  # a crash in native code says where it was
     sock = socket.socket(fileno=fd)
     sock.setblocking(True)
     os.register_at_fork(after_in_child=sock.close)  # a child must not look like us to the driver

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 SHARD_BYTES = 64 << 20
 LEAST_BYTES = 1 << 20
+LEAST_ROWS = 1_024
+LEAST_UNCOUNTED = 128 << 10  # in bytes, where rows are not known
+TYPICAL_ROW = 100  # bytes; a guess, for shards of so many rows where rows are not known
 SHARES_PER_WORKER = 3
 
 
@@ -163,17 +166,20 @@ def make_shards(splits: Sequence[Split], workers: int, shard_rows: int | None = 
     """Group neighbouring splits so that workers stay busy to the end and files stay decent.
 
     Each shard takes a share of what is still left (a third of a worker's part), 64 MiB of decoded data at
-    most and 1 MiB at least: big shards first, small ones last, so that all workers end together. This is
-    guided self-scheduling (Polychronopoulos and Kuck, 1987). A split is never cut. With ``shard_rows``,
-    shards are filled up to about that many rows instead.
+    most: big shards first, small ones last, so that all workers end together. This is guided self-scheduling
+    (Polychronopoulos and Kuck, 1987). A shard has at least 1 MiB or 1,024 rows, whichever is less, as a model
+    may be slow where data are small; 128 KiB where rows are not known. A split is never cut. With
+    ``shard_rows``, shards are filled up to about that many rows instead; where rows are not known, a row is
+    taken to have 100 bytes.
     """
-    sizes = [max(split.rows, 0) if shard_rows is not None else split.bytes for split in splits]
+    sizes = [split.bytes if shard_rows is None else _rows(split) for split in splits]
+    least = _least_bytes(splits)
     left = sum(sizes)
     shards: list[Shard] = []
     group: list[Split] = []
     held = 0
     for split, size in zip(splits, sizes, strict=True):
-        share = min(max(left / (workers * SHARES_PER_WORKER), LEAST_BYTES), SHARD_BYTES)
+        share = min(max(left / (workers * SHARES_PER_WORKER), least), SHARD_BYTES)
         if group and held + size / 2 >= (share if shard_rows is None else shard_rows):
             shards.append(Shard(len(shards), tuple(group)))
             left -= held
@@ -183,3 +189,14 @@ def make_shards(splits: Sequence[Split], workers: int, shard_rows: int | None = 
     if group:
         shards.append(Shard(len(shards), tuple(group)))
     return shards
+
+
+def _rows(split: Split) -> int:
+    return split.rows if split.rows >= 0 else max(1, split.bytes // TYPICAL_ROW)
+
+
+def _least_bytes(splits: Sequence[Split]) -> int:
+    if any(split.rows < 0 for split in splits):
+        return LEAST_UNCOUNTED
+    rows = sum(split.rows for split in splits)
+    return max(1, min(LEAST_BYTES, LEAST_ROWS * sum(split.bytes for split in splits) // max(rows, 1)))

@@ -13,6 +13,7 @@ from millrace.sources.files import InputFile, PathArgument, check_unchanged
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_SPLITS = 64  # about so many, where that makes them neither less than a file nor huge
 _SPLIT_BYTES = 8 << 20
 _SPLIT_FILES = 256
 _BATCH_BYTES = 64 << 20
@@ -53,12 +54,16 @@ class BinarySource(FileSource[bool]):
         return range(split.start, split.stop)
 
     def splits(self) -> list[Split]:
-        """Group neighbouring files up to 8 MiB or 256 files; ``start`` and ``stop`` number files."""
+        """Group neighbouring files up to a 64th of all bytes, 8 MiB, or 256 files.
+
+        ``start`` and ``stop`` number files.
+        """
         self._look()
+        most = min(sum(file.size for file in self._files) // _SPLITS, _SPLIT_BYTES)
         splits: list[Split] = []
         start = size = 0
         for number, file in enumerate(self._files):
-            if number > start and (size + file.size > _SPLIT_BYTES or number - start >= _SPLIT_FILES):
+            if number > start and (size + file.size > most or number - start >= _SPLIT_FILES):
                 splits.append(Split(start, start, number, number - start, size))
                 start, size = number, 0
             size += file.size

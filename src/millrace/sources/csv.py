@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from millrace.core.work import Split
 from millrace.errors import ArgumentError
 from millrace.sources.csv_format import CsvFormat
-from millrace.sources.filed import FileSource
+from millrace.sources.filed import FileSource, block_of
 from millrace.sources.files import InputFile, PathArgument
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 _PLAIN = (".csv", ".tsv")
 SUFFIXES = tuple(name + packed for name in _PLAIN for packed in ("", ".gz", ".zst", ".bz2", ".lz4"))
-BLOCK_BYTES = 8 << 20
 
 
 class CsvSource(FileSource["Layout"]):
@@ -35,9 +34,10 @@ class CsvSource(FileSource["Layout"]):
         Types for some columns: an Arrow type, its name (``"float64"``, ``"timestamp[us]"``), or one of
         ``int``, ``float``, ``str``, ``bool``, ``bytes``. The others are inferred.
     column_names
-        Names in place of those of the header line.
+        The names of the columns, of files without a header line; with ``has_header=True``, in place of its names.
     has_header
-        Whether each file starts with a line of names. Without, and without ``column_names``: ``f0``, ``f1``, …
+        Whether each file starts with a line of names. None: yes, unless ``column_names`` is given. Without a
+        header and without ``column_names``: ``f0``, ``f1``, …
     delimiter, quote_char, escape_char
         Single ASCII characters; None for no quoting, no escaping. Escapes keep a file in one split.
     newlines_in_values
@@ -49,7 +49,7 @@ class CsvSource(FileSource["Layout"]):
     null_values, strings_can_be_null, decimal_point, timestamp_parsers
         As in ``pyarrow.csv.ConvertOptions``; None is Arrow's default.
     block_bytes
-        How many bytes a split has at least.
+        How many bytes a split has at least. None: a 64th of all files together, 128 KiB to 8 MiB.
     """
 
     suffixes = SUFFIXES
@@ -60,7 +60,7 @@ class CsvSource(FileSource["Layout"]):
         *,
         column_types: Mapping[str, Any] | None = None,
         column_names: Sequence[str] | None = None,
-        has_header: bool = True,
+        has_header: bool | None = None,
         delimiter: str = ",",
         quote_char: str | None = '"',
         escape_char: str | None = None,
@@ -71,7 +71,7 @@ class CsvSource(FileSource["Layout"]):
         strings_can_be_null: bool = False,
         decimal_point: str = ".",
         timestamp_parsers: Sequence[str] | None = None,
-        block_bytes: int = BLOCK_BYTES,
+        block_bytes: int | None = None,
     ) -> None:
         for name, mark in (
             ("delimiter", delimiter),
@@ -82,13 +82,13 @@ class CsvSource(FileSource["Layout"]):
             optional = name in ("quote_char", "escape_char")
             if not (optional and mark is None) and not _is_mark(mark):
                 raise ArgumentError(f"{name} is a single ASCII character, not {mark!r}.")
-        if block_bytes < 1:
+        if block_bytes is not None and block_bytes < 1:
             raise ArgumentError(f"block_bytes is at least 1, not {block_bytes}.")
         super().__init__(paths)
         self._format = CsvFormat(
             column_types=dict(column_types or {}),
             column_names=_tuple("column_names", column_names),
-            has_header=has_header,
+            has_header=column_names is None if has_header is None else has_header,
             delimiter=delimiter,
             quote_char=quote_char,
             escape_char=escape_char,
@@ -121,7 +121,7 @@ class CsvSource(FileSource["Layout"]):
         from millrace.sources import csv_layout
 
         layout = self._look()
-        return csv_layout.cut(self._files, layout, self._format, self._block_bytes)
+        return csv_layout.cut(self._files, layout, self._format, self._block_bytes or block_of(self._files))
 
     def read(self, split: Split, columns: Sequence[str] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
         """Read one split."""

@@ -18,6 +18,7 @@ from millrace.sources.csv_format import CsvFormat
 from millrace.sources.files import InputFile
 from millrace.sources.records import QuoteNeverClosed, RecordScanner, newline_cuts, quoted_cuts
 from millrace.sources.schemas import unify
+from millrace.sources.signatures import not_text, refuse_other_formats
 from millrace.sources.text import TextFile
 
 _OTHER_HEADS = 1 << 16  # what is read of each file after the first
@@ -142,6 +143,7 @@ def _look_at(
         and form.escape_char is None
     )
     for head in text.heads(file.path, form.encoding, size):
+        refuse_other_formats(file.path, head.data, "CSV", encoding=form.encoding)
         try:
             found = _records(head, form)
         except QuoteNeverClosed as error:
@@ -215,15 +217,18 @@ def _names(file: InputFile, header: bytes, form: CsvFormat) -> tuple[str, ...] |
             read_options=csv_options.read_options(form, None, len(header) + 2),
             parse_options=csv_options.parse_options(form),
         )
+        names = tuple(reader.schema.names)
     except pa.ArrowException as error:
         raise text.unreadable(file.path, error) from error
-    names = tuple(reader.schema.names)
+    except UnicodeError as error:
+        raise not_text(file.path, "the header line", error) from error
     if form.column_names is not None and len(form.column_names) != len(names):
-        raise ArgumentError(
-            f"column_names has {len(form.column_names)} names, but {file.path!r} has {len(names)} columns: "
-            f"{tell(list(names))}."
-        )
+        raise _wrong_names(file, form.column_names, f"has {len(names)} columns: {tell(list(names))}")
     return form.column_names or names
+
+
+def _wrong_names(file: InputFile, names: Sequence[str], what: str) -> ArgumentError:
+    return ArgumentError(f"column_names has {len(names)} names, but {file.path!r} {what}.")
 
 
 def _infer(
@@ -243,6 +248,10 @@ def _infer(
             convert_options=csv_options.convert_options(form, types, None),
         ).schema
     except (pa.ArrowException, UnicodeError) as error:
+        width = re.search(r"Row #1: Expected \d+ columns, got (\d+)", str(error))
+        if width and form.column_names is not None:
+            what = f"has {width[1]} fields in its first row"
+            raise _wrong_names(file, form.column_names, what) from error
         raise csv_options.explained(file.path, error, names, lambda: 0) from error
 
 

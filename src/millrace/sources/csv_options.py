@@ -12,6 +12,7 @@ from millrace.core.work import tell
 from millrace.errors import UnreadableFile
 from millrace.sources import text
 from millrace.sources.csv_format import CsvFormat
+from millrace.sources.signatures import not_text
 
 _ADVICE = (
     "Say what it should be with column_types={{{column!r}: 'string'}} or another type, or repair the file."
@@ -62,6 +63,8 @@ def explained(
     path: str, error: Exception, names: Sequence[str] | None, before: Callable[[], int | None]
 ) -> UnreadableFile:
     """Turn what Arrow says into file, row and column; ``before`` counts the rows before the split."""
+    if isinstance(error, UnicodeError):
+        return not_text(path, "its text", error)
     message = str(error)
     width = re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)(?:: (.*))?", message, re.DOTALL)
     if width:

@@ -14,6 +14,15 @@ if TYPE_CHECKING:
 
 Found = TypeVar("Found")
 
+BLOCKS = 64  # about so many, where that makes them neither tiny nor huge
+LEAST_BLOCK = 128 << 10
+MOST_BLOCK = 8 << 20
+
+
+def block_of(files: Sequence[InputFile]) -> int:
+    """Return how many bytes a split of text files has at least: a 64th of all, 128 KiB to 8 MiB."""
+    return min(max(sum(file.size for file in files) // BLOCKS, LEAST_BLOCK), MOST_BLOCK)
+
 
 class FileSource(ABC, Generic[Found]):
     """A source whose splits lie in files; ``Found`` is what planning learns from them, and it travels along.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from millrace.core.work import Split
 from millrace.errors import ArgumentError
-from millrace.sources.filed import FileSource
+from millrace.sources.filed import FileSource, block_of
 from millrace.sources.files import InputFile, PathArgument
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 _PLAIN = (".jsonl", ".ndjson", ".json")
 SUFFIXES = tuple(name + packed for name in _PLAIN for packed in ("", ".gz", ".zst", ".bz2", ".lz4"))
-BLOCK_BYTES = 8 << 20
 
 
 class JsonSource(FileSource["Layout"]):
@@ -34,15 +33,15 @@ class JsonSource(FileSource["Layout"]):
     schema
         A ``pyarrow.Schema``, or None.
     block_bytes
-        How many bytes a split has at least.
+        How many bytes a split has at least. None: a 64th of all files together, 128 KiB to 8 MiB.
     """
 
     suffixes = SUFFIXES
 
     def __init__(
-        self, paths: PathArgument, *, schema: pa.Schema | None = None, block_bytes: int = BLOCK_BYTES
+        self, paths: PathArgument, *, schema: pa.Schema | None = None, block_bytes: int | None = None
     ) -> None:
-        if block_bytes < 1:
+        if block_bytes is not None and block_bytes < 1:
             raise ArgumentError(f"block_bytes is at least 1, not {block_bytes}.")
         if schema is not None and not (hasattr(schema, "names") and hasattr(schema, "serialize")):
             raise ArgumentError(f"schema is a pyarrow.Schema, not {type(schema).__name__}.")
@@ -64,7 +63,7 @@ class JsonSource(FileSource["Layout"]):
         from millrace.sources import json_reader
 
         layout = self._look()
-        return json_reader.cut(layout, self._files, self._block_bytes)
+        return json_reader.cut(layout, self._files, self._block_bytes or block_of(self._files))
 
     def read(self, split: Split, columns: Sequence[str] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
         """Read one split."""

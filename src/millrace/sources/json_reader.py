@@ -18,6 +18,7 @@ from millrace.sources import text
 from millrace.sources.files import InputFile
 from millrace.sources.records import newline_cuts
 from millrace.sources.schemas import conform, read_guarded, select, unify
+from millrace.sources.signatures import refuse_other_formats
 from millrace.sources.text import TextFile
 
 _BLOCK = 1 << 20
@@ -61,6 +62,7 @@ def _look_at(
 ) -> tuple[TextFile, pa.Schema | None]:
     cuttable = text.compression_of(file.path) is None
     for head in text.heads(file.path, size=size):
+        refuse_other_formats(file.path, head.data, "JSON lines", encoding=None)
         body = text.skip_mark(head.data)
         end = len(head.data) if head.whole else head.data.rfind(b"\n") + 1
         lines = head.data[body:end]

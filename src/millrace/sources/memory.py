@@ -11,11 +11,10 @@ import pyarrow as pa
 from millrace.core.values import ConversionError, column_from, from_columns, from_rows
 from millrace.core.work import Split, tell
 from millrace.errors import ArgumentError
-from millrace.sources.range import row_ranges
+from millrace.sources.range import row_ranges, rows_of_a_split
 from millrace.sources.schemas import conform, select
 
 _HASHED_ROWS = 65_536
-_SPLIT_ROWS = 65_536
 _SPLIT_BYTES = 1 << 20
 
 
@@ -71,10 +70,10 @@ class MemorySource:
         return self
 
     def splits(self) -> list[Split]:
-        """Cut the rows into ranges of at least a megabyte, or of 65,536 rows."""
+        """Cut the rows into about 64 ranges, of 1,024 to 65,536 rows and of about a megabyte at most."""
         rows = self._table.num_rows
         row_bytes = max(1, -(-self._table.nbytes // max(1, rows)))
-        step = self._rows_per_split or max(1, min(_SPLIT_ROWS, -(-_SPLIT_BYTES // row_bytes)))
+        step = self._rows_per_split or min(rows_of_a_split(rows), -(-_SPLIT_BYTES // row_bytes))
         return row_ranges(rows, step, row_bytes)
 
     def read(self, split: Split, columns: Sequence[str] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:

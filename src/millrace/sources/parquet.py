@@ -1,4 +1,4 @@
-"""Parquet files, read row group by row group.
+"""Parquet files, read row group by row group, or in pieces of row groups where there are few.
 
 Nothing here imports pyarrow before it is needed: a driver starts its workers first.
 """
@@ -24,7 +24,7 @@ _KEEP_OPEN = 4
 
 
 class ParquetSource(FileSource["Found"]):
-    """Reads Parquet files as one table; a split is a range of row groups of one file.
+    """Reads Parquet files as one table; a split is a range of row groups of one file, or a piece of one.
 
     Parameters
     ----------
@@ -74,13 +74,19 @@ class ParquetSource(FileSource["Found"]):
         return self._known().schema
 
     def splits(self) -> list[Split]:
-        """List the row-group ranges, file by file."""
-        footers = enumerate(self._look().footers)
-        return [split for number, footer in footers for split in footer.splits(number, MERGE_BELOW)]
+        """List the row-group ranges, file by file; of a few row groups, pieces.
+
+        A piece has fewer rows than its row group; ``first`` tells where it begins.
+        """
+        from millrace.sources.parquet_files import Grain
+
+        footers = self._look().footers
+        grain = Grain.of(footers, MERGE_BELOW)
+        return [split for number, footer in enumerate(footers) for split in footer.splits(number, grain)]
 
     def read(self, split: Split, columns: Sequence[str] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
-        """Read a range of row groups."""
-        return self._opened(split.file).read(split.start, split.stop, columns, batch_rows)
+        """Read a range of row groups, or a piece of one."""
+        return self._opened(split.file).read(split, columns, batch_rows)
 
     def locate(self, split: Split, row: int) -> str:
         """Name the file and the row in it, counted from 0."""

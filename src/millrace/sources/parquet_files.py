@@ -6,7 +6,8 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from itertools import chain, pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,11 @@ from millrace.sources.files import InputFile, hive_values
 from millrace.sources.schemas import conform, read_guarded, select, unify
 
 _INTEGER = 18  # digits that surely fit int64
+_FEW_GROUPS = 16
+_MOST_PIECES = 8
+_LEAST_ROWS = 1_024
+_DECODED_AGAIN = 128 << 20
+_SPLITS = 64  # row groups go together up to such a part of all rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +34,50 @@ class Footer:
     schema: pa.Schema
     groups: tuple[tuple[int, int], ...]
 
-    def splits(self, file: int, merge_below: int) -> Iterator[Split]:
-        """Yield ranges of row groups; neighbours go together while they stay under ``merge_below`` bytes."""
+    def splits(self, file: int, grain: Grain) -> Iterator[Split]:
+        """Yield ranges of row groups: neighbours that are small together, big ones perhaps in pieces."""
         start = rows = size = first = 0
         for number, (group_rows, group_bytes) in enumerate(self.groups):
-            if rows and size + group_bytes > merge_below:
+            pieces = grain.pieces(group_rows, group_bytes)
+            if rows and (
+                pieces > 1 or size + group_bytes > grain.merge_bytes or rows + group_rows > grain.merge_rows
+            ):
                 yield Split(file, start, number, rows, size, first)
                 start, first, rows, size = number, first + rows, 0, 0
+            if pieces > 1:
+                for low, high in pairwise(group_rows * cut // pieces for cut in range(pieces + 1)):
+                    part = group_bytes * high // group_rows - group_bytes * low // group_rows
+                    yield Split(file, number, number + 1, high - low, part, first + low)
+                start, first = number + 1, first + group_rows
+                continue
             rows += group_rows
             size += group_bytes
         if rows:
             yield Split(file, start, len(self.groups), rows, size, first)
+
+
+@dataclass(frozen=True, slots=True)
+class Grain:
+    """How fine a source is cut: what goes together, and how many pieces a row group may become."""
+
+    merge_bytes: int
+    merge_rows: int
+    most_pieces: int
+
+    @classmethod
+    def of(cls, footers: Sequence[Footer], merge_bytes: int) -> Grain:
+        """Choose by what all files hold: few row groups are cut, so that many workers have something to do."""
+        rows = [group_rows for footer in footers for group_rows, _ in footer.groups if group_rows]
+        few = 0 < len(rows) < _FEW_GROUPS
+        return cls(
+            merge_bytes,
+            max(_LEAST_ROWS, sum(rows) // _SPLITS),
+            min(_MOST_PIECES, _FEW_GROUPS // len(rows)) if few else 1,
+        )
+
+    def pieces(self, rows: int, size: int) -> int:
+        """Return how many splits a row group becomes: each is decoded from its start, so big ones less."""
+        return max(1, min(self.most_pieces, rows // _LEAST_ROWS, 1 + _DECODED_AGAIN // max(size, 1)))
 
 
 @dataclass(frozen=True)
@@ -159,6 +198,15 @@ def _integers(values: set[str | None]) -> bool:
 # ---------------------------------------------------------------- reading
 
 
+class _Rest(NamedTuple):
+    """What comes after a piece of a row group that was read: the next piece goes on there."""
+
+    group: int
+    row: int
+    columns: tuple[str, ...] | None
+    batches: Iterator[pa.RecordBatch]
+
+
 class OpenFile:
     """A Parquet file held open, giving batches of the unified schema.
 
@@ -171,6 +219,7 @@ class OpenFile:
         self._schema = schema
         self._folders = hive_values(path) if hive else {}
         self._constants: dict[str, pa.Array] = {}
+        self._rest: _Rest | None = None
         try:
             self._file = pq.ParquetFile(path, memory_map=False, pre_buffer=False)
             self._own = set(self._file.schema_arrow.names)
@@ -179,7 +228,39 @@ class OpenFile:
         except (pa.ArrowException, OSError) as error:
             raise _no_footer(path, error) from error
 
-    def read(
+    def read(self, split: Split, columns: Sequence[str] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a split: whole row groups, or a piece of one."""
+        group = split.start
+        if split.stop == group + 1 and split.rows < self._file.metadata.row_group(group).num_rows:
+            before = sum(self._file.metadata.row_group(number).num_rows for number in range(group))
+            return self._piece(group, split.first - before, split.rows, columns, batch_rows)
+        return self._groups(group, split.stop, columns, batch_rows)
+
+    def _piece(
+        self, group: int, start: int, rows: int, columns: Sequence[str] | None, batch_rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield ``rows`` rows of a row group from its row ``start`` on; those before are decoded for nothing."""
+        asked = None if columns is None else tuple(columns)
+        rest, self._rest = self._rest, None
+        if rest is not None and rest[:3] == (group, start, asked):
+            at, batches = start, rest.batches
+        else:
+            at, batches = 0, self._groups(group, group + 1, columns, batch_rows)
+        stop = start + rows
+        while at < stop:
+            batch = next(batches, None)
+            if batch is None:
+                raise self._damaged(group, group + 1, EOFError(f"it ends after {at:,} rows"))
+            low, high = max(start - at, 0), min(stop - at, batch.num_rows)
+            for offset in range(low, high, batch_rows):
+                yield batch.slice(offset, min(batch_rows, high - offset))
+            at += batch.num_rows
+            if at > stop:
+                batches = chain([batch.slice(high)], batches)
+        if stop < self._file.metadata.row_group(group).num_rows:
+            self._rest = _Rest(group, stop, asked, batches)
+
+    def _groups(
         self, start: int, stop: int, columns: Sequence[str] | None, batch_rows: int
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of row groups ``start`` to ``stop``."""
@@ -199,6 +280,7 @@ class OpenFile:
 
     def close(self) -> None:
         """Close the file."""
+        self._rest = None
         self._file.close()
 
     def _constant(self, name: str, rows: int) -> pa.Array | None:

@@ -12,13 +12,18 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+SPLITS = 64  # about so many, where that makes them neither tiny nor huge
+LEAST_ROWS = 1_024
+MOST_ROWS = 65_536
+
+
 class RangeSource:
     """Gives the integers from 0 to ``n`` − 1 as an int64 column ``id``; a split is a range of them."""
 
-    def __init__(self, n: int, *, rows_per_split: int = 1 << 18) -> None:
+    def __init__(self, n: int, *, rows_per_split: int | None = None) -> None:
         if isinstance(n, bool) or not isinstance(n, int) or n < 0:
             raise ArgumentError(f"A range has a number of rows, 0 or more, not {n!r}.")
-        if rows_per_split < 1:
+        if rows_per_split is not None and rows_per_split < 1:
             raise ArgumentError(f"rows_per_split is at least 1, not {rows_per_split}.")
         self._n = n
         self._rows_per_split = rows_per_split
@@ -46,8 +51,8 @@ class RangeSource:
         return self
 
     def splits(self) -> list[Split]:
-        """Cut the range into ranges."""
-        return row_ranges(self._n, self._rows_per_split, 8)
+        """Cut the range into about 64 ranges, of 1,024 to 65,536 rows."""
+        return row_ranges(self._n, self._rows_per_split or rows_of_a_split(self._n), 8)
 
     def read(self, split: Split, columns: Sequence[str] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
         """Make the numbers of a range."""
@@ -73,6 +78,11 @@ class RangeSource:
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+def rows_of_a_split(rows: int) -> int:
+    """Return how many of ``rows`` rows make a split: a 64th, so that little data still occupies many workers."""
+    return min(max(rows // SPLITS, LEAST_ROWS), MOST_ROWS)
 
 
 def row_ranges(rows: int, step: int, row_bytes: int) -> list[Split]:

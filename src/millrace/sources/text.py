@@ -103,7 +103,12 @@ def heads(path: str, encoding: str = "utf8", size: int = HEAD_BYTES) -> Iterator
                 size *= 8
     except MemoryError:
         raise
-    except (pa.ArrowException, OSError, UnicodeError) as error:
+    except UnicodeError as error:
+        raise UnreadableFile(
+            f"Cannot read {path!r}: its text is not {encoding} ({error}). Say which encoding the file has with "
+            "encoding=, for instance 'utf8' or 'latin1'."
+        ) from error
+    except (pa.ArrowException, OSError) as error:
         raise unreadable(path, error) from error
 
 
