@@ -169,3 +169,12 @@ def test_files_are_about_64_splits_of_128_kib_or_more(tmp_path: Path) -> None:
     assert len(JsonSource(path).splits()) == 14
     assert len(JsonSource(path, block_bytes=8 << 20).splits()) == 1
     assert read_all(JsonSource(path)).num_rows == 120_000
+
+
+def test_a_field_that_turns_up_late_is_never_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "late.jsonl"
+    path.write_bytes(b'{"a":1}\n' * 200_000 + b'{"a":1,"z":5}\n' * 10)  # after what is looked at for the types
+    source = JsonSource(str(path))
+    with pytest.raises(UnreadableFile, match="'z'"):
+        for split in source.splits():
+            list(source.read(split, None, 65_536))

@@ -139,7 +139,7 @@ def read(
     """Yield the rows of one split."""
     target = layout.schema if columns is None else select(layout.schema, columns)
     schema, unexpected = layout.schema, "error" if layout.strict else "ignore"
-    if len(target) and not any(pa.types.is_nested(field.type) for field in target):
+    if columns is not None and len(target) and not any(pa.types.is_nested(field.type) for field in target):
         # Fields that nobody asked for may be what they like. Not so within a struct: it would lose parts.
         schema, unexpected = target, "ignore"
 
