@@ -6,7 +6,7 @@ Much of pyarrow imports pandas in silence where it is installed (``Array.to_nump
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -51,7 +51,10 @@ def to_numpy(column: pa.Array) -> np.ndarray[Any, Any]:
     fixed-size lists and tensors of numbers become arrays of shape (n, k…).
     """
     array = _to_numpy(column)
-    array.flags.writeable = False
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base.flags.writeable = False  # what it views too: so `layout.is_fixed` knows it for untouchable
+        base = base.base
     return array
 
 
@@ -136,23 +139,33 @@ def _objects(column: pa.Array) -> np.ndarray[Any, Any]:
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Yield each row as a dict of plain Python values.
+    """Yield each row as a dict of plain Python values, as ``python_columns`` makes them."""
+    yield from rows_from(python_columns(batch), batch.num_rows)
+
+
+def rows_from(columns: Mapping[str, Sequence[Any]], count: int) -> Iterator[dict[str, Any]]:
+    """Yield the rows of these columns."""
+    if not columns:
+        yield from ({} for _ in range(count))
+        return
+    for values in zip(*columns.values(), strict=True):
+        yield dict(zip(columns, values, strict=True))
+
+
+def python_columns(batch: pa.RecordBatch) -> dict[str, Sequence[Any]]:
+    """Return each column as a list of plain Python values.
 
     Tensors come as read-only arrays; times that Python's own types cannot hold, as numpy's.
     """
-    names = batch.schema.names
-    columns = [_python_values(column) for column in batch.columns]
-    if not columns:
-        yield from ({} for _ in range(batch.num_rows))
-        return
-    for values in zip(*columns, strict=True):
-        yield dict(zip(names, values, strict=True))
+    return {
+        name: _python_values(column) for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    }
 
 
 def _python_values(column: pa.Array) -> Sequence[Any]:
     type_ = column.type
     if is_tensor(type_) and column.null_count == 0:
-        return cast("Sequence[Any]", to_numpy(column))
+        return list(to_numpy(column))
     if (pa.types.is_timestamp(type_) or pa.types.is_duration(type_)) and type_.unit == "ns":
         return _nanoseconds(column)
     return cast("Sequence[Any]", column.to_pylist())
@@ -187,7 +200,11 @@ def one_batch(table: pa.Table) -> pa.RecordBatch:
     if table.num_columns == 0:
         return empty_columns(table.num_rows)
     columns = [one_array(column) for column in table.columns]
-    return pa.RecordBatch.from_arrays(columns, schema=table.schema)
+    schema = table.schema
+    for i, column in enumerate(columns):
+        if pa.types.is_dictionary(column.type) and column.type != schema.field(i).type:  # became wider
+            schema = schema.set(i, schema.field(i).with_type(column.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def one_array(column: pa.ChunkedArray) -> pa.Array:
@@ -196,7 +213,17 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
         return column.chunk(0)
     if column.num_chunks == 0:
         return empty_array(column.type)
+    if pa.types.is_dictionary(column.type):
+        return _one_dictionary(column)
     return pa.concat_arrays(column.chunks)
+
+
+def _one_dictionary(column: pa.ChunkedArray) -> pa.Array:
+    try:
+        return pa.concat_arrays(column.unify_dictionaries().chunks)
+    except pa.ArrowInvalid:  # together they have more values than an index of this width can count
+        wide = pa.dictionary(pa.int32(), column.type.value_type, column.type.ordered)
+        return pa.concat_arrays(column.cast(wide).unify_dictionaries().chunks)
 
 
 def empty_array(type_: pa.DataType) -> pa.Array:

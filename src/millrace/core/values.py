@@ -14,9 +14,22 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millrace.core.batch import NUMPY_OF, empty_columns, one_array, one_batch
+from millrace.core.batch import empty_columns, one_array, one_batch
+from millrace.core.handed import Handed, HandedRows, is_plain
+from millrace.core.layout import (
+    ARROW_OF,
+    flat,
+    flat_times,
+    holes_of,
+    is_fixed,
+    joined,
+    whole_numbers,
+    with_holes,
+)
+from millrace.core.layout import (
+    ConversionError as ConversionError,
+)
 
-_ARROW_OF = {np.dtype(scalar): arrow for arrow, scalar in NUMPY_OF.items()}
 _EXACT_FLOAT = 2**53
 _TIMES = {
     datetime.date: "datetime64[D]",
@@ -25,43 +38,74 @@ _TIMES = {
 }
 
 
-class ConversionError(ValueError):
-    """A value that cannot become a column; says which and why. The caller adds where it came from."""
-
-
 # ---------------------------------------------------------------- batches
 
 
-def from_result(result: Any) -> pa.RecordBatch:
-    """Turn what a ``map_batches`` function returned into a batch.
+def from_result(result: Any, handed: Handed | None = None) -> pa.RecordBatch:
+    """Turn what a ``map_batches`` function returned into a batch that is nobody else's memory.
 
     A dict of columns, a DataFrame, a Table or a RecordBatch will do; anything else, and columns of different
-    lengths, raise ``ConversionError``.
+    lengths, raise ``ConversionError``. ``handed`` is what the function got.
     """
+    handed = handed or Handed(empty_columns(0))
     if isinstance(result, Mapping):
         if not result:
             raise ConversionError(
                 "it returned a dict without columns; to drop all rows, return columns without rows"
             )
-        return from_columns(result)
+        return from_columns(result, handed)
     if isinstance(result, pa.RecordBatch):
-        return _unambiguous(result)
+        return handed.owned_batch(_unambiguous(result))
     if isinstance(result, pa.Table):
-        return _unambiguous(one_batch(result))
+        return handed.owned_batch(_unambiguous(one_batch(result)))
     if hasattr(result, "columns") and hasattr(result, "iloc"):
-        try:
-            batch = pa.RecordBatch.from_pandas(result, preserve_index=False).replace_schema_metadata(None)
-        except (pa.ArrowException, TypeError, ValueError) as error:
-            raise ConversionError(f"the DataFrame cannot become Arrow columns: {error}") from error
-        return _unambiguous(batch)
+        return handed.mended(handed.owned_batch(_from_frame(result, handed)))
     if hasattr(result, "columns") and hasattr(result, "to_arrow"):  # polars
-        return one_batch(result.to_arrow())
+        return handed.owned_batch(one_batch(result.to_arrow()))
     if result is None:
         raise ConversionError("it returned None (is a `return` missing?)")
     raise ConversionError(
         f"it returned {a(result)}; a batch is a dict of columns, a pandas DataFrame, a pyarrow Table or "
         f"RecordBatch{_naming(result)}"
     )
+
+
+def _from_frame(frame: Any, handed: Handed) -> pa.RecordBatch:
+    """Convert a DataFrame; named levels of its index become columns, as ``reset_index`` makes them."""
+    named = [level for level, name in enumerate(frame.index.names) if name is not None]
+    if named:
+        listed = ", ".join(repr(frame.index.names[level]) for level in named)
+        if set(frame.index.names) & set(frame.columns):
+            raise ConversionError(
+                f"the DataFrame's index is named {listed}, and so is a column; rename one of them, or drop "
+                "the index (`reset_index(drop=True)`)"
+            )
+        frame = frame.reset_index(level=named)
+    try:
+        typed = {}
+        for name in frame.columns:
+            like = handed.type_of(name) if isinstance(name, str) else None
+            if like is not None and (pa.types.is_map(like) or pa.types.is_decimal(like)):
+                made = _as_before(frame[name], like)
+                if made is not None:
+                    typed[name] = made
+        rest = frame.drop(columns=list(typed)) if typed else frame
+        batch = pa.RecordBatch.from_pandas(rest, preserve_index=False).replace_schema_metadata(None)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise ConversionError(f"the DataFrame cannot become Arrow columns: {error}") from error
+    if typed:
+        columns = [typed[name] if name in typed else batch.column(str(name)) for name in frame.columns]
+        batch = pa.RecordBatch.from_arrays(columns, names=[str(name) for name in frame.columns])
+    return _unambiguous(batch)
+
+
+def _as_before(values: Any, like: pa.DataType) -> pa.Array | None:
+    """Try the type that the column had; a map or the scale of a decimal cannot be told from its values."""
+    try:
+        made = pa.array(values, like, from_pandas=hasattr(values, "iloc") or None)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return None
+    return one_array(made) if isinstance(made, pa.ChunkedArray) else made
 
 
 def a(value: Any) -> str:
@@ -85,14 +129,14 @@ def _unambiguous(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
-def from_columns(columns: Mapping[Any, Any]) -> pa.RecordBatch:
+def from_columns(columns: Mapping[Any, Any], handed: Handed | None = None) -> pa.RecordBatch:
     """Build a batch from a dict of column values; see ``column_from`` for what a column may be."""
     arrays: list[pa.Array] = []
     for name, values in columns.items():
         if not isinstance(name, str):
             raise ConversionError(f"column names are strings, but one is {name!r}")
         try:
-            arrays.append(column_from(values))
+            arrays.append(_column(name, values, handed))
         except ConversionError as error:
             raise ConversionError(f"column {name!r}: {error}") from error.__cause__
     lengths = {name: len(array) for name, array in zip(columns, arrays, strict=True)}
@@ -102,12 +146,62 @@ def from_columns(columns: Mapping[Any, Any]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, names=list(columns))
 
 
-def from_rows(rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
-    """Build a batch from row dicts; a key that a row lacks is null there."""
+def _column(name: str, values: Any, handed: Handed | None) -> pa.Array:
+    if handed is None:
+        return column_from(values)
+    place = handed.place_of(values)
+    if place is not None:
+        before = handed.column(place)
+        return before if is_plain(before, arrays=True) else _typed(values.tolist(), before.type, True)
+    if isinstance(values, np.ndarray) and values.dtype == object and values.ndim == 1:
+        values = values.tolist()
+    if isinstance(values, (list, tuple)):
+        return _typed(values, handed.type_of(name), False)
+    made = column_from(values)
+    return made if isinstance(values, np.ndarray) or hasattr(values, "detach") else handed.owned(made)
+
+
+def _typed(values: Sequence[Any], like: pa.DataType | None, same: bool) -> pa.Array:
+    """Convert a list; to the type ``like`` if it holds the ``same`` objects, or if only that type can tell."""
+    if like is None or not (same or pa.types.is_map(like) or pa.types.is_decimal(like)):
+        return column_from(values)
+    try:
+        made = column_from(values)
+    except ConversionError:
+        made = _as_before(values, like)
+        if made is None:
+            raise
+        return made
+    if made.type == like or not (same or pa.types.is_map(like) or pa.types.is_decimal(made.type)):
+        return made
+    again = _as_before(values, like)
+    return made if again is None else again
+
+
+def from_rows(
+    rows: Sequence[Mapping[str, Any]], handed: HandedRows | None = None, index: Sequence[int] = ()
+) -> pa.RecordBatch:
+    """Build a batch from row dicts; a key that a row lacks is null there.
+
+    ``handed`` is what the function got, ``index`` the rows of it that these were made of.
+    """
     names = _keys(rows)
     if not names:
         return empty_columns(len(rows))
-    return from_columns({name: [row.get(name) for row in rows] for name in names})
+    columns: dict[str, Any] = {}
+    for name in names:
+        values: Any = [row.get(name) for row in rows]
+        before = handed.column(name, values, index) if handed is not None else None
+        if handed is not None and isinstance(name, str):
+            try:
+                if before is None:
+                    values = _typed(values, handed.type_of(name), False)
+                else:
+                    values = before if is_plain(before, arrays=False) else _typed(values, before.type, True)
+            except ConversionError as error:
+                raise ConversionError(f"column {name!r}: {error}") from error.__cause__
+        columns[name] = values
+    return from_columns(columns)
 
 
 def _keys(rows: Sequence[Mapping[str, Any] | None]) -> dict[str, None]:
@@ -137,7 +231,11 @@ def column_from(values: Any) -> pa.Array:
     if isinstance(values, (list, tuple)):
         return _from_list(values)
     if isinstance(values, (str, bytes, Mapping)) or not hasattr(values, "__len__"):
-        raise ConversionError(f"a column is an array or a list with one value per row, not {a(values)}")
+        shown = repr(values) if isinstance(values, (str, bytes, int, float)) else ""
+        repeated = f"; for the same value in every row: `[{shown}] * n`" if 0 < len(shown) <= 40 else ""
+        raise ConversionError(
+            f"a column is an array or a list with one value per row, not {a(values)}{repeated}"
+        )
     if hasattr(values, "detach"):  # torch
         return _from_ndarray(values.detach().cpu().numpy())
     if hasattr(values, "to_arrow"):  # polars
@@ -164,8 +262,8 @@ def _from_ndarray(array: np.ndarray[Any, Any]) -> pa.Array:
         array = array.astype(array.dtype.newbyteorder("="))
     # A function may keep its array and fill it again for the next batch, while this one still waits to be
     # encoded. Views of our own input are read-only and need no copy.
-    array = array.copy() if array.flags.writeable else np.ascontiguousarray(array)
-    flat_values = _flat(array.reshape(-1))
+    array = np.ascontiguousarray(array) if is_fixed(array) else array.copy()
+    flat_values = flat(array.reshape(-1))
     if array.ndim == 1:
         return flat_values
     size = int(np.prod(array.shape[1:]))
@@ -175,39 +273,6 @@ def _from_ndarray(array: np.ndarray[Any, Any]) -> pa.Array:
     if array.ndim == 2:
         return storage
     return pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(flat_values.type, array.shape[1:]), storage)
-
-
-def _flat(array: np.ndarray[Any, Any]) -> pa.Array:
-    """Wrap a contiguous one-dimensional array of numbers, booleans or times, without a copy if possible."""
-    dtype = array.dtype
-    if dtype in _ARROW_OF:
-        return pa.Array.from_buffers(_ARROW_OF[dtype], len(array), [None, pa.py_buffer(array)])
-    if dtype.kind == "b":
-        return pa.Array.from_buffers(pa.bool_(), len(array), [None, _bitmap(array)])
-    if dtype.kind in "Mm":
-        return _flat_times(array)
-    raise ConversionError(f"numpy dtype {dtype} has no Arrow type; convert it first (`astype`)")
-
-
-def _flat_times(array: np.ndarray[Any, Any]) -> pa.Array:
-    unit, count = np.datetime_data(array.dtype)
-    if (unit, count) == ("D", 1) and array.dtype.kind == "M":
-        days = array.view(np.int64).astype(np.int32)
-        return _with_holes(pa.date32(), days, np.isnat(array))
-    if unit not in ("s", "ms", "us", "ns") or count != 1:
-        unit = unit if unit in ("s", "ms", "us", "ns") else "ns" if unit in ("ps", "fs", "as") else "s"
-        array = array.astype(f"{array.dtype.kind}8[{unit}]")
-    type_ = pa.timestamp(unit) if array.dtype.kind == "M" else pa.duration(unit)
-    return _with_holes(type_, array.view(np.int64), np.isnat(array))
-
-
-def _with_holes(type_: pa.DataType, values: np.ndarray[Any, Any], holes: np.ndarray[Any, Any]) -> pa.Array:
-    data = _bitmap(values) if values.dtype == np.bool_ else pa.py_buffer(values)
-    return pa.Array.from_buffers(type_, len(values), [_bitmap(~holes) if holes.any() else None, data])
-
-
-def _bitmap(flags: np.ndarray[Any, Any]) -> pa.Buffer:
-    return pa.py_buffer(np.packbits(flags, bitorder="little"))
 
 
 # ---------------------------------------------------------------- lists
@@ -222,7 +287,7 @@ def _from_list(values: Sequence[Any]) -> pa.Array:
     if kinds == {str}:
         return _texts(values)
     if kinds == {bytes}:
-        return _joined(values, pa.binary(), pa.large_binary())
+        return joined(values, pa.binary(), pa.large_binary())
     if kinds <= {int, float} or kinds == {bool}:
         return _numbers(values, kinds, holes)
     if not holes and all(issubclass(kind, np.generic) for kind in kinds):
@@ -239,7 +304,7 @@ def _from_list(values: Sequence[Any]) -> pa.Array:
         raise ConversionError("it mixes arrays with other values")
     (kind, *others) = kinds
     if not others and kind in _TIMES and not any(getattr(value, "tzinfo", None) for value in values):
-        return _flat_times(np.array(values, _TIMES[kind]))
+        return flat_times(np.array(values, _TIMES[kind]))
     return _by_arrow(values)
 
 
@@ -248,28 +313,15 @@ def _numbers(values: Sequence[Any], kinds: set[type], holes: bool) -> pa.Array:
     if kinds == {bool}:
         array = np.array(plain, np.bool_)
     elif kinds == {int}:
-        array = _whole_numbers(plain)
+        array = whole_numbers(plain)
         if array.dtype == object:
             return _by_arrow(values)  # refuses them
     else:
         if len(kinds) == 2 and any(type(value) is int and abs(value) > _EXACT_FLOAT for value in plain):
             return _by_arrow(values)  # refuses them: no float holds such an integer
         array = np.array(plain, np.float64)
-    type_ = pa.bool_() if array.dtype == np.bool_ else _ARROW_OF[array.dtype]
-    return _with_holes(type_, array, _holes(values))
-
-
-def _whole_numbers(values: Sequence[int]) -> np.ndarray[Any, Any]:
-    for dtype in (np.int64, np.uint64):
-        try:
-            return np.array(values, dtype)
-        except OverflowError:
-            continue
-    return np.array(values, object)
-
-
-def _holes(values: Sequence[Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    return np.fromiter((value is None for value in values), np.bool_, len(values))
+    type_ = pa.bool_() if array.dtype == np.bool_ else ARROW_OF[array.dtype]
+    return with_holes(type_, array, holes_of(values))
 
 
 def _structs(values: Sequence[dict[str, Any] | None]) -> pa.Array:
@@ -282,7 +334,7 @@ def _structs(values: Sequence[dict[str, Any] | None]) -> pa.Array:
             parts.append(_from_list([value.get(name) if value is not None else None for value in values]))
         except ConversionError as error:
             raise ConversionError(f"key {name!r}: {error}") from error.__cause__
-    return pa.StructArray.from_arrays(parts, names=list(names), mask=_flat(_holes(values)))
+    return pa.StructArray.from_arrays(parts, names=list(names), mask=flat(holes_of(values)))
 
 
 def _ragged(values: Sequence[Any], join: Callable[[list[Any]], pa.Array]) -> pa.Array:
@@ -290,10 +342,10 @@ def _ragged(values: Sequence[Any], join: Callable[[list[Any]], pa.Array]) -> pa.
     lengths = np.fromiter((0 if value is None else len(value) for value in values), np.int64, len(values))
     positions = np.concatenate([[0], np.cumsum(lengths)])
     small = positions[-1] < 2**31
-    offsets = _flat(positions.astype(np.int32 if small else np.int64))
-    holes = _holes(values)
+    offsets = flat(positions.astype(np.int32 if small else np.int64))
+    holes = holes_of(values)
     list_array = pa.ListArray if small else pa.LargeListArray
-    return list_array.from_arrays(offsets, join(present), mask=_flat(holes) if holes.any() else None)
+    return list_array.from_arrays(offsets, join(present), mask=flat(holes) if holes.any() else None)
 
 
 def _arrays(values: Sequence[Any], holes: bool) -> pa.Array:
@@ -321,20 +373,7 @@ def _texts(values: Sequence[str | None]) -> pa.Array:
         encoded = [value.encode() if value is not None else None for value in values]
     except UnicodeEncodeError as error:
         raise ConversionError(f"a string cannot be encoded as UTF-8 ({error.reason})") from error
-    return _joined(encoded, pa.string(), pa.large_string())
-
-
-def _joined(values: Sequence[bytes | None], small: pa.DataType, large: pa.DataType) -> pa.Array:
-    """Lay strings end to end with their offsets: the Arrow layout."""
-    lengths = np.fromiter((len(value) if value is not None else 0 for value in values), np.int64, len(values))
-    offsets = np.zeros(len(values) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    type_ = small if offsets[-1] < 2**31 else large
-    data = pa.py_buffer(b"".join(value for value in values if value is not None))
-    holes = _holes(values)
-    positions = offsets.astype(np.int32) if type_ is small else offsets
-    bitmap = _bitmap(~holes) if holes.any() else None
-    return pa.Array.from_buffers(type_, len(values), [bitmap, pa.py_buffer(positions), data])
+    return joined(encoded, pa.string(), pa.large_string())
 
 
 def _by_arrow(values: Any) -> pa.Array:

@@ -51,10 +51,11 @@ class Guard:
             meter.lead = self
 
     @contextmanager
-    def over(self, rows: Rows) -> Iterator[None]:
+    def over(self, rows: Rows, *, counted: bool = True) -> Iterator[None]:
         """Turn what the user's code raises into a ``StepError`` that names file, rows and step.
 
-        Code that goes row by row keeps the number of the row at hand in ``row``.
+        Code that goes row by row keeps the number of the row at hand in ``row``, and
+        counts in ``done`` itself what it does in several goes (``counted=False``).
         """
         start = time.perf_counter()
         self.row = None
@@ -74,7 +75,7 @@ class Guard:
             ) from error
         finally:
             self._meter.seconds["steps"] += time.perf_counter() - start
-            self.done += len(rows)
+            self.done += len(rows) if counted else 0
 
     def _place(self, rows: Rows) -> str:
         at = self.row

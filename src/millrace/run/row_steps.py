@@ -9,38 +9,92 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millrace.core.batch import one_array, rows_of, to_numpy
+from millrace.core.batch import one_array, rows_from, rows_of, to_numpy
+from millrace.core.handed import HandedRows, kept, weight
 from millrace.core.values import ConversionError, a, column_from, from_rows
 from millrace.errors import StepError, UnknownColumn, nearest
 from millrace.plan.logical import Filter, step_label
-from millrace.run.batching import ROW_STEP_ROWS
+from millrace.run.batching import BATCH_BYTES, ROW_STEP_ROWS, auto_size
 from millrace.run.guard import Guard, Meter
 from millrace.run.rows import Rows
 
 Call = Callable[[Any], Any]
 
+_PLAIN = {int, float, bool, str, bytes, type(None)}
+_ROW_WEIGHT = 256  # a dict's own bytes
+
 
 def map_rows(rows: Iterator[Rows], call: Call, guard: Guard) -> Iterator[Rows]:
     """Replace each row by what ``call`` returns for it."""
     for part in _small(rows):
-        with guard.over(part):
-            batch = _batch(guard, [_row(call(row)) for row in _each(part, guard)])
-        yield part.with_batch(batch)
+        made = _Made(part, guard, lambda row: (call(row),))
+        for start, batch, index in made.batches():
+            yield part.cut(start, start + len(index)).with_batch(batch)
 
 
 def flat_map(rows: Iterator[Rows], call: Call, guard: Guard) -> Iterator[Rows]:
     """Replace each row by the rows that ``call`` returns for it."""
     for part in _small(rows):
-        made: list[Mapping[str, Any]] = []
-        counts = []
-        with guard.over(part):
-            for row in _each(part, guard):
-                before = len(made)
-                made.extend(_row(item) for item in _items(call(row)))
-                counts.append(len(made) - before)
-            batch = _batch(guard, made) if made else None
-        if batch is not None:
-            yield part.spread(batch, counts)
+        made = _Made(part, guard, lambda row: _items(call(row)))
+        for start, batch, index in made.batches():
+            counts = np.bincount(np.array(index, np.int64) - start)
+            yield part.cut(start, start + len(counts)).spread(batch, counts.tolist())
+
+
+class _Made:
+    """The rows that the user's function makes of those of one batch, in batches of bounded weight."""
+
+    def __init__(self, part: Rows, guard: Guard, call: Callable[[Any], Iterable[Any]]) -> None:
+        self._part = part
+        self._guard = guard
+        self._call = call
+
+    def batches(self) -> Iterator[tuple[int, pa.RecordBatch, list[int]]]:
+        """Yield batches, each with the row that its first came from, and those that all came from."""
+        made: Iterator[tuple[int, dict[Any, Any], int]] | None = None
+        handed: HandedRows | None = None
+        ended = False
+        while not ended:
+            rows: list[dict[Any, Any]] = []
+            index: list[int] = []
+            held = 0
+            batch = None
+            with self._guard.over(self._part, counted=False):
+                handed = handed or HandedRows(self._part.batch)
+                made = made or self._each(handed)
+                for at, row, heavy in made:
+                    rows.append(row)
+                    index.append(at)
+                    held += heavy
+                    if held >= BATCH_BYTES:
+                        break
+                else:
+                    ended = True
+                self._guard.row = None  # from here on, no single row is to blame
+                if rows:
+                    batch = from_rows(rows, handed, index)
+            del rows
+            if ended:
+                self._guard.done += len(self._part)
+            if batch is not None:
+                yield index[0], batch, index
+
+    def _each(self, handed: HandedRows) -> Iterator[tuple[int, dict[Any, Any], int]]:
+        """Copy each row as it comes: its values, or the dict itself, may be filled again for the next."""
+        for at, row in enumerate(rows_from(handed.columns, len(self._part))):
+            self._guard.row = at
+            for item in self._call(row):
+                heavy = _ROW_WEIGHT
+                copy = {}
+                for key, value in _row(item).items():
+                    if type(value) not in _PLAIN:
+                        if not handed.has(key, at, value):
+                            value = kept(value)
+                        heavy += weight(value)
+                    elif type(value) is str or type(value) is bytes:
+                        heavy += len(value)
+                    copy[key] = value
+                yield at, copy, heavy + 32 * len(copy)
 
 
 def filter_rows(rows: Iterator[Rows], call: Call, guard: Guard) -> Iterator[Rows]:
@@ -54,18 +108,14 @@ def filter_rows(rows: Iterator[Rows], call: Call, guard: Guard) -> Iterator[Rows
 def _small(rows: Iterator[Rows]) -> Iterator[Rows]:
     """Cut big batches: rows as Python objects need many times the memory."""
     for part in rows:
-        for at in range(0, len(part), ROW_STEP_ROWS):
-            yield part.cut(at, min(at + ROW_STEP_ROWS, len(part)))
+        size = min(ROW_STEP_ROWS, auto_size(part.batch)) if len(part) else 1
+        for at in range(0, len(part), size):
+            yield part.cut(at, min(at + size, len(part)))
 
 
 def _each(part: Rows, guard: Guard) -> Iterator[dict[str, Any]]:
     for guard.row, row in enumerate(rows_of(part.batch)):
         yield row
-
-
-def _batch(guard: Guard, rows: list[Mapping[str, Any]]) -> pa.RecordBatch:
-    guard.row = None  # from here on, no single row is to blame
-    return from_rows(rows)
 
 
 def _row(value: Any) -> Mapping[str, Any]:

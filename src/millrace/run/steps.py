@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from millrace.core.batch import empty_array, to_format
+from millrace.core.handed import Handed
 from millrace.core.values import from_result
 from millrace.errors import BadReturn, StepError, UnknownColumn, nearest
 from millrace.plan.logical import (
@@ -114,9 +115,10 @@ def _map_batches(
         if not len(part):
             continue
         with guard.over(part):
-            results = [
-                from_result(result) for result in _results(call(to_format(part.batch, step.batch_format)))
-            ]
+            view = to_format(part.batch, step.batch_format)
+            handed = Handed(part.batch, view)
+            # Each is converted before the next is made: a generator may fill one array again and again.
+            results = [from_result(result, handed) for result in _results(call(view))]
         for batch in results:
             same = len(results) == 1 and batch.num_rows == len(part)
             yield part.with_batch(batch) if same else part.blurred(batch)
@@ -151,11 +153,9 @@ def _chained(head: list[Rows], rows: Iterator[Rows]) -> Iterator[Rows]:
     yield from rows
 
 
-def _results(value: Any) -> list[Any]:
+def _results(value: Any) -> Iterator[Any]:
     """A function may return one batch or yield several; what it yields counts only if it ends well."""
-    if isinstance(value, Iterator):
-        return list(value)
-    return [value]
+    return value if isinstance(value, Iterator) else iter([value])
 
 
 def recolumn(batch: pa.RecordBatch, step: Select | Drop | Rename, label: str = "") -> pa.RecordBatch:
@@ -218,5 +218,5 @@ def _tried(step: Step, batch: pa.RecordBatch) -> pa.RecordBatch:
     if isinstance(step, MapBatches) and not isinstance(step.function.call, type):
         if step.columns is not None:
             batch = recolumn(batch, Select(step.columns))
-        return from_result(_results(step.function.build()(to_format(batch, step.batch_format)))[0])
+        return from_result(next(_results(step.function.build()(to_format(batch, step.batch_format)))))
     raise BadReturn("only rows would tell")

@@ -1,0 +1,159 @@
+"""What a step was handed, to know it again in what the step gives back.
+
+A column that comes back as it went keeps its Arrow column: its type to the letter, and no copy. Whatever else
+comes in Arrow or pandas may view memory that its owner fills again for the next batch, so it is copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.core.batch import is_tensor, python_columns, to_numpy
+from millrace.core.layout import flat, is_fixed, own
+
+
+class Handed:
+    """One input batch, and the view of it that the user's function got."""
+
+    def __init__(self, batch: pa.RecordBatch, view: Any = None) -> None:
+        self.batch = batch
+        self._arrays = tuple(view.values()) if isinstance(view, dict) else ()
+        self._places: dict[Any, int] | None = None
+        self._starts: set[int] | None = None
+
+    def place_of(self, values: Any) -> int | None:
+        """Return which column ``values`` is, if it is an array handed out and still as it was."""
+        if not isinstance(values, np.ndarray) or not self._arrays or values.flags.writeable:
+            return None
+        if self._places is None:
+            self._places = {id(array): i for i, array in enumerate(self._arrays)}
+        found = self._places.get(id(values))
+        if found is None:  # a view of the same memory, perhaps
+            if len(self._places) == len(self._arrays):
+                self._places.update((_memory(array), i) for i, array in enumerate(self._arrays))
+            found = self._places.get(_memory(values))
+        return found
+
+    def column(self, place: int) -> pa.Array:
+        """Return one of the input's columns."""
+        return self.batch.column(place)
+
+    def type_of(self, name: str) -> pa.DataType | None:
+        """Return the type that the column of this name had, if there was one."""
+        at = self.batch.schema.get_field_index(name)
+        return self.batch.schema.field(at).type if at >= 0 else None
+
+    def owned(self, array: pa.Array) -> pa.Array:
+        """Return the column; a copy unless all its memory is that of the input."""
+        if self._starts is None:
+            self._starts = set()
+            for column in self.batch.columns:
+                self._starts.update(_addresses(column))
+        return array if all(at in self._starts for at in _addresses(array)) else own(array)
+
+    def owned_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the batch, with copies of all columns whose memory is not that of the input."""
+        given = batch.columns
+        columns = [self.owned(column) for column in given]
+        if all(column is before for column, before in zip(columns, given, strict=True)):
+            return batch
+        return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+    def mended(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Put back integers with nulls that pandas knows only as floats, where no value changed."""
+        for i, name in enumerate(batch.schema.names):
+            at = self.batch.schema.get_field_index(name)
+            if at < 0 or len(batch) != len(self.batch) or not pa.types.is_floating(batch.column(i).type):
+                continue
+            before = self.batch.column(at)
+            if before.null_count and pa.types.is_integer(before.type):
+                same = np.array_equal(to_numpy(before), to_numpy(batch.column(i)), equal_nan=True)
+                batch = batch.set_column(i, name, before) if same else batch
+        return batch
+
+
+class HandedRows:
+    """One input batch, and the Python values that its rows hold."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self.batch = batch
+        self.columns = python_columns(batch)
+
+    def has(self, name: str, row: int, value: Any) -> bool:
+        """Say whether this very object is what row ``row`` holds as ``name``."""
+        column = self.columns.get(name)
+        return column is not None and column[row] is value
+
+    def column(self, name: str, values: Sequence[Any], index: Sequence[int]) -> pa.Array | None:
+        """Return the column of which ``values`` are untouched the rows ``index``, if they are."""
+        given = self.columns.get(name)
+        if given is None or not all(value is given[i] for value, i in zip(values, index, strict=True)):
+            return None
+        return self.batch.column(name).take(flat(np.array(index, np.int64)))
+
+    def type_of(self, name: str) -> pa.DataType | None:
+        """Return the type that the column of this name had, if there was one."""
+        return self.batch.schema.field(name).type if name in self.columns else None
+
+
+def is_plain(column: pa.Array, *, arrays: bool) -> bool:
+    """Say whether nobody can change the values that this column is handed out as.
+
+    Dicts and lists can be changed. With ``arrays``, lists are handed out as read-only arrays.
+    """
+    return not _changeable(column.type, arrays) and (not is_tensor(column.type) or not column.null_count)
+
+
+def _changeable(type_: pa.DataType, arrays: bool) -> bool:
+    if is_tensor(type_):
+        return False
+    if arrays and (pa.types.is_list(type_) or pa.types.is_large_list(type_)):
+        return not is_tensor(type_.value_type) and _changeable(type_.value_type, arrays)
+    return bool(pa.types.is_nested(type_)) or isinstance(type_, pa.BaseExtensionType)
+
+
+def kept(value: Any) -> Any:
+    """Return a value of a row that stays as it is: a copy of what its owner may fill again."""
+    if isinstance(value, np.ndarray):
+        return value if is_fixed(value) else value.copy()
+    if isinstance(value, list):
+        return [kept(item) for item in value]
+    if isinstance(value, tuple):
+        return tuple(kept(item) for item in value)
+    if isinstance(value, Mapping):
+        return {key: kept(item) for key, item in value.items()}
+    if isinstance(value, bytearray):
+        return bytes(value)
+    if hasattr(value, "detach"):  # torch
+        return value.detach().cpu().numpy().copy()
+    return value
+
+
+def weight(value: Any) -> int:
+    """Estimate the bytes of a value of a row."""
+    if isinstance(value, np.ndarray):
+        return int(value.nbytes)
+    if isinstance(value, (str, bytes)):
+        return len(value)
+    if isinstance(value, (list, tuple)):
+        if value and type(value[0]) in (int, float, bool):
+            return 8 * len(value)
+        return sum(map(weight, value))
+    if isinstance(value, Mapping):
+        return sum(map(weight, value.values()))
+    return 8
+
+
+def _memory(array: np.ndarray[Any, Any]) -> Any:
+    return array.__array_interface__["data"][0], array.shape, array.strides, array.dtype.str
+
+
+def _addresses(column: pa.Array) -> list[int]:
+    found = [buffer.address for buffer in column.buffers() if buffer is not None and buffer.size]
+    if pa.types.is_dictionary(column.type):
+        found += _addresses(column.dictionary)
+    return found

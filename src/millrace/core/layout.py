@@ -1,0 +1,100 @@
+"""Arrow's own layouts, made from numpy arrays and Python values: buffers of numbers, bits, offsets and bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.core.batch import NUMPY_OF
+
+ARROW_OF = {np.dtype(scalar): arrow for arrow, scalar in NUMPY_OF.items()}
+
+
+class ConversionError(ValueError):
+    """A value that cannot become a column; says which and why. The caller adds where it came from."""
+
+
+def flat(array: np.ndarray[Any, Any]) -> pa.Array:
+    """Wrap a contiguous one-dimensional array of numbers, booleans or times, without a copy if possible."""
+    dtype = array.dtype
+    if dtype in ARROW_OF:
+        return pa.Array.from_buffers(ARROW_OF[dtype], len(array), [None, pa.py_buffer(array)])
+    if dtype.kind == "b":
+        return pa.Array.from_buffers(pa.bool_(), len(array), [None, bitmap(array)])
+    if dtype.kind in "Mm":
+        return flat_times(array)
+    raise ConversionError(f"numpy dtype {dtype} has no Arrow type; convert it first (`astype`)")
+
+
+def flat_times(array: np.ndarray[Any, Any]) -> pa.Array:
+    """Wrap times in the nearest unit that Arrow has; NaT becomes null."""
+    unit, count = np.datetime_data(array.dtype)
+    if (unit, count) == ("D", 1) and array.dtype.kind == "M":
+        days = array.view(np.int64).astype(np.int32)
+        return with_holes(pa.date32(), days, np.isnat(array))
+    if unit not in ("s", "ms", "us", "ns") or count != 1:
+        unit = unit if unit in ("s", "ms", "us", "ns") else "ns" if unit in ("ps", "fs", "as") else "s"
+        array = array.astype(f"{array.dtype.kind}8[{unit}]")
+    type_ = pa.timestamp(unit) if array.dtype.kind == "M" else pa.duration(unit)
+    return with_holes(type_, array.view(np.int64), np.isnat(array))
+
+
+def with_holes(type_: pa.DataType, values: np.ndarray[Any, Any], holes: np.ndarray[Any, Any]) -> pa.Array:
+    """Wrap values, of which those at ``holes`` are null."""
+    data = bitmap(values) if values.dtype == np.bool_ else pa.py_buffer(values)
+    return pa.Array.from_buffers(type_, len(values), [bitmap(~holes) if holes.any() else None, data])
+
+
+def bitmap(flags: np.ndarray[Any, Any]) -> pa.Buffer:
+    """Pack flags into bits."""
+    return pa.py_buffer(np.packbits(flags, bitorder="little"))
+
+
+def whole_numbers(values: Sequence[int]) -> np.ndarray[Any, Any]:
+    """Make an array of the integers; of objects if 64 bits do not hold them."""
+    for dtype in (np.int64, np.uint64):
+        try:
+            return np.array(values, dtype)
+        except OverflowError:
+            continue
+    return np.array(values, object)
+
+
+def holes_of(values: Sequence[Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Say which values are None."""
+    return np.fromiter((value is None for value in values), np.bool_, len(values))
+
+
+def joined(values: Sequence[bytes | None], small: pa.DataType, large: pa.DataType) -> pa.Array:
+    """Lay strings end to end with their offsets: the Arrow layout."""
+    lengths = np.fromiter((len(value) if value is not None else 0 for value in values), np.int64, len(values))
+    offsets = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    type_ = small if offsets[-1] < 2**31 else large
+    data = pa.py_buffer(b"".join(value for value in values if value is not None))
+    holes = holes_of(values)
+    positions = offsets.astype(np.int32) if type_ is small else offsets
+    present = bitmap(~holes) if holes.any() else None
+    return pa.Array.from_buffers(type_, len(values), [present, pa.py_buffer(positions), data])
+
+
+def own(array: pa.Array) -> pa.Array:
+    """Copy a column."""
+    if pa.types.is_dictionary(array.type):
+        return pa.DictionaryArray.from_arrays(
+            own(array.indices), own(array.dictionary), ordered=array.type.ordered
+        )
+    return pa.concat_arrays([array])
+
+
+def is_fixed(array: np.ndarray[Any, Any]) -> bool:
+    """Say whether nobody can write to the array: neither it nor what it views lets them."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        if base.flags.writeable:
+            return False
+        base = base.base
+    return True
