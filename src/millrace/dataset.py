@@ -109,7 +109,8 @@ class Dataset:
             A function, a callable object, or a class, which is constructed once per worker and then called.
             It gets one batch and returns one: a dict of columns (arrays of shape (n,) or (n, k…), lists), a
             DataFrame, an Arrow Table or RecordBatch; or it is a generator that yields several. Arrays of
-            shape (n, k) become fixed-size-list columns. The number of rows may change.
+            shape (n, k) become fixed-size-list columns. The number of rows may change. Named levels of a
+            DataFrame's index become columns, unnamed ones are dropped.
         batch_size
             Rows per batch; the last one of a shard may be smaller. ``"auto"``: by size, about 16 MiB and at
             most 65,536 rows. None: as ``"auto"``.

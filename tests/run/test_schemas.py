@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +13,8 @@ from hypothesis import strategies as st
 
 from millrace.core.batch import schema_bytes, schema_from
 from millrace.errors import OutputSchemaChanged
-from millrace.run.schemas import conform, is_complete, lossless, merge
+from millrace.run.lossless import lossless
+from millrace.run.schemas import conform, is_complete, merge
 
 NULL, INT, FLOAT, TEXT = pa.null(), pa.int64(), pa.float64(), pa.string()
 
@@ -64,13 +67,29 @@ def test_a_column_gets_the_first_type_that_comes(types: list[pa.DataType]) -> No
         (pa.array([[1, 2]] * 2), pa.list_(INT, 2)),
         (pa.array([{"x": 1}] * 2), pa.struct([("x", FLOAT)])),
         (pa.array([None, None], pa.list_(NULL)), pa.list_(INT)),
+        (pa.array([[], [None]], pa.list_(NULL)), pa.list_(pa.struct([("x", INT)]))),
+        (pa.array([{"x": None}]), pa.struct([("x", pa.list_(TEXT))])),
+        (pa.array([{"x": []}], pa.struct([("x", pa.list_(NULL))])), pa.struct([("x", pa.list_(TEXT))])),
+        (pa.array([[("k", None)]], pa.map_(TEXT, NULL)), pa.map_(TEXT, INT)),
+        (pa.array([[("k", 1)]], pa.map_(TEXT, INT)), pa.map_(TEXT, pa.int8())),
+        (pa.array([0.5, None, float("inf")]), pa.float32()),
+        (pa.array([[0.5]]), pa.list_(pa.float32())),
+        (pa.array([Decimal("0.5")]), FLOAT),
+        (pa.array([Decimal("1.50")]), pa.decimal128(10, 1)),
+        (pa.array([0]), pa.decimal128(21, 2)),
+        (pa.array([0.25]), pa.decimal128(10, 2)),
+        (pa.array([7]), pa.float16()),
+        (pa.array([dt.date(2020, 1, 1)]), pa.timestamp("s")),
+        (pa.array([dt.datetime(2020, 1, 1)]), pa.timestamp("s")),
+        (pa.array(["a", "b"]).dictionary_encode(), pa.dictionary(pa.int8(), TEXT)),
     ],
 )
 def test_casts_that_lose_nothing(column: pa.Array, target: pa.DataType) -> None:
     settled = schema(a=target)
     made = conform(batch(a=column), settled, "map_batches(f)")
     assert made.schema == settled
-    assert made.column(0).to_pylist() == column.to_pylist()
+    if not pa.types.is_date(column.type):  # a date and its midnight are not equal in Python
+        assert made.column(0).to_pylist() == column.to_pylist()
 
 
 @pytest.mark.parametrize(
@@ -89,6 +108,25 @@ def test_casts_that_lose_nothing(column: pa.Array, target: pa.DataType) -> None:
         (pa.array([{"y": 1}]), pa.struct([("x", INT)])),
         (pa.array([1]), pa.timestamp("s")),
         (pa.array([[1]]), INT),
+        (pa.array([1e300]), pa.float32()),
+        (pa.array([0.1]), pa.float32()),
+        (pa.array([[0.5, 0.1]]), pa.list_(pa.float32())),
+        (pa.array([{"x": 0.1}]), pa.struct([("x", pa.float32())])),
+        (pa.array([[("k", 0.1)]], pa.map_(TEXT, FLOAT)), pa.map_(TEXT, pa.float32())),
+        (pa.array([0.1]).dictionary_encode(), pa.float32()),
+        (pa.array([2**24 + 1]), pa.float32()),
+        (pa.array([Decimal("0.12345678901234567890")]), FLOAT),
+        (pa.array([0.125]), pa.decimal128(10, 2)),
+        (pa.array([dt.datetime(2020, 1, 1, 12)]), pa.date32()),
+        (pa.array([dt.datetime(2020, 1, 1, 12)]), pa.date64()),
+        (pa.array([dt.datetime(2020, 1, 1)]), pa.timestamp("us", "UTC")),
+        (pa.array([0], pa.timestamp("us", "UTC")), pa.timestamp("us")),
+        (pa.array([0], pa.timestamp("us", "UTC")), pa.date32()),
+        (pa.array([dt.date(2020, 1, 1)]), pa.timestamp("s", "UTC")),
+        (pa.array([1], pa.timestamp("ns")), pa.timestamp("us")),
+        (pa.array([1], pa.duration("ns")), pa.duration("us")),
+        (pa.array([1], pa.time64("us")), pa.time32("s")),
+        (pa.array([[("k", 1)]], pa.map_(TEXT, INT)), pa.list_(pa.struct([("key", TEXT), ("value", INT)]))),
     ],
 )
 def test_casts_that_would_lose_something(column: pa.Array, target: pa.DataType) -> None:
@@ -136,3 +174,49 @@ def test_a_type_fits_itself_or_is_never_asked(type_: pa.DataType) -> None:
     column = pa.array([None], type_)
     assert conform(batch(a=column), schema(a=type_), "f").column(0) is not None
     assert lossless(NULL, type_)
+
+
+def test_zones_keep_the_instant_and_nan_is_nan() -> None:
+    column = pa.array([0], pa.timestamp("us", "Europe/Berlin"))
+    made = conform(batch(a=column), schema(a=pa.timestamp("us", "UTC")), "f").column(0)
+    assert made.cast(INT).to_pylist() == [0]
+    for target, values in [
+        (pa.float32(), pa.array([float("nan"), 1])),
+        (pa.list_(pa.float32()), pa.array([[float("nan")], None])),
+    ]:
+        assert conform(batch(a=values), schema(a=target), "f").schema.field("a").type == target
+
+
+OPEN = [
+    pa.list_(NULL),
+    pa.large_list(NULL),
+    pa.map_(TEXT, NULL),
+    pa.struct([("x", NULL), ("y", INT)]),
+    pa.list_(pa.struct([("x", pa.list_(NULL))])),
+]
+CLOSED = [
+    pa.list_(INT),
+    pa.large_list(INT),
+    pa.map_(TEXT, INT),
+    pa.struct([("x", TEXT), ("y", INT)]),
+    pa.list_(pa.struct([("x", pa.list_(TEXT))])),
+]
+
+
+@pytest.mark.parametrize(("open_", "closed"), list(zip(OPEN, CLOSED, strict=True)), ids=str)
+def test_a_type_that_is_open_deep_inside_waits(open_: pa.DataType, closed: pa.DataType) -> None:
+    assert not is_complete(schema(a=open_)) and is_complete(schema(a=closed))
+    assert merged(schema(a=open_), schema(a=closed)) == (schema(a=closed), True)
+    assert merged(schema(a=closed), schema(a=open_)) == (schema(a=closed), True)
+    assert merged(schema(a=open_), schema(a=TEXT)) == (schema(a=open_), False)
+    column = pa.array([None], open_)
+    assert conform(batch(a=column), schema(a=closed), "f").schema == schema(a=closed)
+
+
+def test_the_message_speaks_of_schema_only_where_the_verb_has_it() -> None:
+    for writes in (False, True):
+        with pytest.raises(OutputSchemaChanged) as caught:
+            conform(batch(a=pa.array([0.5])), schema(a=INT), "map(f)", writes=writes, where="a.csv, row 3")
+        text = str(caught.value)
+        assert ("`schema=`" in text) == writes and "Return one type for every batch" in text
+        assert text.endswith("It was working on a.csv, row 3.") and "map(f)" in text and "double" in text

@@ -10,6 +10,30 @@ from millrace import errors
 from millrace.core.work import ErrorReport
 from millrace.errors import MillraceError, RemoteTraceback
 
+MESSAGE_CHARS = 2_000
+TRACEBACK_CHARS = 20_000
+
+
+def words(error: BaseException) -> str:
+    """Return what the error says, at most 2,000 characters of it, even if asking it raises."""
+    try:
+        text = str(error)
+    except BaseException as second:
+        if isinstance(second, (KeyboardInterrupt, GeneratorExit)):
+            raise
+        return f"(no message: its __str__ raised {type(second).__name__})"
+    return shortened(text, MESSAGE_CHARS)
+
+
+def shortened(text: str, most: int) -> str:
+    """Cut the middle out of a long text.
+
+    >>> shortened("abcdefghij", 5)
+    'ab … ij'
+    """
+    half = most // 2
+    return text if len(text) <= most else f"{text[:half]} … {text[-half:]}"
+
 
 def report(error: BaseException) -> ErrorReport:
     """Put an error into words that can travel: ours by class and message, foreign ones with a traceback."""
@@ -17,10 +41,9 @@ def report(error: BaseException) -> ErrorReport:
         cause = error.__cause__
         text = user_traceback(cause) if cause is not None and isinstance(error, errors.StepError) else ""
         return ErrorReport(type(error).__name__, str(error), text)
-    text = "".join(traceback.format_exception(error))
-    message = (
-        f"An unexpected error inside Millrace: {type(error).__name__}: {error}. This is a defect of ours."
-    )
+    text = shortened("".join(traceback.format_exception(error)), TRACEBACK_CHARS)
+    said = f"{type(error).__name__}: {words(error)}"
+    message = f"An unexpected error inside Millrace: {said}. This is a defect of ours."
     return ErrorReport("MillraceError", message, text)
 
 
@@ -38,7 +61,8 @@ def user_traceback(error: BaseException) -> str:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None and _is_ours(trace):
         trace = trace.tb_next
-    return "".join(traceback.format_exception(type(error), error, trace)).rstrip()
+    text = "".join(traceback.format_exception(type(error), error, trace)).rstrip()
+    return shortened(text, TRACEBACK_CHARS)
 
 
 def _is_ours(trace: TracebackType) -> bool:

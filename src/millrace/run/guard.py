@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from millrace.core.values import ConversionError
 from millrace.errors import BadReturn, StepError, nearest
 from millrace.plan.logical import MapBatches, Step, step_label
+from millrace.run.failures import words
 from millrace.run.rows import Rows
 
 Where = Callable[[Rows], str]
@@ -64,15 +65,17 @@ class Guard:
         except ConversionError as error:
             noun = "batch" if isinstance(self._step, MapBatches) else "row"
             raise BadReturn(
-                f"{step_label(self._step)} gave something that is not a {noun}: {error}. {self._place(rows)}"
+                f"{step_label(self._step)} gave something that is not a {noun}: {words(error)}. {self._place(rows)}"
             ) from error.__cause__
         except StepError:
             raise
-        except (Exception, SystemExit) as error:  # a function that calls sys.exit() ends no worker
-            said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            raise StepError(
-                f"{step_label(self._step)} raised {said}{_hint(error, rows, self._step)} {self._place(rows)}"
-            ) from error
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # a function that calls sys.exit() ends no worker
+            message = words(error)
+            said = f"{type(error).__name__}: {message}" if message else type(error).__name__
+            hint = _hint(error, message, rows, self._step)
+            raise StepError(f"{step_label(self._step)} raised {said}{hint} {self._place(rows)}") from error
         finally:
             self._meter.seconds["steps"] += time.perf_counter() - start
             self.done += len(rows) if counted else 0
@@ -82,8 +85,8 @@ class Guard:
         return f"It was working on {self._where(rows if at is None else rows.cut(at, at + 1))}."
 
 
-def _hint(error: BaseException, rows: Rows, step: Step) -> str:
-    if isinstance(error, ValueError) and "read-only" in str(error):
+def _hint(error: BaseException, message: str, rows: Rows, step: Step) -> str:
+    if isinstance(error, ValueError) and "read-only" in message:
         return (
             ". Batches are read-only views of the input: copy an array before writing to it (`x = x.copy()`)."
         )
@@ -92,7 +95,7 @@ def _hint(error: BaseException, rows: Rows, step: Step) -> str:
     if key is not None and key not in names:
         chosen = " `columns=` leaves all others out." if getattr(step, "columns", None) else ""
         return f". The columns that it gets are {', '.join(names) or 'none'}.{nearest(key, names)}{chosen}"
-    return "" if str(error).endswith((".", "!", "?")) else "."
+    return "" if message.endswith((".", "!", "?")) else "."
 
 
 def _missing_key(error: BaseException) -> str | None:

@@ -6,28 +6,38 @@ import pyarrow as pa
 
 from millrace.core.batch import schema_bytes, schema_from
 from millrace.errors import OutputSchemaChanged, nearest
+from millrace.run.lossless import cast, filled, is_open
 
 
 def merge(known: bytes | None, proposed: bytes) -> tuple[bytes, bool]:
     """Fill what ``known`` leaves open (columns of nulls) from ``proposed``; say if it is complete now."""
     schema = schema_from(proposed)
     if known is not None:
-        before = schema_from(known)
-        fields = []
-        for field in before:
-            at = schema.get_field_index(field.name)
-            fields.append(schema.field(at) if pa.types.is_null(field.type) and at >= 0 else field)
-        schema = pa.schema(fields)
+        schema = fill(schema_from(known), schema)
     return schema_bytes(schema), is_complete(schema)
 
 
+def fill(known: pa.Schema, later: pa.Schema) -> pa.Schema:
+    """Fill what ``known`` leaves open, however deep, from the schema of a later batch."""
+    fields = []
+    for field in known:
+        at = later.get_field_index(field.name)
+        fields.append(field.with_type(filled(field.type, later.field(at).type)) if at >= 0 else field)
+    return pa.schema(fields, known.metadata)
+
+
 def is_complete(schema: pa.Schema) -> bool:
-    """Say whether every column has a type: none of them held nothing but nulls so far."""
-    return not any(pa.types.is_null(field.type) for field in schema)
+    """Say whether every column has a type: nothing in it held only nulls, or only empty lists, so far."""
+    return not any(is_open(field.type) for field in schema)
 
 
-def conform(batch: pa.RecordBatch, schema: pa.Schema, made_by: str) -> pa.RecordBatch:
-    """Cast a batch to the settled schema where nothing is lost, else fail and name who made it."""
+def conform(
+    batch: pa.RecordBatch, schema: pa.Schema, made_by: str, *, writes: bool = False, where: str = ""
+) -> pa.RecordBatch:
+    """Cast a batch to the settled schema where nothing is lost, else fail and name who made it.
+
+    ``writes``: the verb takes a ``schema=``, so the message may speak of it. ``where``: which rows these are.
+    """
     if batch.schema.equals(schema):
         return batch
     names = batch.schema.names
@@ -36,7 +46,7 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema, made_by: str) -> pa.Record
     columns = []
     for field in schema:
         column = batch.column(batch.schema.get_field_index(field.name))
-        columns.append(_cast(column, field, made_by))
+        columns.append(_cast(column, field, made_by, writes, f" It was working on {where}." if where else ""))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -59,52 +69,17 @@ def _other_columns(names: list[str], settled: list[str], made_by: str) -> str:
     )
 
 
-def _cast(column: pa.Array, field: pa.Field, made_by: str) -> pa.Array:
+def _cast(column: pa.Array, field: pa.Field, made_by: str, writes: bool, place: str) -> pa.Array:
     if column.null_count and not field.nullable:
-        raise OutputSchemaChanged(f"{made_by} gave nulls in column {field.name!r}, which allows none.")
+        raise OutputSchemaChanged(f"{made_by} gave nulls in column {field.name!r}, which allows none.{place}")
     if column.type.equals(field.type):
         return column
     try:
-        if not lossless(column.type, field.type):
-            raise pa.ArrowInvalid("values of the one type are not values of the other")
-        return column.cast(field.type)
+        return cast(column, field.type)
     except pa.ArrowException as error:
+        wider = ", or name the wider one with `schema=` of the write verb" if writes else ""
         raise OutputSchemaChanged(
             f"{made_by} changed the type of column {field.name!r} midway: the output was settled as {field.type}, "
-            f"and a later batch has {column.type} that does not fit ({error}). Return one type for every batch, "
-            "or name the wider one with `schema=` of the write verb."
+            f"and a later batch has {column.type} that does not fit ({error}). Return one type for every batch"
+            f"{wider}.{place}"
         ) from error
-
-
-def lossless(source: pa.DataType, target: pa.DataType) -> bool:
-    """Say whether a checked cast between these types keeps the meaning of every value that it lets pass."""
-    t = pa.types
-    if t.is_null(source):
-        return True
-    if t.is_dictionary(source):
-        return bool(source.value_type.equals(target)) or lossless(source.value_type, target)
-    if t.is_dictionary(target):
-        return lossless(source, target.value_type)
-    groups = (
-        lambda x: t.is_integer(x) or t.is_floating(x) or t.is_decimal(x),
-        lambda x: t.is_string(x) or t.is_large_string(x) or t.is_string_view(x),
-        lambda x: t.is_binary(x) or t.is_large_binary(x) or t.is_fixed_size_binary(x) or t.is_binary_view(x),
-        lambda x: t.is_timestamp(x) or t.is_date(x),
-        t.is_duration,
-        t.is_time,
-    )
-    if any(group(source) and group(target) for group in groups):
-        return True
-    if _is_list(source) and _is_list(target):
-        return lossless(source.value_type, target.value_type)
-    if t.is_struct(source) and t.is_struct(target):
-        return bool([f.name for f in source] == [f.name for f in target]) and all(
-            lossless(a.type, b.type) for a, b in zip(source, target, strict=True)
-        )
-    return False
-
-
-def _is_list(type_: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_)
-    )

@@ -25,6 +25,7 @@ from millrace.plan.logical import (
     step_label,
 )
 from millrace.run.batching import auto_size
+from millrace.run.failures import words
 from millrace.run.guard import Guard, Meter, Where
 from millrace.run.row_steps import filter_expression, filter_rows, flat_map, map_rows
 from millrace.run.rows import Rows, rebatch
@@ -52,10 +53,12 @@ class Chain:
             return None
         try:
             return function.build()
-        except (Exception, SystemExit) as error:
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:
             raise StepError(
                 f"{function.name} could not be constructed for {step_label(step)}: "
-                f"{type(error).__name__}: {error}. No row was read by it."
+                f"{type(error).__name__}: {words(error)}. No row was read by it."
             ) from error
 
     def run(self, rows: Iterator[Rows], meter: Meter, budgets: Sequence[int]) -> Iterator[Rows]:
