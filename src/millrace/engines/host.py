@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import traceback
 import warnings
 from concurrent.futures import Future
@@ -26,6 +27,7 @@ from millrace.engines import wire
 from millrace.engines.parcel import unpack
 
 _PR_SET_PDEATHSIG = 1
+_TRIM_EVERY = 0.5  # seconds
 
 
 def main(fd: int, parent: int) -> None:
@@ -59,6 +61,8 @@ class Host:
         self._calls: queue.SimpleQueue[tuple[Any, int]] = queue.SimpleQueue()
         self._sending = threading.Lock()
         self._hosted: Any = None
+        self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        self._trimmed = time.monotonic()
 
     def serve(self) -> None:
         """Do what is asked, until the end."""
@@ -71,6 +75,7 @@ class Host:
                 self._send(("ready",))
             elif message[0] == "call":
                 self._call(*message[1:])
+                self._give_back()
             else:
                 self._end()
 
@@ -99,6 +104,12 @@ class Host:
             result.add_done_callback(lambda future: self._answer_later(number, future))
         else:
             self._answer("result", number, result)
+
+    def _give_back(self) -> None:
+        """Return freed memory to the system, now and then: glibc keeps it, up to twice what is in use."""
+        if self._trim is not None and time.monotonic() - self._trimmed >= _TRIM_EVERY:
+            self._trim(0)
+            self._trimmed = time.monotonic()
 
     def _answer_later(self, number: int, future: Future[Any]) -> None:
         error = future.exception()

@@ -21,7 +21,7 @@ from millrace.sinks.staged import StagedStream
 _COMPRESSIONS = ("snappy", "zstd", "gzip", "lz4", "brotli", "none")
 
 _GROUP_ROWS = 128 * 1024
-_GROUP_BYTES = 64 << 20
+_GROUP_BYTES = 32 << 20
 _BUFFER = 1 << 20  # page headers are tiny: without a buffer each costs a call into Python
 _SAMPLE = 2048
 _NULL_VECTOR = (
@@ -35,7 +35,7 @@ class ParquetSink(FileSink):
     """One Parquet file for each shard.
 
     ``row_group_rows`` cuts row groups of exactly that many rows, the last of a file aside. Without it
-    a row group ends at about 128 k rows or 64 MiB, whichever comes first. ``compression_level`` means what
+    a row group ends at about 128 k rows or 32 MiB, whichever comes first. ``compression_level`` means what
     it means to pyarrow.
 
     Columns whose values hardly repeat are written without a dictionary: Arrow would build one, find it too
