@@ -7,6 +7,7 @@ comes in Arrow or pandas may view memory that its owner fills again for the next
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ import pyarrow as pa
 
 from millrace.core.batch import is_tensor, python_columns, to_numpy
 from millrace.core.layout import flat, is_fixed, own
+
+PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
 
 
 class Handed:
@@ -91,7 +94,7 @@ class HandedRows:
     def column(self, name: str, values: Sequence[Any], index: Sequence[int]) -> pa.Array | None:
         """Return the column of which ``values`` are untouched the rows ``index``, if they are."""
         given = self.columns.get(name)
-        if given is None or not all(value is given[i] for value, i in zip(values, index, strict=True)):
+        if given is None or not all(map(is_, values, map(given.__getitem__, index))):
             return None
         return self.batch.column(name).take(flat(np.array(index, np.int64)))
 
@@ -121,7 +124,7 @@ def kept(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value if is_fixed(value) else value.copy()
     if isinstance(value, list):
-        return [kept(item) for item in value]
+        return list(value) if PLAIN.issuperset(map(type, value)) else [kept(item) for item in value]
     if isinstance(value, tuple):
         return tuple(kept(item) for item in value)
     if isinstance(value, Mapping):

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.core.batch import empty_columns, one_array, one_batch
+from millrace.core.frames import as_before, from_frame
 from millrace.core.handed import Handed, HandedRows, is_plain
 from millrace.core.layout import (
     ARROW_OF,
@@ -59,7 +60,7 @@ def from_result(result: Any, handed: Handed | None = None) -> pa.RecordBatch:
     if isinstance(result, pa.Table):
         return handed.owned_batch(_unambiguous(one_batch(result)))
     if hasattr(result, "columns") and hasattr(result, "iloc"):
-        return handed.mended(handed.owned_batch(_from_frame(result, handed)))
+        return handed.mended(handed.owned_batch(_unambiguous(from_frame(result, handed))))
     if hasattr(result, "columns") and hasattr(result, "to_arrow"):  # polars
         return handed.owned_batch(one_batch(result.to_arrow()))
     if result is None:
@@ -68,44 +69,6 @@ def from_result(result: Any, handed: Handed | None = None) -> pa.RecordBatch:
         f"it returned {a(result)}; a batch is a dict of columns, a pandas DataFrame, a pyarrow Table or "
         f"RecordBatch{_naming(result)}"
     )
-
-
-def _from_frame(frame: Any, handed: Handed) -> pa.RecordBatch:
-    """Convert a DataFrame; named levels of its index become columns, as ``reset_index`` makes them."""
-    named = [level for level, name in enumerate(frame.index.names) if name is not None]
-    if named:
-        listed = ", ".join(repr(frame.index.names[level]) for level in named)
-        if set(frame.index.names) & set(frame.columns):
-            raise ConversionError(
-                f"the DataFrame's index is named {listed}, and so is a column; rename one of them, or drop "
-                "the index (`reset_index(drop=True)`)"
-            )
-        frame = frame.reset_index(level=named)
-    try:
-        typed = {}
-        for name in frame.columns:
-            like = handed.type_of(name) if isinstance(name, str) else None
-            if like is not None and (pa.types.is_map(like) or pa.types.is_decimal(like)):
-                made = _as_before(frame[name], like)
-                if made is not None:
-                    typed[name] = made
-        rest = frame.drop(columns=list(typed)) if typed else frame
-        batch = pa.RecordBatch.from_pandas(rest, preserve_index=False).replace_schema_metadata(None)
-    except (pa.ArrowException, TypeError, ValueError) as error:
-        raise ConversionError(f"the DataFrame cannot become Arrow columns: {error}") from error
-    if typed:
-        columns = [typed[name] if name in typed else batch.column(str(name)) for name in frame.columns]
-        batch = pa.RecordBatch.from_arrays(columns, names=[str(name) for name in frame.columns])
-    return _unambiguous(batch)
-
-
-def _as_before(values: Any, like: pa.DataType) -> pa.Array | None:
-    """Try the type that the column had; a map or the scale of a decimal cannot be told from its values."""
-    try:
-        made = pa.array(values, like, from_pandas=hasattr(values, "iloc") or None)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        return None
-    return one_array(made) if isinstance(made, pa.ChunkedArray) else made
 
 
 def a(value: Any) -> str:
@@ -168,13 +131,13 @@ def _typed(values: Sequence[Any], like: pa.DataType | None, same: bool) -> pa.Ar
     try:
         made = column_from(values)
     except ConversionError:
-        made = _as_before(values, like)
+        made = as_before(values, like)
         if made is None:
             raise
         return made
     if made.type == like or not (same or pa.types.is_map(like) or pa.types.is_decimal(made.type)):
         return made
-    again = _as_before(values, like)
+    again = as_before(values, like)
     return made if again is None else again
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.core.batch import one_array, rows_from, rows_of, to_numpy
-from millrace.core.handed import HandedRows, kept, weight
+from millrace.core.handed import PLAIN, HandedRows, kept, weight
 from millrace.core.values import ConversionError, a, column_from, from_rows
 from millrace.errors import StepError, UnknownColumn, nearest
 from millrace.plan.logical import Filter, step_label
@@ -20,7 +20,6 @@ from millrace.run.rows import Rows
 
 Call = Callable[[Any], Any]
 
-_PLAIN = {int, float, bool, str, bytes, type(None)}
 _ROW_WEIGHT = 256  # a dict's own bytes
 
 
@@ -87,12 +86,13 @@ class _Made:
                 heavy = _ROW_WEIGHT
                 copy = {}
                 for key, value in _row(item).items():
-                    if type(value) not in _PLAIN:
+                    kind = type(value)
+                    if kind is str or kind is bytes:
+                        heavy += len(value)
+                    elif kind not in PLAIN:
                         if not handed.has(key, at, value):
                             value = kept(value)
                         heavy += weight(value)
-                    elif type(value) is str or type(value) is bytes:
-                        heavy += len(value)
                     copy[key] = value
                 yield at, copy, heavy + 32 * len(copy)
 
@@ -119,7 +119,7 @@ def _each(part: Rows, guard: Guard) -> Iterator[dict[str, Any]]:
 
 
 def _row(value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
+    if type(value) is not dict and not isinstance(value, Mapping):
         missing = " (is a `return` missing?)" if value is None else ""
         raise ConversionError(f"a row is a dict, but it returned {a(value)}{missing}")
     return value
