@@ -110,6 +110,14 @@ def test_flat_map_takes_carried_values_as_often_as_they_come(data: mr.Dataset) -
     assert made.to_pylist() == TABLE.take([0, 1, 1, 3]).to_pylist()
 
 
+def test_types_that_arrow_cannot_take_from() -> None:
+    views = mr.from_arrow(pa.table({"a": pa.array(["a" * 20, None], pa.string_view())}))
+    assert views.map(lambda row: row).to_arrow()["a"].type == pa.string_view()
+    assert [row["a"] for row in views.flat_map(lambda row: [row, row]).take_all()] == ["a" * 20] * 2 + [
+        None
+    ] * 2
+
+
 # ---------------------------------------------------------------- dictionaries, indexes
 
 

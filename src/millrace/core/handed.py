@@ -96,7 +96,13 @@ class HandedRows:
         given = self.columns.get(name)
         if given is None or not all(map(is_, values, map(given.__getitem__, index))):
             return None
-        return self.batch.column(name).take(flat(np.array(index, np.int64)))
+        before, places = self.batch.column(name), np.array(index, np.int64)
+        if len(places) and (np.diff(places) == 1).all():
+            return before.slice(index[0], len(index))
+        try:
+            return before.take(flat(places))
+        except pa.ArrowNotImplementedError:  # string views, for one
+            return None
 
     def type_of(self, name: str) -> pa.DataType | None:
         """Return the type that the column of this name had, if there was one."""
