@@ -360,7 +360,7 @@ class Dataset:
         columns_at(self._plan.steps, schema)
         if not any(isinstance(step, (MapBatches, MapRows, FlatMap)) for step in self._plan.steps):
             return execution.static_schema(self._plan)
-        for batch in execution.head(self._plan, 1):
+        for batch in execution.head(self._plan, 16):
             return batch.schema
         return execution.static_schema(self._plan)
 

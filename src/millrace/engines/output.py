@@ -61,7 +61,7 @@ class Relay:
         self._drain()
         told = [line.strip() for line in self._last if line.strip() and not _is_noise(line)]
         crash = next((i for i, line in enumerate(told) if line.startswith("Fatal Python error")), None)
-        return " / ".join(told[-6:] if crash is None else told[crash : crash + 6])[:600]
+        return " / ".join(told[-6:] if crash is None else told[max(0, crash - 2) : crash + 6])[:600]
 
     def _drain(self) -> None:
         """Pass on what the pipe still holds; it holds 64 KiB, unless somebody goes on writing."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain
 
@@ -26,6 +26,7 @@ from millrace.core.work import (
     Task,
     Timings,
 )
+from millrace.errors import OutputSchemaChanged
 from millrace.plan.logical import step_label
 from millrace.plan.physical import Program
 from millrace.run import failures
@@ -33,7 +34,7 @@ from millrace.run.batching import read_size
 from millrace.run.guard import Meter, stretch
 from millrace.run.lanes import Behind, ahead
 from millrace.run.rows import Rows, Span
-from millrace.run.schemas import conform, is_complete
+from millrace.run.schemas import conform, fill, is_complete
 from millrace.run.steps import Chain
 
 BLOCK_BYTES = 8 << 20
@@ -58,7 +59,7 @@ class ShardWorker:
 
     def attempt(self, task: Task) -> Outcome | Future[Outcome]:
         """Begin an attempt; it ends in ``Done``, ``Deferred`` or ``Failed``, or waits for ``proceed``."""
-        attempt = _Attempt(self._program, self._chain, self._context, task, self._made_by)
+        attempt = _Attempt(self._program, self._chain, self._context, task, self._made_by, self._where)
         self._open[task.shard.index] = attempt, _talk(attempt, task)
         return self._listen(task.shard.index, None)
 
@@ -111,8 +112,15 @@ class _Attempt:
     """One attempt at one shard."""
 
     def __init__(
-        self, program: Program, chain: Chain, context: WorkerContext, task: Task, made_by: str
+        self,
+        program: Program,
+        chain: Chain,
+        context: WorkerContext,
+        task: Task,
+        made_by: str,
+        where: Callable[[Rows], str],
     ) -> None:
+        self._where = where
         self._program = program
         self._chain = chain
         self._context = context
@@ -130,19 +138,19 @@ class _Attempt:
     def run(self) -> Conversation:
         """Carry the shard from the source to the sink; yields what the driver has to know."""
         failpoints.hit("attempt.started")
-        batches = self._batches(self._chain.run(self._read(), self._meter, self._task.budgets))
-        held: list[pa.RecordBatch] = []
+        parts = self._parts(self._chain.run(self._read(), self._meter, self._task.budgets))
+        held: list[Rows] = []
         if self._schema is None and self._program.kind != "count":
-            held = yield from self._ask(batches)
+            held = yield from self._ask(parts)
             if self._schema is None and held:
                 return  # deferred
         block: list[pa.RecordBatch] = []
-        for batch in chain(held, batches):
-            self._written += batch.num_rows
+        for part in chain(held, parts):
+            self._written += len(part)
             if self._program.kind == "count":
                 continue
             assert self._schema is not None
-            batch = conform(batch, self._schema, self._made_by)
+            batch = self._conform(part)
             if self._program.kind == "write":
                 self._write(batch)
                 continue
@@ -156,34 +164,42 @@ class _Attempt:
             self._end_part()
         yield self._done()
 
-    def _batches(self, rows: Iterator[Rows]) -> Iterator[pa.RecordBatch]:
-        """Yield the output batches that have rows; remember the schema even if none has."""
+    def _conform(self, part: Rows) -> pa.RecordBatch:
+        assert self._schema is not None
+        writes = self._program.kind == "write"
+        try:
+            return conform(part.batch, self._schema, self._made_by, writes=writes)
+        except OutputSchemaChanged:  # looking up which rows these are may be slow: only now
+            return conform(part.batch, self._schema, self._made_by, writes=writes, where=self._where(part))
+
+    def _parts(self, rows: Iterator[Rows]) -> Iterator[Rows]:
+        """Yield the output that has rows; remember its schema even if none has."""
         for part in rows:
             failpoints.hit("attempt.batch")
             self._tell()
             self._seen = self._seen or part.batch.schema
             if len(part):
-                yield part.batch
+                yield part
 
-    def _ask(
-        self, batches: Iterator[pa.RecordBatch]
-    ) -> Generator[Outcome, bytes | None, list[pa.RecordBatch]]:
+    def _ask(self, parts: Iterator[Rows]) -> Generator[Outcome, bytes | None, list[Rows]]:
         """Have the output schema settled by the first rows, and return them; or defer the attempt.
 
         A column of nothing but nulls so far is waited for, as long as more rows may come.
         """
-        held: list[pa.RecordBatch] = []
+        held: list[Rows] = []
+        proposal = pa.schema([])
         size = 0
         complete = False
-        for batch in batches:
-            held.append(batch)
-            size += batch.nbytes
-            complete = is_complete(_proposal(held))
+        for part in parts:
+            proposal = fill(proposal, part.batch.schema) if held else part.batch.schema
+            held.append(part)
+            size += part.batch.nbytes
+            complete = is_complete(proposal)
             if complete or size > UNDECIDED_BYTES:
                 break
         if not held:
             return []
-        schema = schema_bytes(_proposal(held))
+        schema = schema_bytes(proposal.remove_metadata())
         if not complete and not self._used_up():
             yield Deferred(self._task.shard.index, self._task.attempt, schema)
             return held
@@ -291,15 +307,3 @@ class _Attempt:
         if self._writer is not None:
             self._writer.abort()
             self._writer = None
-
-
-def _proposal(batches: list[pa.RecordBatch]) -> pa.Schema:
-    """Return the schema of the first batch, its open columns filled from later ones."""
-    schema = batches[0].schema
-    for batch in batches[1:]:
-        fields = []
-        for field in schema:
-            at = batch.schema.get_field_index(field.name)
-            fields.append(batch.schema.field(at) if pa.types.is_null(field.type) and at >= 0 else field)
-        schema = pa.schema(fields)
-    return schema.remove_metadata()
