@@ -25,8 +25,13 @@ _THREADS = (
     "VECLIB_MAXIMUM_THREADS",
     "ARROW_IO_THREADS",
 )
-# Arrow's default, mimalloc, keeps 40 to 100 MiB per worker that nobody uses; the system's allocator is as fast.
-_ALLOCATOR = {"ARROW_DEFAULT_MEMORY_POOL": "system"}
+# Arrow's default, mimalloc, keeps 40 to 100 MiB per worker that nobody uses. The system's allocator gives them
+# back; with glibc's own thresholds it maps every batch anew, and a job that only moves data is 4 % slower.
+_ALLOCATOR = {
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "MALLOC_MMAP_THRESHOLD_": str(16 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(64 << 20),
+}
 _END_WITHIN = 10.0
 
 

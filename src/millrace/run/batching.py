@@ -8,7 +8,7 @@ from millrace.core.work import Split
 
 BATCH_BYTES = 16 << 20
 BATCH_ROWS = 65_536
-READ_BYTES = 16 << 20
+READ_BYTES = 8 << 20
 ROW_STEP_ROWS = 4_096
 
 
