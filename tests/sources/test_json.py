@@ -173,7 +173,7 @@ def test_files_are_about_64_splits_of_128_kib_or_more(tmp_path: Path) -> None:
 
 def test_a_field_that_turns_up_late_is_never_dropped(tmp_path: Path) -> None:
     path = tmp_path / "late.jsonl"
-    path.write_bytes(b'{"a":1}\n' * 200_000 + b'{"a":1,"z":5}\n' * 10)  # after what is looked at for the types
+    path.write_bytes(b'{"a":1}\n' * 200_000 + b'{"a":1,"z":5}\n' * 10)
     source = JsonSource(str(path))
     with pytest.raises(UnreadableFile, match="'z'"):
         for split in source.splits():
