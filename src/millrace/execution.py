@@ -67,6 +67,7 @@ class _Workplace:
 
     def drive(self, runner: Runner, program: Program, options: RunOptions) -> Iterator[pa.RecordBatch]:
         """Start the pool, drive the plan to its end, end the pool; at once if something goes wrong."""
+        from millrace.plan.pickling import explained
         from millrace.run.worker import ShardWorker
 
         spec = PoolSpec(
@@ -78,7 +79,7 @@ class _Workplace:
             self.stage.memory,
             options.stall_timeout,
         )
-        with _pickle_errors(program):
+        with explained(program.steps):
             pool = self.engine.start(spec, runner.notify)
         yield from runner.stream(pool)
         self.engine.close()
@@ -86,40 +87,6 @@ class _Workplace:
     def close(self) -> None:
         """End what is still there."""
         self.engine.close(kill=True)
-
-
-@contextlib.contextmanager
-def _pickle_errors(program: Program) -> Iterator[None]:
-    try:
-        yield
-    except (TypeError, AttributeError, ValueError, RecursionError) as error:
-        raise _not_picklable(program, error) from error
-    except Exception as error:
-        if type(error).__name__ != "PicklingError":
-            raise
-        raise _not_picklable(program, error) from error
-
-
-def _not_picklable(program: Program, error: Exception) -> Exception:
-    import cloudpickle
-
-    from millrace.errors import NotPicklable
-    from millrace.plan.logical import function_of, step_label
-    from millrace.plan.pickling import why_not_picklable
-
-    for step in program.steps:
-        function = function_of(step)
-        if function is None:
-            continue
-        try:
-            cloudpickle.dumps(step)
-        except Exception:
-            return NotPicklable(
-                f"{step_label(step)} cannot travel to a worker process: "
-                f"{why_not_picklable(function, cloudpickle.dumps)}. Make such a thing inside the function, or in "
-                "the constructor of a class, which runs in the worker; or use with_options(engine='inline')."
-            )
-    return error
 
 
 # ---------------------------------------------------------------- reading

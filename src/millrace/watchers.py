@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import logging
-from typing import Protocol
 
 from millrace.core.events import Event
+from millrace.core.ports import Observer
 from millrace.options import RunOptions
 
 _log = logging.getLogger("millrace")
 
 
-class _Watcher(Protocol):
-    def on_event(self, event: Event) -> None: ...
-
-    def tick(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class Watchers:
     """Hands every event to every observer."""
 
-    def __init__(self, watchers: list[_Watcher]) -> None:
+    def __init__(self, watchers: list[Observer]) -> None:
         self._watchers = watchers
 
     @classmethod
@@ -58,6 +50,6 @@ class Watchers:
             except Exception:
                 self._drop(watcher)
 
-    def _drop(self, watcher: _Watcher) -> None:
+    def _drop(self, watcher: Observer) -> None:
         _log.exception("The observer %s failed and is dropped; the run goes on.", type(watcher).__name__)
         self._watchers.remove(watcher)

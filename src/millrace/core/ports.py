@@ -129,6 +129,14 @@ class Observer(Protocol):
         """See one event; called from the driver's loop, so be quick."""
         ...
 
+    def tick(self) -> None:
+        """Draw, if there is something to draw; called about five times a second."""
+        ...
+
+    def close(self) -> None:
+        """The run is over. May be called more than once."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Capacity:

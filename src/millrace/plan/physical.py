@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 
@@ -69,8 +68,3 @@ class SavedPlan(msgspec.Struct, frozen=True):
     def decode(cls, data: bytes) -> SavedPlan:
         """Read what ``encode`` wrote."""
         return msgspec.msgpack.decode(data, type=cls)
-
-
-def jsonable(value: Any) -> str:
-    """Encode a shape so that equal shapes are equal texts, one line per entry."""
-    return msgspec.json.format(msgspec.json.encode(value, order="sorted"), indent=2).decode()

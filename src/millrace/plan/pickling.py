@@ -2,18 +2,48 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
+import pickle
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from millrace.plan.logical import Function
+from millrace.errors import NotPicklable
+from millrace.plan.logical import Function, Step, function_of, step_label
 
 _DEEPEST = 8
 _MOST_ITEMS = 1000
 
 Parts = Iterable[tuple[str, Any]]
+
+
+@contextlib.contextmanager
+def explained(steps: Sequence[Step]) -> Iterator[None]:
+    """Where pickling fails, raise ``NotPicklable`` that names the step and what in it cannot travel."""
+    try:
+        yield
+    except (TypeError, AttributeError, ValueError, RecursionError, pickle.PicklingError) as error:
+        raise _not_picklable(steps, error) from error
+
+
+def _not_picklable(steps: Sequence[Step], error: Exception) -> Exception:
+    import cloudpickle
+
+    for step in steps:
+        function = function_of(step)
+        if function is None:
+            continue
+        try:
+            cloudpickle.dumps(step)
+        except Exception:
+            return NotPicklable(
+                f"{step_label(step)} cannot travel to a worker process: "
+                f"{why_not_picklable(function, cloudpickle.dumps)}. Make such a thing inside the function, or in "
+                "the constructor of a class, which runs in the worker; or use with_options(engine='inline')."
+            )
+    return error
 
 
 def why_not_picklable(function: Function, dumps: Callable[[Any], bytes]) -> str:
