@@ -7,6 +7,7 @@
     │   └── UnknownArgument (TypeError)     an argument name that nobody takes
     ├── PlanError                           a plan that can never run, refused before any work
     │   ├── UnknownColumn (KeyError)
+    │   ├── ColumnExists
     │   ├── NotPicklable
     │   └── ResourcesUnavailable
     ├── SourceError                         reading
@@ -14,7 +15,13 @@
     │   ├── UnreadableFile
     │   ├── SchemaMismatch
     │   └── InputChanged
-    ├── StepError                           the user's own function
+    ├── ModelError                          a model that cannot be used
+    │   ├── ModelUnreadable
+    │   ├── ModelChanged
+    │   ├── UntrustedPickle
+    │   └── MissingLibrary (ImportError)
+    ├── StepError                           the user's own function or model
+    │   ├── BadInput
     │   ├── BadReturn
     │   └── OutputSchemaChanged
     ├── SinkError                           writing
@@ -61,6 +68,10 @@ class UnknownColumn(PlanError, KeyError):
     """A column that is not there; the message names the nearest one."""
 
 
+class ColumnExists(PlanError):
+    """A model's result has the name of a column that is there already."""
+
+
 class NotPicklable(PlanError):
     """A function that cannot travel to a worker; the message names what in it."""
 
@@ -89,8 +100,32 @@ class InputChanged(SourceError):
     """An input file is not the one that was planned with (size or time of change differ)."""
 
 
+class ModelError(MillraceError):
+    """A model cannot be used."""
+
+
+class ModelUnreadable(ModelError):
+    """A model file that is missing, damaged, of a kind or a version that the library cannot read."""
+
+
+class ModelChanged(ModelError):
+    """A model file that is not the one whose ``sha256`` was given."""
+
+
+class UntrustedPickle(ModelError):
+    """A model file whose reading could run any code; it takes ``trust_pickle=True``."""
+
+
+class MissingLibrary(ModelError, ImportError):
+    """The library that a model needs is not installed; the message has the pip command."""
+
+
 class StepError(MillraceError):
     """The user's function raised; the cause carries its own traceback."""
+
+
+class BadInput(StepError):
+    """The model takes columns of another kind, number, dtype or shape; the message has both."""
 
 
 class BadReturn(StepError):

@@ -122,6 +122,30 @@ class Sink(Protocol):
         ...
 
 
+class Predictor(Protocol):
+    """A model on its way to where it works: made in the driver, sent by pickle, loaded once per worker.
+
+    An attribute ``batch_format`` (``"numpy"``, ``"pandas"`` or ``"pyarrow"``) says in which form it takes its
+    batches; without one, it is the form that the user asked for. ``label`` is what messages call it.
+    """
+
+    def load(self) -> None:
+        """Make ready to predict. Called once per worker, before the first batch, and never in the driver."""
+        ...
+
+    def predict(self, batch: Any) -> Any:
+        """Return one result per row: an array, a list, or a dict, DataFrame or Table with names of its own.
+
+        ``batch`` has the input columns in the order in which the user named them; numpy arrays in it are
+        read-only views. Called by one thread.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of everything. Called once, when the worker ends in good order."""
+        ...
+
+
 class Observer(Protocol):
     """Somebody who watches. One that raises is logged and dropped; the run goes on."""
 

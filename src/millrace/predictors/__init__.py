@@ -1,0 +1,1 @@
+"""Models of other libraries as predictors: one module per library, which is imported only there."""
