@@ -18,6 +18,7 @@ from millrace.testing.fakes import FakeClock, FakeEngine, FakePool, failpoints
 
 if TYPE_CHECKING:
     from millrace.testing.engines import EngineContract
+    from millrace.testing.predictors import PredictorContract
     from millrace.testing.sinks import FileSinkContract
     from millrace.testing.sources import SourceContract
 
@@ -27,11 +28,17 @@ __all__ = [
     "FakeEngine",
     "FakePool",
     "FileSinkContract",
+    "PredictorContract",
     "SourceContract",
     "failpoints",
 ]
 
-_HOMES = {"EngineContract": "engines", "FileSinkContract": "sinks", "SourceContract": "sources"}
+_HOMES = {
+    "EngineContract": "engines",
+    "FileSinkContract": "sinks",
+    "PredictorContract": "predictors",
+    "SourceContract": "sources",
+}
 
 
 def __getattr__(name: str) -> Any:
