@@ -1,21 +1,27 @@
 """A pickled value whose big buffers lie in memory that every worker maps.
 
-Protocol 5 hands each buffer (Arrow, numpy, …) out of band; they are laid end to end in one anonymous memory
+Protocol 5 hands each buffer (Arrow, numpy, torch, …) out of band; they are laid end to end in one anonymous memory
 file. Workers get its descriptor over their socket and map it privately: one copy per machine, a write gets a
 page of its own, and the kernel frees all of it with the last process, however that ends.
 """
 
 from __future__ import annotations
 
+import io
 import mmap
 import os
 import pickle
 import tempfile
-from collections.abc import Sequence
+import weakref
+from collections import ChainMap
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
+import numpy as np
+
+from millrace.engines.tensors import reducers
 
 _ALIGN = 64
 SMALL = 64 << 10
@@ -38,18 +44,17 @@ class Parcel:
             os.close(self.fd)
 
 
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What a value weighs in each worker, in bytes: what all of them share, and what each has of its own."""
+
+    shared: int
+    private: int
+
+
 def pack(value: Any) -> Parcel:
     """Pickle ``value`` with its buffers in a fresh memory file."""
-    buffers: list[pickle.PickleBuffer] = []
-
-    def keep(buffer: pickle.PickleBuffer) -> bool:
-        with buffer.raw() as view:
-            if view.nbytes < SMALL:
-                return True  # in band
-        buffers.append(buffer)
-        return False
-
-    pickled = cloudpickle.dumps(value, protocol=5, buffer_callback=keep)
+    pickled, buffers = _pickle(value)
     if not buffers:
         return Parcel(pickled, (), -1)
     fd = _memory_file()
@@ -73,6 +78,53 @@ def unpack(pickled: bytes, places: Sequence[tuple[int, int]], fd: int) -> Any:
     os.close(fd)
     view = memoryview(mapped)
     return pickle.loads(pickled, buffers=[view[at : at + size] for at, size in places])
+
+
+def sizes(value: Any) -> Sizes:
+    """Tell how much of ``value`` workers will share: what is made again from a buffer and keeps it.
+
+    Many libraries (trees of scikit-learn, for one) hand out buffers but copy them when they are made again, so
+    the value is made again here, from the buffers as they lie, to see which of them it still holds.
+
+    >>> sizes([np.zeros(1 << 20), b"abc"]).shared
+    8388608
+    """
+    pickled, buffers = _pickle(value)
+    lent = [np.frombuffer(buffer.raw().toreadonly(), np.uint8) for buffer in buffers]  # the user's own memory
+    held = [weakref.ref(array) for array in lent]
+    weights = [array.nbytes for array in lent]
+    try:
+        again = pickle.loads(pickled, buffers=lent)
+    except Exception:  # it wants to write to them, perhaps
+        again = None
+    del lent
+    shared = sum(weight for ref, weight in zip(held, weights, strict=True) if ref() is not None)
+    del again
+    return Sizes(shared, len(pickled) + sum(weights) - shared)
+
+
+def _pickle(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
+    """Pickle ``value``; buffers that are worth a place of their own come beside it."""
+    buffers: list[pickle.PickleBuffer] = []
+
+    def keep(buffer: pickle.PickleBuffer) -> bool:
+        with buffer.raw() as view:
+            if view.nbytes < SMALL:
+                return True  # in band
+        buffers.append(buffer)
+        return False
+
+    with io.BytesIO() as file:
+        _Pickler(file, keep).dump(value)
+        return file.getvalue(), buffers
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """cloudpickle's, with ways of our own for some types; it looks for them once, when it is made."""
+
+    def __init__(self, file: io.BytesIO, keep: Callable[[pickle.PickleBuffer], bool]) -> None:
+        self.dispatch_table = ChainMap(reducers(), cloudpickle.Pickler.dispatch_table)
+        super().__init__(file, protocol=5, buffer_callback=keep)
 
 
 def _memory_file() -> int:
