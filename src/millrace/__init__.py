@@ -20,22 +20,42 @@ if TYPE_CHECKING:
         read_json,
         read_parquet,
     )
+    from millrace.models import load_model
     from millrace.options import RunOptions
+    from millrace.predictors.keras import KerasPredictor
+    from millrace.predictors.lightgbm import LightGBMPredictor
+    from millrace.predictors.mlflow import MLflowPredictor
+    from millrace.predictors.onnx import OnnxPredictor
+    from millrace.predictors.sentence_transformers import SentenceTransformersPredictor
+    from millrace.predictors.sklearn import SklearnPredictor
+    from millrace.predictors.torch import TorchPredictor
+    from millrace.predictors.transformers import TransformersPredictor
+    from millrace.predictors.xgboost import XGBoostPredictor
     from millrace.result import Result
     from millrace.strategies import ActorPoolStrategy, TaskPoolStrategy
 
 __all__ = [
     "ActorPoolStrategy",
     "Dataset",
+    "KerasPredictor",
+    "LightGBMPredictor",
+    "MLflowPredictor",
+    "OnnxPredictor",
     "Result",
     "RunOptions",
+    "SentenceTransformersPredictor",
+    "SklearnPredictor",
     "TaskPoolStrategy",
+    "TorchPredictor",
+    "TransformersPredictor",
+    "XGBoostPredictor",
     "__version__",
     "errors",
     "from_arrow",
     "from_items",
     "from_numpy",
     "from_pandas",
+    "load_model",
     "range",
     "read_binary_files",
     "read_csv",
@@ -46,9 +66,16 @@ __all__ = [
 _HOMES = {
     "millrace.dataset": ("Dataset",),
     "millrace.io": tuple(name for name in __all__ if name.startswith(("from_", "read_", "range"))),
+    "millrace.models": ("load_model",),
     "millrace.options": ("RunOptions",),
     "millrace.result": ("Result",),
     "millrace.strategies": ("ActorPoolStrategy", "TaskPoolStrategy"),
+    **{
+        f"millrace.predictors.{name.removesuffix('Predictor').lower()}": (name,)
+        for name in __all__
+        if name.endswith("Predictor") and name != "SentenceTransformersPredictor"
+    },
+    "millrace.predictors.sentence_transformers": ("SentenceTransformersPredictor",),
 }
 
 

@@ -32,6 +32,7 @@ from millrace.plan.logical import (
     Rename,
     Select,
     Step,
+    may_rename,
 )
 from millrace.result import Result
 
@@ -150,6 +151,97 @@ class Dataset:
                 given_batch_format(batch_format),
                 given_names("columns", columns) if columns is not None else None,
                 given_resources(compute, concurrency, num_cpus, num_gpus, memory),
+            )
+        )
+
+    @known_arguments
+    def predict(
+        self,
+        model: Any,
+        *,
+        inputs: str | Sequence[str] | None = None,
+        output: str = "prediction",
+        keep: str | Sequence[str] | None = "all",
+        replace: bool = False,
+        batch_size: int | Literal["auto"] | None = "auto",
+        batch_format: Literal["numpy", "pandas", "pyarrow", "default"] = "numpy",
+        fn_args: Sequence[Any] | None = None,
+        fn_kwargs: Mapping[str, Any] | None = None,
+        fn_constructor_args: Sequence[Any] | None = None,
+        fn_constructor_kwargs: Mapping[str, Any] | None = None,
+        compute: Compute | None = None,
+        concurrency: Concurrency | None = None,
+        num_cpus: float | None = None,
+        num_gpus: float | None = None,
+        memory: float | None = None,
+        version: str | None = None,
+    ) -> Dataset:
+        """Add a model's result to each row; every other column rides along untouched.
+
+        Parameters
+        ----------
+        model
+            A predictor (``mr.load_model(path, …)``, ``mr.TorchPredictor(net, device="cuda")``, your own object with
+            ``load``, ``predict`` and ``close``), a model object (a torch module, a scikit-learn, XGBoost, LightGBM
+            or Keras model, a Hugging Face pipeline, …), a class, a function, or the path of a model file or folder.
+            Classes and functions get a batch as in ``map_batches``; a library's model gets what it wants: one input
+            column as its array, several by name or side by side. One result per row: an array of shape (n,) or
+            (n, k…), a list; or a dict, DataFrame or Table, which brings its own column names.
+            A dict of models, ``{"small": a, "large": dict(model=b, batch_size=256)}``, runs them all on the same
+            rows in one pass; each adds a column named by its key, or several named ``key_name``.
+        inputs
+            The columns that the model reads; no others are read for it. Default: all.
+        output
+            The name of the column that is added.
+        keep
+            The columns that are carried: ``"all"``, ``"none"``, or names. They are never converted: types, nulls
+            and order stay as they are.
+        replace
+            A result may take the place of a carried column of the same name; without it, that is an error.
+        batch_size, batch_format
+            As in ``map_batches``. A batch holds only inputs. A library's model has a format of its own.
+        fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs
+            As in ``map_batches``, for a class or a function.
+        compute, concurrency, num_cpus, num_gpus, memory, version
+            As in ``map_batches``.
+
+        Raises
+        ------
+        ColumnExists
+            A result has the name of a carried column.
+        BadReturn
+            A model returned another number of rows than it got; ``map_batches`` is for that.
+        ModelError
+            The model cannot be read, or its library is not here.
+
+        Examples
+        --------
+        >>> import millrace as mr
+        >>> rides = mr.from_items([{"km": 2.0, "city": "Oslo"}, {"km": 5.0, "city": "Bonn"}])
+        >>> rides.predict(lambda batch: 3 + 2 * batch["km"], inputs=["km"], output="fare").take_all()
+        [{'km': 2.0, 'city': 'Oslo', 'fare': 7.0}, {'km': 5.0, 'city': 'Bonn', 'fare': 13.0}]
+        """
+        from millrace.models import given_predict
+
+        return self._then(
+            given_predict(
+                model,
+                inputs=inputs,
+                output=output,
+                keep=keep,
+                replace=replace,
+                batch_size=batch_size,
+                batch_format=batch_format,
+                fn_args=fn_args,
+                fn_kwargs=fn_kwargs,
+                fn_constructor_args=fn_constructor_args,
+                fn_constructor_kwargs=fn_constructor_kwargs,
+                compute=compute,
+                concurrency=concurrency,
+                num_cpus=num_cpus,
+                num_gpus=num_gpus,
+                memory=memory,
+                version=version,
             )
         )
 
@@ -358,7 +450,7 @@ class Dataset:
 
         schema = self._plan.source.schema()
         columns_at(self._plan.steps, schema)
-        if not any(isinstance(step, (MapBatches, MapRows, FlatMap)) for step in self._plan.steps):
+        if not any(map(may_rename, self._plan.steps)):
             return execution.static_schema(self._plan)
         for batch in execution.head(self._plan, 16):
             return batch.schema

@@ -59,10 +59,20 @@ class _Workplace:
         """Return what workers run; checks that it can travel."""
         workers = min(self.stage.workers, max(shards, 1))
         self.stage = replace(self.stage, workers=workers, lanes=self.stage.lanes or workers < self.cpus)
+        names = plan.source.schema().names
         columns = compiler.columns_to_read(plan.steps, plan.source.schema())
+        unread = frozenset(names).difference(names if columns is None else columns)
         lanes = self.stage.lanes and isinstance(self.engine, LocalEngine)
         return Program(
-            plan.source, plan.steps, columns, plan.sink, kind, lanes, options.durability, failpoints.active()
+            plan.source,
+            plan.steps,
+            columns,
+            unread,
+            plan.sink,
+            kind,
+            lanes,
+            options.durability,
+            failpoints.active(),
         )
 
     def drive(self, runner: Runner, program: Program, options: RunOptions) -> Iterator[pa.RecordBatch]:
@@ -163,7 +173,7 @@ def static_schema(plan: Plan) -> pa.Schema:
 
 def known_count(plan: Plan) -> int | None:
     """Return the number of output rows if metadata tells: no step changes it but ``limit``."""
-    from millrace.plan.logical import Drop, Limit, MapRows, Rename, Select
+    from millrace.plan.logical import Drop, Limit, MapRows, Predict, Rename, Select
 
     compiler.columns_at(plan.steps, plan.source.schema())
     splits = plan.source.splits()
@@ -173,7 +183,7 @@ def known_count(plan: Plan) -> int | None:
     for step in plan.steps:
         if isinstance(step, Limit):
             rows = min(rows, step.rows)
-        elif not isinstance(step, (MapRows, Select, Drop, Rename)):
+        elif not isinstance(step, (MapRows, Predict, Select, Drop, Rename)):
             return None
     return rows
 

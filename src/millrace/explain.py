@@ -7,7 +7,16 @@ from dataclasses import replace
 from millrace.engines import machine
 from millrace.options import RunOptions
 from millrace.plan import compile as compiler
-from millrace.plan.logical import MapBatches, Plan, Step, function_of, step_label
+from millrace.plan.logical import (
+    Function,
+    MapBatches,
+    Plan,
+    Predict,
+    Step,
+    functions_of,
+    model_label,
+    step_label,
+)
 
 
 def explain(plan: Plan, options: RunOptions) -> str:
@@ -32,20 +41,38 @@ def explain(plan: Plan, options: RunOptions) -> str:
         + (" (more workers than cores)" if stage.workers > capacity.cpus else ""),
         "stage 1  read" + "".join(f" → {step_label(step)}" for step in plan.steps) + " → write",
     ]
-    lines += [f"         {_step(step)}" for step in plan.steps if function_of(step) is not None]
+    lines += [f"         {line}" for step in plan.steps for line in _step(step)]
     return "\n".join(lines)
 
 
-def _step(step: Step) -> str:
-    function = function_of(step)
-    assert function is not None
-    words = ["constructed once per worker" if isinstance(function.call, type) else "called"]
-    if isinstance(step, MapBatches):
-        size = (
-            "batches of about 16 MiB" if step.batch_size is None else f"batches of {step.batch_size:,} rows"
-        )
-        words += [size, f"as {step.batch_format}"]
-    return f"{step_label(step)}: {', '.join(words)}"
+def _step(step: Step) -> list[str]:
+    if isinstance(step, Predict):
+        lines = []
+        for model in step.models:
+            reads = "all columns" if model.inputs is None else _listed(model.inputs)
+            how = [f"reads {reads}", _batches(model.batch_size, model.batch_format)]
+            lines.append(f"{model_label(step, model)}: {', '.join(how)}; {_weights(model.function)}")
+        return lines
+    lines = []
+    for function in functions_of(step):
+        how = ["constructed once per worker" if isinstance(function.call, type) else "called"]
+        if isinstance(step, MapBatches):
+            how.append(_batches(step.batch_size, step.batch_format))
+        lines.append(f"{step_label(step)}: {', '.join(how)}")
+    return lines
+
+
+def _batches(size: int | None, batch_format: str) -> str:
+    rows = "batches of about 16 MiB" if size is None else f"batches of {size:,} rows"
+    return f"{rows} as {batch_format}"
+
+
+def _weights(function: Function) -> str:
+    """Say which of a model's memory all workers share, and which each has of its own."""
+    if isinstance(function.call, type):
+        return "constructed once per worker, what it loads is private to each"
+    said = getattr(function.predictor, "weights", None)
+    return str(said()) if callable(said) else "called"
 
 
 def _count(number: int, noun: str) -> str:

@@ -49,10 +49,10 @@ def given_function(
         raise ArgumentError(f"{label}: version={version!r} is not a string.")
     return Function(
         fn,
-        _listed(label, "fn_args", args),
-        _named(label, "fn_kwargs", kwargs),
-        _listed(label, "fn_constructor_args", init_args),
-        _named(label, "fn_constructor_kwargs", init_kwargs),
+        given_arguments(label, "fn_args", args),
+        given_keywords(label, "fn_kwargs", kwargs),
+        given_arguments(label, "fn_constructor_args", init_args),
+        given_keywords(label, "fn_constructor_kwargs", init_kwargs),
         version,
     )
 
@@ -62,7 +62,8 @@ def _is_async(fn: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called)
 
 
-def _listed(label: str, name: str, values: Any) -> tuple[Any, ...]:
+def given_arguments(label: str, name: str, values: Any) -> tuple[Any, ...]:
+    """Read arguments by place."""
     if values is None:
         return ()
     if not isinstance(values, (list, tuple)):
@@ -70,7 +71,8 @@ def _listed(label: str, name: str, values: Any) -> tuple[Any, ...]:
     return tuple(values)
 
 
-def _named(label: str, name: str, values: Any) -> dict[str, Any]:
+def given_keywords(label: str, name: str, values: Any) -> dict[str, Any]:
+    """Read arguments by name."""
     if values is None:
         return {}
     if not isinstance(values, Mapping) or not all(isinstance(key, str) for key in values):

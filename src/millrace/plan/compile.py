@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from millrace.core.ports import Capacity
 from millrace.core.work import Shard, Split
-from millrace.errors import ResourcesUnavailable, UnknownColumn, nearest
+from millrace.errors import ColumnExists, ResourcesUnavailable, UnknownColumn, nearest
+from millrace.plan.expressions import fields_of
 from millrace.plan.logical import (
     Drop,
     Filter,
@@ -16,10 +18,14 @@ from millrace.plan.logical import (
     MapBatches,
     MapRows,
     Plan,
+    Predict,
     Rename,
     Resources,
     Select,
     Step,
+    may_rename,
+    model_label,
+    resources_of,
     step_label,
 )
 from millrace.plan.physical import Stage
@@ -52,15 +58,16 @@ def columns_at(steps: Sequence[Step], schema: pa.Schema) -> list[list[str] | Non
 
 
 def _columns_after(step: Step, names: list[str] | None) -> list[str] | None:
-    asked = _asked(step)
     if names is not None:
-        for name in asked:
+        for name in _asked(step):
             if name not in names:
                 raise UnknownColumn(
                     f"{step_label(step)} asks for column {name!r}, but the columns there are "
                     f"{', '.join(names) or 'none'}.{nearest(name, names)}"
                 )
-    if isinstance(step, (MapBatches, MapRows, FlatMap)):
+        if isinstance(step, Predict):
+            _check_outputs(step, names)
+    if may_rename(step):
         return None
     if isinstance(step, Select):
         return list(step.columns)
@@ -78,9 +85,23 @@ def _columns_after(step: Step, names: list[str] | None) -> list[str] | None:
     return names
 
 
+def _check_outputs(step: Predict, names: Sequence[str]) -> None:
+    """Refuse a result that would take the name of a column that is carried."""
+    carried = [name for name in names if step.keep is None or name in step.keep]
+    for model in step.models:
+        if model.output in carried and not step.replace and not model.prefixed:
+            raise ColumnExists(
+                f"{model_label(step, model)} would add a column {model.output!r}, and there is one of that name "
+                "already. Give the result another name with output=, leave the other out with keep=, or say "
+                "replace=True."
+            )
+
+
 def _asked(step: Step) -> tuple[str, ...]:
     if isinstance(step, MapBatches):
         return step.columns or ()
+    if isinstance(step, Predict):  # what a later model reads, an earlier one may make
+        return (*(step.models[0].inputs or ()), *(step.keep or ()))
     if isinstance(step, (Select, Drop)):
         return step.columns
     if isinstance(step, Rename):
@@ -88,25 +109,68 @@ def _asked(step: Step) -> tuple[str, ...]:
     return ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Needed:
+    """Columns that somebody needs: ``only`` these (None: all there are), ``without`` those."""
+
+    only: frozenset[str] | None = None
+    without: frozenset[str] = frozenset()
+
+    def has(self, name: str) -> bool:
+        return (self.only is None or name in self.only) and name not in self.without
+
+    def plus(self, names: Iterable[str]) -> _Needed:
+        added = frozenset(names)
+        return _Needed(self.only | added if self.only is not None else None, self.without - added)
+
+
+_ALL = _Needed()
+
+
 def columns_to_read(steps: Sequence[Step], schema: pa.Schema) -> tuple[str, ...] | None:
-    """Return the source columns that the plan needs, in the source's order; None for all of them."""
-    places = columns_at(steps, schema)
-    needed: set[str] | None = None
-    for step, names in zip(reversed(steps), reversed(places[:-1]), strict=True):
-        if isinstance(step, MapBatches):
-            needed = set(step.columns) if step.columns is not None else None
-        elif isinstance(step, (MapRows, FlatMap, Filter)):
-            needed = None
-        elif isinstance(step, Select):
-            needed = set(step.columns)
-        elif isinstance(step, Drop) and needed is None and names is not None:
-            needed = set(names) - set(step.columns)
-        elif isinstance(step, Rename) and needed is not None:
-            old = {new: name for name, new in step.names}
-            needed = {old.get(name, name) for name in needed} | {name for name, _ in step.names}
-    if needed is None or needed >= set(schema.names):
+    """Return the source columns that the plan needs, in the source's order; None for all of them.
+
+    Raises ``UnknownColumn`` and ``ColumnExists`` for what can never work.
+    """
+    columns_at(steps, schema)
+    needed = _ALL
+    for step in reversed(steps):
+        needed = _needed_before(step, needed, schema)
+    if all(map(needed.has, schema.names)):
         return None
-    return tuple(name for name in schema.names if name in needed)
+    return tuple(filter(needed.has, schema.names))
+
+
+def _needed_before(step: Step, needed: _Needed, schema: pa.Schema) -> _Needed:
+    """Return what a step has to get, so that what is ``needed`` behind it can be there."""
+    if isinstance(step, MapBatches):
+        return _ALL if step.columns is None else _Needed(frozenset(step.columns))
+    if isinstance(step, Predict):
+        return _needed_by_models(step, needed)
+    if isinstance(step, (MapRows, FlatMap)):
+        return _ALL
+    if isinstance(step, Filter):
+        read = fields_of(step.expression, schema) if step.function is None else None
+        return _ALL if read is None else needed.plus(read)
+    if isinstance(step, Select):
+        return _Needed(frozenset(step.columns))
+    if isinstance(step, Drop):
+        dropped = frozenset(step.columns)
+        return _Needed(needed.only - dropped if needed.only is not None else None, needed.without | dropped)
+    if isinstance(step, Rename):
+        old = {new: name for name, new in step.names}
+        only = frozenset(old.get(name, name) for name in needed.only) if needed.only is not None else None
+        return _Needed(only, needed.without - frozenset(old)).plus(name for name, _ in step.names)
+    return needed
+
+
+def _needed_by_models(step: Predict, needed: _Needed) -> _Needed:
+    if any(model.inputs is None for model in step.models):
+        return _ALL
+    carried = needed
+    if step.keep is not None:
+        carried = _Needed(frozenset(filter(needed.has, step.keep)))
+    return carried.plus(name for model in step.models for name in model.inputs or ())
 
 
 def limits_of(steps: Sequence[Step]) -> tuple[int, ...]:
@@ -122,9 +186,7 @@ def stage_of(plan: Plan, capacity: Capacity, *, workers: int | None, memory_limi
 
     CPUs are advice, memory and GPUs are hard.
     """
-    demands = [
-        resources for step in plan.steps if (resources := getattr(step, "resources", None)) is not None
-    ]
+    demands = [resources for step in plan.steps for resources in resources_of(step)]
     num_cpus = max((demand.num_cpus or 0.0 for demand in demands), default=0.0) or 1.0
     num_gpus = max((demand.num_gpus or 0.0 for demand in demands), default=0.0)
     memory = sum(demand.memory or 0 for demand in demands) or None

@@ -14,11 +14,14 @@ from millrace.plan.logical import (
     Function,
     Limit,
     MapBatches,
+    Model,
     Plan,
+    Predict,
     Rename,
     Select,
     Step,
-    function_of,
+    functions_of,
+    model_label,
     step_label,
 )
 
@@ -37,6 +40,10 @@ def _step_shape(step: Step) -> dict[str, Any]:
     shape: dict[str, Any] = {"verb": step.verb}
     if isinstance(step, MapBatches):
         shape |= {"format": step.batch_format, "columns": list(step.columns) if step.columns else None}
+    elif isinstance(step, Predict):
+        keep = "all" if step.keep is None else list(step.keep)
+        shape |= {"models": [_model_shape(model) for model in step.models], "keep": keep}
+        shape |= {"replace": True} if step.replace else {}
     elif isinstance(step, (Select, Drop)):
         shape["columns"] = list(step.columns)
     elif isinstance(step, Rename):
@@ -49,6 +56,11 @@ def _step_shape(step: Step) -> dict[str, Any]:
     return shape
 
 
+def _model_shape(model: Model) -> dict[str, Any]:
+    inputs = list(model.inputs) if model.inputs is not None else None
+    return {"inputs": inputs, "output": model.output, "format": model.batch_format}
+
+
 def code_of(steps: Sequence[Step]) -> dict[str, str]:
     """Return fingerprints of the user code and of each of its arguments, keyed by place and name.
 
@@ -56,18 +68,27 @@ def code_of(steps: Sequence[Step]) -> dict[str, str]:
     """
     prints = {}
     for i, step in enumerate(steps):
-        function = function_of(step)
-        if function is not None:
+        for label, function in _labelled(step):
             for part, value in _parts_of(function):
-                prints[f"{i}: {part} of {step_label(step)}"] = fingerprint(value)
+                prints[f"{i}: {part} of {label}"] = fingerprint(value)
     return prints
+
+
+def _labelled(step: Step) -> list[tuple[str, Function]]:
+    if isinstance(step, Predict):
+        return [(model_label(step, model), model.function) for model in step.models]
+    return [(step_label(step), function) for function in functions_of(step)]
 
 
 def _parts_of(function: Function) -> Iterator[tuple[str, Any]]:
     if function.version is not None:
         yield "the version", function.version
         return
-    yield "the code", function.call
+    identity = getattr(function.predictor, "identity", None)
+    if identity is not None:
+        yield "the model", identity()
+    else:
+        yield "the code", function.call
     for kind, args, kwargs in (
         ("argument", function.args, function.kwargs),
         ("constructor argument", function.init_args, function.init_kwargs),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from millrace.core.ports import Sink, Source
+from millrace.core.ports import Predictor, Sink, Source
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,7 +32,10 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """The user's code in a step: a function, a callable object, or a class made once per worker."""
+    """The user's code in a step: a function, a callable object, or a class made once per worker.
+
+    ``model``: it may be, or make, a predictor, and is then loaded and asked to predict instead of called.
+    """
 
     call: Callable[..., Any]
     args: tuple[Any, ...] = ()
@@ -40,20 +43,50 @@ class Function:
     init_args: tuple[Any, ...] = ()
     init_kwargs: Mapping[str, Any] = field(default_factory=dict)
     version: str | None = None
+    model: bool = False
 
     @property
     def name(self) -> str:
         """The name that messages use."""
         return callable_name(self.call)
 
-    def build(self) -> Callable[[Any], Any]:
-        """Make what is called per batch or row; constructs a class, so call it once per worker."""
-        call = self.call
+    @property
+    def predictor(self) -> Predictor | None:
+        """The predictor that this is, if it is one."""
+        call: Any = self.call
+        return call if self.model and is_predictor(call) and not isinstance(call, type) else None
+
+    def build(self) -> Built:
+        """Make what is called per batch or row; constructs a class and loads a model, so once per worker."""
+        call: Any = self.call
+        predictor = None
         if isinstance(call, type):
             call = call(*self.init_args, **self.init_kwargs)
+        if self.model and is_predictor(call):
+            predictor = call
+            predictor.load()
+            call = predictor.predict
         if self.args or self.kwargs:
-            return functools.partial(_call_with, call, self.args, dict(self.kwargs))
-        return call
+            call = functools.partial(_call_with, call, self.args, dict(self.kwargs))
+        return Built(call, predictor)
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A function at work in one worker: what is called, and the predictor behind it, if there is one."""
+
+    call: Callable[[Any], Any]
+    predictor: Predictor | None = None
+
+    def close(self) -> None:
+        """Let a predictor go of what it holds."""
+        if self.predictor is not None:
+            self.predictor.close()
+
+
+def is_predictor(value: Any) -> bool:
+    """Say whether ``value``, or what a class makes, fills the ``Predictor`` port."""
+    return all(callable(getattr(value, name, None)) for name in ("load", "predict", "close"))
 
 
 def _call_with(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> Any:
@@ -64,6 +97,8 @@ def callable_name(call: Any) -> str:
     """Name a function, class or callable object as its author would."""
     while isinstance(call, functools.partial):
         call = call.func
+    if is_predictor(call) and not isinstance(call, type):
+        return str(getattr(call, "label", None) or type(call).__qualname__)
     name = getattr(call, "__qualname__", None) or type(call).__qualname__
     return str(name).replace("<locals>.", "")
 
@@ -78,6 +113,43 @@ class MapBatches:
     columns: tuple[str, ...] | None
     resources: Resources = Resources()
     verb = "map_batches"
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One model of a ``predict`` step: what it reads, and what it adds to each row.
+
+    An array becomes the column ``output``; named results bring their own names, put behind ``output`` and an
+    underscore if ``prefixed``. ``inputs`` None: all columns that entered the step.
+    """
+
+    function: Function
+    output: str
+    inputs: tuple[str, ...] | None
+    prefixed: bool
+    batch_size: int | None
+    batch_format: BatchFormat
+    resources: Resources = Resources()
+
+
+@dataclass(frozen=True, slots=True)
+class Predict:
+    """One result per row from each model, beside the columns that are carried. ``keep`` None: all of them."""
+
+    models: tuple[Model, ...]
+    keep: tuple[str, ...] | None
+    replace: bool
+    verb = "predict"
+
+    def joined(self, other: Predict) -> Predict | None:
+        """Return the one step that does what this and then ``other`` does, if one can.
+
+        It can where ``other`` sees nothing that this one changed, but by naming it, and workers need the same.
+        """
+        carries = self.keep is None and other.keep is None and not (self.replace or other.replace)
+        named = all(model.inputs is not None for model in other.models)
+        alike = len({model.resources for model in (*self.models, *other.models)}) == 1
+        return Predict((*self.models, *other.models), None, False) if carries and named and alike else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,18 +212,44 @@ class Limit:
     verb = "limit"
 
 
-Step = MapBatches | MapRows | FlatMap | Filter | Select | Drop | Rename | Limit
+Step = MapBatches | Predict | MapRows | FlatMap | Filter | Select | Drop | Rename | Limit
 
 
-def function_of(step: Step) -> Function | None:
-    """Return the user's code in this step, if it has any."""
-    return getattr(step, "function", None)
+def functions_of(step: Step) -> tuple[Function, ...]:
+    """Return the user's code in this step."""
+    if isinstance(step, Predict):
+        return tuple(model.function for model in step.models)
+    function = getattr(step, "function", None)
+    return () if function is None else (function,)
+
+
+def resources_of(step: Step) -> tuple[Resources, ...]:
+    """Return what the parts of this step need."""
+    if isinstance(step, Predict):
+        return tuple(model.resources for model in step.models)
+    resources = getattr(step, "resources", None)
+    return () if resources is None else (resources,)
+
+
+def may_rename(step: Step) -> bool:
+    """Say whether only running the step tells which columns come out of it."""
+    return isinstance(step, (MapBatches, Predict, MapRows, FlatMap))
+
+
+def model_label(step: Predict, model: Model) -> str:
+    """Name one model of a step: ``predict(Fare)``, or ``predict(small: Fare)`` where there are several."""
+    name = model.function.name
+    return f"{step.verb}({name})" if len(step.models) == 1 else f"{step.verb}({model.output}: {name})"
 
 
 def step_label(step: Step) -> str:
     """Name a step as the user wrote it: ``map_batches(clean)``."""
-    function = function_of(step)
-    if function is not None:
+    if isinstance(step, Predict):
+        if len(step.models) == 1:
+            return model_label(step, step.models[0])
+        named = ", ".join(f"{model.output}: {model.function.name}" for model in step.models)
+        return f"{step.verb}({named})"
+    for function in functions_of(step):
         return f"{step.verb}({function.name})"
     if isinstance(step, Limit):
         return f"limit({step.rows})"
@@ -173,7 +271,11 @@ class Plan:
     output_schema: pa.Schema | None = None
 
     def then(self, step: Step) -> Plan:
-        """Return the plan with one step more."""
+        """Return the plan with one step more; models that can run side by side become one step."""
+        if isinstance(step, Predict) and self.steps and isinstance(self.steps[-1], Predict):
+            joined = self.steps[-1].joined(step)
+            if joined is not None:
+                return replace(self, steps=(*self.steps[:-1], joined))
         return replace(self, steps=(*self.steps, step))
 
     def into(self, sink: Sink, schema: pa.Schema | None = None) -> Plan:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from millrace.errors import NotPicklable
-from millrace.plan.logical import Function, Step, function_of, step_label
+from millrace.plan.logical import Function, Step, functions_of, step_label
 
 _DEEPEST = 8
 _MOST_ITEMS = 1000
@@ -32,17 +32,16 @@ def _not_picklable(steps: Sequence[Step], error: Exception) -> Exception:
     import cloudpickle
 
     for step in steps:
-        function = function_of(step)
-        if function is None:
-            continue
-        try:
-            cloudpickle.dumps(step)
-        except Exception:
-            return NotPicklable(
-                f"{step_label(step)} cannot travel to a worker process: "
-                f"{why_not_picklable(function, cloudpickle.dumps)}. Make such a thing inside the function, or in "
-                "the constructor of a class, which runs in the worker; or use with_options(engine='inline')."
-            )
+        for function in functions_of(step):
+            try:
+                cloudpickle.dumps(function)
+            except Exception:
+                return NotPicklable(
+                    f"{step_label(step)} cannot travel to a worker process: "
+                    f"{why_not_picklable(function, cloudpickle.dumps)}. Make such a thing inside the function, or "
+                    "in the constructor of a class, which runs in the worker; or use "
+                    "with_options(engine='inline')."
+                )
     return error
 
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from millrace.core.values import ConversionError
-from millrace.errors import BadReturn, StepError, nearest
-from millrace.plan.logical import MapBatches, Step, step_label
+from millrace.errors import BadInput, BadReturn, StepError, nearest
 from millrace.run.failures import words
 from millrace.run.rows import Rows
 
@@ -40,10 +39,16 @@ class Meter:
 
 
 class Guard:
-    """Runs the user's code on some rows, takes the time, and says where it failed."""
+    """Runs the user's code on some rows, takes the time, and says where it failed.
 
-    def __init__(self, step: Step, where: Where, meter: Meter) -> None:
-        self._step = step
+    ``label`` is what messages call the code, ``noun`` what it should give back; ``chosen`` is the argument that
+    left columns out, if one did.
+    """
+
+    def __init__(self, label: str, noun: str, where: Where, meter: Meter, chosen: str = "") -> None:
+        self._label = label
+        self._noun = noun
+        self._chosen = chosen
         self._where = where
         self._meter = meter
         self.row: int | None = None
@@ -63,10 +68,12 @@ class Guard:
         try:
             yield
         except ConversionError as error:
-            noun = "batch" if isinstance(self._step, MapBatches) else "row"
             raise BadReturn(
-                f"{step_label(self._step)} gave something that is not a {noun}: {words(error)}. {self._place(rows)}"
+                f"{self._label} gave something that is not {self._noun}: {words(error)}. {self._place(rows)}"
             ) from error.__cause__
+        except BadInput as error:
+            said = words(error).rstrip(".")
+            raise BadInput(f"{self._label}: {said}. {self._place(rows)}") from error.__cause__
         except StepError:
             raise
         except (KeyboardInterrupt, GeneratorExit):
@@ -74,8 +81,8 @@ class Guard:
         except BaseException as error:  # a function that calls sys.exit() ends no worker
             message = words(error)
             said = f"{type(error).__name__}: {message}" if message else type(error).__name__
-            hint = _hint(error, message, rows, self._step)
-            raise StepError(f"{step_label(self._step)} raised {said}{hint} {self._place(rows)}") from error
+            hint = self._hint(error, message, rows)
+            raise StepError(f"{self._label} raised {said}{hint} {self._place(rows)}") from error
         finally:
             self._meter.seconds["steps"] += time.perf_counter() - start
             self.done += len(rows) if counted else 0
@@ -84,18 +91,17 @@ class Guard:
         at = self.row
         return f"It was working on {self._where(rows if at is None else rows.cut(at, at + 1))}."
 
-
-def _hint(error: BaseException, message: str, rows: Rows, step: Step) -> str:
-    if isinstance(error, ValueError) and "read-only" in message:
-        return (
-            ". Batches are read-only views of the input: copy an array before writing to it (`x = x.copy()`)."
-        )
-    names = rows.batch.schema.names
-    key = _missing_key(error)
-    if key is not None and key not in names:
-        chosen = " `columns=` leaves all others out." if getattr(step, "columns", None) else ""
-        return f". The columns that it gets are {', '.join(names) or 'none'}.{nearest(key, names)}{chosen}"
-    return "" if message.endswith((".", "!", "?")) else "."
+    def _hint(self, error: BaseException, message: str, rows: Rows) -> str:
+        if isinstance(error, ValueError) and "read-only" in message:
+            return ". Batches are read-only views of the input: copy an array before writing to it (`x = x.copy()`)."
+        names = rows.batch.schema.names
+        key = _missing_key(error)
+        if key is not None and key not in names:
+            chosen = f" `{self._chosen}=` leaves all others out." if self._chosen else ""
+            return (
+                f". The columns that it gets are {', '.join(names) or 'none'}.{nearest(key, names)}{chosen}"
+            )
+        return "" if message.endswith((".", "!", "?")) else "."
 
 
 def _missing_key(error: BaseException) -> str | None:

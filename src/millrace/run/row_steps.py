@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -13,6 +12,7 @@ from millrace.core.batch import one_array, rows_from, rows_of, to_numpy
 from millrace.core.handed import PLAIN, HandedRows, kept, weight
 from millrace.core.values import ConversionError, a, column_from, from_rows
 from millrace.errors import StepError, UnknownColumn, nearest
+from millrace.plan.expressions import missing_field
 from millrace.plan.logical import Filter, step_label
 from millrace.run.batching import BATCH_BYTES, ROW_STEP_ROWS, auto_size
 from millrace.run.guard import Guard, Meter
@@ -150,12 +150,12 @@ def _evaluate(step: Filter, batch: pa.RecordBatch) -> pa.Array:
     try:
         column = one_array(mask.to_table(use_threads=False).column(0))
     except (pa.ArrowException, KeyError, ValueError) as error:
-        unknown = re.search(r"No match for FieldRef\.Name\((.*?)\) in", str(error))
-        if unknown:
+        unknown = missing_field(error)
+        if unknown is not None:
             names = batch.schema.names
             raise UnknownColumn(
-                f"{step_label(step)} asks for column {unknown[1]!r}, but the columns here are "
-                f"{', '.join(names) or 'none'}.{nearest(unknown[1], names)}"
+                f"{step_label(step)} asks for column {unknown!r}, but the columns here are "
+                f"{', '.join(names) or 'none'}.{nearest(unknown, names)}"
             ) from None
         raise StepError(f"{step_label(step)} cannot be evaluated on these columns: {error}") from error
     if not pa.types.is_boolean(column.type):

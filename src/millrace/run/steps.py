@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -10,23 +11,29 @@ import pyarrow as pa
 from millrace.core.batch import empty_array, to_format
 from millrace.core.handed import Handed
 from millrace.core.values import from_result
-from millrace.errors import BadReturn, StepError, UnknownColumn, nearest
+from millrace.errors import BadReturn, ModelError, StepError, UnknownColumn, nearest
 from millrace.plan.logical import (
+    Built,
     Drop,
     Filter,
     FlatMap,
+    Function,
     Limit,
     MapBatches,
     MapRows,
+    Model,
+    Predict,
     Rename,
     Select,
     Step,
-    function_of,
+    functions_of,
+    model_label,
     step_label,
 )
 from millrace.run.batching import auto_size
 from millrace.run.failures import words
 from millrace.run.guard import Guard, Meter, Where
+from millrace.run.predicting import predict
 from millrace.run.row_steps import filter_expression, filter_rows, flat_map, map_rows
 from millrace.run.rows import Rows, rebatch
 
@@ -34,67 +41,90 @@ from millrace.run.rows import Rows, rebatch
 class Chain:
     """The steps of a plan, with the user's classes constructed, ready for any number of attempts."""
 
-    def __init__(self, steps: Sequence[Step], where: Where, *, eager: bool = False) -> None:
-        """``eager``: a batch whose size is ours to choose is never waited for; it is what was read."""
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        where: Where,
+        *,
+        eager: bool = False,
+        unread: frozenset[str] = frozenset(),
+    ) -> None:
+        """``eager``: a batch whose size is ours to choose is never waited for; it is what was read.
+
+        ``unread``: columns of the source that are not read, as no step needs them, whatever it says of them.
+        """
         self._steps = tuple(steps)
         self._eager = eager
+        self._unread = unread
         self._where = where
-        self._calls: list[Callable[[Any], Any] | None] | None = None
+        self._built: list[list[Built]] | None = None
 
     def load(self) -> None:
-        """Construct the user's classes, once."""
-        if self._calls is None:
-            self._calls = [self._build(step) for step in self._steps]
+        """Construct the user's classes and load the models, once."""
+        if self._built is None:
+            self._built = [
+                [_build(step, function) for function in functions_of(step)] for step in self._steps
+            ]
 
-    @staticmethod
-    def _build(step: Step) -> Callable[[Any], Any] | None:
-        function = function_of(step)
-        if function is None:
-            return None
-        try:
-            return function.build()
-        except (KeyboardInterrupt, GeneratorExit):
-            raise
-        except BaseException as error:
-            raise StepError(
-                f"{function.name} could not be constructed for {step_label(step)}: "
-                f"{type(error).__name__}: {words(error)}. No row was read by it."
-            ) from error
+    def close(self) -> None:
+        """Let models go of what they hold."""
+        for built in chain.from_iterable(self._built or ()):
+            built.close()
+        self._built = None
 
     def run(self, rows: Iterator[Rows], meter: Meter, budgets: Sequence[int]) -> Iterator[Rows]:
         """Send ``rows`` through all steps. ``budgets`` says how many rows each ``limit`` lets pass."""
         self.load()
-        assert self._calls is not None
+        assert self._built is not None
         left = list(budgets)
-        planned = True
-        for i, (step, call) in enumerate(zip(self._steps, self._calls, strict=True)):
+        for i, (step, built) in enumerate(zip(self._steps, self._built, strict=True)):
             rows = _entering(rows, meter, i)
             if isinstance(step, Limit):
                 rows = _limit(rows, left.pop(0))
-            elif isinstance(step, Drop) and planned:
-                rows = _drop(rows, step)
+            elif isinstance(step, Predict):
+                guards = [self._guard_of_model(step, model, meter) for model in step.models]
+                rows = predict(rows, step, built, guards, eager=self._eager, unread=self._unread)
             else:
-                rows = self._apply(step, call, rows, meter)
-            planned = planned and not isinstance(step, (MapBatches, MapRows, FlatMap))
+                rows = self._apply(step, built[0].call if built else None, rows, meter)
             rows = _leaving(rows, meter, i)
         return rows
+
+    def _guard_of_model(self, step: Predict, model: Model, meter: Meter) -> Guard:
+        chosen = "inputs" if model.inputs is not None else ""
+        return Guard(model_label(step, model), "one result per row", self._where, meter, chosen)
 
     def _apply(
         self, step: Step, call: Callable[[Any], Any] | None, rows: Iterator[Rows], meter: Meter
     ) -> Iterator[Rows]:
         if isinstance(step, (Select, Drop, Rename)):
-            return (part.with_batch(recolumn(part.batch, step)) for part in rows)
+            return (part.with_batch(recolumn(part.batch, step, unread=self._unread)) for part in rows)
         if isinstance(step, Filter) and step.function is None:
             return filter_expression(rows, step, meter)
         assert call is not None
-        guard = Guard(step, self._where, meter)
+        label = step_label(step)
         if isinstance(step, MapBatches):
+            chosen = "columns" if step.columns else ""
+            guard = Guard(label, "a batch", self._where, meter, chosen)
             return _map_batches(rows, step, call, guard, self._eager)
+        guard = Guard(label, "a row", self._where, meter)
         if isinstance(step, MapRows):
             return map_rows(rows, call, guard)
         if isinstance(step, FlatMap):
             return flat_map(rows, call, guard)
         return filter_rows(rows, call, guard)
+
+
+def _build(step: Step, function: Function) -> Built:
+    try:
+        return function.build()
+    except (KeyboardInterrupt, GeneratorExit, ModelError):
+        raise
+    except BaseException as error:
+        doing = "loaded" if function.predictor is not None else "constructed"
+        raise StepError(
+            f"{function.name} could not be {doing} for {step_label(step)}: "
+            f"{type(error).__name__}: {words(error)}. No row was read by it."
+        ) from error
 
 
 def _entering(rows: Iterator[Rows], meter: Meter, step: int) -> Iterator[Rows]:
@@ -161,11 +191,13 @@ def _results(value: Any) -> Iterator[Any]:
     return value if isinstance(value, Iterator) else iter([value])
 
 
-def recolumn(batch: pa.RecordBatch, step: Select | Drop | Rename, label: str = "") -> pa.RecordBatch:
-    """Choose, leave out or rename columns; nothing is copied."""
+def recolumn(
+    batch: pa.RecordBatch, step: Select | Drop | Rename, label: str = "", unread: frozenset[str] = frozenset()
+) -> pa.RecordBatch:
+    """Choose, leave out or rename columns; nothing is copied. Columns that were not read may be left out, too."""
     names = batch.schema.names
     for name in _asked(step):
-        if name not in names:
+        if name not in names and not (isinstance(step, Drop) and name in unread):
             raise UnknownColumn(
                 f"{label or step_label(step)} asks for column {name!r}, but the columns here are "
                 f"{', '.join(names) or 'none'}.{nearest(name, names)}"
@@ -188,13 +220,6 @@ def _limit(rows: Iterator[Rows], budget: int) -> Iterator[Rows]:
 
 def _asked(step: Select | Drop | Rename) -> Sequence[str]:
     return [old for old, _ in step.names] if isinstance(step, Rename) else step.columns
-
-
-def _drop(rows: Iterator[Rows], step: Drop) -> Iterator[Rows]:
-    """Leave columns of the source out. The plan has checked their names, and they were not even read."""
-    for part in rows:
-        names = [name for name in part.batch.schema.names if name not in step.columns]
-        yield part.with_batch(part.batch.select(names))
 
 
 def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
@@ -221,5 +246,6 @@ def _tried(step: Step, batch: pa.RecordBatch) -> pa.RecordBatch:
     if isinstance(step, MapBatches) and not isinstance(step.function.call, type):
         if step.columns is not None:
             batch = recolumn(batch, Select(step.columns))
-        return from_result(next(_results(step.function.build()(to_format(batch, step.batch_format)))))
+        call = step.function.build().call
+        return from_result(next(_results(call(to_format(batch, step.batch_format)))))
     raise BadReturn("only rows would tell")

@@ -27,7 +27,7 @@ from millrace.core.work import (
     Timings,
 )
 from millrace.errors import OutputSchemaChanged
-from millrace.plan.logical import step_label
+from millrace.plan.logical import functions_of, step_label
 from millrace.plan.physical import Program
 from millrace.run import failures
 from millrace.run.batching import read_size
@@ -51,10 +51,10 @@ class ShardWorker:
         failpoints.activate(program.faults)
         self._program = program
         self._context = context
-        self._chain = Chain(program.steps, self._where, eager=program.kind == "look")
+        self._chain = Chain(program.steps, self._where, eager=program.kind == "look", unread=program.unread)
         self._open: dict[int, tuple[_Attempt, Conversation]] = {}
         self._finisher = ThreadPoolExecutor(1, "millrace-finish")
-        functions = [step for step in program.steps if hasattr(step, "function")]
+        functions = [step for step in program.steps if functions_of(step)]
         self._made_by = step_label(functions[-1]) if functions else "The source"
 
     def attempt(self, task: Task) -> Outcome | Future[Outcome]:
@@ -72,6 +72,7 @@ class ShardWorker:
         for _, talk in self._open.values():
             talk.close()
         self._finisher.shutdown()
+        self._chain.close()
         self._program.source.close()
 
     def _listen(self, shard: int, answer: bytes | None) -> Outcome | Future[Outcome]:

@@ -1,0 +1,325 @@
+"""Models in whatever form a user has them → predictors: library objects, and files by what is in them."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from millrace.core.arguments import without_our_frames
+from millrace.errors import ArgumentError, MillraceError, ModelUnreadable, UnknownArgument, nearest
+from millrace.parameters import (
+    given_arguments,
+    given_batch_format,
+    given_batch_size,
+    given_function,
+    given_keywords,
+    given_names,
+    given_resources,
+)
+from millrace.plan.logical import Function, Model, Predict, callable_name, is_predictor
+
+if TYPE_CHECKING:
+    from millrace.core.ports import Predictor
+    from millrace.parameters import Compute, Concurrency
+
+# Where each library's adapter lives. The order counts: a sentence transformer is a torch module too, and a
+# booster with scikit-learn's face an estimator.
+ADAPTERS = {
+    "sentence_transformers": ("SentenceTransformersPredictor", "millrace.predictors.sentence_transformers"),
+    "mlflow": ("MLflowPredictor", "millrace.predictors.mlflow"),
+    "transformers": ("TransformersPredictor", "millrace.predictors.transformers"),
+    "keras": ("KerasPredictor", "millrace.predictors.keras"),
+    "onnx": ("OnnxPredictor", "millrace.predictors.onnx"),
+    "onnxruntime": ("OnnxPredictor", "millrace.predictors.onnx"),
+    "xgboost": ("XGBoostPredictor", "millrace.predictors.xgboost"),
+    "lightgbm": ("LightGBMPredictor", "millrace.predictors.lightgbm"),
+    "torch": ("TorchPredictor", "millrace.predictors.torch"),
+    "sklearn": ("SklearnPredictor", "millrace.predictors.sklearn"),
+}
+# What a class must be named, where a library has other callables that are no models.
+_KINDS = {
+    "sentence_transformers": {"SentenceTransformer"},
+    "mlflow": {"PyFuncModel"},
+    "transformers": {"Pipeline"},
+    "keras": {"Model"},
+    "onnx": {"ModelProto"},
+    "onnxruntime": {"InferenceSession"},
+    "xgboost": {"Booster", "XGBModel"},
+    "lightgbm": {"Booster", "LGBMModel"},
+    "torch": {"Module", "ExportedProgram"},
+    "sklearn": {"BaseEstimator"},
+}
+_PATH_ORDER = (
+    "sentence_transformers",
+    "mlflow",
+    "transformers",
+    "onnx",
+    "torch",
+    "keras",
+    "xgboost",
+    "lightgbm",
+    "sklearn",
+)
+
+
+def _adapter(library: str) -> Any:
+    name, home = ADAPTERS[library]
+    return getattr(importlib.import_module(home), name)
+
+
+def predictor_of(model: Any) -> Predictor | None:
+    """Return the predictor for a library's model object, or None for what is no such thing."""
+    library = library_of(type(model))
+    if (
+        library is None
+        and callable(getattr(model, "fit", None))
+        and callable(getattr(model, "predict", None))
+    ):
+        library = "sklearn"  # the convention is scikit-learn's, whoever follows it
+    return None if library is None else _adapter(library)(model)
+
+
+def library_of(kind: type) -> str | None:
+    """Return the library whose model a class is, by its ancestors; nothing is imported."""
+    families = {(cls.__module__.partition(".")[0], cls.__name__) for cls in kind.__mro__}
+    for library, names in _KINDS.items():
+        if any((library, name) in families for name in names):
+            return library
+    return None
+
+
+def load_model(
+    path: str | os.PathLike[str], *, sha256: str | None = None, trust_pickle: bool = False, **options: Any
+) -> Predictor:
+    """Make a predictor of a model on disk, by what the file or folder holds. It is read by the workers.
+
+    Parameters
+    ----------
+    path
+        A file (``.onnx``, ``.pt2``, TorchScript, ``.safetensors``, ``.skops``, ``.keras``, XGBoost's ``.json`` and
+        ``.ubj``, LightGBM's ``.txt``), a folder (Hugging Face, sentence-transformers, MLflow, TensorFlow SavedModel),
+        or an MLflow URI (``models:/fare/3``, ``runs:/…/model``).
+    sha256
+        What the content must be, in hex: of a folder, as ``Artifact.digest`` computes it.
+    trust_pickle
+        Read files whose reading can run any code (``.pkl``, ``.joblib``, ``.pt`` pickles). Only for files that you
+        trust as you trust your own code.
+    options
+        What the library's predictor takes beside: ``device=``, ``method=``, ``architecture=``, …
+
+    Raises
+    ------
+    ModelUnreadable
+        Nothing is there, or nothing that any library here knows.
+    UntrustedPickle, ModelChanged, MissingLibrary
+        As their names say; all before any work.
+
+    Examples
+    --------
+    >>> import millrace as mr, tempfile, pathlib
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> model = pathlib.Path(folder.name, "model.pkl")
+    >>> _ = model.write_bytes(b"\\x80\\x05N.")
+    >>> mr.load_model(model)
+    Traceback (most recent call last):
+    ...
+    millrace.errors.UntrustedPickle: ...model.pkl is a pickle: ...
+    """
+    try:
+        return _loaded(_place(path), sha256, trust_pickle, options)
+    except MillraceError as error:
+        raise without_our_frames(error)  # noqa: B904 - the cause that it has is the one that counts
+
+
+def _loaded(place: str, sha256: str | None, trust_pickle: bool, options: dict[str, Any]) -> Predictor:
+    library = _library_at(place)
+    adapter = _adapter(library)
+    taken = inspect.signature(adapter).parameters
+    if trust_pickle and "trust_pickle" in taken:
+        options["trust_pickle"] = True
+    if sha256 is not None:
+        options["sha256"] = sha256
+    for name in options:
+        if name not in taken:
+            listed = [each for each in taken if each not in ("self", "model")]
+            hint = nearest(name, listed) or f" It takes: {', '.join(listed)}."
+            raise UnknownArgument(
+                f"load_model({place!r}) has no option {name!r}, as this is a model for {library}.{hint}"
+            )
+    made: Predictor = adapter(place, **options)
+    return made
+
+
+def _place(path: Any) -> str:
+    try:
+        place = os.fspath(path)
+    except TypeError:
+        raise ArgumentError(f"load_model({path!r}): it takes the path of a file or folder.") from None
+    if not isinstance(place, str) or not place:
+        raise ArgumentError(f"load_model({path!r}): it takes the path of a file or folder.")
+    return place
+
+
+def _library_at(place: str) -> str:
+    scheme = place.partition(":/")[0]
+    if scheme in ("models", "runs"):
+        return "mlflow"
+    if "://" in place:
+        raise ModelUnreadable(
+            f"{place} is not on this machine, and models are read from files: fetch it first."
+        )
+    path = os.path.expanduser(place)
+    if not os.path.exists(path):
+        raise ModelUnreadable(
+            f"There is no model at {place!r} (looked for {os.path.abspath(path)}). Names of model hubs are not "
+            "looked up: fetch the model into a folder, and give the folder."
+        )
+    for library in _PATH_ORDER:
+        home = importlib.import_module(ADAPTERS[library][1])
+        if home.kind_of(path) is not None:
+            return library
+    raise ModelUnreadable(
+        f"{place} is not a model that any of our predictors knows. They read ONNX, torch.export and TorchScript, "
+        "safetensors, skops, XGBoost, LightGBM, Keras and SavedModel files, and folders of Hugging Face, "
+        "sentence-transformers and MLflow. For any other, write a class that loads it in its constructor."
+    )
+
+
+# ---------------------------------------------------------------- the arguments of predict
+
+
+def given_predict(
+    model: Any,
+    *,
+    output: Any,
+    keep: Any,
+    replace: Any,
+    compute: Compute | None,
+    concurrency: Concurrency | None,
+    num_cpus: float | None,
+    num_gpus: float | None,
+    memory: float | None,
+    **options: Any,
+) -> Predict:
+    """Read the arguments of ``Dataset.predict``; ``options`` are those that each of several models may have."""
+    if not isinstance(replace, bool):
+        raise ArgumentError(f"replace={replace!r}: it takes True or False.")
+    kept = given_keep(keep)
+    workers = given_resources(compute, concurrency, None, None, None).workers
+    shared = {"num_cpus": num_cpus, "num_gpus": num_gpus, "memory": memory}
+    if not isinstance(model, Mapping):
+        made = _model(model, given_output(output), workers, prefixed=False, **shared, **options)
+        return Predict((made,), kept, replace)
+    if not model:
+        raise ArgumentError("predict({}): there is no model in the dict.")
+    if output != "prediction":
+        raise ArgumentError(
+            f"output={output!r}: where models come in a dict, its keys name the columns that they add."
+        )
+    if memory is not None:
+        shared["memory"] = given_resources(None, None, None, None, memory).memory / len(model)  # type: ignore[operator]
+    models = []
+    for name, value in model.items():
+        own = dict(value) if isinstance(value, Mapping) else {"model": value}
+        if "model" not in own:
+            raise ArgumentError(
+                f"predict: {name!r} has no model; it is a model, or dict(model=…, batch_size=…)."
+            )
+        for key in own:
+            if key not in ("model", *shared, *options):
+                raise UnknownArgument(
+                    f"predict: {name!r} has an unknown entry {key!r}.{nearest(str(key), (*shared, *options))}"
+                )
+        own = shared | options | own
+        models.append(_model(own.pop("model"), given_output(name), workers, prefixed=True, **own))
+    return Predict(tuple(models), kept, replace)
+
+
+def _model(
+    model: Any,
+    output: str,
+    workers: tuple[int, int] | None,
+    *,
+    prefixed: bool,
+    inputs: Any,
+    batch_size: Any,
+    batch_format: Any,
+    num_cpus: Any,
+    num_gpus: Any,
+    memory: Any,
+    **options: Any,
+) -> Model:
+    resources = dataclasses.replace(given_resources(None, None, num_cpus, num_gpus, memory), workers=workers)
+    return Model(
+        given_model(model, **options),
+        output,
+        given_names("inputs", inputs) if inputs is not None else None,
+        prefixed,
+        given_batch_size(batch_size),
+        given_batch_format(batch_format),
+        resources,
+    )
+
+
+def given_model(
+    model: Any,
+    *,
+    fn_args: Any = None,
+    fn_kwargs: Any = None,
+    fn_constructor_args: Any = None,
+    fn_constructor_kwargs: Any = None,
+    version: Any = None,
+) -> Function:
+    """Read a model: a predictor, a library's model, a class, a function, or a path or URI; in this order."""
+    predictor: Any = None
+    if isinstance(model, type) and library_of(model) is not None:
+        name = model.__name__
+        raise ArgumentError(f"predict({name}): it takes a model, not its class: {name}(…), with its weights.")
+    if is_predictor(model):
+        predictor = model
+    elif isinstance(model, (str, os.PathLike)):
+        predictor = load_model(model)
+    elif not isinstance(model, type):
+        predictor = predictor_of(model)
+    if predictor is None:
+        function = given_function(
+            "predict", model, fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs, version
+        )
+        return dataclasses.replace(function, model=True)
+    constructed = isinstance(predictor, type)
+    label = f"predict({callable_name(predictor)})"
+    for option, value in (
+        ("fn_args", fn_args),
+        ("fn_kwargs", fn_kwargs),
+        ("fn_constructor_args", fn_constructor_args),
+        ("fn_constructor_kwargs", fn_constructor_kwargs),
+    ):
+        if value and not (constructed and "constructor" in option):
+            raise ArgumentError(f"{label}: a predictor takes no {option}; give them when you make it.")
+    if version is not None and not isinstance(version, str):
+        raise ArgumentError(f"{label}: version={version!r} is not a string.")
+    return Function(
+        predictor,
+        init_args=given_arguments(label, "fn_constructor_args", fn_constructor_args),
+        init_kwargs=given_keywords(label, "fn_constructor_kwargs", fn_constructor_kwargs),
+        version=version,
+        model=True,
+    )
+
+
+def given_output(value: Any) -> str:
+    """Read the name of a column that a model adds."""
+    if not isinstance(value, str) or not value:
+        raise ArgumentError(f"output={value!r}: it takes the name of the column that the model adds.")
+    return value
+
+
+def given_keep(value: Any) -> tuple[str, ...] | None:
+    """Read which columns are carried: None for ``"all"``, () for ``"none"``, or names."""
+    if value is None or (isinstance(value, str) and value == "none"):
+        return ()
+    return None if isinstance(value, str) and value == "all" else given_names("keep", value)

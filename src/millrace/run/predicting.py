@@ -1,0 +1,223 @@
+"""Models at work: each gets its inputs in batches of its own size; every other column is carried by reference.
+
+A model's batches have nothing to do with the batches that pass: only inputs are cut and joined, and only
+results are cut and joined back. So what is carried is never copied, whatever ``batch_size`` says.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from millrace.core.batch import concat, to_format
+from millrace.core.handed import Handed
+from millrace.core.values import ConversionError, a, from_columns, from_result
+from millrace.errors import ColumnExists, UnknownColumn, nearest
+from millrace.plan.logical import Built, Model, Predict, model_label
+from millrace.run.batching import BATCH_BYTES, auto_size
+from millrace.run.guard import Guard
+from millrace.run.rows import Rows, rebatch
+
+HELD_BYTES = 2 * BATCH_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """Rows on their way through the models, and the columns that these have added."""
+
+    rows: Rows
+    added: dict[str, pa.Array] = field(default_factory=dict)
+
+    def cut(self, start: int, stop: int) -> _Item:
+        if start == 0 and stop == len(self.rows):
+            return self
+        added = {name: column.slice(start, stop - start) for name, column in self.added.items()}
+        return _Item(self.rows.cut(start, stop), added)
+
+
+def predict(
+    rows: Iterator[Rows],
+    step: Predict,
+    built: Sequence[Built],
+    guards: Sequence[Guard],
+    *,
+    eager: bool,
+    unread: frozenset[str],
+) -> Iterator[Rows]:
+    """Send rows through the models of a step. ``unread``: columns that the plan knows but nobody reads."""
+    items: Iterator[_Item] = (_Item(part) for part in rows if len(part))
+    for model, each, guard in zip(step.models, built, guards, strict=True):
+        items = _through(items, step, model, each, guard, eager)
+    for item in items:
+        yield item.rows.with_batch(_assembled(item, step, unread))
+
+
+def _through(
+    items: Iterator[_Item], step: Predict, model: Model, built: Built, guard: Guard, eager: bool
+) -> Iterator[_Item]:
+    waiting: deque[_Item] = deque()
+
+    def inputs() -> Iterator[Rows]:
+        for item in items:
+            waiting.append(item)
+            yield item.rows.with_batch(_inputs(item, model, model_label(step, model)))
+
+    batch_format = getattr(built.predictor, "batch_format", None) or model.batch_format
+    results = _Results()
+    for part in _sized(inputs(), waiting, model.batch_size, eager):
+        with guard.over(part):
+            view = to_format(part.batch, batch_format)
+            handed = Handed(part.batch, view)
+            results.add(_columns(built.call(view), model, handed, len(part)))
+        while waiting and results.rows >= len(waiting[0].rows):
+            item = waiting.popleft()
+            at = 0
+            for result in results.take(len(item.rows)):
+                piece = item.cut(at, at + result.num_rows)
+                at += result.num_rows
+                new = dict(zip(result.schema.names, result.columns, strict=True))
+                for name in new:
+                    if name in piece.added:
+                        raise ColumnExists(_exists(model_label(step, model), name, "another model"))
+                yield _Item(piece.rows, piece.added | new)
+
+
+def _inputs(item: _Item, model: Model, label: str) -> pa.RecordBatch:
+    batch = item.rows.batch
+    if model.inputs is None:
+        return batch
+    names = batch.schema.names
+    columns, fields = [], []
+    for name in model.inputs:
+        if name in names:
+            columns.append(batch.column(name))
+            fields.append(batch.schema.field(name))
+        elif name in item.added:
+            columns.append(item.added[name])
+            fields.append(pa.field(name, item.added[name].type))
+        else:
+            there = [*names, *item.added]
+            raise UnknownColumn(
+                f"{label} asks for column {name!r}, but the columns here are {', '.join(there) or 'none'}."
+                f"{nearest(name, there)}"
+            )
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+
+
+def _sized(rows: Iterator[Rows], waiting: deque[_Item], size: int | None, eager: bool) -> Iterator[Rows]:
+    if size is not None:
+        yield from rebatch(rows, size)
+    elif eager:
+        yield from rows
+    else:
+        for first in rows:
+            whole = waiting[-1].rows.batch  # what is held while inputs are gathered is carried too
+            heavy = max(whole.nbytes / whole.num_rows, 1)
+            size = max(1, min(auto_size(first.batch), int(HELD_BYTES // heavy)))
+            yield from rebatch(_chained(first, rows), size)
+
+
+def _chained(first: Rows, rows: Iterator[Rows]) -> Iterator[Rows]:
+    yield first
+    yield from rows
+
+
+class _Results:
+    """What a model has returned and nobody has taken yet, in row order."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._parts: deque[pa.RecordBatch] = deque()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Put the results for some more rows behind the others."""
+        self._parts.append(batch)
+        self.rows += batch.num_rows
+
+    def take(self, count: int) -> Iterator[pa.RecordBatch]:
+        """Yield the results for the next ``count`` rows: joined, as far as they have one schema."""
+        self.rows -= count
+        taken: list[pa.RecordBatch] = []
+        while count:
+            part = self._parts.popleft()
+            if part.num_rows > count:
+                self._parts.appendleft(part.slice(count))
+                part = part.slice(0, count)
+            count -= part.num_rows
+            if taken and taken[0].schema != part.schema:
+                yield concat(taken)
+                taken = []
+            taken.append(part)
+        if taken:
+            yield concat(taken)
+
+
+def _columns(result: Any, model: Model, handed: Handed, rows: int) -> pa.RecordBatch:
+    """Turn what a model returned into named columns of as many rows as it got."""
+    if _has_names(result) or result is None:
+        made = from_result(result, handed)
+        if model.prefixed:
+            made = made.rename_columns([f"{model.output}_{name}" for name in made.schema.names])
+    elif isinstance(result, Iterator):
+        raise ConversionError(
+            f"it returned {a(result)}; a model returns the results for all rows of its batch at once, and "
+            "map_batches is for functions that yield"
+        )
+    else:
+        made = from_columns({model.output: result}, handed)
+    if made.num_rows != rows:
+        raise ConversionError(
+            f"it returned {made.num_rows:,} rows for {rows:,}; a model gives one result per row, in order, and "
+            "map_batches is for functions that change the number of rows"
+        )
+    return made
+
+
+def _has_names(result: Any) -> bool:
+    """Say whether a result is a dict, a RecordBatch, or a table of whatever library."""
+    if hasattr(result, "keys") or isinstance(result, (pa.RecordBatch, pa.Table)):
+        return not hasattr(result, "iloc") or hasattr(result, "columns")  # a Series has keys, too
+    return hasattr(result, "columns") and (hasattr(result, "iloc") or hasattr(result, "to_arrow"))
+
+
+def _assembled(item: _Item, step: Predict, unread: frozenset[str]) -> pa.RecordBatch:
+    """Put carried columns, untouched and in their order, before what the models added."""
+    batch, added = item.rows.batch, dict(item.added)
+    schema = batch.schema
+    label = model_label(step, step.models[-1])
+    names = schema.names if step.keep is None else _kept(step.keep, schema.names, unread, label)
+    columns, fields = [], []
+    for name in names:
+        if name not in added:
+            columns.append(batch.column(name))
+            fields.append(schema.field(name))
+            continue
+        if not step.replace:
+            raise ColumnExists(_exists(label, name, "the input"))
+        columns.append(added.pop(name))
+        fields.append(pa.field(name, columns[-1].type))
+    for name, column in added.items():
+        columns.append(column)
+        fields.append(pa.field(name, column.type))
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+
+
+def _kept(keep: tuple[str, ...], names: Sequence[str], unread: frozenset[str], label: str) -> Sequence[str]:
+    for name in keep:
+        if name not in names and name not in unread:
+            raise UnknownColumn(
+                f"{label} should keep column {name!r}, but the columns here are {', '.join(names) or 'none'}."
+                f"{nearest(name, names)}"
+            )
+    return [name for name in names if name in keep]
+
+
+def _exists(label: str, name: str, whose: str) -> str:
+    return (
+        f"{label} would add a column {name!r}, but {whose} has one of that name. Give the result another name "
+        "with output=, leave the other out with keep=, or say replace=True."
+    )
