@@ -1,0 +1,353 @@
+"""scikit-learn's estimators and pipelines, as objects or as files of skops, pickle or joblib."""
+
+from __future__ import annotations
+
+import bz2
+import lzma
+import os
+import sys
+import zipfile
+import zlib
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal
+
+import numpy as np
+
+from millrace.core.artifacts import Artifact, refuse_pickle, require, threads
+from millrace.core.inputs import Columns, shapes, texts
+from millrace.core.matrix import check_names, listed, matrix
+from millrace.errors import ArgumentError, BadInput, ModelError, ModelUnreadable, UntrustedPickle, nearest
+
+METHODS = (
+    "predict",
+    "predict_proba",
+    "predict_log_proba",
+    "decision_function",
+    "score_samples",
+    "transform",
+    "inverse_transform",
+    "apply",
+)
+_INSTEAD = "Save it with skops instead (skops.io.dump(model, 'model.skops')), which runs no code."
+_TREE = "sklearn.tree._tree.Tree"
+_OF_TREES = f" ({_TREE} runs no code, but a forged tree can crash the process.)"
+_TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # the magic number that torch.save once began with
+
+
+def kind_of(path: str) -> Literal["skops", "pickle"] | None:
+    """Say which kind of file is at ``path``, by its content and then by its name; None if neither tells.
+
+    A pickle need not hold an estimator: only reading it would tell, and that runs code.
+    """
+    by_content = _content_of(path)
+    if by_content is not None or not os.path.isfile(path):
+        return by_content
+    suffix = os.path.splitext(path)[1].lower()
+    if suffix == ".skops":
+        return "skops"
+    return "pickle" if suffix in (".pkl", ".pickle", ".joblib") else None
+
+
+def _content_of(path: str) -> Literal["skops", "pickle"] | None:
+    try:
+        with open(path, "rb") as file:
+            head = file.read(4096)
+            if head.startswith(b"BZh"):  # comes in blocks of up to 900 kB
+                head += file.read(1 << 20)
+        if head.startswith(b"PK\x03\x04"):
+            with zipfile.ZipFile(path) as archive:
+                return "skops" if "schema.json" in archive.namelist() else None
+    except (OSError, zipfile.BadZipFile):
+        return None
+    start = _unpacked(head)
+    is_pickle = start[:1] == b"\x80" and start[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")
+    return "pickle" if is_pickle and not start.startswith(_TORCH) else None
+
+
+def _unpacked(head: bytes) -> bytes:
+    """Undo what joblib may compress with, as far as the first bytes go; what is not compressed stays."""
+    try:
+        if head.startswith(b"BZh"):
+            return bz2.BZ2Decompressor().decompress(head, 64) or head
+        if head.startswith((b"\xfd7zXZ\x00", b"]\x00\x00")):
+            return lzma.LZMADecompressor().decompress(head, 64)
+        if head.startswith((b"\x1f\x8b", b"\x78")):
+            return zlib.decompressobj(wbits=47).decompress(head, 64)
+    except (OSError, lzma.LZMAError, zlib.error):
+        pass
+    return head
+
+
+class SklearnPredictor:
+    """Predicts with an estimator of scikit-learn, or of any library that keeps to its conventions.
+
+    Columns are matched by name if the estimator was fitted with names; otherwise one column of shape (n, k…)
+    or several side by side are its matrix, and a text column goes as it is to an estimator that takes texts.
+    In a worker, ``n_jobs`` of the estimator means threads, and no more of them than the worker has.
+
+    Parameters
+    ----------
+    model
+        A fitted estimator or pipeline; or the path of a ``.skops`` file, or of a pickle (``.pkl``, ``.joblib``).
+    method
+        Which method gives the results: one of ``METHODS`` that the estimator has.
+    sha256
+        The digest that a file must have.
+    trust_pickle
+        Whether a pickle may be read, which runs whatever code it has in it; for skops, all types in it.
+    trusted
+        For skops: names of types that it does not know, and that you trust.
+
+    Raises
+    ------
+    ModelError
+        An estimator that is not fitted; ``UntrustedPickle``, ``ModelUnreadable``, ``ModelChanged``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.linear_model import LinearRegression
+    >>> predictor = SklearnPredictor(LinearRegression().fit([[1.0], [2.0]], [2.0, 4.0]))
+    >>> predictor.load()
+    >>> predictor.predict({"x": np.array([3.0, 4.0])}).round(6).tolist()
+    [6.0, 8.0]
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        method: str = "predict",
+        sha256: str | None = None,
+        trust_pickle: bool = False,
+        trusted: Sequence[str] = (),
+    ) -> None:
+        if method not in METHODS:
+            raise ArgumentError(
+                f"method={method!r} is no method that predicts.{nearest(str(method), METHODS)} There are: "
+                f"{', '.join(METHODS)}."
+            )
+        if isinstance(trusted, str):
+            raise ArgumentError(f"trusted={trusted!r} should be a list of type names: trusted=[{trusted!r}].")
+        self._method = method
+        self._trust, self._trusted = trust_pickle, tuple(trusted)
+        self._artifact: Artifact | None = None
+        self._model: Any = None
+        self._loaded: Any = None
+        self._bounded: Any = None
+        self.batch_format: Literal["numpy", "pandas"] = "numpy"
+        if isinstance(model, (str, os.PathLike)):
+            self._artifact = Artifact(os.fspath(model), sha256).checked()
+            self.label = self._artifact.name
+            self._kind = _checked_kind(self._artifact, trust_pickle)
+        else:
+            self._model = model
+            self.label = type(model).__name__
+            _check_fitted(model)
+            self._settle(model)
+
+    def load(self) -> None:
+        """Read the file, if it is one; say how batches should come."""
+        model = self._model if self._artifact is None else self._read(self._artifact)
+        if self._artifact is not None:
+            _check_fitted(model)
+        self._settle(model)
+        self._bounded = _at_most(threads())
+        self._loaded = model
+
+    def predict(self, batch: Any) -> Any:
+        """Return what the estimator's method gives: (n,), (n, k), or a dict of such for several outputs."""
+        rows = self._rows(batch)
+        try:
+            with self._bounded():
+                made = getattr(self._loaded, self._method)(rows)
+        except (ValueError, TypeError) as error:
+            given = shapes(batch) if isinstance(batch, dict) else f"columns {listed(map(str, batch.columns))}"
+            raise BadInput(f"scikit-learn refused it: {_short(error)}. It was given {given}") from error
+        if isinstance(made, list):  # one array for each output
+            return {f"output_{i}": np.asarray(array) for i, array in enumerate(made)}
+        return made.toarray() if hasattr(made, "toarray") else made
+
+    def close(self) -> None:
+        """Let go of what was read."""
+        self._loaded = self._bounded = None
+
+    def identity(self) -> Any:
+        """Return the file's digest, or the estimator without what differs between processes."""
+        if self._artifact is not None:
+            return ("sklearn", self._artifact.digest(), self._method)
+        return ("sklearn", _steady(self._model), self._method)
+
+    def weights(self) -> str:
+        """Say where they are."""
+        if self._artifact is not None:
+            return f"each worker reads its own copy of {self.label}"
+        return f"each worker has its own {self.label}; big arrays that it keeps as they are, are shared"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what was loaded."""
+        return {**self.__dict__, "_loaded": None, "_bounded": None}
+
+    def _settle(self, model: Any) -> None:
+        """Check that ``model`` has the method, and learn in which form it wants batches."""
+        if not callable(getattr(model, self._method, None)):
+            has = [name for name in METHODS if callable(getattr(model, name, None))]
+            raise ArgumentError(
+                f"{self.label} has no method {self._method!r}. It has: {', '.join(has) or 'none that predicts'}."
+            )
+        if getattr(model, "feature_names_in_", None) is not None:
+            require("pandas", "pandas", f"{self.label}, which was fitted with a DataFrame,")
+            self.batch_format = "pandas"
+        else:
+            self.batch_format = "numpy"
+
+    def _rows(self, batch: Any) -> Any:
+        """Return what the method is called with."""
+        if self.batch_format == "pandas":
+            names = list(self._loaded.feature_names_in_)
+            given = list(batch.columns)
+            check_names(names, given)
+            return batch if names == given else batch[names]
+        count = getattr(self._loaded, "n_features_in_", None)
+        columns: Columns = batch
+        if any(array.dtype == object for array in columns.values()):
+            return _objects(columns, count)
+        if count is None and len(columns) == 1:
+            (array,) = columns.values()
+            return array if array.ndim > 1 else array.reshape(-1, 1)
+        return matrix(columns, count=count)
+
+    def _read(self, artifact: Artifact) -> Any:
+        artifact.verify()
+        try:
+            made = self._skops(artifact) if self._kind == "skops" else _unpickled(artifact)
+        except ModelError:
+            raise
+        except Exception as error:
+            raise ModelUnreadable(
+                f"The {self._kind} file {artifact.path} cannot be read: {_short(error)}. Is it whole, and are the "
+                "libraries that it was written with installed here, in these versions? If so, write it again."
+            ) from error
+        if not hasattr(made, "fit") and not hasattr(made, self._method):
+            raise ModelUnreadable(
+                f"{artifact.path} holds no estimator, but a {type(made).__name__}. Save the fitted model itself."
+            )
+        return made
+
+    def _skops(self, artifact: Artifact) -> Any:
+        import skops.io
+
+        unknown = skops.io.get_untrusted_types(file=artifact.path)
+        refused = [name for name in unknown if name not in self._trusted]
+        if refused and not self._trust:
+            raise UntrustedPickle(
+                f"{artifact.path} has types in it that skops does not know to be safe: {', '.join(refused)}."
+                f"{_OF_TREES if _TREE in refused else ''} If you trust them as you trust your own code, say "
+                f"trusted={refused!r}."
+            )
+        return skops.io.load(artifact.path, trusted=unknown)
+
+
+def _checked_kind(artifact: Artifact, trust_pickle: bool) -> str:
+    kind = kind_of(artifact.path)
+    if kind is None:
+        raise ModelUnreadable(
+            f"{artifact.path} is neither a file of skops nor a pickle: its first bytes and its name say nothing "
+            "of a scikit-learn model."
+        )
+    if kind == "pickle":
+        refuse_pickle(artifact, trust_pickle=trust_pickle, instead=_INSTEAD)
+    require("sklearn", "sklearn", f"The model {artifact.name}")
+    if kind == "skops":
+        require("skops", "sklearn", f"The model {artifact.name}")
+    return kind
+
+
+def _unpickled(artifact: Artifact) -> Any:
+    # It comes with scikit-learn, and reads plain pickles too.
+    import joblib  # type: ignore[import-untyped]
+
+    return joblib.load(artifact.path)
+
+
+def _check_fitted(model: Any) -> None:
+    """Raise unless ``model`` is an instance, and one that was fitted."""
+    if isinstance(model, type):
+        raise ArgumentError(f"{model.__name__} is a class; give an estimator that was fitted: an instance.")
+    validation = sys.modules.get("sklearn.utils.validation")  # there, if the object is scikit-learn's
+    if validation is None or not hasattr(model, "fit"):
+        return
+    from sklearn.exceptions import NotFittedError
+
+    try:
+        validation.check_is_fitted(model)
+    except NotFittedError as error:
+        raise ModelError(
+            f"{type(model).__name__} is not fitted yet: call fit() before predicting."
+        ) from error
+    except (TypeError, AttributeError):  # not quite an estimator: its own methods will tell
+        return
+
+
+def _objects(columns: Columns, count: int | None) -> Any:
+    """Return texts as they are, or a matrix of objects for an estimator that was fitted with one."""
+    if count is None:
+        if len(columns) == 1:
+            (array,) = columns.values()
+            if any(isinstance(value, str) for value in array[:16]):
+                texts(columns)  # raises where there is a null
+            return array
+        raise BadInput(
+            f"the model takes one column, but it was given {shapes(columns)}. Name it: inputs='text'"
+        )
+    flat = [array.reshape(len(array), -1) for array in columns.values()]
+    width = sum(array.shape[1] for array in flat)
+    if width != count:
+        raise BadInput(f"the model takes {count} features, but it was given {width}: {shapes(columns)}")
+    return np.concatenate([array.astype(object) for array in flat], axis=1)
+
+
+def _at_most(count: int | None) -> Any:
+    """Return what makes a context in which joblib starts threads only, and ``count`` of them at most.
+
+    joblib's own settings bound only estimators that leave ``n_jobs`` open, and the estimator is not ours to
+    change; so the backend says how many there are. None leaves joblib as it is.
+    """
+    if count is None:
+        return nullcontext
+    most = count
+    from joblib.parallel import ThreadingBackend, parallel_backend  # type: ignore[import-untyped]
+
+    class AtMost(ThreadingBackend):  # type: ignore[misc]
+        """Threads, but not more than the worker has."""
+
+        def effective_n_jobs(self, n_jobs: Any) -> int:
+            return min(most, int(super().effective_n_jobs(n_jobs)))
+
+    def bounded() -> AbstractContextManager[Any]:
+        # One job for estimators that say nothing, as outside: the order of sums would depend on threads.
+        made: AbstractContextManager[Any] = parallel_backend(AtMost(), n_jobs=1)
+        return made
+
+    return bounded
+
+
+def _steady(value: Any) -> Any:
+    """Return a value without what is another in each process: vectorizers keep the address of a list."""
+    if isinstance(value, (list, tuple)) and any(not isinstance(each, (str, int, float)) for each in value):
+        return [_steady(each) for each in value]
+    if isinstance(value, dict):
+        return {key: _steady(each) for key, each in value.items()}
+    own = getattr(value, "__dict__", None)
+    if own and ("_stop_words_id" in own or type(value).__module__.startswith("sklearn.")):
+        if isinstance(value, type) or callable(value):
+            return value
+        return type(value), {key: _steady(each) for key, each in own.items() if key != "_stop_words_id"}
+    return value
+
+
+def _short(error: BaseException) -> str:
+    """Return the first line of what a library said, without its full stop."""
+    said = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {said[0][:300].rstrip('.')}"
