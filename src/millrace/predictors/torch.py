@@ -1,0 +1,356 @@
+"""PyTorch: modules, TorchScript, exported programs, safetensors."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from millrace.core.artifacts import Artifact, refuse_pickle, require, threads
+from millrace.core.inputs import Columns, shapes
+from millrace.errors import ArgumentError, BadInput, ModelError, ModelUnreadable
+from millrace.predictors.torch_files import Kind, kind_of, read
+from millrace.predictors.torch_modules import (
+    Saved,
+    arguments,
+    expects,
+    expects_exported,
+    export_identity,
+    floating,
+    moved,
+    quiet,
+    script_identity,
+)
+from millrace.predictors.torch_options import (
+    AUTOCAST,
+    DTYPES,
+    checked_architecture,
+    compile_options,
+    device_name,
+    dtype_name,
+    emptied,
+)
+from millrace.predictors.torch_values import Inputs, result
+
+__all__ = ["TorchPredictor", "kind_of"]
+
+_ABOUT_INPUT = re.compile(
+    r"\b(shapes?|sizes?|dim|dims|dimensions?|dimensional|\dD|dtype|scalar types?|channels?|mat1|"
+    r"out of range|expected|guard failed|same type|input type|elements)\b",
+    re.IGNORECASE,
+)
+_OUT_OF_MEMORY = re.compile("out of memory|can't allocate memory|not enough memory", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class _Loaded:
+    """A module that is ready, and what has to be put back when it is not needed any more."""
+
+    module: Any
+    call: Callable[..., Any]
+    inputs: Inputs
+    expects: str
+    training: list[tuple[Any, bool]]
+    threads: int
+
+
+class TorchPredictor:
+    """Predicts with a PyTorch module: one tensor, or a dict of tensors, per batch becomes the result.
+
+    Parameters
+    ----------
+    model
+        An ``nn.Module``, a ``ScriptModule``, an ``ExportedProgram``; or the path of a file: ``.pt2``
+        (torch.export), TorchScript, ``.safetensors`` with ``architecture``, or a pickle (``.pt``, ``.pth``,
+        ``.bin``: a whole module, or weights with ``architecture``) with ``trust_pickle``.
+    architecture
+        For files of weights: a module, or what returns one when called (a class, a function).
+    device
+        ``"cpu"``, ``"cuda"``, ``"cuda:1"``, …; default: the GPU where there is one.
+    dtype
+        Floating dtype that the weights are converted to: ``"float16"``, ``"bfloat16"``, ``"float32"``,
+        ``"float64"``.
+    autocast
+        ``"float16"`` or ``"bfloat16"``: run under ``torch.autocast``.
+    compile
+        True, or a dict of options for ``torch.compile``.
+    sha256
+        What the file's digest has to be.
+    trust_pickle
+        Read files that could run any code.
+
+    One input column is given as it is, of shape (n,) or (n, k…): floats in the module's dtype, integers as
+    they are. Several are given by name if ``forward`` has arguments of their names, else side by side (n, k).
+
+    Raises ``ArgumentError``, ``ModelUnreadable``, ``ModelChanged``, ``UntrustedPickle``, ``MissingLibrary``;
+    when predicting ``BadInput`` and ``BadReturn``.
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> model = torch.nn.Linear(2, 1)
+    >>> _ = torch.nn.init.ones_(model.weight), torch.nn.init.zeros_(model.bias)
+    >>> predictor = TorchPredictor(model)
+    >>> predictor.load()
+    >>> predictor.predict({"a": np.array([1.0, 2.0]), "b": np.array([10.0, 20.0])})
+    array([[11.],
+           [22.]], dtype=float32)
+    >>> predictor.close()
+    """
+
+    batch_format = "numpy"
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        architecture: Any = None,
+        device: Any = None,
+        dtype: Any = None,
+        autocast: Any = None,
+        compile: bool | Mapping[str, Any] = False,
+        sha256: str | None = None,
+        trust_pickle: bool = False,
+    ) -> None:
+        self._device = device_name(device)
+        self._dtype = dtype_name("dtype", dtype, DTYPES)
+        self._autocast = dtype_name("autocast", autocast, AUTOCAST)
+        self._compile = compile_options(compile)
+        self._architecture: Any = None
+        self._model: Any = None
+        self._artifact: Artifact | None = None
+        self._kind: Kind | None = None
+        self._loaded: _Loaded | None = None
+        if isinstance(model, (str, os.PathLike)):
+            self._take_file(os.fspath(model), sha256, architecture, trust_pickle)
+        else:
+            if sha256 is not None or architecture is not None:
+                raise ArgumentError("architecture= and sha256= go with a path, and model is an object.")
+            self._take_object(model)
+        self._check()
+
+    def _check(self) -> None:
+        if self._kind == "script" and self._compile is not None:
+            raise ArgumentError("compile= does not go with TorchScript, which is compiled already.")
+
+    def _take_file(self, path: str, sha256: str | None, architecture: Any, trust_pickle: bool) -> None:
+        artifact = Artifact(path, sha256).checked()
+        kind = None if os.path.isdir(artifact.path) else kind_of(artifact.path)
+        if kind is None:
+            raise ModelUnreadable(
+                f"{artifact.path} is not a file of PyTorch: neither torch.export (.pt2), TorchScript, safetensors "
+                "nor a pickle of torch.save."
+            )
+        if kind == "pickle":
+            refuse_pickle(
+                artifact,
+                trust_pickle=trust_pickle,
+                instead="Save the weights with safetensors.torch.save_file and give architecture=, or the whole "
+                "program with torch.export.save.",
+            )
+        if kind == "safetensors":
+            if architecture is None:
+                raise ArgumentError(
+                    f"{artifact.name} holds weights without a module. Give what makes the module: architecture=Net."
+                )
+            require("safetensors", "torch", f"The model {artifact.name}")
+        elif architecture is not None and kind != "pickle":
+            raise ArgumentError(f"{artifact.name} holds a whole program: leave out architecture=.")
+        require("torch", "torch", f"The model {artifact.name}")
+        self._artifact, self._kind = artifact, kind
+        self._architecture = checked_architecture(architecture)
+        self.label = artifact.name
+
+    def _take_object(self, model: Any) -> None:
+        torch: Any = sys.modules.get("torch")
+        if torch is not None and isinstance(model, torch.jit.ScriptModule):
+            self._kind, self.label = "script", str(model.original_name)
+        elif torch is not None and isinstance(model, torch.nn.Module):
+            self.label = str(type(model).__name__)
+        elif torch is not None and isinstance(model, torch.export.ExportedProgram):
+            self._kind, self.label = "export", "ExportedProgram"
+        else:
+            raise ArgumentError(
+                "TorchPredictor takes a torch.nn.Module, a ScriptModule, an ExportedProgram or a path, not "
+                f"{type(model).__name__}."
+            )
+        self._model = model
+
+    # ------------------------------------------------------------ what it is
+
+    def identity(self) -> Any:
+        """Return what a run is recognised by: the model, and the dtypes that it works in."""
+        options = (self._dtype, self._autocast)
+        if self._artifact is not None:
+            return "torch", self._artifact.digest(), emptied(self._architecture), *options
+        if self._kind == "script":
+            return "torch", script_identity(self._model), *options
+        if self._kind == "export":
+            return "torch", export_identity(self._model), *options
+        return "torch", self._sent(), *options
+
+    def weights(self) -> str:
+        """Say where the weights are while workers work."""
+        if self._device not in (None, "cpu"):
+            return f"each worker has its own copy of {self.label} on its device"
+        if self._artifact is None and self._kind is None:
+            return f"all workers share one copy of the weights of {self.label}"
+        if self._kind in ("safetensors", "pickle") and self._dtype is None:
+            return f"all workers map the weights in {self.label}, one copy in memory"
+        return f"each worker loads its own copy of {self.label}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Send what was given, in the dtype that is asked for, so that workers need not convert each for itself."""
+        state = {**self.__dict__, "_loaded": None}
+        if self._model is not None:
+            state["_model"] = self._sent() if self._kind is None else Saved(self._model)
+        return state
+
+    def _sent(self) -> Any:
+        return moved(self._model, "cpu", self._torch_dtype())
+
+    # ------------------------------------------------------------ the port
+
+    def load(self) -> None:
+        """See ``Predictor.load``."""
+        import torch
+
+        device = self._chosen_device()
+        given = self._given()
+        exported = isinstance(given, torch.export.ExportedProgram)
+        with quiet():
+            module = given.module() if exported else given
+            module = moved(module, device, self._torch_dtype())
+        call = self._compiled(module, device)
+        training = [] if exported else [(part, part.training) for part in module.modules()]
+        if not exported:  # a program was exported in the mode in which it is to work
+            module.eval()
+        wanted, before = threads(), torch.get_num_threads()
+        if wanted is not None and wanted != before:
+            torch.set_num_threads(wanted)
+        self._loaded = _Loaded(
+            module,
+            call,
+            Inputs(device, floating(module), arguments(module)),
+            expects_exported(given) if exported else expects(module),
+            training,
+            before,
+        )
+
+    def predict(self, batch: Columns) -> Any:
+        """See ``Predictor.predict``."""
+        import torch
+
+        loaded = self._loaded
+        assert loaded is not None, "load() comes first"
+        args, named = loaded.inputs.of(batch)
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode())
+            if self._autocast is not None:
+                stack.enter_context(torch.autocast(loaded.inputs.device.type, getattr(torch, self._autocast)))
+            try:
+                made = loaded.call(*args, **named)
+            except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
+                problem = self._problem(loaded, error, args, named)
+                if problem is None:
+                    raise
+                raise problem(f"{self._words(loaded, batch, error)}") from error
+            return result(made)
+
+    def close(self) -> None:
+        """See ``Predictor.close``; the module is again as it was given."""
+        loaded, self._loaded = self._loaded, None
+        if loaded is None:
+            return
+        for part, flag in loaded.training:
+            part.training = flag
+        import torch
+
+        if torch.get_num_threads() != loaded.threads:
+            torch.set_num_threads(loaded.threads)
+
+    # ------------------------------------------------------------ making ready
+
+    def _given(self) -> Any:
+        if self._artifact is None or self._kind is None:
+            return self._model
+        return read(self._artifact, self._kind, self._architecture)
+
+    def _torch_dtype(self) -> Any:
+        import torch
+
+        return None if self._dtype is None else getattr(torch, self._dtype)
+
+    def _chosen_device(self) -> Any:
+        import torch
+
+        if self._device is None:
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        device = torch.device(self._device)
+        if device.type != "cpu":
+            kind = getattr(torch, device.type)
+            if not kind.is_available() or (device.index or 0) >= kind.device_count():
+                raise ModelError(
+                    f"{self.label} is to work on device={self._device!r}, which torch does not find here. Leave out "
+                    "device= to work on what is there."
+                )
+        return device
+
+    def _compiled(self, module: Any, device: Any) -> Callable[..., Any]:
+        if self._compile is None:
+            return module  # type: ignore[no-any-return]
+        import torch
+
+        compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
+        inductor = self._compile.get("backend", "inductor") == "inductor"
+        if device.type == "cpu" and inductor and shutil.which(compiler) is None:
+            raise ModelError(
+                f"compile= needs a C++ compiler, and {compiler!r} is not there. Install one, name yours in the "
+                "environment variable CXX, or leave out compile=."
+            )
+        return torch.compile(module, **self._compile)  # type: ignore[no-any-return]
+
+    # ------------------------------------------------------------ errors
+
+    def _problem(
+        self, loaded: _Loaded, error: Exception, args: tuple[Any, ...], named: dict[str, Any]
+    ) -> type[Exception] | None:
+        """Say which error of ours this one is; None if it is not about the input, and stays itself."""
+        import torch
+
+        said = str(error)
+        if isinstance(error, torch.cuda.OutOfMemoryError) or _OUT_OF_MEMORY.search(said):
+            return None
+        if self._compile is not None and isinstance(error, torch._dynamo.exc.TorchDynamoException):
+            about_input = isinstance(error, torch._dynamo.exc.TorchRuntimeError)
+            return BadInput if about_input else ModelError
+        if isinstance(error, TypeError):
+            return None if _binds(loaded.module, args, named) else BadInput
+        if isinstance(error, AssertionError) and not said.startswith("Guard failed"):
+            return None
+        return BadInput if _ABOUT_INPUT.search(said) else None
+
+    def _words(self, loaded: _Loaded, batch: Columns, error: Exception) -> str:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        said = lines[-1] if "TorchScript" in lines[0] or "TorchScript" in str(error) else lines[0]
+        words = f"the model was given {shapes(batch)}, and torch said: {said[:500].rstrip('.')}. "
+        knows = [f"The module works in {str(loaded.inputs.floating).removeprefix('torch.')}"]
+        if loaded.expects:
+            knows.append(loaded.expects)
+        if loaded.inputs.names:
+            knows.append(f"forward takes {', '.join(loaded.inputs.names)}")
+        return words + "; ".join(knows)
+
+
+def _binds(module: Any, args: tuple[Any, ...], named: dict[str, Any]) -> bool:
+    try:
+        inspect.signature(module.forward).bind(*args, **named)
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -1,0 +1,158 @@
+"""PyTorch's files: which of four kinds one is, told without torch, and the module in it."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal
+
+from millrace.core.artifacts import Artifact
+from millrace.errors import ModelUnreadable
+from millrace.predictors.torch_modules import quiet, rebuilt
+
+Kind = Literal["export", "script", "safetensors", "pickle"]
+
+# How torch.save began its files before they were zip archives: a pickle of this number.
+_OLD_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+_BY_SUFFIX: dict[str, Kind] = {
+    ".pt2": "export",
+    ".pt": "pickle",
+    ".pth": "pickle",
+    ".safetensors": "safetensors",
+}
+
+
+def kind_of(path: str | os.PathLike[str]) -> Kind | None:
+    """Return how the model at ``path`` was stored; None if it is none of PyTorch's. Imports no torch.
+
+    The content decides; where it does not (a damaged file, say), the suffix does.
+
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = pathlib.Path(folder, "weights.bin")
+    ...     _ = file.write_bytes((2).to_bytes(8, "little") + b"{}")
+    ...     kind_of(file)
+    'safetensors'
+    """
+    path = os.fspath(path)
+    suffix = os.path.splitext(path)[1].lower()
+    try:
+        size = os.path.getsize(path)
+        with open(path, "rb") as file:
+            head = file.read(16)
+        if head.startswith(b"PK"):
+            return _kind_of_archive(path) or _BY_SUFFIX.get(suffix)
+    except (OSError, zipfile.BadZipFile):
+        return _BY_SUFFIX.get(suffix)
+    if head == _OLD_MAGIC[:16] or (suffix == ".bin" and head.startswith(b"\x80")):
+        return "pickle"
+    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= size - 8:
+        return "safetensors"
+    return _BY_SUFFIX.get(suffix)
+
+
+def _kind_of_archive(path: str) -> Kind | None:
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+    inner = {name.split("/", 1)[1] for name in names if "/" in name}
+    if "archive_format" in inner or "serialized_exported_program.json" in {*names, *inner}:
+        return "export"
+    if "constants.pkl" in inner and any(name.startswith("code/") for name in inner):
+        return "script"
+    return "pickle" if "data.pkl" in inner else None
+
+
+def read(artifact: Artifact, kind: Kind, architecture: Any) -> Any:
+    """Return the module, or the ``ExportedProgram``, in a file; raises ``ModelUnreadable``."""
+    import torch
+
+    if kind == "export":
+        with _reading(
+            artifact, "torch.export", "Save it again with torch.export.save, with this version of torch."
+        ):
+            return torch.export.load(artifact.path)
+    if kind == "script":
+        with _reading(artifact, "torch.jit", "Save it again with torch.jit.save."):
+            return torch.jit.load(artifact.path, map_location="cpu")
+    if kind == "safetensors":
+        from safetensors.torch import load_file
+
+        with _reading(artifact, "safetensors", "Save it again with safetensors.torch.save_file."):
+            state = load_file(artifact.path)  # views of the file, which all workers map
+        return _filled(architecture, state, artifact)
+    with _reading(
+        artifact, "torch", "Its classes have to be importable here; save a state dict if they are not."
+    ):
+        loaded = torch.load(
+            artifact.path, map_location="cpu", weights_only=False, mmap=zipfile.is_zipfile(artifact.path)
+        )
+    if isinstance(loaded, torch.nn.Module):
+        return loaded
+    if not isinstance(loaded, Mapping):
+        raise ModelUnreadable(
+            f"{artifact.path} holds a {type(loaded).__name__}: neither a torch.nn.Module nor a state dict."
+        )
+    if architecture is None:
+        raise ModelUnreadable(
+            f"{artifact.path} holds weights without a module. Give what makes the module: architecture=Net."
+        )
+    return _filled(architecture, dict(loaded), artifact)
+
+
+@contextmanager
+def _reading(artifact: Artifact, reader: str, advice: str) -> Iterator[None]:
+    """Let what a library says about a file become ours."""
+    try:
+        with quiet():
+            yield
+    except MemoryError:
+        raise
+    except Exception as error:
+        said = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+        raise ModelUnreadable(f"{artifact.path} cannot be read by {reader}: {said}. {advice}") from error
+
+
+def _filled(architecture: Any, state: dict[str, Any], artifact: Artifact) -> Any:
+    """Return a module with the weights of ``state``, which it takes as they lie: mapped, not copied."""
+    import torch
+
+    module = _made(architecture)
+    fitting = _fitting(module, state)
+    try:
+        with torch.no_grad():
+            module.load_state_dict(fitting, strict=True, assign=True)
+    except (RuntimeError, TypeError, AttributeError) as error:
+        said = " ".join(line.strip() for line in str(error).splitlines())
+        raise ModelUnreadable(
+            f"The weights in {artifact.path} do not fit the architecture {type(module).__name__}: "
+            f"{said[:1000]}"
+        ) from error
+    return module
+
+
+def _made(architecture: Any) -> Any:
+    import torch
+
+    if isinstance(architecture, torch.nn.Module):
+        return rebuilt(architecture, lambda tensor: tensor)
+    make: Callable[[], Any] = architecture
+    module = make()
+    if not isinstance(module, torch.nn.Module):
+        raise ModelUnreadable(f"architecture= gave a {type(module).__name__}, not a torch.nn.Module.")
+    return module
+
+
+def _fitting(module: Any, state: dict[str, Any]) -> dict[str, Any]:
+    """Return ``state`` in the module's dtypes, and with the names that files leave out for tied weights."""
+    import torch
+
+    own: dict[str, Any] = module.state_dict(keep_vars=True)
+    names = {id(tensor): name for name, tensor in own.items() if name in state}
+    made = dict(state)
+    for name, tensor in own.items():
+        found = state.get(name, state.get(names.get(id(tensor), "")))
+        if isinstance(found, torch.Tensor) and isinstance(tensor, torch.Tensor):
+            made[name] = found.to(tensor.dtype)  # itself, if that is its dtype
+    return made
