@@ -1,0 +1,580 @@
+"""predict: what a model gets, what it adds, and what rides along."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import millrace as mr
+from millrace.errors import (
+    ArgumentError,
+    BadInput,
+    BadReturn,
+    ColumnExists,
+    ModelError,
+    StepError,
+    UnknownColumn,
+)
+
+Batch = dict[str, np.ndarray[Any, Any]]
+
+RIDES = pa.table(
+    {
+        "id": pa.array(range(10), pa.int64()),
+        "km": pa.array([i / 2 for i in range(10)]),
+        "city": pa.array([None if i % 3 == 0 else f"c{i}" for i in range(10)]),
+    }
+)
+
+
+@pytest.fixture
+def rides() -> mr.Dataset:
+    return mr.from_arrow(RIDES)
+
+
+class Fare:
+    """A model as users write it: made once per worker, then called."""
+
+    def __init__(self, base: float = 3.0) -> None:
+        self.base = base
+
+    def __call__(self, batch: Batch) -> np.ndarray[Any, Any]:
+        return self.base + 2 * batch["km"]
+
+
+class Doubler:
+    """A predictor of the user's own."""
+
+    def __init__(self, log: str = "") -> None:
+        self.log = log
+        self.ready = False
+
+    def _note(self, word: str) -> None:
+        if self.log:
+            with open(self.log, "a") as file:
+                file.write(f"{word} {os.getpid()}\n")
+
+    def load(self) -> None:
+        self._note("load")
+        self.ready = True
+
+    def predict(self, batch: Batch) -> np.ndarray[Any, Any]:
+        assert self.ready
+        return batch["id"] * 2
+
+    def close(self) -> None:
+        self._note("close")
+
+
+class DoublesFrames(Doubler):
+    batch_format = "pandas"
+    label = "doubles"
+
+    def predict(self, batch: Any) -> Any:
+        assert isinstance(batch, pd.DataFrame)
+        return batch["id"] * 2
+
+
+FARES = [3.0 + i for i in range(10)]
+
+
+# ---------------------------------------------------------------- what a model may be
+
+
+def fare(batch: Batch, base: float = 3.0) -> np.ndarray[Any, Any]:
+    return base + 2 * batch["km"]
+
+
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        (Fare, {}),
+        (Fare(), {}),
+        (fare, {}),
+        (functools.partial(fare, base=3.0), {}),
+        (lambda batch: fare(batch), {}),
+        (Fare, {"fn_constructor_args": [3.0]}),
+        (Fare, {"fn_constructor_kwargs": {"base": 3.0}}),
+        (fare, {"fn_args": [3.0]}),
+        (fare, {"fn_kwargs": {"base": 3.0}}),
+    ],
+)
+def test_a_class_an_object_or_a_function(rides: mr.Dataset, engine: str, model: Any, options: Any) -> None:
+    done = (
+        rides.predict(model, inputs=["km"], output="fare", **options).with_options(engine=engine).to_arrow()
+    )
+    assert done.select(RIDES.column_names).equals(RIDES)
+    assert done.column("fare").to_pylist() == FARES
+    assert done.column_names == ["id", "km", "city", "fare"]
+
+
+@pytest.mark.parametrize("model", [Doubler, Doubler(), DoublesFrames, DoublesFrames()])
+def test_a_predictor_of_ones_own(rides: mr.Dataset, engine: str, model: Any) -> None:
+    done = rides.predict(model, inputs="id").with_options(engine=engine).to_arrow()
+    assert done.column("prediction").to_pylist() == [2 * i for i in range(10)]
+
+
+def test_a_predictor_is_loaded_and_closed_once_per_worker(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    data = mr.range(1000).predict(Doubler(str(log)), inputs=["id"], batch_size=10)
+    result = data.with_options(engine="local", workers=2, shard_rows=50).write_parquet(tmp_path / "out")
+    assert result.rows == 1000
+    words = [line.split() for line in log.read_text().splitlines()]
+    workers = {pid for _, pid in words}
+    assert str(os.getpid()) not in workers
+    assert sorted(word for word, _ in words) == sorted(["close", "load"] * len(workers))
+
+
+def test_a_torch_module(rides: mr.Dataset, engine: str) -> None:
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU()).train()
+    done = rides.predict(net, inputs=["id", "km"], output="out").with_options(engine=engine).to_arrow()
+    given = torch.tensor(np.stack([RIDES["id"].to_numpy(), RIDES["km"].to_numpy()], 1), dtype=torch.float32)
+    assert done.schema.field("out").type == pa.list_(pa.float32(), 3)
+    assert np.allclose(done.column("out").to_pylist(), net(given).detach().numpy(), atol=1e-6)
+    assert net.training, "the user's own module is left as it was"
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (3, r"predict\(3\)"),
+        (None, r"predict\(None\)"),
+        ({}, "no model"),
+        ({"a": {"modle": fare}}, "has no model"),
+        ({"a": {"model": fare, "batchsize": 3}}, "Did you mean 'batch_size'"),
+        ({"": fare}, "output=''"),
+        ({3: fare}, "output=3"),
+        (torch.nn.Linear, r"Linear\(…\)"),
+        (type("NoCall", (), {}), "__call__"),
+        ("", "path"),
+    ],
+)
+def test_what_is_no_model(rides: mr.Dataset, model: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        rides.predict(model)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"output": ""}, "output=''"),
+        ({"output": None}, "output=None"),
+        ({"inputs": []}, "inputs"),
+        ({"inputs": ["km", "km"]}, "twice"),
+        ({"keep": [3]}, "keep"),
+        ({"keep": "any"}, None),
+        ({"replace": 1}, "replace"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"batch_format": "torch"}, "batch_format"),
+        ({"inptus": "km"}, "Did you mean 'inputs'"),
+        ({"fn_constructor_args": [1]}, "for a class"),
+        ({"version": 3}, "version"),
+    ],
+)
+def test_wrong_arguments(rides: mr.Dataset, options: Any, message: str | None) -> None:
+    error = ArgumentError if message else UnknownColumn
+    with pytest.raises(error, match=message):
+        rides.predict(fare, **options).take()
+
+
+def test_a_predictor_takes_no_further_arguments(rides: mr.Dataset) -> None:
+    with pytest.raises(ArgumentError, match=r"predict\(doubles\): a predictor takes no fn_args"):
+        rides.predict(DoublesFrames(), fn_args=[1])
+    with pytest.raises(ArgumentError, match=r"in a dict, its keys name"):
+        rides.predict({"a": fare}, output="x")
+
+
+# ---------------------------------------------------------------- what it gets
+
+
+@pytest.mark.parametrize("batch_format", ["numpy", "pandas", "pyarrow"])
+def test_it_gets_its_inputs_and_no_more(rides: mr.Dataset, batch_format: Any) -> None:
+    def look(batch: Any) -> list[str]:
+        names = list(batch) if isinstance(batch, dict) else list(getattr(batch, "column_names", batch))
+        return [f"{type(batch).__name__}: {names}"] * len(batch["km"])
+
+    done = rides.predict(look, inputs=["km", "id"], batch_format=batch_format).take(1)
+    kind = {"numpy": "dict", "pandas": "DataFrame", "pyarrow": "Table"}[batch_format]
+    assert done[0]["prediction"] == f"{kind}: ['km', 'id']"
+
+
+def test_without_inputs_it_gets_all(rides: mr.Dataset) -> None:
+    done = rides.predict(lambda batch: [" ".join(batch)] * len(batch["id"])).take(1)
+    assert done[0]["prediction"] == "id km city"
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 10, 64, 100, 1000, "auto", None])
+def test_batches_have_the_size_asked_for_whatever_was_read(engine: str, size: Any) -> None:
+    table = pa.table({"id": range(500)})
+    pieces = [table.slice(at, count) for at, count in ((0, 1), (1, 199), (200, 33), (233, 267))]
+    data = mr.from_arrow(pa.concat_tables(pieces)).with_options(engine=engine, workers=1, shard_rows=10_000)
+    done = data.predict(lambda batch: [len(batch["id"])] * len(batch["id"]), batch_size=size).to_arrow()
+    assert done.column("id").to_pylist() == list(range(500))
+    sizes = done.column("prediction").to_pylist()
+    if isinstance(size, int):
+        assert sizes == [min(size, 500 - at // size * size) for at in range(500)]
+
+
+def test_inputs_are_read_only(rides: mr.Dataset) -> None:
+    def write(batch: Batch) -> Any:
+        batch["km"] += 1
+        return batch["km"]
+
+    with pytest.raises(
+        StepError, match=r"predict\(.*write\) raised ValueError.*copy an array before writing"
+    ):
+        rides.predict(write, inputs=["km"]).take()
+
+
+# ---------------------------------------------------------------- what it gives back
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        lambda b: b["km"] * 2,
+        lambda b: (b["km"] * 2).tolist(),
+        lambda b: torch.from_numpy(b["km"] * 2),
+        lambda b: pd.Series(b["km"] * 2),
+        lambda b: pl.Series(b["km"] * 2),
+        lambda b: pa.array(b["km"] * 2),
+        lambda b: pa.chunked_array([pa.array(b["km"] * 2)]),
+        lambda b: {"prediction": b["km"] * 2},
+        lambda b: pd.DataFrame({"prediction": b["km"] * 2}),
+        lambda b: pl.DataFrame({"prediction": b["km"] * 2}),
+        lambda b: pa.table({"prediction": b["km"] * 2}),
+        lambda b: pa.record_batch({"prediction": b["km"] * 2}),
+    ],
+)
+def test_one_result_per_row_in_any_form(rides: mr.Dataset, result: Any) -> None:
+    done = rides.predict(result, inputs=["km"]).to_arrow()
+    assert done.column_names == ["id", "km", "city", "prediction"]
+    assert done.column("prediction").to_pylist() == RIDES.column("id").to_pylist()
+    assert done.drop_columns("prediction").equals(RIDES)
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 3), (4, 2, 2)])
+def test_arrays_of_more_dimensions_are_tensor_columns(rides: mr.Dataset, shape: tuple[int, ...]) -> None:
+    done = rides.predict(lambda b: np.zeros((len(b["id"]), *shape), np.float32), inputs=["id"]).to_arrow()
+    type_ = done.schema.field("prediction").type
+    assert type_ == (
+        pa.list_(pa.float32(), 2) if len(shape) == 1 else pa.fixed_shape_tensor(pa.float32(), shape)
+    )
+
+
+def test_named_results_bring_their_names(rides: mr.Dataset) -> None:
+    done = rides.predict(lambda b: {"low": b["km"], "high": b["km"] + 1}, inputs=["km"]).to_arrow()
+    assert done.column_names == ["id", "km", "city", "low", "high"]
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        (lambda b: b["km"][:2], "returned 2 rows for 10; a model gives one result per row"),
+        (lambda b: {"x": [1]}, "returned 1 rows for 10"),
+        (lambda b: np.zeros((3, 10)), "returned 3 rows for 10"),
+        (lambda b: None, "is a `return` missing"),
+        (lambda b: 1.5, "one value per row"),
+        (lambda b: "yes", "one value per row"),
+        (lambda b: (value for value in b["km"]), "generator.*map_batches"),
+        (lambda b: {}, "without columns"),
+        (lambda b: {3: b["km"]}, "names are strings"),
+    ],
+)
+def test_results_that_are_none(rides: mr.Dataset, engine: str, result: Any, said: str) -> None:
+    with pytest.raises(
+        BadReturn, match=rf"predict\(.*\) gave something that is not one result per row: .*{said}"
+    ):
+        rides.predict(result, inputs=["km"]).with_options(engine=engine, workers=1).to_arrow()
+
+
+def test_an_error_says_which_model_and_which_rows(tmp_path: Path, engine: str) -> None:
+    pq.write_table(RIDES, tmp_path / "rides.parquet")
+
+    def fails(batch: Batch) -> Any:
+        return 1 / (batch["id"] - 5).all() and batch["id"][99]
+
+    data = mr.read_parquet(tmp_path / "rides.parquet").with_options(engine=engine)
+    with pytest.raises(
+        StepError, match=r"predict\(b: .*fails\) raised IndexError.*rides.parquet, rows 0 to 3\."
+    ):
+        data.predict({"a": fare, "b": {"model": fails, "batch_size": 4}}, inputs=["km", "id"]).to_arrow()
+
+
+def test_a_models_own_words_for_bad_input(rides: mr.Dataset) -> None:
+    class Picky(Doubler):
+        def predict(self, batch: Batch) -> Any:
+            raise BadInput("it takes 3 features, and got 1.")
+
+    with pytest.raises(
+        BadInput, match=r"^predict\(.*Picky\): it takes 3 features, and got 1\. It was working on "
+    ):
+        rides.predict(Picky(), inputs=["id"]).to_arrow()
+
+
+def test_a_model_that_cannot_be_loaded(rides: mr.Dataset, engine: str, tmp_path: Path) -> None:
+    class Broken(Doubler):
+        def load(self) -> None:
+            raise OSError("no such weights")
+
+    class Damaged(Doubler):
+        def load(self) -> None:
+            raise ModelError("The weights are damaged.")
+
+    data = rides.with_options(engine=engine)
+    with pytest.raises(
+        StepError, match=r"Broken could not be loaded for predict\(.*OSError: no such weights"
+    ):
+        data.predict(Broken(), inputs=["id"]).write_parquet(tmp_path / "a")
+    with pytest.raises(ModelError, match=r"^The weights are damaged\.$"):
+        data.predict(Damaged(), inputs=["id"]).write_parquet(tmp_path / "b")
+
+
+# ---------------------------------------------------------------- what is carried
+
+
+@pytest.mark.parametrize(
+    ("keep", "names"),
+    [
+        ("all", ["id", "km", "city", "fare"]),
+        ("none", ["fare"]),
+        (None, ["fare"]),
+        (["city"], ["city", "fare"]),
+        (["city", "id"], ["id", "city", "fare"]),
+        ("city", ["city", "fare"]),
+    ],
+)
+def test_keep(rides: mr.Dataset, keep: Any, names: list[str]) -> None:
+    done = rides.predict(fare, inputs=["km"], output="fare", keep=keep)
+    assert done.columns() == names
+    assert done.to_arrow().column("fare").to_pylist() == FARES
+
+
+def test_a_clash_is_refused_before_any_work(rides: mr.Dataset, tmp_path: Path) -> None:
+    with pytest.raises(
+        ColumnExists, match=r"predict\(fare\) would add a column 'km', and there is one.*replace=True"
+    ):
+        rides.predict(fare, inputs=["km"], output="km").write_parquet(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ColumnExists, match=r"add a column 'id', but the input has one"):
+        rides.predict(lambda b: {"id": b["km"]}, inputs=["km"]).take()
+
+
+def test_a_clash_of_two_models(rides: mr.Dataset) -> None:
+    with pytest.raises(ColumnExists, match="another model has one of that name"):
+        rides.predict(fare, inputs=["km"], output="a").predict(fare, inputs=["km"], output="a").take()
+
+
+def test_replace_puts_the_result_in_the_columns_place(rides: mr.Dataset) -> None:
+    done = rides.predict(fare, inputs=["km"], output="km", replace=True).to_arrow()
+    assert done.column_names == ["id", "km", "city"]
+    assert done.column("km").to_pylist() == FARES
+    again = rides.predict(lambda b: {"new": b["km"], "id": b["km"]}, inputs=["km"], replace=True).to_arrow()
+    assert again.column_names == ["id", "km", "city", "new"]
+    assert again.column("id").to_pylist() == RIDES.column("km").to_pylist()
+
+
+def test_what_is_not_kept_may_be_named_again(rides: mr.Dataset) -> None:
+    done = rides.predict(fare, inputs=["km"], output="km", keep=["id"]).to_arrow()
+    assert done.column_names == ["id", "km"]
+    assert done.column("km").to_pylist() == FARES
+
+
+@pytest.mark.parametrize(
+    ("chain", "message"),
+    [
+        (lambda d: d.predict(fare, inputs=["kn"]), r"asks for column 'kn'.*Did you mean 'km'"),
+        (lambda d: d.predict(fare, inputs=["km"], keep=["ciity"]), r"'ciity'.*Did you mean 'city'"),
+        (lambda d: d.map_batches(lambda b: b).predict(fare, inputs=["kn"]), r"predict\(fare\) asks.*'km'"),
+        (
+            lambda d: d.map_batches(lambda b: b).predict(fare, inputs=["km"], keep=["ciity"]),
+            r"keep column 'ciity'",
+        ),
+        (lambda d: d.predict(fare, inputs=["km"]).predict(fare, inputs=["fares"], output="b"), "'fares'"),
+        (
+            lambda d: d.predict(fare, inputs=["km"]).select_columns(["prediciton"]),
+            "Did you mean 'prediction'",
+        ),
+        (lambda d: d.predict(fare, inputs=["km"]).drop_columns(["prediciton"]), "Did you mean 'prediction'"),
+    ],
+)
+def test_columns_that_are_not_there(rides: mr.Dataset, chain: Any, message: str) -> None:
+    with pytest.raises(UnknownColumn, match=message):
+        chain(rides).take()
+
+
+def test_row_steps_limits_and_filters_around_it(engine: str) -> None:
+    done = (
+        mr.range(1000)
+        .filter(lambda row: row["id"] % 3 == 0)
+        .predict(lambda b: b["id"] * 2, inputs=["id"], batch_size=64)
+        .map(lambda row: {**row, "half": row["prediction"] / 4})
+        .limit(100)
+        .with_options(engine=engine, workers=2, shard_rows=100)
+        .to_arrow()
+    )
+    assert done.column("id").to_pylist() == list(range(0, 300, 3))
+    assert done.column("half").to_pylist() == [i / 2 for i in range(0, 300, 3)]
+
+
+def test_results_of_changing_type_become_one_column(engine: str) -> None:
+    def whole_at_first(batch: Batch) -> Any:
+        values = batch["id"]
+        return values if values[-1] < 50 else values + 0.5
+
+    data = mr.range(100).predict(whole_at_first, inputs=["id"], batch_size=10)
+    with pytest.raises(StepError, match=r"prediction.*int64.*double"):
+        data.with_options(engine=engine, workers=1, shard_rows=1000).to_arrow()
+    nulls = mr.range(100).predict(
+        lambda b: [None if i < 50 else i for i in b["id"].tolist()], inputs=["id"], batch_size=10
+    )
+    done = nulls.with_options(engine=engine, workers=1, shard_rows=1000).to_arrow()
+    assert done.column("prediction").to_pylist() == [None] * 50 + list(range(50, 100))
+
+
+# ---------------------------------------------------------------- several models
+
+
+def test_several_models_see_the_same_rows(rides: mr.Dataset, engine: str) -> None:
+    done = (
+        rides.predict(
+            {"small": Fare, "large": {"model": Fare, "fn_constructor_args": [5.0], "batch_size": 3}}
+        )
+        .with_options(engine=engine)
+        .to_arrow()
+    )
+    assert done.column_names == ["id", "km", "city", "small", "large"]
+    assert done.column("small").to_pylist() == FARES
+    assert done.column("large").to_pylist() == [fare + 2 for fare in FARES]
+
+
+def test_they_do_not_see_each_other(rides: mr.Dataset) -> None:
+    def seen(batch: Batch) -> list[str]:
+        return [" ".join(batch)] * len(batch["id"])
+
+    done = rides.predict({"a": seen, "b": seen}).take(1)[0]
+    assert done["a"] == done["b"] == "id km city"
+    one_by_one = rides.predict(seen, output="a").predict(seen, output="b").take(1)[0]
+    assert one_by_one["b"] == "id km city a"
+
+
+def test_named_results_are_prefixed(rides: mr.Dataset) -> None:
+    done = rides.predict(
+        {"a": lambda b: {"label": b["id"], "score": b["km"]}, "b": fare}, keep="none"
+    ).to_arrow()
+    assert done.column_names == ["a_label", "a_score", "b"]
+
+
+def test_each_has_its_own_batches_and_inputs(rides: mr.Dataset) -> None:
+    def sizes(batch: Batch) -> list[str]:
+        count = len(next(iter(batch.values())))
+        return [f"{count} of {' '.join(batch)}"] * count
+
+    done = rides.predict(
+        {"a": {"model": sizes, "batch_size": 4, "inputs": ["id"]}, "b": {"model": sizes, "batch_size": 3}},
+        inputs=["km"],
+    ).to_arrow()
+    assert done.column("a").to_pylist() == ["4 of id"] * 8 + ["2 of id"] * 2
+    assert done.column("b").to_pylist() == ["3 of km"] * 9 + ["1 of km"]
+
+
+def test_a_chain_of_models_is_the_same_plan(rides: mr.Dataset, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    chained = rides.predict(Fare, inputs=["km"], output="a").predict(fare, inputs=["km"], output="b")
+    together = rides.predict({"a": Fare, "b": fare}, inputs=["km"])
+    assert repr(chained) == repr(together) == "Dataset(Memory) → predict(a: Fare, b: fare)"
+    first = chained.write_parquet(out)
+    again = together.write_parquet(out)
+    assert again.run == first.run and again.resumed
+
+
+def test_a_model_may_read_what_another_made(rides: mr.Dataset) -> None:
+    done = (
+        rides.predict(fare, inputs=["km"], output="fare")
+        .predict(lambda b: b["fare"] * 10, inputs=["fare"], output="tens")
+        .predict(lambda b: b["tens"] + b["km"], inputs=["tens", "km"], output="sum", keep=["id"])
+        .to_arrow()
+    )
+    assert done.column_names == ["id", "sum"]
+    assert done.column("sum").to_pylist() == [10 * f + i / 2 for i, f in enumerate(FARES)]
+
+
+def test_a_chain_with_replace_sees_what_was_replaced(rides: mr.Dataset) -> None:
+    done = (
+        rides.predict(lambda b: b["km"] + 1, inputs=["km"], output="km", replace=True)
+        .predict(lambda b: b["km"], inputs=["km"], output="seen")
+        .to_arrow()
+    )
+    assert done.column("seen").to_pylist() == [i / 2 + 1 for i in range(10)]
+
+
+# ---------------------------------------------------------------- runs
+
+
+def test_the_output_is_written_and_resumed(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+
+    class Fails:
+        def __call__(self, batch: Batch) -> Any:
+            if batch["id"][-1] >= 500:
+                raise RuntimeError("half way")
+            return batch["id"] * 2
+
+    data = mr.range(1000).with_options(engine="inline", shard_rows=100)
+    with pytest.raises(StepError, match="half way"):
+        data.predict(Fails, inputs=["id"]).write_parquet(out)
+    done = data.predict(lambda b: b["id"] * 2, inputs=["id"]).write_parquet(out, on_change="continue")
+    assert done.rows == 1000
+    table = pq.read_table(sorted(out.glob("part-*")))
+    assert table.column("prediction").to_pylist() == [2 * i for i in range(1000)]
+
+
+def test_what_makes_another_run(rides: mr.Dataset, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    rides.predict(fare, inputs=["km"], output="fare", batch_size=2).write_parquet(out)
+    assert rides.predict(fare, inputs=["km"], output="fare", batch_size=5).write_parquet(out).resumed
+    for other in (
+        rides.predict(fare, inputs=["km"], output="fee"),
+        rides.predict(fare, inputs=["km", "id"], output="fare"),
+        rides.predict(fare, inputs=["km"], output="fare", keep=["id"]),
+    ):
+        with pytest.raises(mr.errors.PlanChanged, match=r"models|keep"):
+            other.write_parquet(out)
+    with pytest.raises(mr.errors.PlanChanged, match=r"the code of predict\("):
+        rides.predict(lambda b: b["km"], inputs=["km"], output="fare").write_parquet(out)
+
+
+def test_new_weights_are_another_run(rides: mr.Dataset, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    net = torch.nn.Linear(1, 1)
+    rides.predict(net, inputs=["km"]).write_parquet(out)
+    assert rides.predict(net, inputs=["km"]).write_parquet(out).resumed
+    with torch.no_grad():
+        net.weight += 1
+    with pytest.raises(mr.errors.PlanChanged, match=r"the model of predict\(Linear\)"):
+        rides.predict(net, inputs=["km"]).write_parquet(out)
+
+
+def test_counting_needs_no_model(rides: mr.Dataset) -> None:
+    def never(batch: Batch) -> Iterator[Any]:
+        raise AssertionError("nobody asked for a result")
+
+    assert rides.predict(never).count() == 10
+
+
+def test_explain_says_what_each_model_reads(rides: mr.Dataset) -> None:
+    text = rides.predict({"a": Fare, "b": {"model": fare, "batch_size": 256}}, inputs=["km"]).explain()
+    assert "predict(a: Fare): reads km, batches of about 16 MiB as numpy; constructed once per worker" in text
+    assert "predict(b: fare): reads km, batches of 256 rows as numpy" in text
