@@ -200,6 +200,7 @@ def write(plan: Plan, complete: Callable[[Plan], Plan], options: RunOptions) -> 
     workplace = _Workplace.open(plan, options)
     try:
         plan = complete(plan)
+        compiler.columns_at(plan.steps, plan.source.schema())
         from millrace.run.resume import Wish, open_job
 
         wish = Wish(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from millrace.engines import machine
+from millrace.engines import machine, parcel
+from millrace.observers import human
 from millrace.options import RunOptions
 from millrace.plan import compile as compiler
 from millrace.plan.logical import (
@@ -69,10 +70,25 @@ def _batches(size: int | None, batch_format: str) -> str:
 
 def _weights(function: Function) -> str:
     """Say which of a model's memory all workers share, and which each has of its own."""
-    if isinstance(function.call, type):
-        return "constructed once per worker, what it loads is private to each"
     said = getattr(function.predictor, "weights", None)
-    return str(said()) if callable(said) else "called"
+    if callable(said):
+        words = str(said())
+    elif isinstance(function.call, type):
+        words = "constructed once per worker, and what it loads there is private to each"
+    else:
+        words = "called"
+    return words + _travels(function)
+
+
+def _travels(function: Function) -> str:
+    """Say how much of a function goes to workers as one copy, and how much to each; nothing if it is little."""
+    try:
+        size = parcel.sizes(function)
+    except Exception:  # what cannot travel is told when the plan runs
+        return ""
+    if size.shared + size.private < 1 << 20:
+        return ""
+    return f" ({human.size(size.shared)} in one copy for all, {human.size(size.private)} private to each)"
 
 
 def _count(number: int, noun: str) -> str:

@@ -558,13 +558,13 @@ def test_what_makes_another_run(rides: mr.Dataset, tmp_path: Path) -> None:
 
 def test_new_weights_are_another_run(rides: mr.Dataset, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    net = torch.nn.Linear(1, 1)
-    rides.predict(net, inputs=["km"]).write_parquet(out)
-    assert rides.predict(net, inputs=["km"]).write_parquet(out).resumed
+    net = torch.nn.Linear(2, 1)
+    rides.predict(net, inputs=["id", "km"]).write_parquet(out)
+    assert rides.predict(net, inputs=["id", "km"]).write_parquet(out).resumed
     with torch.no_grad():
         net.weight += 1
-    with pytest.raises(mr.errors.PlanChanged, match=r"the model of predict\(Linear\)"):
-        rides.predict(net, inputs=["km"]).write_parquet(out)
+    with pytest.raises(mr.errors.PlanChanged, match=r"The model of predict\(Linear\) is not"):
+        rides.predict(net, inputs=["id", "km"]).write_parquet(out)
 
 
 def test_counting_needs_no_model(rides: mr.Dataset) -> None:
@@ -577,4 +577,11 @@ def test_counting_needs_no_model(rides: mr.Dataset) -> None:
 def test_explain_says_what_each_model_reads(rides: mr.Dataset) -> None:
     text = rides.predict({"a": Fare, "b": {"model": fare, "batch_size": 256}}, inputs=["km"]).explain()
     assert "predict(a: Fare): reads km, batches of about 16 MiB as numpy; constructed once per worker" in text
-    assert "predict(b: fare): reads km, batches of 256 rows as numpy" in text
+    assert "predict(b: fare): reads km, batches of 256 rows as numpy; called" in text
+
+
+def test_explain_says_which_memory_is_whose(rides: mr.Dataset) -> None:
+    table = np.ones(1 << 20)
+    text = rides.predict({"f": lambda b: b["km"] + table[0], "n": torch.nn.Linear(512, 1024)}).explain()
+    assert "called (8 MiB in one copy for all, " in text
+    assert "all workers share one copy of the weights of Linear (2 MiB in one copy for all, " in text
