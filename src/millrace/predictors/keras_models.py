@@ -1,0 +1,153 @@
+"""A Keras model, or a TensorFlow SavedModel, at work: what it takes by name, and how it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from millrace.core.inputs import cast, features, shapes
+from millrace.errors import ArgumentError, BadInput, nearest
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One input: its dtype, and its shape, in which None is free; no shape if it is not known."""
+
+    dtype: str
+    shape: tuple[int | None, ...] | None
+
+    def __str__(self) -> str:
+        if self.shape is None:
+            return self.dtype
+        return f"{self.dtype} ({', '.join('any' if size is None else str(size) for size in self.shape)})"
+
+    def array(self, name: str, array: Array, batch: Mapping[str, Array]) -> Array:
+        """Return ``array`` as this input takes it, or raise ``BadInput``."""
+        made = _as_strings(name, array) if self.dtype == "string" else cast(name, array, self.dtype)
+        if self.shape is None:
+            return made
+        if made.ndim == 1 and len(self.shape) == 2 and self.shape[1] in (1, None):
+            made = made.reshape(-1, 1)
+        if not self._fits(made.shape):
+            raise BadInput(
+                f"the model takes {self}, but it was given {made.dtype} {made.shape} ({shapes(batch)})"
+            )
+        return made
+
+    def _fits(self, shape: tuple[int, ...]) -> bool:
+        wanted = self.shape or ()
+        return len(shape) == len(wanted) and all(
+            size is None or size == given for size, given in zip(wanted[1:], shape[1:], strict=True)
+        )
+
+
+def feed(inputs: Mapping[str, Input], batch: Mapping[str, Array]) -> dict[str, Array]:
+    """Give each input its column, by name; a single input gets the only column, or all side by side."""
+    if inputs.keys() == batch.keys():
+        return {name: each.array(name, batch[name], batch) for name, each in inputs.items()}
+    if len(inputs) == 1:
+        ((name, wanted),) = inputs.items()
+        if len(batch) == 1:
+            ((column, array),) = batch.items()
+        else:
+            column, array = name, features(batch, None if wanted.dtype == "string" else wanted.dtype)
+        return {name: wanted.array(column, array, batch)}
+    missing = [name for name in inputs if name not in batch]
+    extra = [name for name in batch if name not in inputs]
+    raise BadInput(
+        f"the model takes the inputs {', '.join(f'{name}: {each}' for name, each in inputs.items())}, but it was "
+        f"given {shapes(batch)}; missing are {missing}, unknown {extra}. Rename the columns to the model's names"
+    )
+
+
+class Layers:
+    """A ``keras.Model``: what ``predict_on_batch`` gives, which is ``model(batch, training=False)``, compiled."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._inputs, self._wrap = _inputs_of(model)
+
+    def __call__(self, batch: Mapping[str, Array]) -> Any:
+        """Return an array, or a dict of them by output name."""
+        if self._inputs is None:
+            return self._named(self._model.predict_on_batch(features(batch)))
+        return self._named(self._model.predict_on_batch(self._wrap(feed(self._inputs, batch))))
+
+    def _named(self, result: Any) -> Any:
+        if isinstance(result, dict):
+            return {name: _standard(array) for name, array in result.items()}
+        if not isinstance(result, list | tuple):
+            return _standard(result)
+        names = list(getattr(self._model, "output_names", None) or ())
+        if len(set(names)) != len(result):
+            names = [f"output_{place}" for place in range(len(result))]
+        return {name: _standard(array) for name, array in zip(names, result, strict=True)}
+
+
+class Signature:
+    """One signature of a TensorFlow SavedModel, with its named inputs and outputs."""
+
+    def __init__(self, loaded: Any, signature: str, tensorflow: Any) -> None:
+        known = list(loaded.signatures)
+        if signature not in known:
+            raise ArgumentError(
+                f"The SavedModel has no signature {signature!r}; it has {known}.{nearest(signature, known)} Say "
+                f"which with signature=."
+            )
+        self._loaded = loaded  # its variables live only as long as it does
+        self._call = loaded.signatures[signature]
+        self._constant = tensorflow.constant
+        self._inputs = {
+            name: Input(each.dtype.name, None if each.shape.rank is None else tuple(each.shape.as_list()))
+            for name, each in self._call.structured_input_signature[1].items()
+        }
+
+    def __call__(self, batch: Mapping[str, Array]) -> Any:
+        """Return an array, or a dict of them by output name."""
+        arrays = feed(self._inputs, batch)
+        results = self._call(**{name: self._constant(array) for name, array in arrays.items()})
+        columns = {name: _standard(results[name].numpy()) for name in sorted(results)}
+        return next(iter(columns.values())) if len(columns) == 1 else columns
+
+
+def _inputs_of(model: Any) -> tuple[dict[str, Input] | None, Any]:
+    """Return a model's inputs by name, and what puts their arrays into the structure that it is called with."""
+    tensors = getattr(model, "inputs", None)
+    if not tensors:
+        return None, None  # a subclass says nothing before it is called
+    structure = getattr(model, "input", None)
+    if isinstance(structure, dict):
+        named = structure
+    else:
+        named = {tensor.name: tensor for tensor in tensors}
+    inputs = {name: Input(str(tensor.dtype), tuple(tensor.shape)) for name, tensor in named.items()}
+    if isinstance(structure, dict):
+        return inputs, dict
+    if len(tensors) == 1 and not isinstance(structure, list | tuple):
+        return inputs, lambda arrays: next(iter(arrays.values()))
+    return inputs, lambda arrays: list(arrays.values())
+
+
+def _as_strings(name: str, array: Array) -> Array:
+    for row, value in enumerate(array.ravel().tolist()):
+        if not isinstance(value, str):
+            found = "a null" if value is None else type(value).__name__
+            raise BadInput(f"column {name!r} should hold texts, but value {row} of the batch is {found}")
+    return array.astype(object, copy=False)
+
+
+def _standard(array: Any) -> Array:
+    """Return a result as numpy's own kinds: bfloat16 as float32, TensorFlow's bytes as texts."""
+    made: Array = np.asarray(array)
+    if made.dtype.name == "bfloat16":
+        return made.astype(np.float32)
+    if made.dtype.kind == "O" and made.size and isinstance(made.flat[0], bytes):
+        texts = np.empty(made.shape, object)
+        texts.reshape(-1)[:] = [value.decode("utf-8", "replace") for value in made.flat]
+        return texts
+    return made
