@@ -180,4 +180,4 @@ def test_few_rows_are_held_while_wide_ones_wait() -> None:
     chain = Chain([step(None)], lambda rows: "here")
     done = chain.run(parts(), Meter(1), [])
     next(done)
-    assert len(held) <= 5, "32 MiB are four parts"
+    assert len(held) <= 3, "16 MiB are two parts"

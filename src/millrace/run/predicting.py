@@ -22,8 +22,6 @@ from millrace.run.batching import BATCH_BYTES, auto_size
 from millrace.run.guard import Guard
 from millrace.run.rows import Rows, rebatch
 
-HELD_BYTES = 2 * BATCH_BYTES
-
 
 @dataclass(frozen=True, slots=True)
 class _Item:
@@ -117,7 +115,7 @@ def _sized(rows: Iterator[Rows], waiting: deque[_Item], size: int | None, eager:
         for first in rows:
             whole = waiting[-1].rows.batch  # what is held while inputs are gathered is carried too
             heavy = max(whole.nbytes / whole.num_rows, 1)
-            size = max(1, min(auto_size(first.batch), int(HELD_BYTES // heavy)))
+            size = max(1, min(auto_size(first.batch), int(BATCH_BYTES // heavy)))
             yield from rebatch(_chained(first, rows), size)
 
 
