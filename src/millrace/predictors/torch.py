@@ -14,7 +14,7 @@ from typing import Any
 
 from millrace.core.artifacts import Artifact, refuse_pickle, require, threads
 from millrace.core.inputs import Columns, shapes
-from millrace.errors import ArgumentError, BadInput, ModelError, ModelUnreadable
+from millrace.errors import ArgumentError, BadInput, MillraceError, ModelError, ModelUnreadable
 from millrace.predictors.torch_files import Kind, kind_of, read
 from millrace.predictors.torch_modules import (
     Saved,
@@ -257,10 +257,10 @@ class TorchPredictor:
             try:
                 made = loaded.call(*args, **named)
             except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
-                problem = self._problem(loaded, error, args, named)
-                if problem is None:
+                ours = self._ours(loaded, error, batch, args, named)
+                if ours is None:
                     raise
-                raise problem(f"{self._words(loaded, batch, error)}") from error
+                raise ours from error
             return result(made)
 
     def close(self) -> None:
@@ -318,34 +318,34 @@ class TorchPredictor:
 
     # ------------------------------------------------------------ errors
 
-    def _problem(
-        self, loaded: _Loaded, error: Exception, args: tuple[Any, ...], named: dict[str, Any]
-    ) -> type[Exception] | None:
-        """Say which error of ours this one is; None if it is not about the input, and stays itself."""
+    def _ours(
+        self, loaded: _Loaded, error: Exception, batch: Columns, args: tuple[Any, ...], named: dict[str, Any]
+    ) -> MillraceError | None:
+        """Return the error of ours that this one is; None if it is not about the input, and stays itself."""
         import torch
 
-        said = str(error)
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        said = " ".join(lines)
         if isinstance(error, torch.cuda.OutOfMemoryError) or _OUT_OF_MEMORY.search(said):
             return None
         if self._compile is not None and isinstance(error, torch._dynamo.exc.TorchDynamoException):
-            about_input = isinstance(error, torch._dynamo.exc.TorchRuntimeError)
-            return BadInput if about_input else ModelError
-        if isinstance(error, TypeError):
-            return None if _binds(loaded.module, args, named) else BadInput
-        if isinstance(error, AssertionError) and not said.startswith("Guard failed"):
+            if not isinstance(error, torch._dynamo.exc.TorchRuntimeError):
+                return ModelError(f"torch.compile cannot compile {self.label}: {' '.join(lines[:2])[:500]}")
+        elif isinstance(error, TypeError):
+            if _binds(loaded.module, args, named):
+                return None
+        elif isinstance(error, AssertionError):
+            if not said.startswith("Guard failed"):  # one of an exported program
+                return None
+        elif not _ABOUT_INPUT.search(said):
             return None
-        return BadInput if _ABOUT_INPUT.search(said) else None
-
-    def _words(self, loaded: _Loaded, batch: Columns, error: Exception) -> str:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-        said = lines[-1] if "TorchScript" in lines[0] or "TorchScript" in str(error) else lines[0]
-        words = f"the model was given {shapes(batch)}, and torch said: {said[:500].rstrip('.')}. "
-        knows = [f"The module works in {str(loaded.inputs.floating).removeprefix('torch.')}"]
-        if loaded.expects:
-            knows.append(loaded.expects)
+        words = (lines[-1] if "TorchScript" in said else lines[0])[:500].rstrip(".")
+        known = [f"the module works in {str(loaded.inputs.floating).removeprefix('torch.')}", loaded.expects]
         if loaded.inputs.names:
-            knows.append(f"forward takes {', '.join(loaded.inputs.names)}")
-        return words + "; ".join(knows)
+            known.append(f"forward takes {', '.join(loaded.inputs.names)}")
+        return BadInput(
+            f"the model was given {shapes(batch)}, and torch said: {words}; but {'; '.join(filter(None, known))}"
+        )
 
 
 def _binds(module: Any, args: tuple[Any, ...], named: dict[str, Any]) -> bool:

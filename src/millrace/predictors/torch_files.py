@@ -46,7 +46,7 @@ def kind_of(path: str | os.PathLike[str]) -> Kind | None:
             return _kind_of_archive(path) or _BY_SUFFIX.get(suffix)
     except (OSError, zipfile.BadZipFile):
         return _BY_SUFFIX.get(suffix)
-    if head == _OLD_MAGIC[:16] or (suffix == ".bin" and head.startswith(b"\x80")):
+    if head.startswith(_OLD_MAGIC) or (suffix == ".bin" and head.startswith(b"\x80")):
         return "pickle"
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= size - 8:
         return "safetensors"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import io
+import pickletools
 import re
 import warnings
 import zipfile
@@ -25,6 +26,7 @@ _EXPECTS = {
     "num_features": "{} features in dimension 1",
 }
 _MANGLED = re.compile(rb"[./]?___torch_mangle_\d+")  # torch numbers equal class names as they come
+_WEIGHTS = re.compile(r"/(data|constants)/\d+$")
 
 
 def rebuilt(module: Any, change: Callable[[Any], Any]) -> Any:
@@ -199,17 +201,18 @@ def quiet() -> Iterator[None]:
 
 def script_identity(model: Any) -> Any:
     """Return what makes a ScriptModule this one: its code, constants, attributes and weights."""
+    parts = []
     with zipfile.ZipFile(io.BytesIO(_bytes_of(model))) as archive:
-        parts = [
-            (_MANGLED.sub(b"", name.encode()), archive.read(name))
-            for name in archive.namelist()
-            if "/.data/" not in name and not name.endswith(".debug_pkl")
-        ]
-    weights = (b"/data/", b"/constants/")
-    return sorted(
-        (name, data if any(part in name for part in weights) else _MANGLED.sub(b"", data))
-        for name, data in parts
-    )
+        for name in archive.namelist():
+            if "/.data/" in name or name.endswith(".debug_pkl"):
+                continue
+            data = archive.read(name)
+            if not _WEIGHTS.search(name):
+                data = _MANGLED.sub(b"", data)
+            if name.endswith(".pkl"):  # what was seen before depends on who else holds it
+                data = pickletools.optimize(data)
+            parts.append((_MANGLED.sub(b"", name.encode()), data))
+    return sorted(parts)
 
 
 def export_identity(program: Any) -> Any:
