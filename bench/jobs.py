@@ -47,6 +47,7 @@ CONTENDERS = {
         Contender("hand", None),
         Contender("hand_tuned", None, jobs=("taxi_parity", "taxi_mlp", "wide")),
         Contender("millrace", "millrace"),
+        Contender("millrace_predict", "millrace", jobs=("taxi_mlp", "wide")),
         Contender("daft", "daft"),
         Contender("ray", "ray.data", "ray"),
         Contender("spark", "pyspark", "pyspark"),

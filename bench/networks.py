@@ -61,12 +61,12 @@ class ResNet18(nn.Module):
         return logits
 
 
-def seeded(network: nn.Module) -> nn.Module:
+def seeded(network: nn.Module, seed: int = 0) -> nn.Module:
     """The network with the same random weights in every process and thread, for inference.
 
     A generator of our own: the global one is shared by threads that build a model each.
     """
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in network.parameters():
             if parameter.dim() > 1:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +23,11 @@ class Result:
     peaks: list[int] = field(default_factory=list)
     output_bytes: int = 0
     failure: str | None = None
+
+
+def headline(rounds: int, scale: float, versions: Sequence[str]) -> str:
+    machine = f"{os.cpu_count()} CPUs, {platform.system()} {platform.machine()}"
+    return f"{rounds} rounds at scale {scale:g}; {machine}; Python {platform.python_version()}, {', '.join(versions)}"
 
 
 def table(results: Sequence[Result], baseline: str) -> str:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 COORDINATES = ("pickup_longitude", "pickup_latitude", "dropoff_longitude", "dropoff_latitude")
+MIDDLE = (-73.98, 40.75, -73.98, 40.75)
 FLOATS = tuple(f"f{i:03d}" for i in range(200))
 STRINGS = ("city", "segment", "user", "comment")
 
@@ -47,6 +48,20 @@ class Wide:
         return result
 
 
+class Linear:
+    """A weighted sum of four floats, with random weights."""
+
+    inputs: ClassVar[tuple[str, ...]] = COORDINATES
+
+    def __init__(self, seed: int = 0) -> None:
+        self.weights = np.random.default_rng(seed).standard_normal(len(self.inputs))
+
+    def __call__(self, batch: Mapping[str, Array]) -> Array:
+        terms = zip(COORDINATES, MIDDLE, self.weights, strict=True)
+        result: Array = sum((batch[name] - middle) * weight for name, middle, weight in terms)
+        return result.astype(np.float32)
+
+
 class Mlp:
     """A small network over four floats, with random weights."""
 
@@ -56,7 +71,7 @@ class Mlp:
     dtype: ClassVar[str] = "float32"
     rows = 4096  # per forward pass: the activations stay in the core's cache
 
-    def __init__(self, threads: int = 1) -> None:
+    def __init__(self, threads: int = 1, seed: int = 0) -> None:
         import torch
         from torch import nn
 
@@ -65,8 +80,8 @@ class Mlp:
         torch.set_num_threads(threads)
         self.torch = torch
         layers = (nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
-        self.net = seeded(nn.Sequential(*layers))
-        self.mean = np.array([-73.98, 40.75, -73.98, 40.75])
+        self.net = seeded(nn.Sequential(*layers), seed)
+        self.mean = np.array(MIDDLE)
 
     def __call__(self, batch: Mapping[str, Array]) -> Array:
         n = len(batch[COORDINATES[0]])

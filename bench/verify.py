@@ -21,8 +21,8 @@ class Digest:
     sums: tuple[tuple[float, float], ...]
 
 
-def digest(out: Path, checked: tuple[str, ...]) -> Digest:
-    """Sums of the prediction, alone and times each `checked` column of the same row.
+def digest(out: Path, checked: tuple[str, ...], prediction: str = "prediction") -> Digest:
+    """Sums of the column `prediction`, alone and times each `checked` column of the same row.
 
     The products notice predictions that sit beside the wrong row.
     """
@@ -32,10 +32,10 @@ def digest(out: Path, checked: tuple[str, ...]) -> Digest:
     for path in files:
         with pq.ParquetFile(path) as file:
             names = tuple(sorted(file.schema_arrow.names))
-            for batch in file.iter_batches(columns=["prediction", *checked]):
+            for batch in file.iter_batches(columns=[prediction, *checked]):
                 values = [
                     batch[name].to_numpy(zero_copy_only=False).astype(float)
-                    for name in ("prediction", *checked)
+                    for name in (prediction, *checked)
                 ]
                 terms = [values[0], *(values[0] * other for other in values[1:])]
                 sums += [(term.sum(), np.abs(term).sum()) for term in terms]
