@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import os
 import pickle
 import shutil
 import subprocess
 import sys
 import warnings
+import zipfile
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -338,6 +340,38 @@ def test_pickles_need_trust(tmp_path: Path) -> None:
     for file in (save_pickle(tmp_path / "net.pt"), save_state(tmp_path / "state.pth")):
         with pytest.raises(UntrustedPickle, match=r"safetensors.*torch\.export"):
             TorchPredictor(file)
+
+
+class Opens:
+    """Opens a file when it is unpickled."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> Any:
+        return _touched, (str(self.file),)
+
+
+def _touched(file: str) -> Any:
+    Path(file).touch()
+    return ((), {})
+
+
+def test_a_pickle_inside_an_exported_program_is_not_read(tmp_path: Path) -> None:
+    with zipfile.ZipFile(save_export(tmp_path / "good.pt2")) as good:
+        members = {name: good.read(name) for name in good.namelist()}
+    buffer = io.BytesIO()
+    torch.save(Opens(tmp_path / "was read"), buffer)
+    inputs = next(name for name in members if name.endswith("sample_inputs/model.pt"))
+    opaque = inputs.replace("sample_inputs/model.pt", "constants/opaque_obj_0")
+    for changed in ({inputs: buffer.getvalue()}, {opaque: b"any"}):
+        with zipfile.ZipFile(tmp_path / "bad.pt2", "w") as bad:
+            for name, data in {**members, **changed}.items():
+                bad.writestr(name, data)
+        with pytest.raises(UntrustedPickle, match="example inputs"):
+            TorchPredictor(tmp_path / "bad.pt2").load()
+        assert not (tmp_path / "was read").exists()
+    assert "TORCH_FORCE_WEIGHTS_ONLY_LOAD" not in os.environ
 
 
 def test_weights_need_an_architecture(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ __all__ = ["TorchPredictor", "kind_of"]
 
 _ABOUT_INPUT = re.compile(
     r"\b(shapes?|sizes?|dim|dims|dimensions?|dimensional|\dD|dtype|scalar types?|channels?|mat1|"
-    r"out of range|expected|guard failed|same type|input type|elements)\b",
+    r"out of range|expected|missing value|guard failed|same type|input type|elements)\b",
     re.IGNORECASE,
 )
 _OUT_OF_MEMORY = re.compile("out of memory|can't allocate memory|not enough memory", re.IGNORECASE)
@@ -83,7 +83,8 @@ class TorchPredictor:
     sha256
         What the file's digest has to be.
     trust_pickle
-        Read files that could run any code.
+        Read files that could run any code. Only safetensors cannot by their nature: exported programs and
+        TorchScript are programs, so take them from those alone whom you trust.
 
     One input column is given as it is, of shape (n,) or (n, k…): floats in the module's dtype, integers as
     they are. Several are given by name if ``forward`` has arguments of their names, else side by side (n, k).
@@ -122,6 +123,7 @@ class TorchPredictor:
         self._dtype = dtype_name("dtype", dtype, DTYPES)
         self._autocast = dtype_name("autocast", autocast, AUTOCAST)
         self._compile = compile_options(compile)
+        self._trust_pickle = trust_pickle
         self._architecture: Any = None
         self._model: Any = None
         self._artifact: Artifact | None = None
@@ -151,8 +153,8 @@ class TorchPredictor:
             refuse_pickle(
                 artifact,
                 trust_pickle=trust_pickle,
-                instead="Save the weights with safetensors.torch.save_file and give architecture=, or the whole "
-                "program with torch.export.save.",
+                instead="Save the weights with safetensors.torch.save_file and give architecture=, which is safe; "
+                "or the program with torch.export.save.",
             )
         if kind == "safetensors":
             if architecture is None:
@@ -280,7 +282,7 @@ class TorchPredictor:
     def _given(self) -> Any:
         if self._artifact is None or self._kind is None:
             return self._model
-        return read(self._artifact, self._kind, self._architecture)
+        return read(self._artifact, self._kind, self._architecture, trust_pickle=self._trust_pickle)
 
     def _torch_dtype(self) -> Any:
         import torch
@@ -295,7 +297,7 @@ class TorchPredictor:
         device = torch.device(self._device)
         if device.type != "cpu":
             kind = getattr(torch, device.type)
-            if not kind.is_available() or (device.index or 0) >= kind.device_count():
+            if (device.index or 0) >= kind.device_count():
                 raise ModelError(
                     f"{self.label} is to work on device={self._device!r}, which torch does not find here. Leave out "
                     "device= to work on what is there."

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
+import pickle
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from millrace.core.artifacts import Artifact
-from millrace.errors import ModelUnreadable
+from millrace.core.artifacts import Artifact, refuse_pickle
+from millrace.errors import ModelUnreadable, UntrustedPickle
 from millrace.predictors.torch_modules import quiet, rebuilt
 
 Kind = Literal["export", "script", "safetensors", "pickle"]
 
 # How torch.save began its files before they were zip archives: a pickle of this number.
 _OLD_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+_FORCE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+_OPAQUE = "opaque_obj"
 _BY_SUFFIX: dict[str, Kind] = {
     ".pt2": "export",
     ".pt": "pickle",
@@ -64,14 +67,16 @@ def _kind_of_archive(path: str) -> Kind | None:
     return "pickle" if "data.pkl" in inner else None
 
 
-def read(artifact: Artifact, kind: Kind, architecture: Any) -> Any:
-    """Return the module, or the ``ExportedProgram``, in a file; raises ``ModelUnreadable``."""
+def read(artifact: Artifact, kind: Kind, architecture: Any, *, trust_pickle: bool) -> Any:
+    """Return the module, or the ``ExportedProgram``, in a file.
+
+    Raises ``ModelUnreadable``, and ``UntrustedPickle`` for exported programs that have pickles of objects in them.
+    """
     import torch
 
     if kind == "export":
-        with _reading(
-            artifact, "torch.export", "Save it again with torch.export.save, with this version of torch."
-        ):
+        advice = "Save it again with torch.export.save, with this version of torch."
+        with _reading(artifact, "torch.export", advice), _weights_only(artifact, trust_pickle):
             return torch.export.load(artifact.path)
     if kind == "script":
         with _reading(artifact, "torch.jit", "Save it again with torch.jit.save."):
@@ -107,11 +112,36 @@ def _reading(artifact: Artifact, reader: str, advice: str) -> Iterator[None]:
     try:
         with quiet():
             yield
-    except MemoryError:
+    except (MemoryError, UntrustedPickle):
         raise
     except Exception as error:
         said = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
         raise ModelUnreadable(f"{artifact.path} cannot be read by {reader}: {said}. {advice}") from error
+
+
+@contextmanager
+def _weights_only(artifact: Artifact, trust_pickle: bool) -> Iterator[None]:
+    """Keep ``torch.export.load`` from unpickling any object: it falls back to that where tensors do not do."""
+    if trust_pickle:
+        yield
+        return
+    instead = "A program may hold such in the place of tensors; export it with tensors as its example inputs."
+    with zipfile.ZipFile(artifact.path) as archive:  # torch.load knows nothing of these
+        if any(os.path.basename(name).startswith(_OPAQUE) for name in archive.namelist()):
+            refuse_pickle(artifact, trust_pickle=False, instead=instead)
+    before = os.environ.get(_FORCE)
+    os.environ[_FORCE] = "1"
+    try:
+        yield
+    except pickle.UnpicklingError as error:
+        if "weights only" not in str(error).lower():
+            raise
+        refuse_pickle(artifact, trust_pickle=False, instead=instead)
+    finally:
+        if before is None:
+            del os.environ[_FORCE]
+        else:
+            os.environ[_FORCE] = before
 
 
 def _filled(architecture: Any, state: dict[str, Any], artifact: Artifact) -> Any:

@@ -43,7 +43,7 @@ class Inputs:
         elif kind == "u" and array.dtype.itemsize > 1:
             wanted = np.dtype(np.int64)  # torch knows little to do with uint16 and larger
         made = array.astype(wanted) if kind == "c" else cast(name, array, wanted)
-        return self._on_device(np.array(array) if made is array else made, floating=kind == "f")
+        return self._on_device(np.array(array, order="C") if made is array else made, floating=kind == "f")
 
     def _on_device(self, array: np.ndarray[Any, Any], *, floating: bool) -> Any:
         import torch
