@@ -12,6 +12,7 @@ from typing import Any
 from millrace.core.artifacts import Artifact, refuse_pickle, threads
 from millrace.errors import ArgumentError, MillraceError, MissingLibrary, ModelUnreadable
 
+_PICKLES = ("pytorch_model", "adapter_model")
 _QUIET = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "TRANSFORMERS_VERBOSITY": "error"}
 
 
@@ -53,7 +54,7 @@ def _check_weights(artifact: Artifact, trust_pickle: bool) -> None:
     found = False
     for folder, _, names in os.walk(artifact.path):
         safe = any(name.endswith(".safetensors") for name in names)
-        pickles = [name for name in names if name.startswith("pytorch_model") and name.endswith(".bin")]
+        pickles = [name for name in names if name.startswith(_PICKLES) and name.endswith(".bin")]
         found = found or safe or bool(pickles)
         if pickles and not safe:
             refuse_pickle(
@@ -69,7 +70,7 @@ def _check_weights(artifact: Artifact, trust_pickle: bool) -> None:
 
 
 def prepare() -> None:
-    """Set what the libraries read at import: no talk, no network, and no threads that nobody has given."""
+    """Set what the libraries read at import: no talk, and no threads that nobody has given."""
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     if threads() == 1:
