@@ -19,6 +19,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassif
 from sklearn.exceptions import InconsistentVersionWarning
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.model_selection import GridSearchCV
 from sklearn.multioutput import MultiOutputClassifier
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.neural_network import MLPClassifier
@@ -276,6 +277,16 @@ def test_identity_tells_models_and_methods_apart() -> None:
     )
     assert mine == same != differs
     assert mine != fingerprint(SklearnPredictor(forest(), method="apply").identity())
+
+
+def test_a_search_is_what_it_found_however_long_it_took() -> None:
+    def search() -> GridSearchCV:
+        pixels, labels = digits()
+        return GridSearchCV(LogisticRegression(max_iter=500), {"C": [0.1]}, cv=2).fit(
+            pixels[:200], labels[:200]
+        )
+
+    assert len({fingerprint(SklearnPredictor(search()).identity()) for _ in range(2)}) == 1
 
 
 def test_an_estimator_that_is_not_fitted() -> None:

@@ -30,6 +30,12 @@ METHODS = (
     "apply",
 )
 _INSTEAD = "Save it with skops instead (skops.io.dump(model, 'model.skops')), which runs no code."
+_FLEETING = {  # the address of a list; how long a search took
+    "_stop_words_id",
+    "cv_results_",
+    "refit_time_",
+    "scorer_",
+}
 _TREE = "sklearn.tree._tree.Tree"
 _OF_TREES = f" ({_TREE} runs no code, but a forged tree can crash the process.)"
 _TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # the magic number that torch.save once began with
@@ -334,7 +340,7 @@ def _at_most(count: int | None) -> Any:
 
 
 def _steady(value: Any) -> Any:
-    """Return a value without what is another in each process: vectorizers keep the address of a list."""
+    """Return a value without what training leaves another each time, and no prediction depends on."""
     if isinstance(value, (list, tuple)) and any(not isinstance(each, (str, int, float)) for each in value):
         return [_steady(each) for each in value]
     if isinstance(value, dict):
@@ -343,7 +349,7 @@ def _steady(value: Any) -> Any:
     if own and ("_stop_words_id" in own or type(value).__module__.startswith("sklearn.")):
         if isinstance(value, type) or callable(value):
             return value
-        return type(value), {key: _steady(each) for key, each in own.items() if key != "_stop_words_id"}
+        return type(value), {key: _steady(each) for key, each in own.items() if key not in _FLEETING}
     return value
 
 
