@@ -718,3 +718,13 @@ def test_what_cannot_be_compiled_is_an_error_of_the_model(fresh_cache: None) -> 
 
     with pytest.raises(ModelError, match="no such instruction"):
         once(TorchPredictor(net(), compile={"backend": broken}), {"x": ROWS})
+
+
+def test_one_number_per_row_goes_into_a_layer_of_one_feature() -> None:
+    net = nn.Sequential(nn.Linear(1, 2), nn.Tanh())
+    predictor = TorchPredictor(net)
+    predictor.load()
+    for column in (np.array([1.0, 2.0]), np.array([1, 2])):
+        expected = net(torch.tensor([[1.0], [2.0]])).detach().numpy()
+        assert np.array_equal(predictor.predict({"x": column}), expected)
+    predictor.close()

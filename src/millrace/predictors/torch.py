@@ -26,6 +26,7 @@ from millrace.predictors.torch_modules import (
     moved,
     quiet,
     script_identity,
+    takes_one_feature,
 )
 from millrace.predictors.torch_options import (
     AUTOCAST,
@@ -87,7 +88,7 @@ class TorchPredictor:
         TorchScript are programs, so take them from those alone whom you trust.
 
     One input column is given as it is, of shape (n,) or (n, k…): floats in the module's dtype, integers as
-    they are. Several are given by name if ``forward`` has arguments of their names, else side by side (n, k).
+    they are; numbers (n,) for a first layer of one feature as (n, 1). Several are given by name if ``forward`` has arguments of their names, else side by side (n, k).
 
     Raises ``ArgumentError``, ``ModelUnreadable``, ``ModelChanged``, ``UntrustedPickle``, ``MissingLibrary``;
     when predicting ``BadInput`` and ``BadReturn``.
@@ -224,6 +225,8 @@ class TorchPredictor:
         import torch
 
         device = self._chosen_device()
+        if self._artifact is not None:
+            self._artifact.verify()
         given = self._given()
         exported = isinstance(given, torch.export.ExportedProgram)
         with quiet():
@@ -239,7 +242,7 @@ class TorchPredictor:
         self._loaded = _Loaded(
             module,
             call,
-            Inputs(device, floating(module), arguments(module)),
+            Inputs(device, floating(module), arguments(module), not exported and takes_one_feature(module)),
             expects_exported(given) if exported else expects(module),
             training,
             before,

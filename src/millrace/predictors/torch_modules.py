@@ -130,6 +130,14 @@ def expects(module: Any) -> str:
     return ""
 
 
+def takes_one_feature(module: Any) -> bool:
+    """Say whether the first layer that has a size is a linear one of a single feature."""
+    for layer in module.modules():
+        if any(isinstance(getattr(layer, attribute, None), int) for attribute in _EXPECTS):
+            return getattr(layer, "in_features", None) == 1
+    return False
+
+
 def expects_exported(program: Any) -> str:
     """Say with what inputs a program was exported."""
     said = []

@@ -14,17 +14,24 @@ from millrace.errors import BadInput, BadReturn
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """How a module takes its inputs: on which device, in which floating dtype, under which names."""
+    """How a module takes its inputs: on which device, in which floating dtype, under which names.
+
+    ``column``: it begins with a layer of one feature, so that numbers (n,) are given to it as (n, 1).
+    """
 
     device: Any
     floating: Any
     names: tuple[str, ...]
+    column: bool = False
 
     def of(self, batch: Columns) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return positional and named arguments: one column as it is, several by name or side by side."""
         if len(batch) == 1:
             ((name, array),) = batch.items()
-            return (self._tensor(name, array),), {}
+            tensor = self._tensor(name, array)
+            if self.column and tensor.ndim == 1:
+                tensor = tensor.to(dtype=self.floating).unsqueeze(1)
+            return (tensor,), {}
         if batch and set(batch) <= set(self.names):
             return (), {name: self._tensor(name, array) for name, array in batch.items()}
         return (self._on_device(features(batch, self._dtype()), floating=True),), {}

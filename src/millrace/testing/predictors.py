@@ -8,10 +8,15 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from millrace.core.batch import one_array, to_numpy
+from millrace.core.values import from_columns
+from millrace.dataset import Dataset
 from millrace.errors import BadInput
 from millrace.plan.identity import fingerprint
+from millrace.sources.memory import MemorySource
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 _ONLY = "the result"
@@ -156,6 +161,23 @@ class PredictorContract:
         predictor.close()
         assert fingerprint(predictor.identity()) == before
 
+    def test_works_as_a_step_of_a_dataset(self) -> None:
+        batch = self.batch()
+        columns = batch if isinstance(batch, Mapping) else {name: batch[name] for name in _names(batch)}
+        given = pa.Table.from_batches([from_columns(columns)])
+        predicted = Dataset.from_source(MemorySource(given, "from_arrow")).with_options(engine="inline").predict(self.make())
+        made = predicted.to_arrow().combine_chunks()
+        assert made.select(given.column_names).equals(given)
+        new = [name for name in made.column_names if name not in given.column_names]
+        wanted = _columns(self.expected())
+        assert new == (["prediction"] if list(wanted) == [_ONLY] else list(wanted))
+        for name, array in zip(new, wanted.values(), strict=True):
+            got = to_numpy(one_array(made.column(name)))
+            if array.dtype.kind in "biufc":
+                np.testing.assert_allclose(got, array, rtol=0, atol=max(self._when_batched(), 1e-12))
+            else:
+                assert made.column(name).to_pylist() == _listed(np.asarray(array, object))
+
     def _when_batched(self) -> float:
         return self.tolerance if self.batching_tolerance is None else self.batching_tolerance
 
@@ -202,6 +224,10 @@ def _cut(batch: Any, start: int, stop: int) -> Any:
     if isinstance(batch, Mapping):
         return {name: array[start:stop] for name, array in batch.items()}
     return batch.iloc[start:stop] if hasattr(batch, "iloc") else batch.slice(start, stop - start)
+
+
+def _names(batch: Any) -> list[str]:
+    return list(batch.columns) if hasattr(batch, "iloc") else list(batch.column_names)
 
 
 def _sealed(batch: Any) -> Any:
