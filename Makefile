@@ -42,6 +42,7 @@ wheel: $(VENV)/.created  ## build the wheel and import it in a clean environment
 
 bench: $(VENV)/.bench  ## compare with a hand-written loop, Ray Data, Daft and Spark
 	$(BIN)/python -m bench
+	$(BIN)/python -m bench.passes
 	$(BIN)/python -m bench.scale
 
 soak: $(VENV)/.dev  ## kill runs at random, for hours if need be

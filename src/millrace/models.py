@@ -116,7 +116,8 @@ def load_model(
     ModelUnreadable
         Nothing is there, or nothing that any library here knows.
     UntrustedPickle, ModelChanged, MissingLibrary
-        As their names say; all before any work.
+        As their names say; before any work, but for MLflow's URIs and what only the library itself can tell,
+        which the first worker finds.
 
     Examples
     --------
@@ -145,7 +146,7 @@ def _loaded(place: str, sha256: str | None, trust_pickle: bool, options: dict[st
         options["sha256"] = sha256
     for name in options:
         if name not in taken:
-            listed = [each for each in taken if each not in ("self", "model")]
+            listed = [each for each in taken if each not in ("self", "model", "uri")]
             hint = nearest(name, listed) or f" It takes: {', '.join(listed)}."
             raise UnknownArgument(
                 f"load_model({place!r}) has no option {name!r}, as this is a model for {library}.{hint}"

@@ -12,6 +12,8 @@ from typing import Any, Literal, cast
 import numpy as np
 import pyarrow as pa
 
+from millrace.core.ragged import RaggedTensorType
+
 BatchFormat = Literal["numpy", "pandas", "pyarrow"]
 
 NUMPY_OF = {
@@ -48,7 +50,8 @@ def to_numpy(column: pa.Array) -> np.ndarray[Any, Any]:
 
     Integers with nulls become float64 with NaN; booleans with nulls, strings, binary, decimals and nested
     values become objects; timestamps, dates and durations become datetime64 / timedelta64 with NaT;
-    fixed-size lists and tensors of numbers become arrays of shape (n, k…).
+    fixed-size lists and tensors of numbers become arrays of shape (n, k…), and tensors of different shapes n
+    objects, which are arrays.
     """
     array = _to_numpy(column)
     base: Any = array
@@ -63,6 +66,8 @@ def _to_numpy(column: pa.Array) -> np.ndarray[Any, Any]:
     if isinstance(column, pa.FixedShapeTensorArray):
         rows = _to_numpy(column.storage)
         return np.reshape(rows, (len(column), *type_.shape)) if rows.dtype != object else rows
+    if isinstance(type_, RaggedTensorType):
+        return _ragged(column)
     if isinstance(column, pa.ExtensionArray):
         return _to_numpy(column.storage)
     if pa.types.is_dictionary(type_):
@@ -128,6 +133,16 @@ def _without_nulls(column: pa.Array) -> pa.Array:
     return pa.Array.from_buffers(column.type, len(column), [None, column.buffers()[1]], offset=column.offset)
 
 
+def _ragged(column: pa.Array) -> np.ndarray[Any, Any]:
+    data, shapes = (column.storage.field(i) for i in range(2))
+    starts = _to_numpy(data.offsets).tolist()
+    values = to_numpy(data.values)
+    arrays = np.empty(len(column), object)
+    for i, shape in enumerate(_to_numpy(shapes)):
+        arrays[i] = values[starts[i] : starts[i + 1]].reshape(shape) if column[i].is_valid else None
+    return arrays
+
+
 def _objects(column: pa.Array) -> np.ndarray[Any, Any]:
     values = np.empty(len(column), object)
     if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
@@ -182,8 +197,8 @@ def _nanoseconds(column: pa.Array) -> Sequence[Any]:
 
 
 def is_tensor(type_: pa.DataType) -> bool:
-    """Say whether a column of this type is handed out as one (n, k…) array of numbers."""
-    if isinstance(type_, pa.FixedShapeTensorType):
+    """Say whether a column of this type is handed out as one (n, k…) array of numbers, or as one per row."""
+    if isinstance(type_, (pa.FixedShapeTensorType, RaggedTensorType)):
         return True
     while pa.types.is_fixed_size_list(type_):
         type_ = type_.value_type

@@ -216,7 +216,7 @@ def _imported() -> Any:
 
 
 def _mlmodel(folder: str) -> dict[str, Any]:
-    import yaml  # type: ignore[import-untyped]
+    import yaml
 
     try:
         with open(os.path.join(folder, "MLmodel"), encoding="utf-8") as file:

@@ -272,7 +272,7 @@ def _checked_kind(artifact: Artifact, trust_pickle: bool) -> str:
 
 def _unpickled(artifact: Artifact) -> Any:
     # It comes with scikit-learn, and reads plain pickles too.
-    import joblib  # type: ignore[import-untyped]
+    import joblib
 
     return joblib.load(artifact.path)
 
@@ -323,7 +323,7 @@ def _at_most(count: int | None) -> Any:
     if count is None:
         return nullcontext
     most = count
-    from joblib.parallel import ThreadingBackend, parallel_backend  # type: ignore[import-untyped]
+    from joblib.parallel import ThreadingBackend, parallel_backend
 
     class AtMost(ThreadingBackend):  # type: ignore[misc]
         """Threads, but not more than the worker has."""

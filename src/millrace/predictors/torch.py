@@ -88,7 +88,8 @@ class TorchPredictor:
         TorchScript are programs, so take them from those alone whom you trust.
 
     One input column is given as it is, of shape (n,) or (n, k…): floats in the module's dtype, integers as
-    they are; numbers (n,) for a first layer of one feature as (n, 1). Several are given by name if ``forward`` has arguments of their names, else side by side (n, k).
+    they are; numbers (n,) for a first layer of one feature as (n, 1). Several are given by name if ``forward``
+    has arguments of their names, else side by side (n, k).
 
     Raises ``ArgumentError``, ``ModelUnreadable``, ``ModelChanged``, ``UntrustedPickle``, ``MissingLibrary``;
     when predicting ``BadInput`` and ``BadReturn``.

@@ -184,27 +184,22 @@ def _has_names(result: Any) -> bool:
 
 def _assembled(item: _Item, step: Predict, unread: frozenset[str]) -> pa.RecordBatch:
     """Put carried columns, untouched and in their order, before what the models added."""
-    batch, added = item.rows.batch, dict(item.added)
-    schema = batch.schema
+    batch = item.rows.batch
     label = model_label(step, step.models[-1])
-    names = schema.names if step.keep is None else _kept(step.keep, schema.names, unread, label)
-    columns, fields = [], []
-    for name in names:
-        if name not in added:
-            columns.append(batch.column(name))
-            fields.append(schema.field(name))
-            continue
-        if not step.replace:
+    if step.keep is not None:
+        batch = batch.select(_kept(step.keep, batch.schema.names, unread, label))
+    places = {name: at for at, name in enumerate(batch.schema.names) if name in item.added}
+    for name, column in item.added.items():
+        if name not in places:
+            batch = batch.append_column(name, column)
+        elif step.replace:
+            batch = batch.set_column(places[name], name, column)
+        else:
             raise ColumnExists(_exists(label, name, "the input"))
-        columns.append(added.pop(name))
-        fields.append(pa.field(name, columns[-1].type))
-    for name, column in added.items():
-        columns.append(column)
-        fields.append(pa.field(name, column.type))
-    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+    return batch
 
 
-def _kept(keep: tuple[str, ...], names: Sequence[str], unread: frozenset[str], label: str) -> Sequence[str]:
+def _kept(keep: tuple[str, ...], names: Sequence[str], unread: frozenset[str], label: str) -> list[str]:
     for name in keep:
         if name not in names and name not in unread:
             raise UnknownColumn(

@@ -165,7 +165,11 @@ class PredictorContract:
         batch = self.batch()
         columns = batch if isinstance(batch, Mapping) else {name: batch[name] for name in _names(batch)}
         given = pa.Table.from_batches([from_columns(columns)])
-        predicted = Dataset.from_source(MemorySource(given, "from_arrow")).with_options(engine="inline").predict(self.make())
+        predicted = (
+            Dataset.from_source(MemorySource(given, "from_arrow"))
+            .with_options(engine="inline")
+            .predict(self.make())
+        )
         made = predicted.to_arrow().combine_chunks()
         assert made.select(given.column_names).equals(given)
         new = [name for name in made.column_names if name not in given.column_names]
