@@ -17,8 +17,10 @@ if TYPE_CHECKING:
         range,
         read_binary_files,
         read_csv,
+        read_images,
         read_json,
         read_parquet,
+        read_text,
     )
     from millrace.models import load_model
     from millrace.options import RunOptions
@@ -59,8 +61,10 @@ __all__ = [
     "range",
     "read_binary_files",
     "read_csv",
+    "read_images",
     "read_json",
     "read_parquet",
+    "read_text",
 ]
 
 _HOMES = {

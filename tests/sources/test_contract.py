@@ -109,8 +109,8 @@ class TestBinary(SourceContract):
 
     @pytest.fixture(autouse=True)
     def small_splits(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("millrace.sources.binary._SPLIT_FILES", 3)
-        monkeypatch.setattr("millrace.sources.binary._SPLITS", 1)
+        monkeypatch.setattr("millrace.sources.whole.SPLIT_FILES", 3)
+        monkeypatch.setattr("millrace.sources.whole.SPLITS", 1)
 
     def make(self) -> Source:
         for n in range(8):

@@ -139,7 +139,8 @@ def _ragged(column: pa.Array) -> np.ndarray[Any, Any]:
     values = to_numpy(data.values)
     arrays = np.empty(len(column), object)
     for i, shape in enumerate(_to_numpy(shapes)):
-        arrays[i] = values[starts[i] : starts[i + 1]].reshape(shape) if column[i].is_valid else None
+        if not column.null_count or column[i].is_valid:
+            arrays[i] = values[starts[i] : starts[i + 1]].reshape(shape)
     return arrays
 
 

@@ -6,9 +6,9 @@ that what does not know it sees a struct of the values and the shape.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 
@@ -31,6 +31,9 @@ class RaggedTensorType(pa.ExtensionType):  # type: ignore[misc]
         """How many axes each array has."""
         return int(self.storage_type.field(1).type.list_size)
 
+    def __hash__(self) -> int:
+        return hash((self.extension_name, self.storage_type))
+
     def __arrow_ext_serialize__(self) -> bytes:
         return b""
 
@@ -43,13 +46,16 @@ pa.register_extension_type(RaggedTensorType(pa.uint8(), 3))
 
 
 def ragged_column(
-    type_: RaggedTensorType, values: pa.Array, offsets: pa.Array, shapes: Sequence[Sequence[int]]
+    values: np.ndarray[Any, Any], shapes: np.ndarray[Any, Any], type_: RaggedTensorType
 ) -> pa.Array:
-    """Make a column of ``values`` end to end, the int32 ``offsets`` at which arrays begin, and their shapes."""
-    flat = pa.array([axis for shape in shapes for axis in shape], pa.int32())
-    parts: list[Any] = [
-        pa.ListArray.from_arrays(offsets, values),
-        pa.FixedSizeListArray.from_arrays(flat, type_.ndim),
-    ]
-    storage = pa.StructArray.from_arrays(parts, fields=list(type_.storage_type))
+    """Make a column of arrays that lie end to end in ``values``, of ``shapes`` (n, ndim)."""
+    ends = np.zeros(len(shapes) + 1, np.int32)
+    np.cumsum(shapes.prod(axis=1, dtype=np.int64), out=ends[1:])
+    axes = np.ascontiguousarray(shapes, np.int32)
+    data_type, shape_type = (field.type for field in type_.storage_type)
+    numbers = pa.Array.from_buffers(type_.value_type, len(values), [None, pa.py_buffer(values)])
+    data = pa.Array.from_buffers(data_type, len(shapes), [None, pa.py_buffer(ends)], children=[numbers])
+    flat = pa.Array.from_buffers(pa.int32(), axes.size, [None, pa.py_buffer(axes)])
+    shape = pa.Array.from_buffers(shape_type, len(shapes), [None], children=[flat])
+    storage = pa.StructArray.from_buffers(type_.storage_type, len(shapes), [None], children=[data, shape])
     return pa.ExtensionArray.from_storage(type_, storage)

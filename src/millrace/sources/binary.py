@@ -7,20 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from millrace.core.work import Split
 from millrace.errors import UnreadableFile
-from millrace.sources.filed import FileSource
 from millrace.sources.files import InputFile, PathArgument, check_unchanged
+from millrace.sources.whole import WholeFileSource
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_SPLITS = 64  # about so many, where that makes them neither less than a file nor huge
-_SPLIT_BYTES = 8 << 20
-_SPLIT_FILES = 256
 _BATCH_BYTES = 64 << 20
 _SMALL = (1 << 31) - 1  # what the offsets of a plain binary column can count
 
 
-class BinarySource(FileSource[bool]):
+class BinarySource(WholeFileSource[bool]):
     """Reads each file as one row: column ``bytes``, and ``path`` if asked for; a split is a run of small files.
 
     Parameters
@@ -49,28 +46,6 @@ class BinarySource(FileSource[bool]):
             fields.append(pa.field("path", pa.string()))
         return pa.schema(fields)
 
-    def files_of(self, split: Split) -> range:
-        """Return the numbers of the files that a split reads."""
-        return range(split.start, split.stop)
-
-    def splits(self) -> list[Split]:
-        """Group neighbouring files up to a 64th of all bytes, 8 MiB, or 256 files.
-
-        ``start`` and ``stop`` number files.
-        """
-        self._look()
-        most = min(sum(file.size for file in self._files) // _SPLITS, _SPLIT_BYTES)
-        splits: list[Split] = []
-        start = size = 0
-        for number, file in enumerate(self._files):
-            if number > start and (size + file.size > most or number - start >= _SPLIT_FILES):
-                splits.append(Split(start, start, number, number - start, size))
-                start, size = number, 0
-            size += file.size
-        if self._files:
-            splits.append(Split(start, start, len(self._files), len(self._files) - start, size))
-        return splits
-
     def read(self, split: Split, columns: Sequence[str] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
         """Read the files of a split; a batch ends early at 64 MiB."""
         from millrace.sources.schemas import select
@@ -86,10 +61,6 @@ class BinarySource(FileSource[bool]):
             size += file.size
         if pending:
             yield _batch(pending, target)
-
-    def locate(self, split: Split, row: int) -> str:
-        """Name the file."""
-        return self._file(split.start + row).path
 
     def _study(self, files: list[InputFile]) -> bool:
         """Say whether a file is too large for a plain binary column."""

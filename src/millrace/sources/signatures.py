@@ -21,7 +21,7 @@ _BINARY = (
     (0, b"SQLite format 3", "SQLite format 3", "an SQLite database; export the table first"),
     (0, b"\x89HDF", "HDF", "an HDF5 file; convert it to Parquet first"),
     (0, b"%PDF", "%PDF", "a PDF document"),
-    (0, b"\x89PNG", "PNG", "an image; read_binary_files reads it"),
+    (0, b"\x89PNG", "PNG", "an image; read_images reads it"),
     (257, b"ustar", "a tar header", "a tar archive; unpack it"),
 )
 _MARKS = (
@@ -54,10 +54,10 @@ def refuse_other_formats(path: str, data: bytes, wanted: str, *, encoding: str |
             raise UnreadableFile(f"{begins} {shown}{packed}, so it is {what}.")
 
 
-def not_text(path: str, where: str, error: UnicodeError) -> UnreadableFile:
+def not_text(path: str, where: str, error: UnicodeError, encoding: str = "UTF-8") -> UnreadableFile:
     """Say that part of a text file is not of the encoding that it was read with."""
     byte = f" (byte {error.object[error.start]:#04x})" if isinstance(error, UnicodeDecodeError) else ""
     return UnreadableFile(
-        f"Cannot read {path!r}: {where} is not valid UTF-8{byte}. Say which encoding the file has, for instance "
-        "encoding='latin1', if it is text at all."
+        f"Cannot read {path!r}: {where} is not valid {encoding}{byte}. Say which encoding the file has, for "
+        "instance encoding='latin1', if it is text at all."
     )

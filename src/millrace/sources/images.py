@@ -1,0 +1,149 @@
+"""Image files as rows of pixels. Pillow decodes them, and is imported where they are read."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from millrace.core.artifacts import require
+from millrace.core.work import Split
+from millrace.errors import ArgumentError, nearest
+from millrace.sources.files import InputFile, PathArgument
+from millrace.sources.whole import WholeFileSource
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp")
+MODES = {"L": 1, "LA": 2, "RGB": 3, "RGBA": 4, "CMYK": 4, "YCbCr": 3, "HSV": 3}  # their channels, of one byte
+_LARGEST = 1 << 16  # a side that Pillow would not make anyway
+
+
+class Look(NamedTuple):
+    """What an image is made to be: its size (None: as it is), its mode, and whether JPEGs are scaled on the way."""
+
+    size: tuple[int, int] | None
+    mode: str
+    draft: bool
+
+    @property
+    def channels(self) -> tuple[int, ...]:
+        """The axis of channels; none for grey."""
+        return () if self.mode == "L" else (MODES[self.mode],)
+
+
+class Sizes(NamedTuple):
+    """The sizes (height, width) of all images: one, or else one for each file; None where it cannot be told."""
+
+    common: tuple[int, int] | None
+    each: tuple[tuple[int, int] | None, ...] = ()
+
+
+class ImageSource(WholeFileSource[Sizes]):
+    """Reads each image file as one row: column ``image``, and ``path`` if asked for.
+
+    The column is a ``fixed_shape_tensor`` of uint8 if ``size`` is given or all images are of one size, else a
+    ``RaggedTensorType``. Which one is told by the headers of all files, before anything is read; see
+    docs/decisions/0010.
+
+    Parameters
+    ----------
+    paths
+        A file, a folder, a glob, or a list of these; of a folder, files with an image's suffix.
+    size
+        ``(height, width)`` in pixels to scale all images to; None keeps their sizes.
+    mode
+        The Pillow mode of all images: ``"RGB"`` (None means it, too), ``"L"``, ``"RGBA"``, …
+    include_paths
+        Whether to add the column ``path``: the absolute path, a string.
+    draft
+        Whether JPEGs at least four times as high and wide as ``size`` are scaled by their decoder first.
+    """
+
+    suffixes = SUFFIXES
+
+    def __init__(
+        self,
+        paths: PathArgument,
+        *,
+        size: tuple[int, int] | None = None,
+        mode: str | None = None,
+        include_paths: bool = False,
+        draft: bool = True,
+    ) -> None:
+        super().__init__(paths)
+        require("PIL", "images", "read_images")
+        self._look_of = Look(_size(size), _mode(mode), draft)
+        self._include_paths = include_paths
+
+    def describe(self) -> dict[str, Any]:
+        """Return the paths and options as given."""
+        size, mode, draft = self._look_of
+        return {
+            "kind": "images",
+            "paths": list(self._paths),
+            "size": None if size is None else list(size),
+            "mode": mode,
+            "include_paths": self._include_paths,
+            "draft": draft,
+        }
+
+    def schema(self) -> pa.Schema:
+        """Return the columns; without ``size``, reads the headers of all files the first time."""
+        from millrace.sources import image_reader
+
+        return image_reader.schema_of(self._known(), self._look_of, self._include_paths)
+
+    def read(self, split: Split, columns: Sequence[str] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
+        """Read the images of a split; a batch ends early at 64 MiB."""
+        from millrace.sources import image_reader
+        from millrace.sources.schemas import select
+
+        target = self.schema() if columns is None else select(self.schema(), columns)
+        numbers = self.files_of(split)
+        files, sizes = [self._file(number) for number in numbers], self._known()
+        each = sizes.each[numbers.start : numbers.stop] or (sizes.common,) * len(files)
+        return image_reader.read(files, each, self._look_of, target, batch_rows)
+
+    def _sizes(self, found: Sizes) -> Sequence[int]:
+        """Count the bytes of the pixels: images are packed to anything between a hundredth and all of it."""
+        channels = MODES[self._look_of.mode]
+        if found.common is not None:
+            return [found.common[0] * found.common[1] * channels] * len(self._files)
+        return [
+            size[0] * size[1] * channels if size is not None else max(file.size, 1)
+            for file, size in zip(self._files, found.each, strict=True)
+        ]
+
+    def _study(self, files: list[InputFile]) -> Sizes:
+        if self._look_of.size is not None:
+            return Sizes(self._look_of.size)
+        from millrace.sources import image_reader
+
+        return image_reader.sizes_of(files)
+
+
+def _size(size: Any) -> tuple[int, int] | None:
+    if size is None:
+        return None
+    try:
+        height, width = map(operator.index, size)
+    except (TypeError, ValueError):
+        raise ArgumentError(
+            f"size is (height, width) in pixels, such as size=(224, 224), not {size!r}."
+        ) from None
+    if not (0 < height <= _LARGEST and 0 < width <= _LARGEST):
+        raise ArgumentError(f"size is (height, width), each from 1 to {_LARGEST:,} pixels, not {size!r}.")
+    return height, width
+
+
+def _mode(mode: Any) -> str:
+    if mode is None:
+        return "RGB"
+    if mode not in MODES:
+        hint = nearest(mode, MODES) if isinstance(mode, str) else ""
+        raise ArgumentError(
+            f"mode is one of Pillow's modes of one byte per channel ({', '.join(MODES)}), not {mode!r}.{hint}"
+        )
+    return str(mode)

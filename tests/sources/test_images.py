@@ -1,0 +1,333 @@
+"""Images as pixels: sizes and modes, one shape or many, and files that cannot be decoded."""
+
+from __future__ import annotations
+
+import io
+import struct
+import subprocess
+import sys
+import warnings
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+import millrace as mr
+from millrace.core.batch import one_array, to_numpy
+from millrace.core.ports import Source
+from millrace.core.ragged import RaggedTensorType
+from millrace.errors import ArgumentError, InputChanged, UnreadableFile
+from millrace.sources.images import MODES, ImageSource
+from millrace.testing.sources import SourceContract, read_all
+
+RANDOM = np.random.default_rng(0)
+
+
+def picture(height: int, width: int, channels: int = 3) -> Image.Image:
+    """Smooth, so that a JPEG of it is near it."""
+    coarse = RANDOM.integers(0, 256, (4, 4, channels) if channels > 1 else (4, 4), np.uint8)
+    return Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+
+
+def pixels(path: Path, **options: Any) -> Any:
+    """Return the pixels of the only image there."""
+    return to_numpy(one_array(read_all(ImageSource(path, **options))["image"]))[0]
+
+
+class ImageContract(SourceContract):
+    folder: Path
+    sizes: tuple[tuple[int, int], ...]
+
+    @pytest.fixture(autouse=True)
+    def small_splits(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("millrace.sources.whole.SPLIT_FILES", 3)
+        monkeypatch.setattr("millrace.sources.whole.SPLITS", 1)
+
+    def prepare(self) -> Path:
+        for number, (height, width) in enumerate(self.sizes):
+            path = self.folder / f"{number}.{'png' if number % 2 else 'jpg'}"
+            if not path.exists():
+                picture(height, width).save(path)
+        return self.folder
+
+
+class TestScaledImages(ImageContract):
+    sizes = ((30, 20), (20, 30), (8, 8), (9, 9), (200, 200))
+
+    def make(self) -> Source:
+        return ImageSource(self.prepare(), size=(8, 12), include_paths=True)
+
+
+class TestImagesOfOneSize(ImageContract):
+    sizes = ((30, 20),) * 5
+
+    def make(self) -> Source:
+        return ImageSource(self.prepare(), mode="L")
+
+
+class TestImagesOfManySizes(ImageContract):
+    sizes = ((30, 20), (20, 30), (8, 8), (1, 9), (8, 8))
+
+    def make(self) -> Source:
+        return ImageSource(self.prepare(), include_paths=True)
+
+
+# ---------------------------------------------------------------- shapes
+
+
+def test_size_is_height_and_width(tmp_path: Path) -> None:
+    picture(40, 30).save(tmp_path / "a.png")
+    source = ImageSource(tmp_path, size=(5, 7))
+    assert source.schema() == pa.schema([("image", pa.fixed_shape_tensor(pa.uint8(), [5, 7, 3]))])
+    with Image.open(tmp_path / "a.png") as image:
+        expected = np.asarray(image.resize((7, 5), Image.Resampling.BILINEAR))
+    assert (pixels(tmp_path, size=(5, 7)) == expected).all()
+    assert pixels(tmp_path, size=(5, 7), mode="L").shape == (5, 7)
+
+
+def test_images_of_one_size_are_one_array(tmp_path: Path) -> None:
+    for number in range(3):
+        picture(6, 4).save(tmp_path / f"{number}.png")
+    assert ImageSource(tmp_path).schema().field("image").type == pa.fixed_shape_tensor(pa.uint8(), [6, 4, 3])
+    picture(4, 6).save(tmp_path / "3.png")
+    assert ImageSource(tmp_path).schema().field("image").type == RaggedTensorType(pa.uint8(), 3)
+
+
+def test_images_of_many_sizes_go_through_every_verb(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    expected = {}
+    for number in range(5):
+        image = picture(4 + number, 9)
+        image.save(folder / f"{number}.png")
+        expected[str(folder / f"{number}.png")] = np.asarray(image)
+    data = mr.read_images(folder, include_paths=True).with_options(engine="inline", progress=False)
+
+    def brightest(row: dict[str, Any]) -> dict[str, Any]:
+        return {**row, "max": int(row["image"].max())}
+
+    def thumbnails(batch: dict[str, Any]) -> dict[str, Any]:
+        return {"small": np.stack([image[:2, :2] for image in batch["image"]])}
+
+    assert (
+        data.map_batches(thumbnails).take(1)[0]["small"].tolist()
+        == next(iter(expected.values()))[:2, :2].tolist()
+    )
+    for made in (data, data.map(brightest), data.filter(lambda row: row["image"].shape[0] > 0)):
+        rows = made.take_all()
+        assert all((row["image"] == expected[row["path"]]).all() for row in rows)
+        assert len(rows) == 5
+    result = data.map(brightest).write_parquet(tmp_path / "out")
+    assert result.rows == 5
+    table = pq.read_table(tmp_path / "out")
+    again = to_numpy(one_array(table["image"]))
+    assert all((a == b).all() for a, b in zip(again, expected.values(), strict=True))
+    back = mr.read_parquet(tmp_path / "out").with_options(engine="inline", progress=False).take(1)[0]
+    assert back["image"].shape == (4, 9, 3)
+
+
+def test_workers_read_images_of_many_sizes(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(4):
+        picture(4 + number, 9).save(tmp_path / "in" / f"{number}.png")
+    data = mr.read_images(tmp_path / "in").with_options(progress=False)
+    assert (
+        data.map_batches(lambda b: {"h": [i.shape[0] for i in b["image"]]})
+        .write_parquet(tmp_path / "out")
+        .rows
+        == 4
+    )
+    assert pq.read_table(tmp_path / "out")["h"].to_pylist() == [4, 5, 6, 7]
+
+
+# ---------------------------------------------------------------- modes
+
+
+def saved(path: Path, image: Image.Image, **options: Any) -> Path:
+    image.save(path, **options)
+    return path
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_from_every_file(tmp_path: Path, mode: str) -> None:
+    colour, grey = picture(9, 9), picture(9, 9, 1)
+    palette = colour.quantize(8)
+    saved(tmp_path / "a.png", colour)
+    saved(tmp_path / "b.jpg", grey)
+    saved(tmp_path / "c.png", palette, transparency=bytes(range(8)))
+    saved(tmp_path / "d.gif", palette, save_all=True, append_images=[grey])
+    saved(tmp_path / "e.jpg", colour.convert("CMYK"))
+    saved(tmp_path / "f.png", colour.convert("RGBA"))
+    saved(tmp_path / "g.png", colour.convert("1"))
+    saved(tmp_path / "h.webp", colour)
+    saved(tmp_path / "i.tiff", colour)
+    saved(tmp_path / "j.bmp", grey)
+    channels = () if mode == "L" else (MODES[mode],)
+    table = read_all(ImageSource(tmp_path, mode=mode))
+    assert to_numpy(one_array(table["image"])).shape == (10, 9, 9, *channels)
+    assert (pixels(tmp_path / "a.png", mode=mode) == np.asarray(colour.convert(mode))).all()
+
+
+def test_alpha_is_dropped_and_the_first_frame_taken(tmp_path: Path) -> None:
+    clear = Image.new("RGBA", (2, 2), (10, 20, 30, 0))
+    assert pixels(saved(tmp_path / "a.png", clear))[0, 0].tolist() == [10, 20, 30]
+    assert pixels(tmp_path / "a.png", mode="RGBA")[0, 0].tolist() == [10, 20, 30, 0]
+    frames = [Image.new("L", (2, 2), value) for value in (7, 200)]
+    assert pixels(saved(tmp_path / "b.gif", frames[0], save_all=True, append_images=frames[1:]))[0, 0, 0] == 7
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.tiff"])
+def test_of_sixteen_bits_the_upper_eight_are_taken(tmp_path: Path, name: str) -> None:
+    deep = Image.fromarray(np.array([[0, 255, 256, 65535]], np.uint16))
+    assert pixels(saved(tmp_path / name, deep), mode="L").tolist() == [[0, 0, 1, 255]]
+    assert pixels(tmp_path / name)[0, 3].tolist() == [255, 255, 255]
+
+
+def test_floats_have_no_range(tmp_path: Path) -> None:
+    saved(tmp_path / "a.tiff", Image.fromarray(np.ones((2, 2), np.float32)))
+    with pytest.raises(UnreadableFile, match=r"a\.tiff': its pixels \(mode F\) have no fixed range"):
+        pixels(tmp_path)
+
+
+def test_exif_orientation_is_left_to_the_user(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    assert pixels(saved(tmp_path / "a.jpg", picture(20, 30), exif=exif)).shape == (20, 30, 3)
+
+
+def test_drafts_are_near_and_can_be_switched_off(tmp_path: Path) -> None:
+    path = saved(tmp_path / "a.jpg", picture(640, 960), quality=95)
+    with Image.open(path) as image:
+        exact = np.asarray(image.resize((96, 64), Image.Resampling.BILINEAR))
+    assert (pixels(path, size=(64, 96), draft=False) == exact).all()
+    difference = np.abs(pixels(path, size=(64, 96)).astype(int) - exact)
+    assert 0 < difference.mean() < 1
+    assert (pixels(path, size=(161, 240)) == pixels(path, size=(161, 240), draft=False)).all()
+
+
+# ---------------------------------------------------------------- splits
+
+
+def test_splits_are_measured_in_pixels(tmp_path: Path) -> None:
+    for number in range(200):
+        (tmp_path / f"{number:03}.png").write_bytes(b"")  # planning with a size opens nothing
+    splits = ImageSource(tmp_path, size=(1000, 1000)).splits()
+    assert {(split.rows, split.bytes) for split in splits} == {(2, 6_000_000)}
+    splits = ImageSource(tmp_path, size=(100, 100), mode="L").splits()
+    assert {(split.rows, split.bytes) for split in splits} == {(3, 30_000), (2, 20_000)}
+
+
+def test_batches_end_early_when_they_get_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millrace.sources.image_reader._BATCH_BYTES", 200)
+    monkeypatch.setattr("millrace.sources.whole.SPLITS", 1)
+    for number in range(5):
+        picture(5, 5).save(tmp_path / f"{number}.png")
+    source = ImageSource(tmp_path)
+    assert [batch.num_rows for batch in source.read(source.splits()[0], None, 100)] == [2, 2, 1]
+
+
+# ---------------------------------------------------------------- what cannot be read
+
+
+def bomb(side: int) -> bytes:
+    """A PNG whose header promises ``side`` × ``side`` pixels."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(b""))
+        + chunk(b"IEND", b"")
+    )
+
+
+def damaged() -> dict[str, bytes]:
+    whole = io.BytesIO()
+    picture(50, 50).save(whole, "png")
+    jpeg = io.BytesIO()
+    picture(50, 50).save(jpeg, "jpeg")
+    return {
+        "nothing.png": b"",
+        "text.jpg": b"no image at all",
+        "cut.png": whole.getvalue()[:-200],
+        "header.png": whole.getvalue()[:20],
+        "cut.jpg": jpeg.getvalue()[: len(jpeg.getvalue()) // 2],
+        "flipped.png": whole.getvalue()[:60] + bytes([whole.getvalue()[60] ^ 255]) + whole.getvalue()[61:],
+        "bomb.png": bomb(20_000),
+        "smaller-bomb.png": bomb(11_000),  # of which Pillow only warns
+    }
+
+
+@pytest.mark.parametrize("size", [None, (8, 8)])
+@pytest.mark.parametrize("name", damaged())
+def test_a_damaged_file_is_named(tmp_path: Path, name: str, size: tuple[int, int] | None) -> None:
+    picture(50, 50).save(tmp_path / "0.png")
+    (tmp_path / name).write_bytes(damaged()[name])
+    source = ImageSource(tmp_path, size=size)
+    with pytest.raises(UnreadableFile, match=rf"Cannot read .*{name}'") as caught:
+        read_all(source)
+    assert ("MAX_IMAGE_PIXELS" in str(caught.value)) == ("bomb" in name)
+    assert source.schema().field("image").type.shape[2] == 3  # the others settle it
+
+
+def test_only_unreadable_files(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"")
+    with pytest.raises(UnreadableFile, match=r"a\.png': its first bytes are of no image format"):
+        read_all(ImageSource(tmp_path))
+
+
+def test_filters_of_warnings_stay_as_they_were(tmp_path: Path) -> None:
+    picture(5, 5).save(tmp_path / "a.png")
+    before = list(warnings.filters)
+    read_all(ImageSource(tmp_path))
+    assert warnings.filters == before
+
+
+def test_a_changed_file(tmp_path: Path) -> None:
+    picture(5, 5).save(tmp_path / "a.png")
+    source = ImageSource(tmp_path, include_paths=True)
+    splits = source.splits()
+    picture(50, 50).save(tmp_path / "a.png")
+    assert read_all(source, splits, ["path"]).num_rows == 1
+    with pytest.raises(InputChanged):
+        read_all(source, splits)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"size": 224}, r"size is \(height, width\) in pixels, such as size=\(224, 224\), not 224"),
+        ({"size": (1, 2, 3)}, "not .1, 2, 3."),
+        ({"size": (0, 5)}, "each from 1 to"),
+        ({"size": (2.5, 5)}, "in pixels"),
+        ({"mode": "rgb"}, "not 'rgb'"),
+        ({"mode": "RGBAX"}, "not 'RGBAX'. Did you mean 'RGBA'"),
+        ({"mode": 3}, "not 3"),
+    ],
+)
+def test_wrong_options(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        mr.read_images("a", **options)
+
+
+def test_pillow_is_imported_by_reading_alone(tmp_path: Path) -> None:
+    picture(5, 5).save(tmp_path / "a.png")
+    code = f"""
+import sys, millrace as mr
+data = mr.read_images({str(tmp_path)!r}, size=(4, 4))
+from millrace.sources.images import ImageSource
+source = ImageSource({str(tmp_path)!r}, size=(4, 4))
+splits = source.splits()
+assert "PIL" not in sys.modules and "pyarrow" not in sys.modules
+assert next(source.read(splits[0], None, 9)).num_rows == 1
+assert "pandas" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=60)
