@@ -26,12 +26,12 @@ from millrace.sources.signatures import not_text, refuse_other_formats
 _BLOCK = 1 << 20
 _LONGEST = (1 << 31) - 1  # what the offsets of a string column can count
 _GATHERED = _BLOCK // 2
-# What ``str.isspace`` takes for white space, in UTF-8, up to the end of the line.
+# What ``str.isspace`` takes for white space, in UTF-8, and then the end of the line.
 _BLANK = re.compile(
-    rb"^(?:[\t\x0b\x0c\x1c-\x20]|\xc2[\x85\xa0]|\xe1\x9a\x80|\xe2\x80[\x80-\x8a\xa8\xa9\xaf]|\xe2\x81\x9f|\xe3\x80\x80)*"
-    rb"(?:\n|\Z)",
-    re.MULTILINE,
+    rb"(?:[\t\x0b\x0c\x1c-\x20]|\xc2[\x85\xa0]|\xe1\x9a\x80|\xe2\x80[\x80-\x8a\xa8\xa9\xaf]|\xe2\x81\x9f|\xe3\x80\x80)*"
+    rb"(?:\n|\Z)"
 )
+_MAY_BE_BLANK = np.isin(np.arange(256), [*b"\t\n\x0b\x0c\x1c\x1d\x1e\x1f \xc2\xe1\xe2\xe3"])  # its first byte
 
 
 # ---------------------------------------------------------------- planning
@@ -74,7 +74,7 @@ class Lines:
         try:
             for block in self._blocks():
                 try:
-                    strings = _strings(_BLANK.sub(b"", block) if self._drop_empty else block)
+                    strings = _strings(_without_blank(block) if self._drop_empty else block)
                 except pa.ArrowInvalid:
                     block.decode()
                     raise
@@ -168,6 +168,18 @@ def _ended_by_newlines(path: str, pieces: Sequence[bytes]) -> bytes:
     if len(block) > _LONGEST:
         raise UnreadableFile(f"Cannot read {path!r} as text: it has a line of 2 GiB or more. Is it binary?")
     return block.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in block else block
+
+
+def _without_blank(block: bytes) -> bytes:
+    raw = np.frombuffer(block, np.uint8)
+    starts = np.concatenate(([0], np.flatnonzero(raw == ord("\n")) + 1))
+    starts = starts[starts < len(raw)]
+    pieces, end = [], 0
+    for start in starts[_MAY_BE_BLANK[raw[starts]]].tolist():
+        if blank := _BLANK.match(block, start):
+            pieces.append(block[end:start])
+            end = blank.end()
+    return b"".join([*pieces, block[end:]]) if end else block
 
 
 def _strings(block: bytes) -> pa.Array:
