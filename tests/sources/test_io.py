@@ -14,7 +14,9 @@ from millrace import io
 from millrace.core.arguments import known_arguments
 from millrace.errors import ArgumentError, StepError, UnknownArgument
 from millrace.sources.csv import CsvSource
+from millrace.sources.images import ImageSource
 from millrace.sources.json import JsonSource
+from millrace.sources.lines import TextSource
 from millrace.sources.parquet import ParquetSource
 
 
@@ -56,6 +58,8 @@ def test_the_decorator_keeps_name_docstring_and_result() -> None:
         (io.read_parquet, ParquetSource, set()),
         (io.read_csv, CsvSource, {"block_bytes"}),
         (io.read_json, JsonSource, {"block_bytes"}),
+        (io.read_text, TextSource, {"block_bytes"}),
+        (io.read_images, ImageSource, set()),
     ],
 )
 def test_functions_offer_what_sources_take(function: object, source: type, not_offered: set[str]) -> None:
@@ -84,7 +88,7 @@ def test_mistakes_are_found_at_the_call() -> None:
 
 # ---------------------------------------------------------------- unfinished output
 
-READERS = [io.read_parquet, io.read_csv, io.read_json, io.read_binary_files]
+READERS = [io.read_parquet, io.read_csv, io.read_json, io.read_binary_files, io.read_images, io.read_text]
 
 
 @pytest.mark.parametrize("read", READERS)
