@@ -284,11 +284,23 @@ def test_only_unreadable_files(tmp_path: Path) -> None:
         read_all(ImageSource(tmp_path))
 
 
-def test_filters_of_warnings_stay_as_they_were(tmp_path: Path) -> None:
+def test_warnings_of_others_are_left_alone(tmp_path: Path) -> None:
     picture(5, 5).save(tmp_path / "a.png")
-    before = list(warnings.filters)
-    read_all(ImageSource(tmp_path))
-    assert warnings.filters == before
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        before = list(warnings.filters)
+        for _ in range(3):
+            warnings.warn("told once", stacklevel=1)
+            read_all(ImageSource(tmp_path))
+        assert warnings.filters == before
+    assert [str(warning.message) for warning in caught] == ["told once"]
+
+
+def test_pillows_remarks_on_metadata_are_passed_over(tmp_path: Path) -> None:
+    picture(8, 8).save(
+        tmp_path / "a.jpg", exif=b"Exif\0\0MM\0*\0\0\0\x08\0\x02\x01\x1a\0\x05\0\0\0\x01\0\0\xff\xff"
+    )
+    assert pixels(tmp_path).shape == (8, 8, 3)  # a warning would be an error here
 
 
 def test_a_changed_file(tmp_path: Path) -> None:

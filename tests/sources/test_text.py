@@ -5,6 +5,8 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -190,3 +192,17 @@ def test_wrong_options(tmp_path: Path) -> None:
             mr.read_text(tmp_path, encoding=encoding)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="block_bytes"):
         TextSource(tmp_path, block_bytes=0)
+
+
+def test_reading_text_leaves_pandas_and_compute_alone(tmp_path: Path) -> None:
+    """Importing them would cost every worker a third of a second, and 25 ms."""
+    (tmp_path / "a.txt").write_text("a\n\nb")
+    code = f"""
+import sys
+from millrace.sources.lines import TextSource
+source = TextSource({str(tmp_path)!r}, include_paths=True, drop_empty_lines=True)
+assert "pyarrow" not in sys.modules
+assert [batch.num_rows for split in source.splits() for batch in source.read(split, None, 9)] == [2]
+assert not {{"pandas", "pyarrow.compute"}} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=60)

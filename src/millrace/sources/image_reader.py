@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-import threading
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 _BATCH_BYTES = 64 << 20
 _GAP = 2  # how many times the wanted size a JPEG stays when its decoder scales it, as in Pillow's thumbnail()
-_FILTERS = threading.Lock()  # of warnings, which are the whole process's
+_PILLOW = re.compile(r"PIL\.")
 _DEEP = ("I;16", "I;16L", "I;16B", "I;16N")
 
 Size = tuple[int, int]
@@ -47,7 +48,7 @@ def sizes_of(files: Sequence[InputFile]) -> Sizes:
 def _size_of(file: InputFile) -> Size | None:
     try:
         with open(file.path, "rb") as data:
-            data.peek()  # here threads wait for the disk side by side, in Pillow one after the other
+            data.peek()  # threads wait for the disk here, side by side
             with _opened(file.path, data) as image:
                 return image.height, image.width
     except (UnreadableFile, OSError):
@@ -140,9 +141,7 @@ def _opened(path: str, data: BinaryIO) -> Image:
     from PIL import Image
 
     try:
-        with _FILTERS, warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
+        with _strict(Image.DecompressionBombWarning):
             return Image.open(data)
     except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
         raise UnreadableFile(
@@ -150,10 +149,28 @@ def _opened(path: str, data: BinaryIO) -> Image:
             "against files that unpack to more than a machine can hold. If you trust it, scale it down first, or "
             "decode it in a step of your own after read_binary_files, with a higher PIL.Image.MAX_IMAGE_PIXELS."
         ) from error
-    except (MemoryError, RecursionError):
+    except MemoryError:
         raise
     except Exception as error:
         raise _undecodable(path, error) from error
+
+
+@contextlib.contextmanager
+def _strict(category: type[Warning]) -> Iterator[None]:
+    """Make warnings of ``category`` errors, and pass over Pillow's others.
+
+    The filters are the whole process's. ``catch_warnings`` swaps them, which threads may do crosswise, and
+    forgets what was warned of before: once for each image, it would repeat the user's own warnings.
+    """
+    filters = cast("list[Any]", warnings.filters)
+    ours = [("error", None, category, None, 0), ("ignore", None, Warning, _PILLOW, 0)]
+    filters[:0] = ours
+    try:
+        yield
+    finally:
+        for one in ours:
+            with contextlib.suppress(ValueError):  # somebody has cleared the list
+                filters.remove(one)
 
 
 def _made(image: Image, look: Look) -> Image:
