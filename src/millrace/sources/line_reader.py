@@ -203,19 +203,27 @@ def read(parts: Iterable[tuple[str, Lines]], target: pa.Schema, batch_rows: int)
     rows = size = 0
     for path, lines in parts:
         for strings in lines.arrays():
-            held.append(_batch(path, strings, target))
-            rows, size = rows + len(strings), size + strings.nbytes
-            if rows >= batch_rows or size >= _GATHERED:
-                yield from _cut(held, batch_rows)
-                held, rows, size = [], 0, 0
+            for start in range(0, len(strings), batch_rows):
+                held.append(_batch(path, strings.slice(start, batch_rows), target))
+                rows, size = rows + len(held[-1]), size + held[-1].nbytes
+                if rows >= batch_rows or size >= _GATHERED:
+                    yield from _cut(held, batch_rows)
+                    held, rows, size = [], 0, 0
     yield from _cut(held, batch_rows)
 
 
 def _batch(path: str, strings: pa.Array, target: pa.Schema) -> pa.RecordBatch:
     if not len(target):
         return empty_columns(len(strings))
-    columns = [strings if field.name == "text" else pa.repeat(path, len(strings)) for field in target]
+    columns = [strings if field.name == "text" else _repeated(path, len(strings)) for field in target]
     return pa.RecordBatch.from_arrays(columns, schema=target)
+
+
+def _repeated(value: str, count: int) -> pa.Array:
+    """Do what ``pa.repeat`` does, which imports pandas."""
+    encoded = value.encode()
+    ends = np.arange(count + 1, dtype=np.int32) * len(encoded)
+    return pa.StringArray.from_buffers(count, pa.py_buffer(ends), pa.py_buffer(encoded * count))
 
 
 def _cut(batches: Sequence[pa.RecordBatch], batch_rows: int) -> Iterator[pa.RecordBatch]:
