@@ -186,7 +186,8 @@ class Dataset:
             or Keras model, a Hugging Face pipeline, …), a class, a function, or the path of a model file or folder.
             Classes and functions get a batch as in ``map_batches``; a library's model gets what it wants: one input
             column as its array, several by name or side by side. One result per row: an array of shape (n,) or
-            (n, k…), a list; or a dict, DataFrame or Table, which brings its own column names.
+            (n, 1), a list; (n, k…) becomes a column of tensors; or a dict, DataFrame or Table, which brings its
+            own column names.
             A dict of models, ``{"small": a, "large": dict(model=b, batch_size=256)}``, runs them all on the same
             rows in one pass; each adds a column named by its key, or several named ``key_name``.
         inputs
@@ -439,9 +440,11 @@ class Dataset:
 
     @known_arguments
     def show(self, limit: int = 20) -> None:
-        """Print the first ``limit`` rows, one dict per line."""
+        """Print the first ``limit`` rows, one dict per line; the middle of long values is left out."""
+        from millrace.observers.human import row_text
+
         for row in self.take(limit):
-            print(row)
+            print(row_text(row))
 
     @known_arguments
     def schema(self) -> pa.Schema:

@@ -17,6 +17,7 @@ from millrace.core.ports import PoolSpec
 from millrace.engines import machine
 from millrace.engines.inline import InlineEngine
 from millrace.engines.local import LocalEngine
+from millrace.errors import StepError
 from millrace.options import RunOptions
 from millrace.plan import compile as compiler
 from millrace.plan.logical import Plan
@@ -260,6 +261,11 @@ def _write(job: Job, options: RunOptions, workplace: _Workplace, started: float)
                 f"\nInterrupted; {kept if state.ledger.written else 'nothing was committed yet'}. Run "
                 "the same command again to go on.",
             )
+        elif isinstance(error, StepError) and state.ledger.written:
+            error.args = (
+                f"{error} The {state.ledger.written:,} rows that were committed before are kept in "
+                f"{job.output.root}: mend it, and run again with on_change='continue'.",
+            )
         watchers.on_event(_finished(job, time.monotonic() - started, f"{type(error).__name__}: {error}"))
         raise
     finally:
@@ -328,6 +334,8 @@ def _started(job: Job, workers: int) -> RunStarted:
             rows = -1
             break
         rows += shard.rows
+    known = known_count(job.plan)  # with a limit, fewer than there are
+    rows = rows if known is None or rows < 0 else min(rows, known)
     done = len(state.done) - state.done.count(0)
     run, root = job.committer.plan.run, str(job.output.root)
     return RunStarted(run, root, len(job.shards), done, state.ledger.read, rows, workers)

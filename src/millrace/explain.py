@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from millrace.engines import machine, parcel
+from millrace.engines import machine
 from millrace.observers import human
 from millrace.options import RunOptions
 from millrace.plan import compile as compiler
@@ -82,6 +82,8 @@ def _weights(function: Function) -> str:
 
 def _travels(function: Function) -> str:
     """Say how much of a function goes to workers as one copy, and how much to each; nothing if it is little."""
+    from millrace.engines import parcel  # imports numpy and cloudpickle
+
     try:
         size = parcel.sizes(function)
     except Exception:  # what cannot travel is told when the plan runs

@@ -6,10 +6,12 @@ import dataclasses
 import importlib
 import inspect
 import os
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from millrace.core.arguments import without_our_frames
+from millrace.core.work import tell
 from millrace.errors import ArgumentError, MillraceError, ModelUnreadable, UnknownArgument, nearest
 from millrace.parameters import (
     given_arguments,
@@ -53,6 +55,7 @@ _KINDS = {
     "torch": {"Module", "ExportedProgram"},
     "sklearn": {"BaseEstimator"},
 }
+_HUB_NAME = re.compile(r"([\w-]+/)?[\w-]+(\.\d[\w.-]*)?")
 _PATH_ORDER = (
     "sentence_transformers",
     "mlflow",
@@ -122,10 +125,10 @@ def load_model(
     Examples
     --------
     >>> import millrace as mr, tempfile, pathlib
-    >>> folder = tempfile.TemporaryDirectory()
-    >>> model = pathlib.Path(folder.name, "model.pkl")
-    >>> _ = model.write_bytes(b"\\x80\\x05N.")
-    >>> mr.load_model(model)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     model = pathlib.Path(folder, "model.pkl")
+    ...     _ = model.write_bytes(b"\\x80\\x05N.")
+    ...     mr.load_model(model)
     Traceback (most recent call last):
     ...
     millrace.errors.UntrustedPickle: ...model.pkl is a pickle: ...
@@ -175,10 +178,13 @@ def _library_at(place: str) -> str:
         )
     path = os.path.expanduser(place)
     if not os.path.exists(path):
-        raise ModelUnreadable(
-            f"There is no model at {place!r} (looked for {os.path.abspath(path)}). Names of model hubs are not "
-            "looked up: fetch the model into a folder, and give the folder."
+        hub = (
+            f" Names of model hubs are not looked up: fetch it (hf download {place} --local-dir FOLDER), and give the "
+            "folder."
+            if _HUB_NAME.fullmatch(place)
+            else ""
         )
+        raise ModelUnreadable(f"There is no model at {place!r} (looked for {os.path.abspath(path)}).{hub}")
     for library in _PATH_ORDER:
         home = importlib.import_module(ADAPTERS[library][1])
         if home.kind_of(path) is not None:
@@ -240,6 +246,14 @@ def given_predict(
     return Predict(tuple(models), kept, replace)
 
 
+def _check_format(function: Function, batch_format: Any) -> None:
+    own = getattr(function.predictor, "batch_format", None)
+    if own is not None and batch_format not in ("numpy", "default", own):
+        raise ArgumentError(
+            f"batch_format={batch_format!r}: predict({function.name}) takes its batches in a form of its own."
+        )
+
+
 def _model(
     model: Any,
     output: str,
@@ -255,8 +269,10 @@ def _model(
     **options: Any,
 ) -> Model:
     resources = dataclasses.replace(given_resources(None, None, num_cpus, num_gpus, memory), workers=workers)
+    function = given_model(model, **options)
+    _check_format(function, batch_format)
     return Model(
-        given_model(model, **options),
+        function,
         output,
         given_names("inputs", inputs) if inputs is not None else None,
         prefixed,
@@ -287,6 +303,7 @@ def given_model(
     elif not isinstance(model, type):
         predictor = predictor_of(model)
     if predictor is None:
+        _refuse_what_is_none(model)
         function = given_function(
             "predict", model, fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs, version
         )
@@ -310,6 +327,31 @@ def given_model(
         version=version,
         model=True,
     )
+
+
+def _refuse_what_is_none(model: Any) -> None:
+    """Say what to give instead of some things that people give."""
+    kind = type(model)
+    owner = getattr(model, "__self__", None)
+    if owner is not None and not inspect.isclass(owner) and library_of(type(owner)) is not None:
+        name = f"{type(owner).__name__}.{model.__name__}"
+        raise ArgumentError(
+            f"predict({name}): give the model itself; method={model.__name__!r} is for load_model."
+        )
+    if callable(model):
+        return
+    if isinstance(model, (list, tuple)):
+        hint = "several models come in a dict that names their outputs: {'small': a, 'large': b}."
+    elif kind.__module__.partition(".")[0] in ("pandas", "pyarrow", "polars", "numpy"):
+        hint = "that is data, and data come before predict."
+    else:
+        hint = (
+            "it takes a function, a class, a model object of one of the libraries in docs/models.md, the path of a "
+            "model, or an object with load, predict and close. For others, write a class that makes the model in its "
+            "constructor and calls it in __call__(self, batch)."
+        )
+    shown = tell(model) if isinstance(model, (int, float, str, type(None))) else f"a {kind.__qualname__}"
+    raise ArgumentError(f"predict({shown}): {hint}")
 
 
 def given_output(value: Any) -> str:

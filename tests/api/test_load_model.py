@@ -178,9 +178,9 @@ def test_a_pin_is_checked_at_once(tmp_path: Path) -> None:
         (
             "missing.onnx",
             ModelUnreadable,
-            "There is no model at 'missing.onnx'.*fetch the model into a folder",
+            r"There is no model at 'missing.onnx' \(looked for .*missing.onnx\)\.$",
         ),
-        ("bert-base-uncased", ModelUnreadable, "Names of model hubs are not looked up"),
+        ("bert-base-uncased", ModelUnreadable, "hf download bert-base-uncased --local-dir"),
         ("s3://bucket/m.onnx", ModelUnreadable, "not on this machine"),
         ("", ArgumentError, "path of a file or folder"),
         (3, ArgumentError, "path of a file or folder"),

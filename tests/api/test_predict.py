@@ -585,3 +585,80 @@ def test_explain_says_which_memory_is_whose(rides: mr.Dataset) -> None:
     text = rides.predict({"f": lambda b: b["km"] + table[0], "n": torch.nn.Linear(512, 1024)}).explain()
     assert "called (8 MiB in one copy for all, " in text
     assert "all workers share one copy of the weights of Linear (2 MiB in one copy for all, " in text
+
+
+def test_one_number_per_row_is_a_plain_column(rides: mr.Dataset) -> None:
+    done = rides.predict(torch.nn.Linear(2, 1), inputs=["id", "km"]).to_arrow()
+    assert done.schema.field("prediction").type == pa.float32()
+    named = rides.predict(
+        lambda b: {"y": b["km"].reshape(-1, 1) * 2, "z": np.zeros((len(b["km"]), 2))}
+    ).to_arrow()
+    assert named.column("y").to_pylist() == RIDES.column("id").to_pylist()
+    assert named.schema.field("z").type == pa.list_(pa.float64(), 2)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ([fare, fare], "several models come in a dict"),
+        (pd.DataFrame({"a": [1]}), r"predict\(a DataFrame\): that is data"),
+        (torch.nn.Linear(2, 1).state_dict(), "has no model|it takes a function"),
+        (type("Thing", (), {"predict": fare})(), "write a class that makes the model in its"),
+    ],
+)
+def test_hints_for_what_is_no_model(rides: mr.Dataset, model: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        rides.predict(model)
+
+
+def test_a_method_of_a_model_is_not_the_model(rides: mr.Dataset) -> None:
+    from sklearn.linear_model import LinearRegression
+
+    model = LinearRegression().fit([[0.0], [1.0]], [0.0, 1.0])
+    with pytest.raises(ArgumentError, match=r"predict\(LinearRegression\.predict\): give the model itself"):
+        rides.predict(model.predict, inputs=["km"])
+
+
+def test_a_librarys_model_has_a_format_of_its_own(rides: mr.Dataset) -> None:
+    with pytest.raises(
+        ArgumentError, match=r"batch_format='pandas': predict\(Linear\) takes its batches in a form"
+    ):
+        rides.predict(torch.nn.Linear(2, 1), batch_format="pandas")
+
+
+def test_a_named_result_that_is_there_already_says_how_to_keep_both(rides: mr.Dataset) -> None:
+    with pytest.raises(
+        ColumnExists, match=r"column 'city', but the input has one.*\{'x': model\} gives 'x_city'"
+    ):
+        rides.predict(lambda b: {"city": b["km"]}, inputs=["km"], output="y").take()
+
+
+def test_progress_is_told_between_batches(tmp_path: Path) -> None:
+    """A part is written when all of its rows are predicted; what is done until then shows all the same."""
+    from millrace.core.events import RowsRead
+    from millrace.run import worker
+
+    seen: list[int] = []
+    meter_clock = iter(range(1_000_000))
+    monkey = pytest.MonkeyPatch()
+    monkey.setattr(worker.time, "monotonic", lambda: float(next(meter_clock)))
+    try:
+        from millrace.engines.inline import InlinePool
+
+        notify = InlinePool.__init__
+
+        def spy(self: Any, spec: Any, told: Any, *rest: Any) -> None:
+            notify(
+                self,
+                spec,
+                lambda w, m: (seen.append(m.rows) if isinstance(m, RowsRead) else None, told(w, m))[1],
+                *rest,
+            )
+
+        monkey.setattr(InlinePool, "__init__", spy)
+        mr.range(1000).with_options(engine="inline").predict(lambda b: b["id"], batch_size=100).write_parquet(
+            tmp_path / "o"
+        )
+    finally:
+        monkey.undo()
+    assert 100 in seen and 500 in seen

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_BYTES = 64
+_ITEMS = 16
+_CHARS = 1_000
 
 
 def count(number: float) -> str:
@@ -72,3 +77,27 @@ def _scaled(number: float, base: int, units: Sequence[str]) -> str:
         index += 1
     text = f"{number:.1f}" if index and number < 99.95 else f"{number:.0f}"
     return f"{text.removesuffix('.0')} {units[index]}"
+
+
+def row_text(row: Mapping[str, Any]) -> str:
+    """Return a row as a dict is printed, without the middle of long values.
+
+    >>> row_text({"id": 1, "data": b"x" * 1000})
+    "{'id': 1, 'data': b'xxxxxxxxxxxxxxxxxxxxxxxx'... (1,000 bytes)}"
+    """
+    return "{" + ", ".join(f"{name!r}: {_value_text(value)}" for name, value in row.items()) + "}"
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, bytes) and len(value) > _BYTES:
+        return f"{value[:24]!r}... ({len(value):,} bytes)"
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        if value.ndim and value.size > _ITEMS:
+            first = ", ".join(str(item) for item in value.reshape(-1)[:4].tolist())
+            return f"array([{first}, ...], shape={value.shape}, dtype={value.dtype})"
+        return " ".join(repr(value).split())
+    if isinstance(value, str) and len(value) > _CHARS:
+        return f"{value[:_CHARS]!r}... ({len(value):,} characters)"
+    if isinstance(value, list) and len(value) > _ITEMS:
+        return f"[{', '.join(_value_text(item) for item in value[:4])}, ... ({len(value):,} items)]"
+    return repr(value)

@@ -22,6 +22,7 @@ class Meter:
         self.read_rows = 0
         self.lead: Guard | None = None  # the first step with user code: where its rows are, the attempt is
         self.seconds = {"read": 0.0, "steps": 0.0, "write": 0.0, "wait": 0.0}
+        self.tell: Callable[[], None] = lambda: None  # called now and then as the user's code gets on
 
     @property
     def done_rows(self) -> int:
@@ -73,7 +74,8 @@ class Guard:
             ) from error.__cause__
         except BadInput as error:
             said = words(error).rstrip(".")
-            raise BadInput(f"{self._label}: {said}. {self._place(rows)}") from error.__cause__
+            end = "" if said.endswith(("?", "!")) else "."
+            raise BadInput(f"{self._label}: {said}{end} {self._place(rows)}") from error.__cause__
         except StepError:
             raise
         except (KeyboardInterrupt, GeneratorExit):
@@ -86,6 +88,7 @@ class Guard:
         finally:
             self._meter.seconds["steps"] += time.perf_counter() - start
             self.done += len(rows) if counted else 0
+            self._meter.tell()
 
     def _place(self, rows: Rows) -> str:
         at = self.row

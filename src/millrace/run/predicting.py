@@ -7,7 +7,7 @@ results are cut and joined back. So what is carried is never copied, whatever ``
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,8 +79,11 @@ def _through(
                 at += result.num_rows
                 new = dict(zip(result.schema.names, result.columns, strict=True))
                 for name in new:
-                    if name in piece.added:
-                        raise ColumnExists(_exists(model_label(step, model), name, "another model"))
+                    taken = name in piece.added and "another model"
+                    if name in piece.rows.batch.schema.names and not step.replace and _keeps(step, name):
+                        taken = "the input"
+                    if taken:
+                        raise ColumnExists(_exists(step, model, name, taken))
                 yield _Item(piece.rows, piece.added | new)
 
 
@@ -156,6 +159,8 @@ class _Results:
 
 def _columns(result: Any, model: Model, handed: Handed, rows: int) -> pa.RecordBatch:
     """Turn what a model returned into named columns of as many rows as it got."""
+    if isinstance(result, Mapping):
+        result = {name: _flat(values) for name, values in result.items()}
     if _has_names(result) or result is None:
         made = from_result(result, handed)
         if model.prefixed:
@@ -166,13 +171,21 @@ def _columns(result: Any, model: Model, handed: Handed, rows: int) -> pa.RecordB
             "map_batches is for functions that yield"
         )
     else:
-        made = from_columns({model.output: result}, handed)
+        made = from_columns({model.output: _flat(result)}, handed)
     if made.num_rows != rows:
         raise ConversionError(
             f"it returned {made.num_rows:,} rows for {rows:,}; a model gives one result per row, in order, and "
             "map_batches is for functions that change the number of rows"
         )
     return made
+
+
+def _flat(values: Any) -> Any:
+    """Make one number per row, (n, 1) as many networks give it, a plain column."""
+    shape = getattr(values, "shape", None)
+    if shape is not None and len(shape) == 2 and shape[1] == 1 and hasattr(values, "reshape"):
+        return values.reshape(-1)
+    return values
 
 
 def _has_names(result: Any) -> bool:
@@ -190,12 +203,10 @@ def _assembled(item: _Item, step: Predict, unread: frozenset[str]) -> pa.RecordB
         batch = batch.select(_kept(step.keep, batch.schema.names, unread, label))
     places = {name: at for at, name in enumerate(batch.schema.names) if name in item.added}
     for name, column in item.added.items():
-        if name not in places:
-            batch = batch.append_column(name, column)
-        elif step.replace:
+        if name in places:  # which `replace` allows
             batch = batch.set_column(places[name], name, column)
         else:
-            raise ColumnExists(_exists(label, name, "the input"))
+            batch = batch.append_column(name, column)
     return batch
 
 
@@ -209,8 +220,17 @@ def _kept(keep: tuple[str, ...], names: Sequence[str], unread: frozenset[str], l
     return [name for name in names if name in keep]
 
 
-def _exists(label: str, name: str, whose: str) -> str:
+def _keeps(step: Predict, name: str) -> bool:
+    return step.keep is None or name in step.keep
+
+
+def _exists(step: Predict, model: Model, name: str, whose: str) -> str:
+    named = (
+        f"put the model in a dict, which prefixes its results ({{'x': model}} gives 'x_{name}')"
+        if name != model.output and not model.prefixed
+        else "give the result another name with output="
+    )
     return (
-        f"{label} would add a column {name!r}, but {whose} has one of that name. Give the result another name "
-        "with output=, leave the other out with keep=, or say replace=True."
+        f"{model_label(step, model)} would add a column {name!r}, but {whose} has one of that name. To keep both, "
+        f"{named}; or leave the other out with keep=, or say replace=True."
     )

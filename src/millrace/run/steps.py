@@ -11,7 +11,7 @@ import pyarrow as pa
 from millrace.core.batch import empty_array, to_format
 from millrace.core.handed import Handed
 from millrace.core.values import from_result
-from millrace.errors import BadReturn, ModelError, StepError, UnknownColumn, nearest
+from millrace.errors import ArgumentError, BadReturn, ModelError, StepError, UnknownColumn, nearest
 from millrace.plan.logical import (
     Built,
     Drop,
@@ -117,7 +117,7 @@ class Chain:
 def _build(step: Step, function: Function) -> Built:
     try:
         return function.build()
-    except (KeyboardInterrupt, GeneratorExit, ModelError):
+    except (KeyboardInterrupt, GeneratorExit, ModelError, ArgumentError):
         raise
     except BaseException as error:
         doing = "loaded" if function.predictor is not None else "constructed"

@@ -128,6 +128,7 @@ class _Attempt:
         self._task = task
         self._made_by = made_by
         self._meter = Meter(len(program.steps))
+        self._meter.tell = self._tell
         self._schema = schema_from(task.schema) if task.schema is not None else None
         self._seen: pa.Schema | None = None
         self._writer: Writer | None = None

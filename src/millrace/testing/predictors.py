@@ -177,6 +177,7 @@ class PredictorContract:
         assert new == (["prediction"] if list(wanted) == [_ONLY] else list(wanted))
         for name, array in zip(new, wanted.values(), strict=True):
             got = to_numpy(one_array(made.column(name)))
+            array = array.reshape(-1) if array.shape[1:] == (1,) else array
             if array.dtype.kind in "biufc":
                 np.testing.assert_allclose(got, array, rtol=0, atol=max(self._when_batched(), 1e-12))
             else:
