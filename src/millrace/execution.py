@@ -60,9 +60,9 @@ class _Workplace:
         """Return what workers run; checks that it can travel."""
         workers = min(self.stage.workers, max(shards, 1))
         self.stage = replace(self.stage, workers=workers, lanes=self.stage.lanes or workers < self.cpus)
-        names = plan.source.schema().names
-        columns = compiler.columns_to_read(plan.steps, plan.source.schema())
-        unread = frozenset(names).difference(names if columns is None else columns)
+        schema = plan.source.schema()
+        columns = compiler.columns_to_read(plan.steps, schema)
+        unread = compiler.unread_at(plan.steps, schema, columns)
         lanes = self.stage.lanes and isinstance(self.engine, LocalEngine)
         return Program(
             plan.source,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 
 from millrace.engines import machine
@@ -72,7 +73,9 @@ def _weights(function: Function) -> str:
     """Say which of a model's memory all workers share, and which each has of its own."""
     said = getattr(function.predictor, "weights", None)
     if callable(said):
-        words = str(said())
+        with contextlib.suppress(Exception):
+            return str(said()) + _travels(function)
+        words = "called"
     elif isinstance(function.call, type):
         words = "constructed once per worker, and what it loads there is private to each"
     else:

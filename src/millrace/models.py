@@ -133,6 +133,8 @@ def load_model(
     ...
     millrace.errors.UntrustedPickle: ...model.pkl is a pickle: ...
     """
+    if not isinstance(trust_pickle, bool):
+        raise ArgumentError(f"trust_pickle={trust_pickle!r}: it takes True or False.")
     try:
         return _loaded(_place(path), sha256, trust_pickle, options)
     except MillraceError as error:
@@ -179,12 +181,14 @@ def _library_at(place: str) -> str:
     path = os.path.expanduser(place)
     if not os.path.exists(path):
         hub = (
-            f" Names of model hubs are not looked up: fetch it (hf download {place} --local-dir FOLDER), and give the "
-            "folder."
+            f" Names of model hubs are not looked up: fetch it (hf download {place} --local-dir FOLDER), and give "
+            "the folder."
             if _HUB_NAME.fullmatch(place)
             else ""
         )
         raise ModelUnreadable(f"There is no model at {place!r} (looked for {os.path.abspath(path)}).{hub}")
+    if not os.path.isfile(path) and not os.path.isdir(path):
+        raise ModelUnreadable(f"{place} is neither a file nor a folder.")
     for library in _PATH_ORDER:
         home = importlib.import_module(ADAPTERS[library][1])
         if home.kind_of(path) is not None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import signal
 import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -146,9 +148,9 @@ def test_another_file_is_another_run(tmp_path: Path) -> None:
     data.predict(path, inputs=["a", "b"]).write_parquet(tmp_path / "out")
     moved = tmp_path / "moved.onnx"
     moved.write_bytes(path.read_bytes())
-    assert data.predict(mr.load_model(path), inputs=["a", "b"]).write_parquet(tmp_path / "out").resumed
+    assert data.predict(mr.load_model(moved), inputs=["a", "b"]).write_parquet(tmp_path / "out").resumed
     path.write_bytes(path.read_bytes().replace(b"sums", b"adds"))
-    with pytest.raises(mr.errors.PlanChanged, match=r"The model of predict\(m\.onnx\)"):
+    with pytest.raises(mr.errors.PlanChanged, match=r"The model of predict\(output='prediction'\) is not"):
         data.predict(path, inputs=["a", "b"]).write_parquet(tmp_path / "out")
 
 
@@ -217,3 +219,59 @@ def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     )
     with pytest.raises(MissingLibrary, match=r"m\.onnx.*needs onnxruntime.*pip install 'millrace\[onnx\]'"):
         mr.range(3).predict(path)
+
+
+def test_a_file_that_changes_during_a_run_ends_it(tmp_path: Path) -> None:
+    """A worker that starts late would read another model than those before it."""
+    path = onnx_file(tmp_path)
+    other = path.read_bytes().replace(b"sums", b"adds")
+    flag = tmp_path / "flag"
+
+    def dies_once(batch: Any) -> Any:
+        if batch["id"][0] >= 500 and not flag.exists():
+            flag.touch()
+            path.write_bytes(other)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return batch["id"]
+
+    data = mr.range(1000).map_batches(lambda b: {"id": b["id"], "a": b["id"] * 1.0, "b": b["id"] * 2.0})
+    data = data.with_options(engine="local", workers=1, shard_rows=100)
+    models = {
+        "x": {"model": dies_once, "inputs": ["id"], "batch_size": 100},
+        "y": {"model": path, "inputs": ["a", "b"]},
+    }
+    with pytest.raises(ModelChanged, match="has changed since the run was planned"):
+        data.predict(models).write_parquet(tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["m.pt", "m.txt", "m.pkl", "m.onnx", "m.json", "m.keras"])
+def test_what_is_neither_a_file_nor_a_folder_is_not_waited_for(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(ModelUnreadable, match="neither a file nor a folder"):
+        mr.load_model(tmp_path / name)
+
+
+def test_a_folders_digest_is_that_of_what_counts(tmp_path: Path) -> None:
+    from millrace.core.artifacts import Artifact
+
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "weights").write_bytes(b"1")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    (tmp_path / "model" / "inner").symlink_to(tmp_path / "real")
+    (tmp_path / "model" / "loop").symlink_to(tmp_path / "model")
+    model = Artifact(str(tmp_path / "model"))
+    before = model.digest()
+    (tmp_path / "model" / ".cache").mkdir()
+    (tmp_path / "model" / ".cache" / "when").write_text("today")
+    (tmp_path / "model" / ".gitattributes").write_text("")
+    assert model.digest() == before
+    (tmp_path / "real" / "weights").write_bytes(b"2")
+    assert model.digest() != before
+
+
+def test_trust_is_said_plainly(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="trust_pickle='no': it takes True or False"):
+        mr.load_model(tmp_path / "m.pkl", trust_pickle="no")  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="sha256=5"):
+        mr.load_model(onnx_file(tmp_path), sha256=5)  # type: ignore[arg-type]

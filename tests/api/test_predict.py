@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -563,7 +564,7 @@ def test_new_weights_are_another_run(rides: mr.Dataset, tmp_path: Path) -> None:
     assert rides.predict(net, inputs=["id", "km"]).write_parquet(out).resumed
     with torch.no_grad():
         net.weight += 1
-    with pytest.raises(mr.errors.PlanChanged, match=r"The model of predict\(Linear\) is not"):
+    with pytest.raises(mr.errors.PlanChanged, match=r"The model of predict\(output='prediction'\) is not"):
         rides.predict(net, inputs=["id", "km"]).write_parquet(out)
 
 
@@ -662,3 +663,88 @@ def test_progress_is_told_between_batches(tmp_path: Path) -> None:
     finally:
         monkey.undo()
     assert 100 in seen and 500 in seen
+
+
+def test_a_function_that_writes_to_its_inputs_spoils_no_column() -> None:
+    """PyTorch does not know that an array is read-only."""
+    data = mr.from_arrow(pa.table({"x": np.arange(100.0), "t": ["a"] * 100}))
+    spoil = {"a": lambda b: torch.as_tensor(b["x"]).sub_(1), "b": lambda b: b["x"]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's words about such arrays
+        done = data.predict(spoil, inputs=["x"]).to_arrow()
+    assert done.column("x").to_pylist() == done.column("b").to_pylist() == list(range(100))
+    assert done.column("a").to_pylist() == list(range(-1, 99))
+
+
+@pytest.mark.parametrize("engine", ["inline", "local"])
+def test_a_column_that_was_left_out_cannot_be_kept(tmp_path: Path, engine: str) -> None:
+    pq.write_table(RIDES, tmp_path / "rides.parquet")
+    data = mr.read_parquet(tmp_path / "rides.parquet").with_options(engine=engine)
+    dropped = data.predict(fare, inputs=["km"], output="y").drop_columns(["city"])
+    with pytest.raises(UnknownColumn, match="should keep column 'city'"):
+        dropped.predict(fare, inputs=["km"], output="z", keep=["city", "y"]).to_arrow()
+    with pytest.raises(UnknownColumn, match="asks for column 'city'"):
+        dropped.drop_columns(["city"]).to_arrow()
+    with pytest.raises(UnknownColumn, match="asks for column 'id'"):
+        data.predict(fare, inputs=["km"], keep=["city"]).drop_columns(["id"]).to_arrow()
+
+
+def test_a_look_leaves_the_users_objects_as_they_were(rides: mr.Dataset, tmp_path: Path) -> None:
+    class Loads:
+        def load(self) -> None:
+            self.table = np.ones(3)
+
+        def predict(self, batch: Batch) -> Any:
+            return batch["km"]
+
+        def close(self) -> None:
+            self.table = np.zeros(0)
+
+    class Counts:
+        def __call__(self, batch: Batch) -> Any:
+            self.calls = getattr(self, "calls", 0) + 1
+            return batch["km"]
+
+    net = torch.nn.Linear(1, 1).train()
+    data = rides.predict({"a": Loads(), "b": Counts(), "c": net, "d": net}, inputs=["km"])
+    first = data.write_parquet(tmp_path / "out")
+    data.take(3)
+    assert net.training
+    assert data.write_parquet(tmp_path / "out").run == first.run
+
+
+def test_every_predictor_is_closed_whatever_one_says(rides: mr.Dataset, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+
+    class Fails(Doubler):
+        def close(self) -> None:
+            raise RuntimeError("cannot be closed")
+
+    data = rides.predict({"a": Doubler(str(log)), "b": Fails()}, inputs=["id"])
+    with pytest.raises(RuntimeError, match="cannot be closed"):
+        data.take(3)
+    assert log.read_text().split()[0::2] == ["load", "close"]
+
+
+def test_an_output_without_rows_has_its_columns(rides: mr.Dataset, tmp_path: Path) -> None:
+    none = rides.filter(lambda row: False).predict(
+        {"a": fare, "b": lambda b: {"c": b["id"]}}, inputs=["km", "id"]
+    )
+    none.write_parquet(tmp_path / "out")
+    (part,) = (tmp_path / "out").glob("part-*")
+    assert pq.read_schema(part).names == ["id", "km", "city", "a", "b_c"]
+
+
+def test_results_that_mean_two_things_are_refused(rides: mr.Dataset) -> None:
+    with pytest.raises(BadReturn, match=r"returned a tuple; .*`return \{"):
+        rides.limit(2).predict(lambda b: (b["km"], b["id"])).take()
+    with pytest.raises(BadReturn, match=r"shape \(\d+, 0\), which has no values"):
+        rides.predict(lambda b: np.zeros((len(b["km"]), 0))).take()
+
+
+def test_a_form_that_there_is_not(rides: mr.Dataset) -> None:
+    class Odd(Doubler):
+        batch_format = "polars"
+
+    with pytest.raises(ArgumentError, match=r"Odd\.batch_format is 'polars'"):
+        rides.predict(Odd(), inputs=["id"]).take()

@@ -26,7 +26,7 @@ def run(engine: FakeEngine, *, workers: int = 2) -> tuple[list[int], Tally]:
     data = mr.Dataset.from_source(RangeSource(100, rows_per_split=10))
     plan = data.map_batches(lambda batch: {"id": batch["id"]}, batch_size=3)._plan
     shards = compiler.make_shards(plan.source.splits(), workers, 10)
-    program = Program(plan.source, plan.steps, None, frozenset(), None, "blocks", False, "process")
+    program = Program(plan.source, plan.steps, None, (), None, "blocks", False, "process")
     scheduler, tally = Scheduler(shards, merge=merge, reading=True), Tally()
     runner = Runner(scheduler, tally)
     pool = engine.start(PoolSpec("fake", partial(ShardWorker, program), workers), runner.notify)

@@ -6,19 +6,29 @@ import hashlib
 import importlib.util
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
-from millrace.errors import MissingLibrary, ModelChanged, ModelUnreadable, UntrustedPickle
+from millrace.errors import ArgumentError, MissingLibrary, ModelChanged, ModelUnreadable, UntrustedPickle
 
 _CHUNK = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A model on disk: a file, or a folder of files. ``sha256`` pins its content, as ``digest`` gives it."""
+    """A model on disk: a file, or a folder of files. ``sha256`` pins its content, as ``digest`` gives it.
+
+    A copy that travels is pinned to the content whose digest was taken last: workers, however late they
+    start, read what the run was planned with. Entries of a folder that begin with a dot are no part of it.
+    """
 
     path: str
     sha256: str | None = None
+    planned: str | None = field(default=None, compare=False)
+    seen: list[str] = field(default_factory=list, compare=False, repr=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Artifact, (self.path, self.sha256, self.seen[-1] if self.seen else self.planned)
 
     @property
     def name(self) -> str:
@@ -30,15 +40,24 @@ class Artifact:
 
         Raises ``ModelUnreadable`` if nothing is there, ``ModelChanged`` if its content is not ``sha256``.
         """
+        if self.sha256 is not None and not isinstance(self.sha256, str):
+            raise ArgumentError(f"sha256={self.sha256!r}: it takes the digest in hex, as a string.")
         path = os.path.abspath(os.path.expanduser(self.path))
         if not os.path.exists(path):
             raise ModelUnreadable(f"There is no model at {self.path!r} (looked for {path}).")
+        if not os.path.isfile(path) and not os.path.isdir(path):
+            raise ModelUnreadable(f"{path} is neither a file nor a folder.")
         found = Artifact(path, self.sha256)
         found.verify()
         return found
 
     def verify(self) -> None:
-        """Raise ``ModelChanged`` unless the content is the pinned one."""
+        """Raise ``ModelChanged`` unless the content is the pinned one, and the one that was planned with."""
+        if self.planned is not None and self.digest() != self.planned:
+            raise ModelChanged(
+                f"The model at {self.path} has changed since the run was planned. Its results would be those of two "
+                "models: run again, and say with on_change= what shall become of what is there."
+            )
         if self.sha256 is not None and self.digest() != self.sha256.strip().lower():
             raise ModelChanged(
                 f"The model at {self.path} is not the one that was pinned: its SHA-256 is {self.digest()}, and "
@@ -55,18 +74,26 @@ class Artifact:
         'ba7816bf'
         """
         try:
-            if not os.path.isdir(self.path):
-                return _digest(self.path)
-            names = sorted(_files(self.path))
-            lines = (f"{_digest(os.path.join(self.path, name))}  {name}\n" for name in names)
-            return hashlib.sha256("".join(lines).encode()).hexdigest()
+            self.seen[:] = [_digest(self.path) if not os.path.isdir(self.path) else self._folder_digest()]
+            return self.seen[-1]
         except OSError as error:
             raise ModelUnreadable(f"The model at {self.path} cannot be read: {error.strerror}.") from error
 
+    def _folder_digest(self) -> str:
+        names = sorted(_files(self.path))
+        lines = (f"{_digest(os.path.join(self.path, name))}  {name}\n" for name in names)
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
+
 
 def _files(folder: str) -> Iterator[str]:
-    for root, _, names in os.walk(folder):
+    been = set()
+    for root, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(root)
+        folders[:] = [] if real in been else [name for name in folders if not name.startswith(".")]
+        been.add(real)
         for name in names:
+            if name.startswith("."):
+                continue
             yield os.path.relpath(os.path.join(root, name), folder).replace(os.sep, "/")
 
 
@@ -93,13 +120,49 @@ def require(module: str, extra: str, what: str) -> None:
         )
 
 
-def refuse_pickle(artifact: Artifact, *, trust_pickle: bool, instead: str) -> None:
-    """Raise ``UntrustedPickle`` unless the user trusts this file; ``instead`` names the safe way."""
+def refuse_pickle(
+    artifact: Artifact, *, trust_pickle: bool, instead: str, model: Artifact | None = None
+) -> None:
+    """Raise ``UntrustedPickle`` unless the user trusts this file; ``instead`` names the safe way.
+
+    ``model`` is the folder that was given, if the pickle is a file in it.
+    """
     if not trust_pickle:
+        call = loading_call((model or artifact).path, "trust_pickle=True")
         raise UntrustedPickle(
             f"{artifact.path} is a pickle: whoever made it can run any code on the machine that reads it. "
-            f"{instead} If you trust it as you trust your own code, say trust_pickle=True; sha256= pins it."
+            f"{instead} If you trust it as you trust your own code, {call} reads it; sha256= pins it."
         )
+
+
+def loading_call(path: str, options: str) -> str:
+    """Return the call with which a model is read that way, for those who gave its path to ``predict``.
+
+    >>> loading_call("models:/fare/3", "trust_pickle=True")
+    "mr.load_model('models:/fare/3', trust_pickle=True)"
+    """
+    if os.path.isabs(path):
+        near = os.path.relpath(path)
+        path = path if near.startswith(os.pardir) else near
+    return f"mr.load_model({path!r}, {options})"
+
+
+def shortened(said: object, limit: int = 300) -> str:
+    """Return what a library said as one paragraph without its full stop; cut where a sentence or a word ends.
+
+    >>> shortened("It is\\n  cut off.")
+    'It is cut off'
+    >>> shortened("There is no such thing. See the documentation for more", 40)
+    'There is no such thing'
+    """
+    text = " ".join(str(said).split())
+    if len(text) <= limit:
+        return text.rstrip(" .")
+    text = text[: limit + 1]
+    sentence = text.rfind(". ")
+    if sentence > limit // 3:
+        return text[:sentence]
+    return text[: text.rfind(" ") if text.rfind(" ") > limit // 2 else limit].rstrip(" ,;:.") + " …"
 
 
 def threads() -> int | None:

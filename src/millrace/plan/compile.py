@@ -173,6 +173,23 @@ def _needed_by_models(step: Predict, needed: _Needed) -> _Needed:
     return carried.plus(name for model in step.models for name in model.inputs or ())
 
 
+def unread_at(
+    steps: Sequence[Step], schema: pa.Schema, columns: Sequence[str] | None
+) -> tuple[frozenset[str], ...]:
+    """Return, for each step, the columns that are there by the plan, though nobody reads them."""
+    left = frozenset(schema.names).difference(schema.names if columns is None else columns)
+    places = []
+    for step in steps:
+        places.append(left)
+        if isinstance(step, Drop):
+            left = left.difference(step.columns)
+        elif isinstance(step, Select) or (may_rename(step) and not isinstance(step, Predict)):
+            left = frozenset()
+        elif isinstance(step, Predict) and step.keep is not None:
+            left = left.intersection(step.keep)
+    return tuple(places)
+
+
 def limits_of(steps: Sequence[Step]) -> tuple[int, ...]:
     """Return the budgets of the plan's ``limit`` steps, in order."""
     return tuple(step.rows for step in steps if isinstance(step, Limit))

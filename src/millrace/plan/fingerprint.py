@@ -244,8 +244,8 @@ class Hasher:
 
     def _add_tensor(self, value: Any) -> None:
         """Feed a PyTorch tensor by its values: what it pickles to also holds addresses."""
-        self.text(str(value.dtype), str(tuple(value.shape)), str(value.layout))
         try:
+            self.text(str(value.dtype), str(tuple(value.shape)), str(value.layout))
             data = value.detach().cpu().contiguous().reshape(-1).view(sys.modules["torch"].uint8).numpy()
         except Exception:  # sparse, quantised, without data: it prints itself
             self.text(repr(value))

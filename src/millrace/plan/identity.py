@@ -75,8 +75,14 @@ def code_of(steps: Sequence[Step]) -> dict[str, str]:
 
 
 def _labelled(step: Step) -> list[tuple[str, Function]]:
-    if isinstance(step, Predict):
-        return [(model_label(step, model), model.function) for model in step.models]
+    if isinstance(step, Predict):  # a file's name is no part of what it is
+        return [
+            (
+                f"predict(output={model.output!r})" if model.function.predictor else model_label(step, model),
+                model.function,
+            )
+            for model in step.models
+        ]
     return [(step_label(step), function) for function in functions_of(step)]
 
 

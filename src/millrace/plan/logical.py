@@ -3,12 +3,14 @@ beyond saying what they are."""
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from millrace.core.ports import Predictor, Sink, Source
+from millrace.errors import ArgumentError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,13 +64,24 @@ class Function:
         predictor = None
         if isinstance(call, type):
             call = call(*self.init_args, **self.init_kwargs)
+        elif hasattr(call, "__dict__") and not callable(getattr(call, "__get__", None)):
+            call = copy.copy(call)  # what it keeps of its work is not to become a part of what the user gave
         if self.model and is_predictor(call):
             predictor = call
             predictor.load()
+            _check_format(predictor)
             call = predictor.predict
         if self.args or self.kwargs:
             call = functools.partial(_call_with, call, self.args, dict(self.kwargs))
         return Built(call, predictor)
+
+
+def _check_format(predictor: Any) -> None:
+    wanted = getattr(predictor, "batch_format", None)
+    if wanted not in (None, "numpy", "pandas", "pyarrow"):
+        raise ArgumentError(
+            f"{callable_name(predictor)}.batch_format is {wanted!r}; it may be 'numpy', 'pandas' or 'pyarrow'."
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,14 +27,15 @@ class Stage:
 class Program:
     """All that a worker needs for any shard of the plan. Travels once per worker.
 
-    ``columns`` are the source columns to read (None: all of them), ``unread`` the others. ``kind`` says what
-    becomes of the output: written by ``sink``, streamed to a reader in ``blocks``, or only counted.
+    ``columns`` are the source columns to read (None: all of them); ``unread`` has, for each step, others that are
+    there by the plan. ``kind`` says what becomes of the output: written by ``sink``, streamed to a reader in
+    ``blocks``, or only counted.
     """
 
     source: Source
     steps: tuple[Step, ...]
     columns: tuple[str, ...] | None
-    unread: frozenset[str]
+    unread: tuple[frozenset[str], ...]
     sink: Sink | None
     kind: str
     lanes: bool

@@ -24,7 +24,7 @@ def explained(steps: Sequence[Step]) -> Iterator[None]:
     """Where pickling fails, raise ``NotPicklable`` that names the step and what in it cannot travel."""
     try:
         yield
-    except (TypeError, AttributeError, ValueError, RecursionError, pickle.PicklingError) as error:
+    except (TypeError, AttributeError, ValueError, RuntimeError, pickle.PicklingError) as error:
         raise _not_picklable(steps, error) from error
 
 

@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from millrace.core.artifacts import Artifact, require, threads
-from millrace.core.inputs import features, shapes
+from millrace.core.arguments import known_arguments
+from millrace.core.artifacts import Artifact, require, shortened, threads
+from millrace.core.inputs import features, pieces, shapes
+from millrace.core.matrix import no_such_inputs
 from millrace.errors import ArgumentError, BadInput, BadReturn, ModelUnreadable, nearest
 from millrace.predictors.onnx_files import external_files, external_names, looks_like_onnx
-from millrace.predictors.onnx_values import Input, filled, fixed_rows, is_tensor, joined, keys_as_columns
+from millrace.predictors.onnx_values import Input, fixed_rows, is_tensor, joined, keys_as_columns
 
 Array = np.ndarray[Any, Any]
 Provider = str | tuple[str, Mapping[str, Any]]
@@ -33,8 +35,8 @@ def kind_of(path: str) -> str | None:
 class OnnxPredictor:
     """Runs an ONNX model with ONNX Runtime; inputs and results are those of ``InferenceSession.run``.
 
-    Columns with the names of the model's inputs go to these. Otherwise a model with one input gets the one column
-    as it is, or several side by side as a matrix. A column (n,) fits an input (n, 1). Floats become the floats
+    Columns with the names of the model's inputs go to these, and others are left out. Otherwise a model with one
+    input gets the one column as it is, or several side by side as a matrix. A column (n,) fits an input (n, 1). Floats become the floats
     that the model takes; integers are cast only if each value stays what it is. A model that was exported with a
     fixed number of rows is run in pieces of so many, the last one filled up with its last row.
 
@@ -65,6 +67,7 @@ class OnnxPredictor:
 
     batch_format = "numpy"
 
+    @known_arguments
     def __init__(
         self,
         model: Any,
@@ -82,6 +85,7 @@ class OnnxPredictor:
         self._providers = None if providers is None else tuple(providers)
         self._options = dict(session_options or {})
         self._artifact: Artifact | None = None
+        self._files: list[Artifact] = []
         self._data: Array | None = None
         self._session: Any = None
         if isinstance(model, str | os.PathLike):
@@ -103,8 +107,8 @@ class OnnxPredictor:
         options.intra_op_num_threads = threads() or 0
         _set_options(options, self._options, onnxruntime)
         providers = self._wanted_providers(onnxruntime)
-        if self._artifact is not None:
-            self._artifact.verify()
+        for artifact in (*self._files, *([self._artifact] if self._artifact is not None else [])):
+            artifact.verify()
         model = self._file() if self._data is None else self._data.tobytes()
         try:
             session = onnxruntime.InferenceSession(model, options, providers=[*providers])
@@ -131,7 +135,7 @@ class OnnxPredictor:
         if self._fixed is None:
             results = self._run(feed, rows)
         else:
-            results = self._run_in_pieces(feed, rows, self._fixed)
+            results = self._run_in_pieces(feed, self._fixed)
         columns: dict[str, Any] = {}
         for name, result in zip(self._names, results, strict=True):
             if isinstance(result, list):
@@ -152,7 +156,8 @@ class OnnxPredictor:
             file = self._file()
             folder = os.path.dirname(file)
             beside = [os.path.join(folder, name) for name in external_files(file)]
-            digests = [Artifact(path).digest() for path in (file, *beside)]
+            self._files = [Artifact(path) for path in (file, *beside)]
+            digests = [each.digest() for each in self._files]
         return ("onnx", tuple(digests), self._outputs, tuple(sorted(self._options.items())))
 
     def weights(self) -> str:
@@ -240,20 +245,17 @@ class OnnxPredictor:
     def _feed(self, batch: Mapping[str, Array]) -> dict[str, Array]:
         """Give each of the model's inputs its array."""
         inputs = self._inputs
-        if inputs.keys() == batch.keys():
-            return {name: inputs[name].array(name, batch[name], batch) for name in inputs}
         if len(inputs) == 1:
             ((name, wanted),) = inputs.items()
             if len(batch) == 1:
                 ((column, array),) = batch.items()
                 return {name: wanted.array(column, array, batch)}
+            if name in batch and wanted.is_whole(batch[name]):  # or it is one of several features
+                return {name: wanted.array(name, batch[name], batch)}
             return {name: wanted.array(name, features(batch, wanted.dtype), batch)}
-        missing = [name for name in inputs if name not in batch]
-        extra = [name for name in batch if name not in inputs]
-        raise BadInput(
-            f"the model takes the inputs {', '.join(f'{name}: {each}' for name, each in inputs.items())}, but it was "
-            f"given {shapes(batch)}; missing are {missing}, unknown {extra}. Rename the columns to the model's names"
-        )
+        if inputs.keys() <= batch.keys():
+            return {name: each.array(name, batch[name], batch) for name, each in inputs.items()}
+        raise no_such_inputs(inputs, batch)
 
     def _run(self, feed: dict[str, Array], rows: int) -> list[Any]:
         try:
@@ -270,15 +272,11 @@ class OnnxPredictor:
                 )
         return results
 
-    def _run_in_pieces(self, feed: dict[str, Array], rows: int, size: int) -> list[Any]:
-        pieces: list[list[Any]] = []
-        for start in range(0, max(rows, 1), size):
-            piece = {name: array[start : start + size] for name, array in feed.items()}
-            there = min(size, rows - start)
-            if there < size:
-                piece = {name: filled(array, size) for name, array in piece.items()}
-            pieces.append([result[:there] for result in self._run(piece, size)])
-        return [joined(parts) for parts in zip(*pieces, strict=True)]
+    def _run_in_pieces(self, feed: dict[str, Array], size: int) -> list[Any]:
+        results = [
+            [result[:there] for result in self._run(piece, size)] for piece, there in pieces(feed, size)
+        ]
+        return [joined(parts) for parts in zip(*results, strict=True)]
 
 
 def _serialized(model: Any, sha256: str | None) -> Array:
@@ -355,11 +353,11 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 def _said(error: Exception) -> str:
     """Return the sentence of an error of ONNX Runtime: without its codes, source lines and C++ signatures."""
-    text = " ".join(str(error).split()).rstrip(".")
+    text = " ".join(str(error).split())
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (Load model from \S+ failed:)?", "", text)
     for mark in ("&) ", "int) ", "bool) "):
         text = text.rpartition(mark)[2]
-    return text if len(text) <= 300 else f"{text[:300]}…"
+    return shortened(text)
 
 
 def _way_out(said: str) -> str:

@@ -6,6 +6,7 @@ results are cut and joined back. So what is carried is never copied, whatever ``
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from millrace.core.batch import concat, to_format
+from millrace.core.batch import concat, is_tensor, to_format
 from millrace.core.handed import Handed
 from millrace.core.values import ConversionError, a, from_columns, from_result
 from millrace.errors import ColumnExists, UnknownColumn, nearest
@@ -45,9 +46,13 @@ def predict(
     *,
     eager: bool,
     unread: frozenset[str],
+    empty: bool = False,
 ) -> Iterator[Rows]:
-    """Send rows through the models of a step. ``unread``: columns that the plan knows but nobody reads."""
-    items: Iterator[_Item] = (_Item(part) for part in rows if len(part))
+    """Send rows through the models of a step. ``unread``: columns that the plan knows but nobody reads.
+
+    Models see batches without rows only if asked to (``empty``), for the columns that come out.
+    """
+    items: Iterator[_Item] = (_Item(part) for part in rows if len(part) or empty)
     for model, each, guard in zip(step.models, built, guards, strict=True):
         items = _through(items, step, model, each, guard, eager)
     for item in items:
@@ -68,8 +73,9 @@ def _through(
     results = _Results()
     for part in _sized(inputs(), waiting, model.batch_size, eager):
         with guard.over(part):
-            view = to_format(part.batch, batch_format)
-            handed = Handed(part.batch, view)
+            given = part.batch if built.predictor is not None else shielded(part.batch)
+            view = to_format(given, batch_format)
+            handed = Handed(given, view)
             results.add(_columns(built.call(view), model, handed, len(part)))
         while waiting and results.rows >= len(waiting[0].rows):
             item = waiting.popleft()
@@ -141,6 +147,8 @@ class _Results:
 
     def take(self, count: int) -> Iterator[pa.RecordBatch]:
         """Yield the results for the next ``count`` rows: joined, as far as they have one schema."""
+        if not count:  # the batch without rows that tells the columns
+            yield self._parts.popleft()
         self.rows -= count
         taken: list[pa.RecordBatch] = []
         while count:
@@ -157,6 +165,26 @@ class _Results:
             yield concat(taken)
 
 
+def shielded(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a batch that a function may spoil: PyTorch writes to arrays that are read-only to all others.
+
+    Only needed where PyTorch is, and for columns that are handed out as they lie; these are copied.
+    """
+    if "torch" not in sys.modules:
+        return batch
+    columns = [
+        _copied(column) if is_tensor(column.type) or pa.types.is_primitive(column.type) else column
+        for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+
+def _copied(column: pa.Array) -> pa.Array:
+    schema = pa.schema([("column", column.type)])
+    lone = pa.RecordBatch.from_arrays([column], schema=schema)
+    return pa.ipc.read_record_batch(lone.serialize(), schema).column(0)
+
+
 def _columns(result: Any, model: Model, handed: Handed, rows: int) -> pa.RecordBatch:
     """Turn what a model returned into named columns of as many rows as it got."""
     if isinstance(result, Mapping):
@@ -165,6 +193,11 @@ def _columns(result: Any, model: Model, handed: Handed, rows: int) -> pa.RecordB
         made = from_result(result, handed)
         if model.prefixed:
             made = made.rename_columns([f"{model.output}_{name}" for name in made.schema.names])
+    elif isinstance(result, tuple):
+        raise ConversionError(
+            "it returned a tuple; several results per row come as a dict that names them: "
+            '`return {"label": labels, "score": scores}`'
+        )
     elif isinstance(result, Iterator):
         raise ConversionError(
             f"it returned {a(result)}; a model returns the results for all rows of its batch at once, and "
@@ -183,6 +216,10 @@ def _columns(result: Any, model: Model, handed: Handed, rows: int) -> pa.RecordB
 def _flat(values: Any) -> Any:
     """Make one number per row, (n, 1) as many networks give it, a plain column."""
     shape = getattr(values, "shape", None)
+    if shape is not None and len(shape) > 1 and 0 in tuple(shape[1:]):
+        raise ConversionError(
+            f"it returned an array of shape {tuple(shape)}, which has no values for any row"
+        )
     if shape is not None and len(shape) == 2 and shape[1] == 1 and hasattr(values, "reshape"):
         return values.reshape(-1)
     return values
@@ -225,6 +262,11 @@ def _keeps(step: Predict, name: str) -> bool:
 
 
 def _exists(step: Predict, model: Model, name: str, whose: str) -> str:
+    if whose == "another model":
+        return (
+            f"{model_label(step, model)} would add a column {name!r}, but {whose} has one of that name. Give one of "
+            "the results another name: with output=, or by its key where models come in a dict."
+        )
     named = (
         f"put the model in a dict, which prefixes its results ({{'x': model}} gives 'x_{name}')"
         if name != model.output and not model.prefixed

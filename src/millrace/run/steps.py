@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any
@@ -11,6 +12,7 @@ import pyarrow as pa
 from millrace.core.batch import empty_array, to_format
 from millrace.core.handed import Handed
 from millrace.core.values import from_result
+from millrace.core.work import Split
 from millrace.errors import ArgumentError, BadReturn, ModelError, StepError, UnknownColumn, nearest
 from millrace.plan.logical import (
     Built,
@@ -35,7 +37,7 @@ from millrace.run.failures import words
 from millrace.run.guard import Guard, Meter, Where
 from millrace.run.predicting import predict
 from millrace.run.row_steps import filter_expression, filter_rows, flat_map, map_rows
-from millrace.run.rows import Rows, rebatch
+from millrace.run.rows import Rows, Span, rebatch
 
 
 class Chain:
@@ -47,15 +49,15 @@ class Chain:
         where: Where,
         *,
         eager: bool = False,
-        unread: frozenset[str] = frozenset(),
+        unread: Sequence[frozenset[str]] = (),
     ) -> None:
         """``eager``: a batch whose size is ours to choose is never waited for; it is what was read.
 
-        ``unread``: columns of the source that are not read, as no step needs them, whatever it says of them.
+        ``unread``: for each step, columns that are there by the plan, but were not read: nobody needs them.
         """
         self._steps = tuple(steps)
         self._eager = eager
-        self._unread = unread
+        self._unread = tuple(unread) or (frozenset(),) * len(self._steps)
         self._where = where
         self._built: list[list[Built]] | None = None
 
@@ -68,9 +70,11 @@ class Chain:
 
     def close(self) -> None:
         """Let models go of what they hold."""
-        for built in chain.from_iterable(self._built or ()):
-            built.close()
+        built = [*chain.from_iterable(self._built or ())]
         self._built = None
+        with contextlib.ExitStack() as stack:  # the last first, and all of them, whatever one says
+            for each in built:
+                stack.callback(each.close)
 
     def run(self, rows: Iterator[Rows], meter: Meter, budgets: Sequence[int]) -> Iterator[Rows]:
         """Send ``rows`` through all steps. ``budgets`` says how many rows each ``limit`` lets pass."""
@@ -83,7 +87,9 @@ class Chain:
                 rows = _limit(rows, left.pop(0))
             elif isinstance(step, Predict):
                 guards = [self._guard_of_model(step, model, meter) for model in step.models]
-                rows = predict(rows, step, built, guards, eager=self._eager, unread=self._unread)
+                rows = predict(rows, step, built, guards, eager=self._eager, unread=self._unread[i])
+            elif isinstance(step, (Select, Drop, Rename)):
+                rows = _recolumned(rows, step, self._unread[i])
             else:
                 rows = self._apply(step, built[0].call if built else None, rows, meter)
             rows = _leaving(rows, meter, i)
@@ -96,8 +102,6 @@ class Chain:
     def _apply(
         self, step: Step, call: Callable[[Any], Any] | None, rows: Iterator[Rows], meter: Meter
     ) -> Iterator[Rows]:
-        if isinstance(step, (Select, Drop, Rename)):
-            return (part.with_batch(recolumn(part.batch, step, unread=self._unread)) for part in rows)
         if isinstance(step, Filter) and step.function is None:
             return filter_expression(rows, step, meter)
         assert call is not None
@@ -112,6 +116,10 @@ class Chain:
         if isinstance(step, FlatMap):
             return flat_map(rows, call, guard)
         return filter_rows(rows, call, guard)
+
+
+def _recolumned(rows: Iterator[Rows], step: Select | Drop | Rename, unread: frozenset[str]) -> Iterator[Rows]:
+    return (part.with_batch(recolumn(part.batch, step, unread=unread)) for part in rows)
 
 
 def _build(step: Step, function: Function) -> Built:
@@ -248,4 +256,14 @@ def _tried(step: Step, batch: pa.RecordBatch) -> pa.RecordBatch:
             batch = recolumn(batch, Select(step.columns))
         call = step.function.build().call
         return from_result(next(_results(call(to_format(batch, step.batch_format)))))
+    if isinstance(step, Predict) and all(_is_plain(model.function) for model in step.models):
+        split = Split(0, 0, 0)
+        guards = [Guard("", "", lambda rows: "", Meter(1)) for _ in step.models]
+        built = [model.function.build() for model in step.models]
+        rows = iter([Rows(batch, (Span(split, 0, 0),))])
+        return next(predict(rows, step, built, guards, eager=True, unread=frozenset(), empty=True)).batch
     raise BadReturn("only rows would tell")
+
+
+def _is_plain(function: Function) -> bool:
+    return function.predictor is None and not isinstance(function.call, type)
