@@ -114,7 +114,7 @@ class TestModelObject(PredictorContract):
     def bad_batches(self) -> Any:
         yield {"features": ROWS[:, :3]}, "takes float32 (any, 4), but it was given float32 (11, 3)"
         yield {"features": ROWS[:, 0]}, "float32 (11,)"
-        yield {"features": np.array(["a"] * 11, object)}, "should be float32, but it is object"
+        yield {"features": np.array(["a"] * 11, object)}, "should be float32, but it is text"
         yield dict.fromkeys("abc", ROWS[:, 0]), "but it was given float32 (11, 3)"
 
 
@@ -185,8 +185,11 @@ class TestInputsByName(PredictorContract):
 
     def bad_batches(self) -> Any:
         batch = self.batch()
-        yield {"numbers": batch["numbers"]}, "missing are ['word'], unknown []"
-        yield {**batch, "words": batch["word"]}, "unknown ['words']"
+        yield (
+            {"numbers": batch["numbers"]},
+            "there is no 'word'. Give it columns of these names with inputs=[",
+        )
+        yield {"words": batch["word"], "numbers": batch["numbers"]}, "no 'word'. Did you mean 'words'?"
         yield {**batch, "word": batch["word"] + 0.5}, "'word' should be int32"
         yield {**batch, "numbers": batch["word"]}, "takes float32 (any, 2)"
 
@@ -239,7 +242,7 @@ def test_texts_go_in_as_they_are() -> None:
     model = keras.Sequential([keras.Input((1,), dtype="string"), lookup])
     predictor = loaded(model)
     assert predictor.predict({"word": np.array(["dog", "owl"], object)}).tolist() == [[2], [0]]
-    with pytest.raises(BadInput, match="value 1 of the batch is a null"):
+    with pytest.raises(BadInput, match="row 1 of the batch is a null"):
         predictor.predict({"word": np.array(["dog", None], object)})
     worker = cloudpickle.loads(cloudpickle.dumps(KerasPredictor(model)))
     worker.load()

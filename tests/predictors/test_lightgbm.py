@@ -71,7 +71,7 @@ class TestBooster(PredictorContract):
         batch = self.batch()
         batch["minute"] = batch.pop("minutes")
         yield batch, "there is no 'minutes'. Did you mean 'minute'?"
-        yield self.batch() | {"hour": np.array(["noon"] * 20, object)}, "'hour' is object"
+        yield self.batch() | {"hour": np.array(["noon"] * 20, object)}, "'hour' is text"
         yield {"all": np.zeros((20, 3))}, "takes 4 features, but it was given 3: all: float64 (20, 3)"
 
 
@@ -118,7 +118,7 @@ class TestClassifier(PredictorContract):
 
     def bad_batches(self) -> Iterator[tuple[Any, str]]:
         yield {"image": digits()[0][:, :60]}, "takes 64 features, but it was given 60"
-        yield {"name": np.array(["a"] * 9, object)}, "takes numbers, but it was given name: object (9,)"
+        yield {"name": np.array(["a"] * 9, object)}, "takes numbers, but it was given name: text (9,)"
 
 
 class TestProbabilities(TestClassifier):

@@ -98,7 +98,7 @@ class TestFile(PredictorContract):
     def bad_batches(self) -> Any:
         yield {"features": ROWS[:, :3]}, "takes float32 (any, 4), but it was given float32 (11, 3)"
         yield {"features": ROWS[:, 0]}, "float32 (11,)"
-        yield {"features": np.array(["a"] * 11, object)}, "should be float32, but it is object"
+        yield {"features": np.array(["a"] * 11, object)}, "should be float32, but it is text"
         yield {"features": ROWS.astype("datetime64[s]")}, "datetime64[s]"
         yield dict.fromkeys("abc", ROWS[:, 0]), "takes float32 (any, 4), but it was given float32 (11, 3)"
 
@@ -201,12 +201,37 @@ class TestInputsByName(PredictorContract):
 
     def bad_batches(self) -> Any:
         batch = self.batch()
-        yield {"word": batch["word"], "count": batch["count"]}, "missing are ['fare'], unknown []"
-        yield {**batch, "fair": batch["fare"]}, "unknown ['fair']"
+        yield {"word": batch["word"], "count": batch["count"]}, "there is no 'fare'. Give it columns of these"
+        renamed = {"word": batch["word"], "count": batch["count"], "fair": batch["fare"]}
+        yield renamed, "fair: float64 (9,): there is no 'fare'. Did you mean 'fair'?"
         yield {**batch, "count": batch["fare"]}, "'count' should be int64"
         yield {**batch, "count": np.full(9, np.nan)}, "values that do not fit"
-        yield {**batch, "word": np.array(["a"] * 8 + [None], object)}, "value 8 of the batch is a null"
+        yield {**batch, "word": np.array(["a"] * 8 + [None], object)}, "row 8 of the batch is a null"
         yield {**batch, "word": np.arange(9)}, "'word' should hold texts"
+
+
+class TestInputsAmongOtherColumns(TestInputsByName):
+    def batch(self) -> Any:
+        return {"id": np.arange(9), **super().batch()}
+
+    def bad_batches(self) -> Any:
+        batch = super().batch()
+        yield {**batch, "count": batch["fare"]}, "'count' should be int64"
+
+
+class TestOneInputAmongOtherColumns(TestFile):
+    """A column with the input's name that is the whole input; a feature of that name is one of the matrix."""
+
+    def batch(self) -> Any:
+        return {"id": np.arange(11), "x": ROWS}
+
+    def bad_batches(self) -> Any:
+        yield {"id": np.arange(11), "x": ROWS[:, :2]}, "Choose columns with inputs=[…]"
+        yield (
+            {"x": ROWS[:, 0], "y": ROWS[:, 1]},
+            "was given float32 (11, 2) (x: float32 (11,), y: float32 (11,))",
+        )
+        yield {"x": np.array(["a"] * 11, object), "y": ROWS}, "'x' is text"
 
 
 class TestInputsByNameInPieces(TestInputsByName):

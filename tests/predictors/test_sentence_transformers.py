@@ -88,9 +88,9 @@ class TestFolder(PredictorContract):
         return model.encode(TEXTS.tolist(), convert_to_numpy=True, show_progress_bar=False)
 
     def bad_batches(self) -> Any:
-        yield {"text": np.arange(9)}, "'text' should hold texts, but row 0 of the batch is int"
+        yield {"text": np.arange(9)}, "'text' should hold texts, but row 0 of the batch is of type int"
         yield {"text": np.array(["a"] * 8 + [None], object)}, "row 8 of the batch is a null"
-        yield {"text": TEXTS, "more": TEXTS}, "one column of texts, but it was given text: object (50,), more"
+        yield {"text": TEXTS, "more": TEXTS}, "one column of texts, but it was given text: text (50,), more"
 
 
 class TestObject(TestFolder):

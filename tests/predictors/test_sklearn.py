@@ -158,7 +158,7 @@ class TestPipelineOfTexts(PredictorContract):
 
     def bad_batches(self) -> Iterator[tuple[Any, str]]:
         yield {"text": np.array(["good", None], object)}, "row 1 of the batch is a null"
-        yield self.batch() | {"id": np.arange(9)}, "takes one column, but it was given text: object (9,), id"
+        yield self.batch() | {"id": np.arange(9)}, "takes one column, but it was given text: text (9,), id"
 
 
 class TestSingleNumber(PredictorContract):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import io
 import os
@@ -173,7 +174,7 @@ class TestColumnsSideBySide(_OfNet):
 
     def bad_batches(self) -> Any:
         yield {"a": np.zeros(3), "b": np.zeros(3)}, "a: float64 (3,), b: float64 (3,)"
-        yield {"a": np.zeros(3), "b": np.array(["x", "y", "z"], object)}, "'b' is object"
+        yield {"a": np.zeros(3), "b": np.array(["x", "y", "z"], object)}, "'b' is text"
 
 
 class TestInputsByNameAndOutputsByName(PredictorContract):
@@ -526,20 +527,117 @@ def test_integers_stay_integers_and_floats_become_the_modules() -> None:
 
 
 def test_wrong_dtypes_and_widths_say_what_is_expected() -> None:
-    with pytest.raises(BadInput, match=r"x: int64 \(3, 4\).*works in float32; its first layer, Linear"):
+    with pytest.raises(BadInput, match=r"^the module works in float32, .* x: int64 \(3, 4\); torch said"):
         once(TorchPredictor(net()), {"x": np.zeros((3, 4), int)})
     with pytest.raises(BadInput, match=r"Conv2d, takes 3 channels"):
         once(TorchPredictor(nn.Sequential(nn.Conv2d(3, 1, 1))), {"x": np.zeros((2, 4, 5, 5))})
-    with pytest.raises(BadInput, match=r"Linear, takes 4 features") as caught:
+    with pytest.raises(
+        BadInput, match=r"^its first layer, Linear, takes 4 features, and was given 3\."
+    ) as caught:
         once(TorchPredictor(scripted()), {"x": np.zeros((2, 3))})
+    assert "float32" not in str(caught.value)
     assert isinstance(caught.value.__cause__, RuntimeError)
     assert "Traceback" not in str(caught.value)
 
 
-def test_a_program_for_a_fixed_number_of_rows_says_so() -> None:
-    program = torch.export.export(Net(), (torch.zeros(4, 4),))
-    with pytest.raises(BadInput, match="dynamic_shapes"):
-        once(TorchPredictor(program), {"x": ROWS})
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_columns_are_chosen_by_the_names_of_forward() -> None:
+    class Named(nn.Module):
+        def forward(self, x: torch.Tensor, scale: torch.Tensor, bias: Any = None) -> torch.Tensor:
+            return x * scale if bias is None else x * scale + bias
+
+    text = np.array(["a", "b"], object)
+    batch = {"title": text, "scale": np.array([2.0, 3.0]), "x": np.array([1.0, 1.0]), "bias": np.ones(2)}
+    assert once(TorchPredictor(Named()), batch).tolist() == [3, 4]
+    batch = {"weight": ROWS[:, 0], "title": np.array(["a"] * 12, object), "ids": np.arange(12) % 10}
+    made = once(TorchPredictor(torch.jit.script(two())), batch)
+    assert np.array_equal(made["mixed"], TestInputsByNameAndOutputsByName().expected()["mixed"])
+    with pytest.raises(
+        BadInput, match=r"^forward takes x, scale, bias\. It was given x: .*missing 1 required"
+    ):
+        once(TorchPredictor(Named()), {"x": np.zeros(2), "bias": np.zeros(2)})
+
+
+def test_a_column_of_the_only_name_is_a_feature_or_the_whole_input() -> None:
+    class Net4(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x)
+
+    net4 = Net4()
+    whole = once(TorchPredictor(net4), {"x": ROWS})
+    assert np.array_equal(once(TorchPredictor(net4), {"id": np.arange(len(ROWS)), "x": ROWS}), whole)
+    features = {name: ROWS[:, at] for at, name in enumerate("xyzw")}
+    assert np.array_equal(once(TorchPredictor(net4), features), whole)
+    assert np.array_equal(once(TorchPredictor(net4), {"x": ROWS[:, :3], "y": ROWS[:, 3]}), whole)
+    with pytest.raises(BadInput, match=r"takes 4 features, and was given 3\. .* Choose columns with inputs="):
+        once(TorchPredictor(net4), {"x": ROWS[:, :2], "y": ROWS[:, 3]})
+
+
+@pytest.mark.parametrize(
+    "value, words",
+    [
+        ("a", "text .*token ids"),
+        (b"\xff\xd8", "bytes .*decoded to arrays"),
+        ([1, 2], "a list .*arrays of one shape"),
+        (np.zeros(2), "an array .*differ in shape"),
+    ],
+)
+def test_what_is_no_number_says_what_to_make_of_it(value: Any, words: str) -> None:
+    column = np.empty(2, object)
+    column[1] = value
+    with pytest.raises(BadInput, match=f"'x' should hold numbers, but it is {words}"):
+        once(TorchPredictor(net()), {"x": column})
+
+
+def test_embeddings_say_what_they_take() -> None:
+    model = nn.Sequential(nn.Embedding(3, 2))
+    with pytest.raises(
+        BadInput, match=r"^its first layer, Embedding, takes integers below 3, and was given 7\."
+    ):
+        once(TorchPredictor(model), {"x": np.array([0, 7])})
+    with pytest.raises(BadInput, match=r"takes integers below 3, and was given float32\."):
+        once(TorchPredictor(model), {"x": np.zeros(2)})
+
+
+@pytest.mark.parametrize("rows", [1, 3, 4, 30])
+def test_a_program_for_a_fixed_number_of_rows_is_run_in_pieces(rows: int, tmp_path: Path) -> None:
+    class Pair(nn.Module):
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"sum": a + b, "twice": a * 2}
+
+    module = Net().eval()
+    program = torch.export.export(module, (torch.zeros(rows, 4),))
+    torch.export.save(program, tmp_path / "net.pt2")
+    expected = once(TorchPredictor(module), {"x": ROWS})
+    for predictor in (TorchPredictor(program), TorchPredictor(tmp_path / "net.pt2")):
+        assert np.allclose(once(predictor, {"x": ROWS}), expected, atol=1e-6)
+        assert once(predictor, {"x": ROWS[:0]}).shape == (0, *expected.shape[1:])
+    pair = torch.export.export(Pair(), (torch.zeros(rows), torch.zeros(rows)))
+    made = once(TorchPredictor(pair), {"b": np.arange(7.0), "id": np.arange(7), "a": np.arange(7.0)})
+    assert made["sum"].tolist() == made["twice"].tolist() == list(range(0, 14, 2))
+
+
+def test_a_fixed_program_that_gives_no_row_each_says_so() -> None:
+    class Mean(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.mean()
+
+    with pytest.raises(BadReturn, match=r"gave \(\), which is not one result for each of 4 rows"):
+        once(TorchPredictor(torch.export.export(Mean(), (torch.zeros(4),))), {"x": np.zeros(4)})
+
+
+def test_a_program_of_fixed_and_differing_rows_says_so() -> None:
+    class Table(nn.Module):
+        def forward(self, x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+            return x @ table
+
+    program = torch.export.export(Table(), (torch.zeros(3, 4), torch.zeros(4, 2)))
+    with pytest.raises(BadInput, match=r"^it was exported for x: float32 \(3, 4\), .*dynamic_shapes"):
+        once(TorchPredictor(program), {"x": ROWS, "table": ROWS})
 
 
 @pytest.mark.parametrize("error", [MemoryError("no"), torch.cuda.OutOfMemoryError("size"), KeyError("x")])
@@ -728,3 +826,8 @@ def test_one_number_per_row_goes_into_a_layer_of_one_feature() -> None:
         expected = net(torch.tensor([[1.0], [2.0]])).detach().numpy()
         assert np.array_equal(predictor.predict({"x": column}), expected)
     predictor.close()
+
+
+def test_copies_in_one_process_share_the_program() -> None:
+    for predictor in (TorchPredictor(exported()), TorchPredictor(scripted()), TorchPredictor(net())):
+        assert np.array_equal(once(copy.copy(predictor), {"x": ROWS}), once(predictor, {"x": ROWS}))

@@ -112,7 +112,7 @@ class TestClassification(PredictorContract):
         }
 
     def bad_batches(self) -> Any:
-        yield {"text": np.arange(9)}, "'text' should hold texts, but row 0 of the batch is int"
+        yield {"text": np.arange(9)}, "'text' should hold texts, but row 0 of the batch is of type int"
         yield {"text": np.array(["a"] * 8 + [None], object)}, "row 8 of the batch is a null"
         yield {"text": TEXTS, "n": np.arange(50)}, "'n' should hold texts"
 
@@ -355,5 +355,5 @@ def test_kinds_are_found_by_content(folders: Path, tmp_path: Path) -> None:
 
 
 def test_bad_texts_say_what_was_given() -> None:
-    with pytest.raises(BadInput, match=r"given text: object \(50,\), n: int64 \(50,\)"):
+    with pytest.raises(BadInput, match=r"given text: text \(50,\), n: int64 \(50,\)"):
         loaded(pipeline()).predict({"text": TEXTS, "n": np.arange(50)})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,8 +33,29 @@ def check_names(names: Sequence[str], given: Sequence[str]) -> None:
     if absent:
         raise BadInput(
             f"the model was fitted with the columns {listed(names)}, but it was given {listed(given)}: there is "
-            f"no {listed(absent)}.{nearest(absent[0], given)}"
+            f"no {listed(absent)}.{_instead(absent[0], names, given)}"
         )
+
+
+def no_such_inputs(inputs: Mapping[str, Any], columns: Columns) -> BadInput:
+    """Return the error for a model with inputs that have names, if not all of these are among the columns.
+
+    >>> print(no_such_inputs({"a": "int64 (any)", "b": "int64 (any)"}, {"a": np.arange(2), "bb": np.arange(2)}))
+    the model takes the inputs a: int64 (any), b: int64 (any), but it was given a: int64 (2,), bb: int64 (2,): there \
+is no 'b'. Did you mean 'bb'? Give it columns of these names with inputs=['a', 'b']
+    """
+    absent = [name for name in inputs if name not in columns]
+    return BadInput(
+        f"the model takes the inputs {', '.join(f'{name}: {each}' for name, each in inputs.items())}, but it was "
+        f"given {shapes(columns)}: there is no {listed(absent)}.{_instead(absent[0], inputs, columns)} Give it "
+        f"columns of these names with inputs=[{listed(inputs)}]"
+    )
+
+
+def _instead(name: str, wanted: Iterable[str], given: Iterable[str]) -> str:
+    """Return what ``name`` may be called here, if it is not one that is wanted itself."""
+    taken = set(wanted)
+    return nearest(name, [each for each in given if each not in taken])
 
 
 def matrix(

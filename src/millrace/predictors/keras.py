@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from millrace.core.artifacts import Artifact, require, threads
+from millrace.core.arguments import known_arguments
+from millrace.core.artifacts import Artifact, require, shortened, threads
 from millrace.errors import ArgumentError, MissingLibrary, ModelError, ModelUnreadable
 from millrace.predictors.keras_files import Format, checked_format, content_digest, format_of, refuse_code
 from millrace.predictors.keras_models import Layers, Signature
@@ -34,8 +35,9 @@ def kind_of(path: str) -> str | None:
 class KerasPredictor:
     """Runs a Keras model; results are those of ``model(batch, training=False)``, bit for bit.
 
-    Columns with the names of the model's inputs go to these. Otherwise a model with one input gets the one column
-    as it is, or several side by side as a matrix; a model class that says nothing of its inputs gets the same.
+    Columns with the names of the model's inputs go to these, and others are left out. Otherwise a model with one
+    input gets the one column as it is, or several side by side as a matrix; a model class that says nothing of its
+    inputs gets the same.
     Numbers become the dtype that the model takes. One output is an array, several are columns with their names.
     Keras runs on the backend that ``KERAS_BACKEND`` or its configuration file says.
 
@@ -65,6 +67,7 @@ class KerasPredictor:
 
     batch_format = "numpy"
 
+    @known_arguments
     def __init__(
         self,
         model: Any,
@@ -137,6 +140,12 @@ class KerasPredictor:
     def weights(self) -> str:
         """Say where the weights are."""
         return f"each worker loads its own copy of {self.label}"
+
+    def __copy__(self) -> KerasPredictor:
+        """Return another for this process, of the same model: only what travels is packed."""
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__, _loaded=None)
+        return made
 
     def __reduce__(self) -> Any:
         # A model travels as an archive: unpickling its object would not find classes of the user's own script.
@@ -224,8 +233,7 @@ class KerasPredictor:
             raise self._unreadable(error) from error
 
     def _unreadable(self, error: Exception) -> ModelUnreadable:
-        said = " ".join(str(error).split()).rpartition("Exception encountered: ")[2]
-        said = said if len(said) <= 300 else f"{said[:300]}…"
+        said = shortened(" ".join(str(error).split()).rpartition("Exception encountered: ")[2])
         if "Could not locate class" in said or "Unknown layer" in said or "Could not deserialize" in said:
             way_out = "Name your own classes with custom_objects={'Name': Class}."
         else:
@@ -234,7 +242,7 @@ class KerasPredictor:
                 "with model.export(folder)."
             )
         where = self.label if self._artifact is None else self._artifact.path
-        return ModelUnreadable(f"Keras cannot read the model {where}: {said.rstrip('.')}. {way_out}")
+        return ModelUnreadable(f"Keras cannot read the model {where}: {said}. {way_out}")
 
 
 def _arrive(own_classes: bool) -> KerasPredictor:

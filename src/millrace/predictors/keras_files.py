@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from millrace.core.artifacts import Artifact
+from millrace.core.artifacts import Artifact, loading_call
 from millrace.errors import ModelUnreadable, UntrustedPickle
 
 Format = Literal["archive", "hdf5", "saved_model"]
@@ -65,8 +65,8 @@ def refuse_code(artifact: Artifact, config: Any) -> None:
         raise UntrustedPickle(
             f"{artifact.path} has a Lambda layer whose Python code is in the file: whoever made it can run any code "
             f"on the machine that reads it. Save the model with a layer class of its own instead, or export it with "
-            f"model.export(folder). If you trust it as you trust your own code, say trust_pickle=True; sha256= "
-            f"pins it."
+            f"model.export(folder). If you trust it as you trust your own code, "
+            f"{loading_call(artifact.path, 'trust_pickle=True')} reads it; sha256= pins it."
         )
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from millrace.core.inputs import cast, features, shapes
+from millrace.core.inputs import cast, check_texts, features, kind_of_column, shapes
+from millrace.core.matrix import no_such_inputs
 from millrace.errors import ArgumentError, BadInput, nearest
 
 Array = np.ndarray[Any, Any]
@@ -22,9 +23,10 @@ class Input:
     shape: tuple[int | None, ...] | None
 
     def __str__(self) -> str:
+        dtype = "text" if self.dtype == "string" else self.dtype
         if self.shape is None:
-            return self.dtype
-        return f"{self.dtype} ({', '.join('any' if size is None else str(size) for size in self.shape)})"
+            return dtype
+        return f"{dtype} ({', '.join('any' if size is None else str(size) for size in self.shape)})"
 
     def array(self, name: str, array: Array, batch: Mapping[str, Array]) -> Array:
         """Return ``array`` as this input takes it, or raise ``BadInput``."""
@@ -34,10 +36,20 @@ class Input:
         if made.ndim == 1 and len(self.shape) == 2 and self.shape[1] in (1, None):
             made = made.reshape(-1, 1)
         if not self._fits(made.shape):
+            choose = ". Choose columns with inputs=[…]" if len(batch) > 1 else ""
             raise BadInput(
-                f"the model takes {self}, but it was given {made.dtype} {made.shape} ({shapes(batch)})"
+                f"the model takes {self}, but it was given {kind_of_column(made)} {made.shape} "
+                f"({shapes(batch)}){choose}"
             )
         return made
+
+    def is_whole(self, array: Array) -> bool:
+        """Say whether a column is the whole input, rather than a feature of a matrix."""
+        if self.shape is None:
+            return False
+        if array.ndim == 1 and len(self.shape) == 2:
+            return self.shape[1] == 1 or self.dtype == "string"
+        return self._fits(array.shape)
 
     def _fits(self, shape: tuple[int, ...]) -> bool:
         wanted = self.shape or ()
@@ -48,21 +60,18 @@ class Input:
 
 def feed(inputs: Mapping[str, Input], batch: Mapping[str, Array]) -> dict[str, Array]:
     """Give each input its column, by name; a single input gets the only column, or all side by side."""
-    if inputs.keys() == batch.keys():
-        return {name: each.array(name, batch[name], batch) for name, each in inputs.items()}
     if len(inputs) == 1:
         ((name, wanted),) = inputs.items()
         if len(batch) == 1:
             ((column, array),) = batch.items()
+        elif name in batch and wanted.is_whole(batch[name]):  # or it is one of several features
+            column, array = name, batch[name]
         else:
             column, array = name, features(batch, None if wanted.dtype == "string" else wanted.dtype)
         return {name: wanted.array(column, array, batch)}
-    missing = [name for name in inputs if name not in batch]
-    extra = [name for name in batch if name not in inputs]
-    raise BadInput(
-        f"the model takes the inputs {', '.join(f'{name}: {each}' for name, each in inputs.items())}, but it was "
-        f"given {shapes(batch)}; missing are {missing}, unknown {extra}. Rename the columns to the model's names"
-    )
+    if inputs.keys() <= batch.keys():
+        return {name: each.array(name, batch[name], batch) for name, each in inputs.items()}
+    raise no_such_inputs(inputs, batch)
 
 
 class Layers:
@@ -134,10 +143,7 @@ def _inputs_of(model: Any) -> tuple[dict[str, Input] | None, Any]:
 
 
 def _as_strings(name: str, array: Array) -> Array:
-    for row, value in enumerate(array.ravel().tolist()):
-        if not isinstance(value, str):
-            found = "a null" if value is None else type(value).__name__
-            raise BadInput(f"column {name!r} should hold texts, but value {row} of the batch is {found}")
+    check_texts(name, array)
     return array.astype(object, copy=False)
 
 

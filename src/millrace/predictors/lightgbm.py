@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from millrace.core.arguments import known_arguments
 from millrace.core.artifacts import Artifact, refuse_pickle, require, threads
 from millrace.core.inputs import shapes
 from millrace.core.matrix import check_names, listed, matrix
@@ -80,6 +81,7 @@ class LightGBMPredictor:
     [0.0, 1.0]
     """
 
+    @known_arguments
     def __init__(
         self,
         model: Any,

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
+from millrace.core.arguments import known_arguments
 from millrace.core.artifacts import Artifact, require
 from millrace.core.inputs import cast, features, shapes
 from millrace.core.matrix import check_names, listed
@@ -59,6 +60,7 @@ class MLflowPredictor:
         ``UntrustedPickle``, ``ModelUnreadable``, ``ModelChanged``; for a URI when it is loaded.
     """
 
+    @known_arguments
     def __init__(
         self,
         uri: str | os.PathLike[str],

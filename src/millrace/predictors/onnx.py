@@ -36,9 +36,10 @@ class OnnxPredictor:
     """Runs an ONNX model with ONNX Runtime; inputs and results are those of ``InferenceSession.run``.
 
     Columns with the names of the model's inputs go to these, and others are left out. Otherwise a model with one
-    input gets the one column as it is, or several side by side as a matrix. A column (n,) fits an input (n, 1). Floats become the floats
-    that the model takes; integers are cast only if each value stays what it is. A model that was exported with a
-    fixed number of rows is run in pieces of so many, the last one filled up with its last row.
+    input gets the one column as it is, or several side by side as a matrix. A column (n,) fits an input (n, 1).
+    Floats become the floats that the model takes; integers are cast only if each value stays what it is. A model
+    that was exported with a fixed number of rows is run in pieces of so many, the last one filled up with its last
+    row.
 
     One output is returned as an array, several as columns with their names; of a map (a classifier's ``ZipMap``),
     each key is a column ``<output>_<key>``.

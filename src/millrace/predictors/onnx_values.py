@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from millrace.core.inputs import cast, shapes
+from millrace.core.inputs import cast, check_texts, kind_of_column, shapes
 from millrace.errors import BadInput, BadReturn
 
 Array = np.ndarray[Any, Any]
@@ -33,7 +33,8 @@ class Input:
         self.dtype = _DTYPES.get(_element(described.type))
 
     def __str__(self) -> str:
-        return f"{self.dtype} ({', '.join('any' if not isinstance(n, int) else str(n) for n in self.shape)})"
+        dtype = "text" if self.dtype == "object" else self.dtype
+        return f"{dtype} ({', '.join('any' if not isinstance(n, int) else str(n) for n in self.shape)})"
 
     def array(self, name: str, array: Array, batch: Mapping[str, Array]) -> Array:
         """Return ``array`` as this input takes it, or raise ``BadInput``."""
@@ -45,10 +46,18 @@ class Input:
         ):
             made = made.reshape(-1, 1)
         if self.shape and not self._fits(made.shape):
+            choose = ". Choose columns with inputs=[…]" if len(batch) > 1 else ""
             raise BadInput(
-                f"the model takes {self}, but it was given {made.dtype} {made.shape} ({shapes(batch)})"
+                f"the model takes {self}, but it was given {kind_of_column(made)} {made.shape} "
+                f"({shapes(batch)}){choose}"
             )
         return np.ascontiguousarray(made)
+
+    def is_whole(self, array: Array) -> bool:
+        """Say whether a column is the whole input, rather than a feature of a matrix."""
+        if array.ndim == 1 and len(self.shape) == 2:
+            return self.shape[1] == 1 or self.dtype == "object"
+        return self._fits(array.shape)
 
     def _fits(self, shape: tuple[int, ...]) -> bool:
         """Compare all dimensions but the first; names of dimensions are free."""
@@ -66,20 +75,8 @@ def fixed_rows(inputs: Mapping[str, Input]) -> int | None:
 
 
 def _as_strings(name: str, array: Array) -> Array:
-    if array.dtype.kind == "U":
-        return array.astype(object)
-    for row, value in enumerate(array.ravel().tolist()):
-        if not isinstance(value, str):
-            found = "a null" if value is None else type(value).__name__
-            raise BadInput(f"column {name!r} should hold texts, but value {row} of the batch is {found}")
-    return array
-
-
-def filled(array: Array, size: int) -> Array:
-    """Repeat the last row, which the model takes for sure, until there are ``size``."""
-    if not len(array):
-        return np.zeros((size, *array.shape[1:]), array.dtype)
-    return np.concatenate([array, np.repeat(array[-1:], size - len(array), axis=0)])
+    check_texts(name, array)
+    return array.astype(object, copy=False)
 
 
 def joined(parts: Sequence[Any]) -> Any:

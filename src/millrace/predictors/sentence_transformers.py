@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from millrace.core.arguments import known_arguments
 from millrace.core.artifacts import Artifact, require
 from millrace.core.inputs import texts
 from millrace.errors import ArgumentError
@@ -60,6 +61,7 @@ class SentenceTransformersPredictor:
 
     batch_format = "numpy"
 
+    @known_arguments
     def __init__(
         self,
         model: Any,

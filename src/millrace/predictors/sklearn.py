@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from millrace.core.arguments import known_arguments
 from millrace.core.artifacts import Artifact, refuse_pickle, require, threads
 from millrace.core.inputs import Columns, shapes, texts
 from millrace.core.matrix import check_names, listed, matrix
@@ -120,6 +121,7 @@ class SklearnPredictor:
     [6.0, 8.0]
     """
 
+    @known_arguments
     def __init__(
         self,
         model: Any,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 import os
-import re
 import shutil
 import sys
 from collections.abc import Callable, Mapping
@@ -12,21 +10,24 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from millrace.core.artifacts import Artifact, refuse_pickle, require, threads
-from millrace.core.inputs import Columns, shapes
-from millrace.errors import ArgumentError, BadInput, MillraceError, ModelError, ModelUnreadable
+from millrace.core.arguments import known_arguments
+from millrace.core.artifacts import Artifact, loading_call, refuse_pickle, require, threads
+from millrace.core.inputs import Columns, pieces
+from millrace.errors import ArgumentError, ModelError, ModelUnreadable
+from millrace.predictors.torch_errors import Call, explained
 from millrace.predictors.torch_files import Kind, kind_of, read
 from millrace.predictors.torch_modules import (
     Saved,
     arguments,
-    expects,
-    expects_exported,
     export_identity,
+    exported_for,
+    exported_positional,
+    exported_rows,
+    first_layer,
     floating,
     moved,
     quiet,
     script_identity,
-    takes_one_feature,
 )
 from millrace.predictors.torch_options import (
     AUTOCAST,
@@ -37,16 +38,9 @@ from millrace.predictors.torch_options import (
     dtype_name,
     emptied,
 )
-from millrace.predictors.torch_values import Inputs, result
+from millrace.predictors.torch_values import Inputs, cut, joined, result
 
 __all__ = ["TorchPredictor", "kind_of"]
-
-_ABOUT_INPUT = re.compile(
-    r"\b(shapes?|sizes?|dim|dims|dimensions?|dimensional|\dD|dtype|scalar types?|channels?|mat1|"
-    r"out of range|expected|missing value|guard failed|same type|input type|elements)\b",
-    re.IGNORECASE,
-)
-_OUT_OF_MEMORY = re.compile("out of memory|can't allocate memory|not enough memory", re.IGNORECASE)
 
 
 @dataclass(slots=True)
@@ -56,7 +50,8 @@ class _Loaded:
     module: Any
     call: Callable[..., Any]
     inputs: Inputs
-    expects: str
+    exported_for: str
+    rows: int | None
     training: list[tuple[Any, bool]]
     threads: int
 
@@ -89,7 +84,9 @@ class TorchPredictor:
 
     One input column is given as it is, of shape (n,) or (n, k…): floats in the module's dtype, integers as
     they are; numbers (n,) for a first layer of one feature as (n, 1). Several are given by name if ``forward``
-    has arguments of their names, else side by side (n, k).
+    has arguments of their names, and others left out if it has all that it needs; else side by side (n, k). A
+    program that was exported with a fixed number of rows is run in pieces of so many, the last one filled up with
+    its last row; export it with ``dynamic_shapes`` to be faster.
 
     Raises ``ArgumentError``, ``ModelUnreadable``, ``ModelChanged``, ``UntrustedPickle``, ``MissingLibrary``;
     when predicting ``BadInput`` and ``BadReturn``.
@@ -109,6 +106,7 @@ class TorchPredictor:
 
     batch_format = "numpy"
 
+    @known_arguments
     def __init__(
         self,
         model: Any,
@@ -161,7 +159,8 @@ class TorchPredictor:
         if kind == "safetensors":
             if architecture is None:
                 raise ArgumentError(
-                    f"{artifact.name} holds weights without a module. Give what makes the module: architecture=Net."
+                    f"{artifact.name} holds weights without a module. Give what makes the module: "
+                    f"{loading_call(artifact.path, 'architecture=Net')}."
                 )
             require("safetensors", "torch", f"The model {artifact.name}")
         elif architecture is not None and kind != "pickle":
@@ -209,6 +208,12 @@ class TorchPredictor:
             return f"all workers map the weights in {self.label}, one copy in memory"
         return f"each worker loads its own copy of {self.label}"
 
+    def __copy__(self) -> TorchPredictor:
+        """Return another for this process, of the same model: only what travels is packed."""
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__, _loaded=None)
+        return made
+
     def __getstate__(self) -> dict[str, Any]:
         """Send what was given, in the dtype that is asked for, so that workers need not convert each for itself."""
         state = {**self.__dict__, "_loaded": None}
@@ -243,18 +248,31 @@ class TorchPredictor:
         self._loaded = _Loaded(
             module,
             call,
-            Inputs(device, floating(module), arguments(module), not exported and takes_one_feature(module)),
-            expects_exported(given) if exported else expects(module),
+            Inputs(
+                device,
+                floating(module),
+                *arguments(module),
+                None if exported else first_layer(module),
+                exported_positional(given) if exported else 0,
+            ),
+            exported_for(given) if exported else "",
+            exported_rows(given) if exported else None,
             training,
             before,
         )
 
     def predict(self, batch: Columns) -> Any:
         """See ``Predictor.predict``."""
-        import torch
-
         loaded = self._loaded
         assert loaded is not None, "load() comes first"
+        if loaded.rows is None:
+            return self._run(loaded, batch)
+        size = loaded.rows
+        return joined([cut(self._run(loaded, piece), size, there) for piece, there in pieces(batch, size)])
+
+    def _run(self, loaded: _Loaded, batch: Columns) -> Any:
+        import torch
+
         args, named = loaded.inputs.of(batch)
         with ExitStack() as stack:
             stack.enter_context(torch.inference_mode())
@@ -263,7 +281,17 @@ class TorchPredictor:
             try:
                 made = loaded.call(*args, **named)
             except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
-                ours = self._ours(loaded, error, batch, args, named)
+                call = Call(
+                    loaded.module,
+                    self.label,
+                    self._compile is not None,
+                    loaded.inputs,
+                    loaded.exported_for,
+                    batch,
+                    args,
+                    named,
+                )
+                ours = explained(call, error)
                 if ours is None:
                     raise
                 raise ours from error
@@ -321,42 +349,3 @@ class TorchPredictor:
                 "environment variable CXX, or leave out compile=."
             )
         return torch.compile(module, **self._compile)  # type: ignore[no-any-return]
-
-    # ------------------------------------------------------------ errors
-
-    def _ours(
-        self, loaded: _Loaded, error: Exception, batch: Columns, args: tuple[Any, ...], named: dict[str, Any]
-    ) -> MillraceError | None:
-        """Return the error of ours that this one is; None if it is not about the input, and stays itself."""
-        import torch
-
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-        said = " ".join(lines)
-        if isinstance(error, torch.cuda.OutOfMemoryError) or _OUT_OF_MEMORY.search(said):
-            return None
-        if self._compile is not None and isinstance(error, torch._dynamo.exc.TorchDynamoException):
-            if not isinstance(error, torch._dynamo.exc.TorchRuntimeError):
-                return ModelError(f"torch.compile cannot compile {self.label}: {' '.join(lines[:2])[:500]}")
-        elif isinstance(error, TypeError):
-            if _binds(loaded.module, args, named):
-                return None
-        elif isinstance(error, AssertionError):
-            if not said.startswith("Guard failed"):  # one of an exported program
-                return None
-        elif not _ABOUT_INPUT.search(said):
-            return None
-        words = (lines[-1] if "TorchScript" in said else lines[0])[:500].rstrip(".")
-        known = [f"the module works in {str(loaded.inputs.floating).removeprefix('torch.')}", loaded.expects]
-        if loaded.inputs.names:
-            known.append(f"forward takes {', '.join(loaded.inputs.names)}")
-        return BadInput(
-            f"the model was given {shapes(batch)}, and torch said: {words}; but {'; '.join(filter(None, known))}"
-        )
-
-
-def _binds(module: Any, args: tuple[Any, ...], named: dict[str, Any]) -> bool:
-    try:
-        inspect.signature(module.forward).bind(*args, **named)
-    except (TypeError, ValueError):
-        return False
-    return True

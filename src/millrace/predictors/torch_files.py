@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from millrace.core.artifacts import Artifact, refuse_pickle
+from millrace.core.artifacts import Artifact, loading_call, refuse_pickle, shortened
 from millrace.errors import ModelUnreadable, UntrustedPickle
 from millrace.predictors.torch_modules import quiet, rebuilt
 
@@ -101,7 +101,8 @@ def read(artifact: Artifact, kind: Kind, architecture: Any, *, trust_pickle: boo
         )
     if architecture is None:
         raise ModelUnreadable(
-            f"{artifact.path} holds weights without a module. Give what makes the module: architecture=Net."
+            f"{artifact.path} holds weights without a module. Give what makes the module: "
+            f"{loading_call(artifact.path, 'architecture=Net, trust_pickle=True')}."
         )
     return _filled(architecture, dict(loaded), artifact)
 
@@ -115,7 +116,7 @@ def _reading(artifact: Artifact, reader: str, advice: str) -> Iterator[None]:
     except (MemoryError, UntrustedPickle):
         raise
     except Exception as error:
-        said = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+        said = shortened((str(error).strip() or type(error).__name__).splitlines()[0])
         raise ModelUnreadable(f"{artifact.path} cannot be read by {reader}: {said}. {advice}") from error
 
 
@@ -154,10 +155,9 @@ def _filled(architecture: Any, state: dict[str, Any], artifact: Artifact) -> Any
         with torch.no_grad():
             module.load_state_dict(fitting, strict=True, assign=True)
     except (RuntimeError, TypeError, AttributeError) as error:
-        said = " ".join(line.strip() for line in str(error).splitlines())
         raise ModelUnreadable(
             f"The weights in {artifact.path} do not fit the architecture {type(module).__name__}: "
-            f"{said[:1000]}"
+            f"{shortened(error, 1000)}."
         ) from error
     return module
 

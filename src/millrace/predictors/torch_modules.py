@@ -11,18 +11,19 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from millrace.errors import ModelError
 
-# What the first layer that says so expects: its attribute, and the words for it.
-_EXPECTS = {
-    "in_features": "{} features in the last dimension",
+# What the first layer that says so takes: its attribute, and the words for it.
+_TAKES = {
+    "in_features": "{} features",
     "in_channels": "{} channels in dimension 1",
     "num_embeddings": "integers below {}",
-    "input_size": "{} features in the last dimension",
+    "input_size": "{} features",
     "num_features": "{} features in dimension 1",
 }
 _MANGLED = re.compile(rb"[./]?___torch_mangle_\d+")  # torch numbers equal class names as they come
@@ -107,57 +108,99 @@ def floating(module: Any) -> Any:
     return torch.float32
 
 
-def arguments(module: Any) -> tuple[str, ...]:
-    """Return the names of ``forward``'s arguments; () where it does not say."""
+def arguments(module: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names of ``forward``'s arguments, and of those that it needs; () where it does not say."""
     schema = getattr(module.forward, "schema", None)
     if schema is not None:  # TorchScript
-        return tuple(argument.name for argument in schema.arguments[1:])
+        own = schema.arguments[1:]
+        return tuple(each.name for each in own), tuple(
+            each.name for each in own if not each.has_default_value()
+        )
     try:
         parameters = inspect.signature(module.forward).parameters.values()
     except (TypeError, ValueError):
-        return ()
-    return tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
+        return (), ()
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    return tuple(p.name for p in named), tuple(p.name for p in named if p.default is p.empty)
 
 
-def expects(module: Any) -> str:
-    """Say what a module takes, as far as its first layers tell."""
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """The first layer of a module that says what it takes."""
+
+    name: str
+    attribute: str
+    size: int
+
+    def takes(self) -> str:
+        """Say what it takes."""
+        return f"its first layer, {self.name}, takes {_TAKES[self.attribute].format(self.size)}"
+
+    def misfit(self, tensor: Any) -> str:
+        """Say what it takes and what it was given instead; nothing if the tensor fits."""
+        given: Any
+        if self.attribute == "num_embeddings":
+            if tensor.is_floating_point():
+                given = str(tensor.dtype).removeprefix("torch.")
+            else:
+                given = next((value for value in _ends(tensor) if not 0 <= value < self.size), self.size)
+        elif self.attribute in ("in_features", "input_size"):
+            given = tensor.shape[-1] if tensor.ndim > 1 else 1
+        else:
+            given = tensor.shape[1] if tensor.ndim > 1 else "none"
+        return "" if given == self.size else f"{self.takes()}, and was given {given}"
+
+
+def _ends(tensor: Any) -> tuple[int, ...]:
+    return (int(tensor.min()), int(tensor.max())) if tensor.numel() else ()
+
+
+def first_layer(module: Any) -> Layer | None:
+    """Return the first layer that has a size, as far as one has."""
     for layer in module.modules():
-        for attribute, words in _EXPECTS.items():
+        for attribute in _TAKES:
             size = getattr(layer, attribute, None)
             if isinstance(size, int):
-                name = getattr(layer, "original_name", type(layer).__name__)
-                return f"its first layer, {name}, takes {words.format(size)}"
-    return ""
+                return Layer(getattr(layer, "original_name", type(layer).__name__), attribute, size)
+    return None
 
 
-def takes_one_feature(module: Any) -> bool:
-    """Say whether the first layer that has a size is a linear one of a single feature."""
-    for layer in module.modules():
-        if any(isinstance(getattr(layer, attribute, None), int) for attribute in _EXPECTS):
-            return getattr(layer, "in_features", None) == 1
-    return False
-
-
-def expects_exported(program: Any) -> str:
+def exported_for(program: Any) -> str:
     """Say with what inputs a program was exported."""
-    said = []
-    fixed = False
-    for node in program.graph.nodes:
-        value = node.meta.get("val")
-        if (
-            node.op == "placeholder"
-            and node.name in program.graph_signature.user_inputs
-            and hasattr(value, "shape")
-        ):
-            shape = ", ".join(str(size) for size in value.shape)
-            said.append(f"{node.name}: {str(value.dtype).removeprefix('torch.')} ({shape})")
-            fixed |= bool(value.shape) and isinstance(value.shape[0], int)
+    said = [
+        f"{name}: {str(value.dtype).removeprefix('torch.')} ({', '.join(map(str, value.shape))})"
+        for name, value in _exported_inputs(program)
+    ]
     words = f"it was exported for {', '.join(said)}"
-    if fixed:
+    if any(value.shape and isinstance(value.shape[0], int) for _, value in _exported_inputs(program)):
         words += (
             "; to take any number of rows, export it with dynamic_shapes={…: {0: torch.export.Dim.DYNAMIC}}"
         )
     return words
+
+
+def exported_rows(program: Any) -> int | None:
+    """Return the number of rows that a program was exported for, None if it takes any, or inputs differ in that."""
+    firsts = [value.shape[0] for _, value in _exported_inputs(program) if value.shape]
+    fixed = bool(firsts) and all(isinstance(each, int) and each == firsts[0] > 0 for each in firsts)
+    return firsts[0] if fixed else None
+
+
+def exported_positional(program: Any) -> int:
+    """Return how many of its inputs a program takes by place alone: it was exported with so many."""
+    spec = program.call_spec.in_spec
+    child = spec.child(0) if hasattr(spec, "child") else spec.children_specs[0]  # older ones
+    return int(child.num_children)
+
+
+def _exported_inputs(program: Any) -> list[tuple[str, Any]]:
+    return [
+        (node.name, node.meta["val"])
+        for node in program.graph.nodes
+        if node.op == "placeholder"
+        and node.name in program.graph_signature.user_inputs
+        and hasattr(node.meta.get("val"), "shape")
+    ]
 
 
 # ---------------------------------------------------------------- what is no plain object of Python

@@ -2,47 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from millrace.core.inputs import Columns, cast, features
+from millrace.core.inputs import Columns, cast, features, kind_of_column
 from millrace.errors import BadInput, BadReturn
+from millrace.predictors.torch_modules import Layer
+
+_BEFORE = {
+    "text": "; texts have to become token ids before",
+    "bytes": "; bytes have to be decoded to arrays before, as read_images does with images",
+    "a list": "; lists have to become arrays of one shape before",
+    "an array": "; its arrays differ in shape, and have to be made of one shape before",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
     """How a module takes its inputs: on which device, in which floating dtype, under which names.
 
-    ``column``: it begins with a layer of one feature, so that numbers (n,) are given to it as (n, 1).
+    ``needed`` are those of the names that have no default. With a first layer of one feature, numbers (n,) are
+    given to it as (n, 1). The first ``positional`` ones are given by place, if they are there.
     """
 
     device: Any
     floating: Any
     names: tuple[str, ...]
-    column: bool = False
+    needed: tuple[str, ...]
+    layer: Layer | None
+    positional: int = 0
 
     def of(self, batch: Columns) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return positional and named arguments: one column as it is, several by name or side by side."""
         if len(batch) == 1:
             ((name, array),) = batch.items()
-            tensor = self._tensor(name, array)
-            if self.column and tensor.ndim == 1:
-                tensor = tensor.to(dtype=self.floating).unsqueeze(1)
-            return (tensor,), {}
+            return (self._alone(name, array),), {}
         if batch and set(batch) <= set(self.names):
-            return (), {name: self._tensor(name, array) for name, array in batch.items()}
+            return self._by_name(batch)
+        chosen = [name for name in batch if name in self.names]
+        if self.needed and set(self.needed) <= set(chosen):
+            if len(chosen) > 1:
+                return self._by_name({name: batch[name] for name in chosen})
+            if self._is_whole(batch, chosen[0]):
+                return (self._alone(chosen[0], batch[chosen[0]]),), {}
         return (self._on_device(features(batch, self._dtype()), floating=True),), {}
+
+    def _by_name(self, batch: Columns) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        named = {name: self._tensor(name, array) for name, array in batch.items()}
+        first = self.names[: self.positional]
+        if not set(first) <= named.keys():
+            return (), named
+        return tuple(named.pop(name) for name in first), named
+
+    def _alone(self, name: str, array: np.ndarray[Any, Any]) -> Any:
+        tensor = self._tensor(name, array)
+        if self._takes_one_feature() and tensor.ndim == 1:
+            return tensor.to(dtype=self.floating).unsqueeze(1)
+        return tensor
+
+    def _takes_one_feature(self) -> bool:
+        return self.layer is not None and (self.layer.attribute, self.layer.size) == ("in_features", 1)
+
+    def _is_whole(self, batch: Columns, name: str) -> bool:
+        """Say whether a column is all that the module wants, and not one of several features side by side."""
+        if any(array.dtype.kind not in "biuf" for array in batch.values()):
+            return True
+        if batch[name].ndim == 1:
+            return self._takes_one_feature()
+        return self.layer is None or not self.layer.misfit(self._tensor(name, batch[name]))
 
     def _tensor(self, name: str, array: np.ndarray[Any, Any]) -> Any:
         """Return a tensor of its own memory: the column may go on to the output, and a module may write to it."""
         kind = array.dtype.kind
         if kind not in "biufc":
-            hint = "; texts have to become token ids before" if kind == "O" else ""
+            held = kind_of_column(array)
             raise BadInput(
-                f"column {name!r} should hold numbers, but it is {array.dtype} {array.shape}{hint}"
+                f"column {name!r} should hold numbers, but it is {held} {array.shape}{_BEFORE.get(held, '')}"
             )
         wanted = array.dtype.newbyteorder("=")
         if kind == "f":
@@ -70,6 +108,24 @@ def result(made: Any) -> Any:
     if isinstance(made, Mapping):
         return {str(name): _array(value, f"[{name!r}]") for name, value in made.items()}
     return _array(made, "")
+
+
+def cut(made: Any, size: int, there: int) -> Any:
+    """Return the first rows of results for ``size`` rows; raises ``BadReturn`` if they are not for each row."""
+    if isinstance(made, dict):
+        return {name: cut(array, size, there) for name, array in made.items()}
+    if made.shape[:1] != (size,):
+        raise BadReturn(f"the model gave {made.shape}, which is not one result for each of {size} rows")
+    return made[:there]
+
+
+def joined(parts: Sequence[Any]) -> Any:
+    """Put the results of pieces together."""
+    if len(parts) == 1:
+        return parts[0]
+    if isinstance(parts[0], dict):
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return np.concatenate(parts)
 
 
 def _array(value: Any, where: str) -> np.ndarray[Any, Any]:

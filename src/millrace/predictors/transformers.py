@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from millrace.core.arguments import known_arguments
 from millrace.core.artifacts import Artifact, require
 from millrace.core.inputs import shapes, texts
 from millrace.errors import ArgumentError, BadInput, BadReturn
@@ -81,6 +82,7 @@ class TransformersPredictor:
 
     batch_format = "numpy"
 
+    @known_arguments
     def __init__(
         self,
         model: Any,

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from millrace.core.arguments import known_arguments
 from millrace.core.artifacts import Artifact, refuse_pickle, require, threads
 from millrace.core.inputs import Columns
 from millrace.core.matrix import matrix
@@ -90,6 +91,7 @@ class XGBoostPredictor:
 
     batch_format: Literal["numpy"] = "numpy"
 
+    @known_arguments
     def __init__(
         self,
         model: Any,
@@ -175,6 +177,12 @@ class XGBoostPredictor:
         if self._artifact is not None:
             return f"each worker reads its own copy of {self.label}"
         return f"the trees of {self.label} are private to each worker"
+
+    def __copy__(self) -> XGBoostPredictor:
+        """Return another for this process, of the same model: only what travels is packed."""
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__, _loaded=None, _booster=None)
+        return made
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what was loaded; a copy that travelled is nobody else's."""
