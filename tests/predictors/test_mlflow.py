@@ -2,18 +2,21 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 from sklearn.linear_model import LinearRegression
 
 from millrace.errors import (
     ArgumentError,
+    BadInput,
     MissingLibrary,
     ModelChanged,
     ModelUnreadable,
@@ -250,12 +253,31 @@ def test_what_was_downloaded_is_deleted(registry: tuple[str, str]) -> None:
 
 @pytest.mark.parametrize("uri", ["models:/none/1", "models:/fare/9", "models:/fare@none", "runs:/abc/fare"])
 def test_a_model_that_nobody_registered(registry: tuple[str, str], uri: str) -> None:
-    with pytest.raises(ModelUnreadable, match=f"MLflow cannot read the model {uri}: .*not found"):
+    with pytest.raises(ModelUnreadable, match=f"MLflow cannot read the model {uri}: .*not found") as refused:
         MLflowPredictor(uri, tracking_uri=registry[0]).load()
+    assert "\n" not in str(refused.value)
+
+
+def test_without_a_signature_all_columns_are_given(models: Path, tmp_path: Path) -> None:
+    shutil.copytree(models / "columns", tmp_path / "m")
+    described = yaml.safe_load((tmp_path / "m" / "MLmodel").read_text())
+    del described["signature"]
+    (tmp_path / "m" / "MLmodel").write_text(yaml.safe_dump(described))
+    predictor = MLflowPredictor(tmp_path / "m")
+    predictor.load()
+    batch = pd.DataFrame({name: [1.0, 2.0] for name in (*NUMBERS, "id")})
+    assert len(predictor.predict(batch[NUMBERS])) == 2
+    with pytest.raises(
+        BadInput, match=r"without a signature.* distance: float64, .*\. Choose its columns with inputs="
+    ):
+        predictor.predict(batch)
 
 
 def test_pickles_are_refused_in_the_driver(models: Path) -> None:
-    with pytest.raises(UntrustedPickle, match=r"flavour sklearn, in the format cloudpickle: .*='skops'"):
+    with pytest.raises(
+        UntrustedPickle,
+        match=r"flavour sklearn, in the format cloudpickle: .*='skops'.*mr\.load_model\('.*', trust_pickle=True\)",
+    ):
         MLflowPredictor(models / "pickled")
     with pytest.raises(UntrustedPickle, match="flavour python_function, with a Python object"):
         MLflowPredictor(models / "object")
@@ -323,6 +345,10 @@ def test_folders_that_are_no_model(models: Path, tmp_path: Path) -> None:
         MLflowPredictor("nowhere")
     with pytest.raises(ArgumentError, match="LinearRegression is no path or URI"):
         MLflowPredictor(line())  # type: ignore[arg-type]
+    with pytest.raises(
+        ArgumentError, match=r"PyFuncModel is no path or URI .* model_uri that log_model gave"
+    ):
+        MLflowPredictor(mlflow.pyfunc.load_model(str(models / "columns")))
 
 
 def test_a_folder_can_be_pinned(models: Path) -> None:

@@ -306,12 +306,22 @@ def test_methods_are_checked_at_once() -> None:
         SklearnPredictor(forest(), method="decision_function")
     with pytest.raises(ArgumentError, match=r"int has no method 'predict'. It has: none"):
         SklearnPredictor(3)
+    with pytest.raises(ArgumentError, match=r"has no argument 'metod'. Did you mean 'method'"):
+        SklearnPredictor(forest(), metod="predict")  # type: ignore[call-arg]
+
+
+def test_a_file_without_the_method(tmp_path: Path) -> None:
+    skops.io.dump(LinearRegression().fit([[0.0], [1.0]], [0.0, 1.0]), tmp_path / "m.skops")
+    words = r"^m.skops holds a LinearRegression, which has no method 'predict_proba'. It has: predict\.$"
+    with pytest.raises(ArgumentError, match=words):
+        SklearnPredictor(tmp_path / "m.skops", method="predict_proba").load()
 
 
 def test_pickles_are_refused_and_skops_is_named(tmp_path: Path) -> None:
     for file in (tmp_path / "m.pkl", tmp_path / "m.joblib", tmp_path / "m"):
         joblib.dump(forest(), file)
-        with pytest.raises(UntrustedPickle, match=r"skops\.io\.dump"):
+        call = rf"mr\.load_model\('.*{file.name}', trust_pickle=True\)"
+        with pytest.raises(UntrustedPickle, match=r"skops\.io\.dump.*" + call):
             SklearnPredictor(file)
 
 
@@ -328,7 +338,8 @@ def test_types_that_skops_does_not_know_are_listed(tmp_path: Path) -> None:
         UntrustedPickle, match=r"can crash the process.* trusted=\['builtins.print', 'skl.*'\]"
     ):
         SklearnPredictor(file).load()
-    with pytest.raises(UntrustedPickle, match=r"trusted=\['builtins.print'\]"):
+    call = r"mr\.load_model\('.*m.skops', trusted=\['.*', 'builtins.print'\]\)\."
+    with pytest.raises(UntrustedPickle, match=call):
         SklearnPredictor(file, trusted=TREES).load()
     SklearnPredictor(file, trusted=["builtins.print", *TREES]).load()
     SklearnPredictor(file, trust_pickle=True).load()

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from millrace.core.artifacts import Artifact, refuse_pickle, threads
+from millrace.core.artifacts import Artifact, loading_call, refuse_pickle, shortened, threads
 from millrace.errors import ArgumentError, MillraceError, MissingLibrary, ModelUnreadable
 
 _PICKLES = ("pytorch_model", "adapter_model")
@@ -61,6 +61,7 @@ def _check_weights(artifact: Artifact, trust_pickle: bool) -> None:
                 Artifact(os.path.join(folder, sorted(pickles)[0])),
                 trust_pickle=trust_pickle,
                 instead="Save the model again with save_pretrained(folder), which writes safetensors.",
+                model=artifact,
             )
     if not found:
         raise ModelUnreadable(
@@ -95,16 +96,19 @@ def loading(artifact: Artifact) -> Iterator[None]:
         raise
     except ImportError as error:
         raise MissingLibrary(
-            f"The model {artifact.name} needs a library that is not installed: {error}."
+            f"The model {artifact.name} needs a library that is not installed: {shortened(error)}."
         ) from error
     except Exception as error:
         if "out of memory" in str(error).lower():
             raise
         way_out = "Download or save it again with this version of its library."
         if "trust_remote_code" in str(error):
-            way_out = "If you trust that code as you trust your own, say trust_remote_code=True."
+            way_out = (
+                "If you trust that code as you trust your own: "
+                f"{loading_call(artifact.path, 'trust_remote_code=True')}."
+            )
         raise ModelUnreadable(
-            f"The model {artifact.path} cannot be loaded: {_short(str(error))}. {way_out}"
+            f"The model {artifact.path} cannot be loaded: {shortened(error)}. {way_out}"
         ) from error
     finally:
         library.setLevel(level)
@@ -114,7 +118,7 @@ def loading(artifact: Artifact) -> Iterator[None]:
     if ear.missing:
         raise ModelUnreadable(
             f"The model {artifact.path} lacks weights that its task needs, and results would be random: "
-            f"{_short(ear.missing)}. Name the task that it was trained for with task=, or save the trained model."
+            f"{shortened(ear.missing)}. Name the task that it was trained for with task=, or save the trained model."
         )
 
 
@@ -138,8 +142,3 @@ class _Ear(logging.Handler):
         if "newly initialized" in said:
             lines = [line for line in said.splitlines() if "| MISSING" in line]
             self.missing = ", ".join(line.split("|")[0].strip() for line in lines) or said
-
-
-def _short(said: str) -> str:
-    text = " ".join(said.split()).rstrip(".")
-    return text if len(text) <= 300 else f"{text[:300]}…"

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from millrace.core.arguments import known_arguments
-from millrace.core.artifacts import Artifact, refuse_pickle, require, threads
+from millrace.core.artifacts import Artifact, refuse_pickle, require, shortened, threads
 from millrace.core.inputs import shapes
 from millrace.core.matrix import check_names, listed, matrix
 from millrace.errors import ArgumentError, BadInput, ModelError, ModelUnreadable, nearest
@@ -309,6 +309,5 @@ def _without_names() -> Iterator[None]:
 
 
 def _short(error: BaseException) -> str:
-    """Return the first line of what was said, without its full stop."""
-    said = str(error).strip().splitlines() or [""]
-    return said[0][:300].rstrip(" .:") or type(error).__name__
+    """Return what was said, in one paragraph without its full stop."""
+    return shortened(error).rstrip(":") or type(error).__name__

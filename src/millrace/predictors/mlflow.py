@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 from millrace.core.arguments import known_arguments
-from millrace.core.artifacts import Artifact, require
+from millrace.core.artifacts import Artifact, loading_call, require, shortened
 from millrace.core.inputs import cast, features, shapes
 from millrace.core.matrix import check_names, listed
 from millrace.errors import ArgumentError, BadInput, ModelError, ModelUnreadable, UntrustedPickle, nearest
@@ -71,7 +71,7 @@ class MLflowPredictor:
         trust_pickle: bool = False,
     ) -> None:
         if not isinstance(uri, (str, os.PathLike)):
-            raise ArgumentError(f"{type(uri).__name__} is no path or URI of a model that MLflow logged.")
+            raise _no_place(uri)
         if params is not None and not isinstance(params, Mapping):
             raise ArgumentError(
                 f"params={params!r} should be a dict: names of the signature and their values."
@@ -123,12 +123,16 @@ class MLflowPredictor:
         try:
             made = self._loaded.predict(rows, params=self._params)
         except MlflowException as error:
-            given = (
-                shapes(batch)
-                if self.batch_format == "numpy"
-                else ", ".join(f"{name}: {dtype}" for name, dtype in batch.dtypes.items())
-            )
-            raise BadInput(f"MLflow refused it: {_short(error)}. It was given {given}") from error
+            raise BadInput(
+                f"MLflow refused it: {_short(error)}. It was given {self._given(batch)}"
+            ) from error
+        except (ValueError, TypeError, KeyError) as error:
+            if self._schema:  # the columns are those that it asks for, so it is something else
+                raise
+            raise BadInput(
+                f"it was logged without a signature, so it was given all columns: {self._given(batch)}; and it "
+                f"raised {type(error).__name__}: {_short(error)}. Choose its columns with inputs=[…]"
+            ) from error
         if hasattr(made, "toarray"):
             return made.toarray()
         return made.to_numpy() if hasattr(made, "to_numpy") and getattr(made, "ndim", 0) == 1 else made
@@ -171,7 +175,8 @@ class MLflowPredictor:
             raise UntrustedPickle(
                 f"{self._uri or folder} {why}: whoever made it can run any code on the machine that reads it. Log it "
                 "in a form that runs none (for scikit-learn serialization_format='skops'; a Booster of XGBoost or "
-                "LightGBM; ONNX). If you trust it as you trust your own code, say trust_pickle=True; sha256= pins it."
+                "LightGBM; ONNX). If you trust it as you trust your own code, "
+                f"{loading_call(self._uri or folder, 'trust_pickle=True')} reads it; sha256= pins it."
             )
         inputs = (described.get("signature") or {}).get("inputs")
         self._schema = json.loads(inputs) if inputs else []
@@ -190,6 +195,11 @@ class MLflowPredictor:
                 hint = nearest(name, known) or f" There are: {', '.join(known) or 'none'}."
                 raise ArgumentError(f"The signature of {self.label} has no parameter {name!r}.{hint}")
 
+    def _given(self, batch: Any) -> str:
+        if self.batch_format == "numpy":
+            return shapes(batch)
+        return ", ".join(f"{name}: {dtype}" for name, dtype in batch.dtypes.items())
+
     def _frame(self, batch: Any) -> Any:
         names = [field["name"] for field in self._schema if field.get("name") in batch.columns]
         if not names or len(names) == len(batch.columns):
@@ -207,6 +217,16 @@ class MLflowPredictor:
 
     def _artifact_path(self) -> str:
         return self._artifact.path if self._artifact is not None else self.label
+
+
+def _no_place(given: Any) -> ArgumentError:
+    hint = ""
+    if any(each.__module__.partition(".")[0] == "mlflow" for each in type(given).__mro__):
+        hint = (
+            " Give what it was loaded from, such as 'models:/fare/3', or the model_uri that log_model gave: each "
+            "worker loads its own."
+        )
+    return ArgumentError(f"{type(given).__name__} is no path or URI of a model that MLflow logged.{hint}")
 
 
 def _imported() -> Any:
@@ -318,6 +338,6 @@ def _tracking(mlflow: Any, uri: str | None) -> Iterator[None]:
 
 
 def _short(error: BaseException) -> str:
-    """Return what went wrong in one line: MLflow puts the whole batch before it."""
-    said = str(error).rsplit(" Error: ", 1)[-1].strip().splitlines() or [""]
-    return said[0][:300].rstrip(" .:") or type(error).__name__
+    """Return what went wrong in one paragraph: MLflow puts the whole batch before it."""
+    said = str(error).rsplit(" Error: ", 1)[-1].strip()
+    return shortened(said).rstrip(":") or type(error).__name__

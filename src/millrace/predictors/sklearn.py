@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from millrace.core.arguments import known_arguments
-from millrace.core.artifacts import Artifact, refuse_pickle, require, threads
+from millrace.core.artifacts import Artifact, loading_call, refuse_pickle, require, shortened, threads
 from millrace.core.inputs import Columns, shapes, texts
 from millrace.core.matrix import check_names, listed, matrix
 from millrace.errors import ArgumentError, BadInput, ModelError, ModelUnreadable, UntrustedPickle, nearest
@@ -201,8 +201,13 @@ class SklearnPredictor:
         """Check that ``model`` has the method, and learn in which form it wants batches."""
         if not callable(getattr(model, self._method, None)):
             has = [name for name in METHODS if callable(getattr(model, name, None))]
+            what = (
+                self.label
+                if self._artifact is None
+                else f"{self.label} holds a {type(model).__name__}, which"
+            )
             raise ArgumentError(
-                f"{self.label} has no method {self._method!r}. It has: {', '.join(has) or 'none that predicts'}."
+                f"{what} has no method {self._method!r}. It has: {', '.join(has) or 'none that predicts'}."
             )
         if getattr(model, "feature_names_in_", None) is not None:
             require("pandas", "pandas", f"{self.label}, which was fitted with a DataFrame,")
@@ -251,8 +256,8 @@ class SklearnPredictor:
         if refused and not self._trust:
             raise UntrustedPickle(
                 f"{artifact.path} has types in it that skops does not know to be safe: {', '.join(refused)}."
-                f"{_OF_TREES if _TREE in refused else ''} If you trust them as you trust your own code, say "
-                f"trusted={refused!r}."
+                f"{_OF_TREES if _TREE in refused else ''} If you trust them as you trust your own code: "
+                f"{loading_call(artifact.path, f'trusted={[*self._trusted, *refused]!r}')}."
             )
         return skops.io.load(artifact.path, trusted=unknown)
 
@@ -307,7 +312,7 @@ def _objects(columns: Columns, count: int | None) -> Any:
                 texts(columns)  # raises where there is a null
             return array
         raise BadInput(
-            f"the model takes one column, but it was given {shapes(columns)}. Name it: inputs='text'"
+            f"the model takes one column, but it was given {shapes(columns)}. Choose one of them with inputs=[…]"
         )
     flat = [array.reshape(len(array), -1) for array in columns.values()]
     width = sum(array.shape[1] for array in flat)
@@ -356,6 +361,5 @@ def _steady(value: Any) -> Any:
 
 
 def _short(error: BaseException) -> str:
-    """Return the first line of what a library said, without its full stop."""
-    said = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {said[0][:300].rstrip('.')}"
+    """Return what a library said, in one paragraph without its full stop."""
+    return f"{type(error).__name__}: {shortened(error)}"

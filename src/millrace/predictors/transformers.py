@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from millrace.core.arguments import known_arguments
-from millrace.core.artifacts import Artifact, require
+from millrace.core.artifacts import Artifact, loading_call, require
 from millrace.core.inputs import shapes, texts
-from millrace.errors import ArgumentError, BadInput, BadReturn
+from millrace.errors import ArgumentError, BadInput, BadReturn, nearest
 from millrace.predictors.huggingface import checked_folder, json_in, loading, prepare, words_of
 
 Array = np.ndarray[Any, Any]
@@ -100,6 +100,8 @@ class TransformersPredictor:
             raise ArgumentError(f"batch_size= takes a whole number of at least 1, not {batch_size!r}.")
         if dtype is not None and dtype not in _DTYPES:
             raise ArgumentError(f"dtype= takes one of {_DTYPES}, not {dtype!r}.")
+        if task is not None and not isinstance(task, str):
+            raise ArgumentError(f"task= takes the name of a pipeline's task, not {task!r}.")
         if call_kwargs is not None and not isinstance(call_kwargs, Mapping):
             raise ArgumentError(f"call_kwargs= takes a dict such as {{'top_k': 3}}, not {call_kwargs!r}.")
         self._artifact: Artifact | None = None
@@ -132,6 +134,7 @@ class TransformersPredictor:
         import transformers
 
         self._artifact.verify()
+        self._check_task(transformers)
         device = self._device or ("cuda" if torch.cuda.is_available() else "cpu")
         keyword = "dtype" if int(transformers.__version__.partition(".")[0]) >= 5 else "torch_dtype"
         with loading(self._artifact):
@@ -177,6 +180,19 @@ class TransformersPredictor:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_loaded": None}
 
+    def _check_task(self, transformers: Any) -> None:
+        """Raise for a task that this version does not have; others than its own can be registered there."""
+        registry = transformers.pipelines.PIPELINE_REGISTRY
+        try:
+            registry.check_task(self._task)
+        except KeyError:
+            known = registry.get_supported_tasks()
+            hint = nearest(self._task, known) or f" It has: {', '.join(known)}."
+            raise ArgumentError(
+                f"task={self._task!r} is none that transformers {transformers.__version__} has, for the model "
+                f"{self.label}.{hint}"
+            ) from None
+
     def _call(self, rows: list[Any]) -> list[Any]:
         if not rows:
             return []
@@ -194,8 +210,9 @@ def _task_of(artifact: Artifact) -> str:
         if str(names[0]).endswith(ending):
             return task
     raise ArgumentError(
-        f"The model {artifact.name} is a {names[0]}, which does not say what it is for; say it with task=, such as "
-        f"task='text-classification'."
+        f"The model {artifact.name} is a {names[0]}, which does not say what it is for; say it with task=: "
+        + loading_call(artifact.path, "task='text-classification'")
+        + "."
     )
 
 

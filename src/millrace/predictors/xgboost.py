@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from millrace.core.arguments import known_arguments
-from millrace.core.artifacts import Artifact, refuse_pickle, require, threads
+from millrace.core.artifacts import Artifact, refuse_pickle, require, shortened, threads
 from millrace.core.inputs import Columns
 from millrace.core.matrix import matrix
 from millrace.errors import ArgumentError, BadInput, ModelError, ModelUnreadable, nearest
@@ -356,4 +356,4 @@ def _checked_range(given: Any) -> tuple[int, int] | None:
 def _short(error: BaseException) -> str:
     """Return what XGBoost said, without its stack trace, file names and time."""
     said = str(error).split("Stack trace:")[0].strip().splitlines() or [""]
-    return re.sub(r"^\[[\d:]+\] \S+: ", "", said[0])[:300].rstrip(" .:") or type(error).__name__
+    return shortened(re.sub(r"^\[[\d:]+\] \S+: ", "", said[0])).rstrip(":") or type(error).__name__
