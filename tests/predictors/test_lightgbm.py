@@ -276,6 +276,7 @@ def test_a_file_with_bytes_lost_or_of_another_kind(tmp_path: Path) -> None:
     whole = fares().model_to_string().encode()
     middle = whole.index(b"Tree=5")
     refused("m.txt", whole[:middle] + whole[middle + 9 :], "its tree number 5 is damaged")
+    refused("m.txt", whole[:middle] + b"\0" * 200 + whole[middle + 200 :], "bytes that are no text")
     refused("m.txt", whole.replace(b"feature_names=distance", b"feature_names="), "cannot be read: ")
     refused("m.txt", b"hello", "is no LightGBM model")
     refused("m.model", b"{}", "is no LightGBM model")

@@ -36,6 +36,7 @@ from millrace.errors import (
     UnknownArgument,
     UntrustedPickle,
 )
+from millrace.plan.identity import fingerprint
 from millrace.predictors.torch import TorchPredictor, kind_of
 from millrace.testing import PredictorContract
 
@@ -747,8 +748,6 @@ def mapped_at(address: int) -> str:
 
 
 def test_identities_differ_where_results_do(tmp_path: Path) -> None:
-    from millrace.plan.identity import fingerprint
-
     other = Net()
     file = save_weights(tmp_path / "net.safetensors")
     with warnings.catch_warnings():
@@ -831,3 +830,13 @@ def test_one_number_per_row_goes_into_a_layer_of_one_feature() -> None:
 def test_copies_in_one_process_share_the_program() -> None:
     for predictor in (TorchPredictor(exported()), TorchPredictor(scripted()), TorchPredictor(net())):
         assert np.array_equal(once(copy.copy(predictor), {"x": ROWS}), once(predictor, {"x": ROWS}))
+
+
+def test_the_mode_that_a_module_is_in_is_no_part_of_what_it_is() -> None:
+    net = nn.Sequential(nn.Linear(2, 2), nn.Dropout())
+    training = fingerprint(TorchPredictor(net.train()).identity())
+    assert net.training, "it is left as it was"
+    assert training == fingerprint(TorchPredictor(net.eval()).identity())
+    with torch.no_grad():
+        net[0].weight += 1
+    assert training != fingerprint(TorchPredictor(net.train()).identity())

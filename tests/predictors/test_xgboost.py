@@ -15,6 +15,7 @@ import xgboost
 
 from millrace.errors import (
     ArgumentError,
+    BadInput,
     MissingLibrary,
     ModelChanged,
     ModelError,
@@ -353,3 +354,25 @@ def test_kinds(tmp_path: Path) -> None:
     (tmp_path / "m").write_bytes(b"tree\nversion=v4\n")
     assert kind_of(str(tmp_path / "m")) is None
     assert kind_of(str(tmp_path)) is None
+
+
+def test_a_copy_in_one_process_leaves_the_users_model_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    model = xgboost.XGBClassifier(n_jobs=1, n_estimators=2).fit(np.arange(8.0)[:, None], np.arange(8) > 3)
+    copied = copy.copy(XGBoostPredictor(model))
+    copied.load()
+    assert copied.predict({"x": np.array([0.0, 7.0])}).tolist() == [0, 1]
+    assert model.n_jobs == 1
+
+
+def test_a_hint_names_no_column_that_is_taken_already() -> None:
+    names = ["dropoff_longitude", "dropoff_latitude"]
+    data = xgboost.DMatrix(np.arange(8.0).reshape(4, 2), np.arange(4.0), feature_names=names)
+    predictor = XGBoostPredictor(xgboost.train({"nthread": 1}, data, 1))
+    predictor.load()
+    given = {"dropoff_longitude": np.zeros(2)}
+    with pytest.raises(BadInput, match="there is no 'dropoff_latitude'") as refused:
+        predictor.predict(given)
+    assert "Did you mean" not in str(refused.value)
+    with pytest.raises(BadInput, match=r"Did you mean 'dropoff_lat'\?$"):
+        predictor.predict({**given, "dropoff_lat": np.zeros(2)})

@@ -269,6 +269,8 @@ def _check_whole(path: str) -> None:
     """Raise if trees are not where the head of the file says: LightGBM ends the process where it meets none."""
     with open(path, "rb") as file:
         data = file.read()
+    if b"\0" in data:
+        raise ValueError("it holds bytes that are no text")  # LightGBM would never come back
     sizes = re.search(rb"^tree_sizes=([\d ]*)\r?$", data, re.MULTILINE)
     at = data.find(b"\nTree=0") + 1
     if sizes is None or not at:

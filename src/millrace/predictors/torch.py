@@ -27,6 +27,7 @@ from millrace.predictors.torch_modules import (
     floating,
     moved,
     quiet,
+    rebuilt,
     script_identity,
 )
 from millrace.predictors.torch_options import (
@@ -54,6 +55,19 @@ class _Loaded:
     rows: int | None
     training: list[tuple[Any, bool]]
     threads: int
+
+
+def _at_rest(module: Any) -> Any:
+    """Return a module in evaluation mode, in which it works here whatever mode it is in; the weights are shared."""
+    if not any(part.training for part in module.modules()):
+        return module
+    try:
+        resting = rebuilt(module, lambda weight: weight)
+    except ModelError:  # what cannot be copied is recognised with its mode
+        return module
+    for part in resting.modules():
+        part.training = False
+    return resting
 
 
 class TorchPredictor:
@@ -196,7 +210,7 @@ class TorchPredictor:
             return "torch", script_identity(self._model), *options
         if self._kind == "export":
             return "torch", export_identity(self._model), *options
-        return "torch", self._sent(), *options
+        return "torch", _at_rest(self._sent()), *options
 
     def weights(self) -> str:
         """Say where the weights are while workers work."""
