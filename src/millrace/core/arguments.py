@@ -26,6 +26,7 @@ def known_arguments(function: Callable[P, R]) -> Callable[P, R]:
     first = code.co_posonlyargcount
     names = code.co_varnames[first : code.co_argcount + code.co_kwonlyargcount]
     known = frozenset(names)
+    called = f"{function.__qualname__.removesuffix('.__init__').rpartition('.')[2]}()"
 
     @functools.wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -33,7 +34,7 @@ def known_arguments(function: Callable[P, R]) -> Callable[P, R]:
             if name not in known:
                 shown = [known_name for known_name in names if known_name != "self"]
                 hint = nearest(name, shown) or f" It takes: {', '.join(shown)}."
-                raise UnknownArgument(f"{function.__name__}() has no argument {name!r}.{hint}")
+                raise UnknownArgument(f"{called} has no argument {name!r}.{hint}")
         try:
             return function(*args, **kwargs)
         except (MillraceError, KeyboardInterrupt) as error:
