@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from millrace.core.events import Event
-from millrace.core.work import Durability, Split, StagedFile, Task
+from millrace.core.work import BlockRef, Durability, Split, StagedFile, Task
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -186,11 +186,19 @@ class PoolSpec:
 
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
-    """What a hosted object is told about the worker it lives in."""
+    """What a hosted object is told about the worker it lives in, and what it may ask of it.
+
+    ``share(schema, batches)`` lays batches where other workers can read them, and returns a ``BlockRef``;
+    ``take(ref)`` returns the batches of one, where they lie: they stay valid, and their memory in use, until the
+    last reference to them is gone. ``tidy()`` tells which memory that is; call it now and then.
+    """
 
     worker: int
     threads: int
     notify: Callable[[Any], None] = field(repr=False)
+    share: Callable[[pa.Schema, Sequence[pa.RecordBatch]], BlockRef] = field(repr=False)
+    take: Callable[[BlockRef], list[pa.RecordBatch]] = field(repr=False)
+    tidy: Callable[[], None] = field(repr=False)
 
 
 class Pool(Protocol):
@@ -209,6 +217,14 @@ class Pool(Protocol):
         """
         ...
 
+    def feed(self, worker: int, *args: Any) -> None:
+        """Hand something to the object of ``worker``, whatever it is doing: ``feed(*args)`` is called on it at
+        once, from another thread, in the order of feeding. A worker that is gone misses it.
+
+        ``BlockRef``s and ``Block``s among the arguments of ``feed`` and ``submit`` are lent to the worker.
+        """
+        ...
+
     def resize(self, size: int) -> None:
         """Grow now, or shrink by ending idle workers as they come free."""
         ...
@@ -222,7 +238,14 @@ class Engine(Protocol):
     """A place where pools live."""
 
     def start(self, spec: PoolSpec, notify: Callable[[int, Any], None]) -> Pool:
-        """Start a pool; ``notify(worker, message)`` gets what hosted objects tell, from another thread."""
+        """Start a pool; ``notify(worker, message)`` gets what hosted objects tell, from another thread.
+
+        It also gets ``Freed``, when blocks that were lent are not looked at any more.
+        """
+        ...
+
+    def drop(self, ref: BlockRef) -> None:
+        """Nobody will be lent this block: its memory may be used again."""
         ...
 
     def close(self) -> None:

@@ -56,6 +56,49 @@ class Task(msgspec.Struct, frozen=True):
     budgets: tuple[int, ...] = ()
 
 
+class BlockRef(msgspec.Struct, frozen=True, array_like=True):
+    """Where a block lies: the engine's own words, which only it reads. ``size`` is in bytes."""
+
+    owner: int
+    slot: int
+    size: int
+    number: int
+
+
+class Block(msgspec.Struct, frozen=True, array_like=True):
+    """A batch that crosses a process border between two stages, by reference.
+
+    ``spans`` say where its rows come from; they travel as bytes that only workers read.
+    """
+
+    ref: BlockRef
+    rows: int
+    spans: bytes = b""
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """What one worker of a stage before the last works on: a split of a shard, or a block of the stage before.
+
+    ``path`` orders the pieces and blocks of a shard's attempt: the split's place in the shard, then the place of
+    each block among those that its piece gave. ``budgets`` are those of the stage's ``limit`` steps.
+    """
+
+    shard: int
+    attempt: int
+    path: tuple[int, ...]
+    split: Split | None = None
+    block: Block | None = None
+    budgets: tuple[int, ...] = ()
+
+    @property
+    def key(self) -> PieceKey:
+        """What names the piece."""
+        return self.shard, self.attempt, self.path
+
+
+PieceKey = tuple[int, int, tuple[int, ...]]
+
+
 class StagedFile(msgspec.Struct, frozen=True, array_like=True):
     """A file that an attempt wrote: its staged name, its final name, and what is in it."""
 
@@ -175,6 +218,56 @@ class Lost(msgspec.Struct, frozen=True):
     reason: str
 
 
+class Made(msgspec.Struct, frozen=True):
+    """A piece gave its next block; there may be more."""
+
+    piece: PieceKey
+    block: Block
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """A piece has given all its blocks.
+
+    ``steps`` counts rows in and out of each step of the stage, ``read`` the rows that came in; ``passed`` says
+    how many rows passed each ``limit`` step.
+    """
+
+    piece: PieceKey
+    read: int
+    steps: tuple[tuple[int, int], ...]
+    timings: Timings
+    passed: tuple[int, ...] = ()
+
+
+class Broken(msgspec.Struct, frozen=True):
+    """A piece met an error that trying again would not cure."""
+
+    piece: PieceKey
+    error: ErrorReport
+
+
+class Gone(msgspec.Struct, frozen=True):
+    """The worker died under a call for a piece."""
+
+    piece: PieceKey
+    worker: int
+    reason: str
+
+
+class Freed(msgspec.Struct, frozen=True):
+    """Nobody looks at these blocks any more."""
+
+    numbers: tuple[int, ...]
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """The worker that writes a shard has used up its blocks and waits for the next."""
+
+    shard: int
+    attempt: int
+
+
+Progress = Made | Ended | Broken | Gone
 Outcome = Done | Proposal | Deferred | Blocks | Failed | Lost
 
 

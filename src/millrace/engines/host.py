@@ -1,8 +1,11 @@
 """The main of a worker process: it hosts one object and calls its methods, one after another, as asked.
 
 Messages in: ``("host", context, pickled, places)`` once, maybe with a descriptor; ``("call", id, method,
-args)``; ``("end",)``. Messages out: ``("ready",)`` once the object is there; ``("result", id, value)``,
-``("error", id, exception)``, ``("note", value)``.
+args)``; ``("end",)``; and, served at once by the thread that listens, ``("feed", args)``, ``("slot", owner,
+slot)`` with the descriptor of a slot that will be read, ``("free", slot)`` for a slot of our own. Messages out:
+``("ready",)`` once the object is there; ``("result", id, value)``, ``("error", id, exception)``, ``("note",
+value)``, ``("slot", slot)`` with its descriptor, ``("laid", ref)`` of a block in one, ``("unread", numbers)`` of
+blocks.
 """
 
 from __future__ import annotations
@@ -20,11 +23,16 @@ import threading
 import time
 import traceback
 import warnings
+from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from millrace.core.work import BlockRef
 from millrace.engines import wire
 from millrace.engines.parcel import unpack
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _PR_SET_PDEATHSIG = 1
 _TRIM_EVERY = 0.5  # seconds
@@ -61,6 +69,11 @@ class Host:
         self._calls: queue.SimpleQueue[tuple[Any, int]] = queue.SimpleQueue()
         self._sending = threading.Lock()
         self._hosted: Any = None
+        self._number = -1
+        self._shelf: Any = None
+        self._reading: Any = None
+        self._fed: list[tuple[Any, ...]] = []  # what came before there was anybody to take it
+        self._feeding = threading.Lock()
         self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         self._trimmed = time.monotonic()
 
@@ -82,17 +95,78 @@ class Host:
     def _listen(self) -> None:
         try:
             while True:
-                self._calls.put(wire.receive(self._sock))
+                message, fd = wire.receive(self._sock)
+                if message[0] == "feed":
+                    self._feed(message[1])
+                elif message[0] == "slot":
+                    self._slots_of_others().map(*message[1:], fd)
+                elif message[0] == "free":
+                    self._shelf.free(message[1])
+                else:
+                    self._calls.put((message, fd))
         except (EOFError, OSError):
             os._exit(1)  # the driver is gone; nobody is left to work for
 
     def _take_in(self, message: tuple[Any, ...], fd: int) -> None:
         _, context, pickled, places = message
+        hosted: Any
         try:
             factory = unpack(pickled, places, fd)
-            self._hosted = factory(context(self._note))
+            made = context(self._note, self._share, self._take, self._tidy)
+            self._number = made.worker
+            hosted = factory(made)
         except BaseException as error:
-            self._hosted = _Broken(error)
+            hosted = _Broken(error)
+        with self._feeding:
+            self._hosted = hosted
+            for args in self._fed:
+                self._feed_now(args)
+            self._fed.clear()
+
+    def _feed(self, args: tuple[Any, ...]) -> None:
+        with self._feeding:
+            if self._hosted is None:
+                self._fed.append(args)
+            else:
+                self._feed_now(args)
+
+    def _feed_now(self, args: tuple[Any, ...]) -> None:
+        if not isinstance(self._hosted, _Broken):
+            self._hosted.feed(*args)
+
+    # ------------------------------------------------------------ blocks
+
+    def _share(self, schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> BlockRef:
+        if self._shelf is None:
+            from millrace.engines.slots import Shelf
+
+            self._shelf = Shelf(self._number, self._announce)
+        ref: BlockRef = self._shelf.lay(schema, batches)
+        self._send(("laid", ref))
+        return ref
+
+    def _announce(self, slot: int, fd: int) -> None:
+        with self._sending:
+            wire.send(self._sock, ("slot", slot), fd)
+        os.close(fd)
+
+    def _slots_of_others(self) -> Any:
+        if self._reading is None:
+            from millrace.engines.slots import Reading
+
+            self._reading = Reading()
+        return self._reading
+
+    def _take(self, ref: BlockRef) -> list[pa.RecordBatch]:
+        batches: list[pa.RecordBatch] = self._slots_of_others().read(ref)
+        return batches
+
+    def _tidy(self) -> None:
+        """Tell which blocks nobody here looks at any more."""
+        if self._reading is not None and self._reading.unread:
+            self._send(("unread", self._reading.taken_leave()))
+
+    # ------------------------------------------------------------ calls
 
     def _call(self, number: int, method: str, args: tuple[Any, ...]) -> None:
         try:
@@ -120,6 +194,7 @@ class Host:
 
     def _answer(self, kind: str, number: int, value: Any) -> None:
         _flush()
+        self._tidy()
         if kind == "error":
             value = portable(value)
         self._send((kind, number, value))

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from millrace.core.ports import PoolSpec, WorkerContext
+from millrace.core.work import BlockRef, Freed
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_numbers = itertools.count(1)
 
 
 class InlineEngine:
@@ -14,11 +21,16 @@ class InlineEngine:
 
     def __init__(self) -> None:
         self._pools: list[InlinePool] = []
+        self._blocks: dict[int, list[pa.RecordBatch]] = {}
 
     def start(self, spec: PoolSpec, notify: Callable[[int, Any], None]) -> InlinePool:
         """See ``Engine.start``."""
-        self._pools.append(InlinePool(spec, notify))
+        self._pools.append(InlinePool(spec, notify, self._blocks))
         return self._pools[-1]
+
+    def drop(self, ref: BlockRef) -> None:
+        """See ``Engine.drop``."""
+        self._blocks.pop(ref.number, None)
 
     def close(self, *, kill: bool = False) -> None:
         """See ``Engine.close``."""
@@ -29,9 +41,37 @@ class InlineEngine:
 class InlinePool:
     """One object, called directly."""
 
-    def __init__(self, spec: PoolSpec, notify: Callable[[int, Any], None]) -> None:
-        context = WorkerContext(0, spec.threads, lambda message: notify(0, message))
+    def __init__(
+        self,
+        spec: PoolSpec,
+        notify: Callable[[int, Any], None],
+        blocks: dict[int, list[pa.RecordBatch]],
+    ) -> None:
+        self._blocks = blocks
+        self._notify = notify
+        self._taken: list[int] = []
+        context = WorkerContext(
+            0, spec.threads, lambda message: notify(0, message), self._share, self._take, self._tidy
+        )
         self._hosted: Any = spec.factory(context)
+
+    def _share(self, schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> BlockRef:
+        ref = BlockRef(0, 0, sum(batch.nbytes for batch in batches), next(_numbers))
+        self._blocks[ref.number] = list(batches)
+        return ref
+
+    def _take(self, ref: BlockRef) -> list[pa.RecordBatch]:
+        self._taken.append(ref.number)
+        return self._blocks.pop(ref.number)
+
+    def _tidy(self) -> None:
+        if self._taken:
+            self._notify(0, Freed(tuple(self._taken)))
+            self._taken.clear()
+
+    def feed(self, worker: int, *args: Any) -> None:
+        """See ``Pool.feed``."""
+        self._hosted.feed(*args)
 
     def loads(self) -> dict[int, int]:
         """See ``Pool.loads``: the one worker is always free."""
@@ -46,6 +86,7 @@ class InlinePool:
             future.set_result(result.result() if isinstance(result, Future) else result)
         except Exception as error:
             future.set_exception(error)
+        self._tidy()
         return future
 
     def resize(self, size: int) -> None:

@@ -125,14 +125,11 @@ class Listener:
         self._pool.bury(worker)
 
     def _read(self, worker: Worker) -> bool:
-        try:
-            data = worker.sock.recv(1 << 20)
-        except OSError:
-            data = b""
+        alive, messages = worker.inbox.read(worker.sock)
         worker.heard = time.monotonic()
-        for message in worker.inbox.feed(data) if data else ():
+        for message in messages:
             self._pool.hear(worker, message)
-        return bool(data)
+        return alive
 
 
 def _is_suspended(pid: int) -> bool:

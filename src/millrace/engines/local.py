@@ -9,16 +9,19 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, InvalidStateError
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from millrace.core.ports import PoolSpec, WorkerContext
-from millrace.engines import wire
+from millrace.core.work import Block, BlockRef, Freed, Piece
 from millrace.engines.listen import Listener
 from millrace.engines.process import Worker
 from millrace.errors import WorkerDied
+
+if TYPE_CHECKING:
+    from millrace.engines.slots import Store
 
 Notify = Callable[[int, Any], None]
 
@@ -30,21 +33,40 @@ class LocalEngine:
 
     def __init__(self, warm: int = 0, threads: int = 1) -> None:
         self._pools: list[LocalPool] = []
+        self._store: Store | None = None
         self._threads = threads
         self._warm = [Worker(threads) for _ in range(warm)]
 
     def start(self, spec: PoolSpec, notify: Notify) -> LocalPool:
         """See ``Engine.start``. Warm workers with as many threads are taken first."""
+        from millrace.engines.slots import Store  # imports pyarrow: after the first workers have started
+
+        self._store = self._store or Store()
         warm = self._warm[: spec.size] if spec.threads == self._threads else []
-        pool = LocalPool(spec, notify, warm)  # if the factory cannot travel, they stay ours to end
+        pool = LocalPool(
+            spec, notify, warm, self._store, self._free
+        )  # if the factory cannot travel, they stay ours to end
         del self._warm[: len(warm)]
         self._pools.append(pool)
         return pool
+
+    def drop(self, ref: BlockRef) -> None:
+        """See ``Engine.drop``."""
+        if self._store is not None:
+            self._free(self._store.drop(ref))
+
+    def _free(self, refs: list[BlockRef]) -> None:
+        """Tell workers that what they laid out is not needed any more."""
+        for ref in refs:
+            for pool in self._pools:
+                pool.tell(ref.owner, ("free", ref.slot))
 
     def close(self, *, kill: bool = False) -> None:
         """See ``Engine.close``; with ``kill``, workers are not asked to end."""
         for pool in self._pools:
             pool.close(kill=kill)
+        if self._store is not None:
+            self._store.close()
         for worker in self._warm:
             worker.end(kill=True)
         self._warm.clear()
@@ -53,11 +75,20 @@ class LocalEngine:
 class LocalPool:
     """A pool whose one thread listens to all workers, passes on what they print, and replaces the dead."""
 
-    def __init__(self, spec: PoolSpec, notify: Notify, warm: list[Worker]) -> None:
+    def __init__(
+        self,
+        spec: PoolSpec,
+        notify: Notify,
+        warm: list[Worker],
+        store: Store,
+        free: Callable[[list[BlockRef]], None],
+    ) -> None:
         from millrace.engines.parcel import pack  # imports cloudpickle: after the first workers have started
 
         self._spec = spec
         self._notify = notify
+        self._store = store
+        self._free = free
         self._parcel = pack(spec.factory)
         self._lock = threading.RLock()
         self._workers: dict[int, Worker] = {}
@@ -99,9 +130,30 @@ class LocalPool:
             if not chosen.calls:
                 chosen.heard = time.monotonic()
             chosen.calls[number] = future
-        with contextlib.suppress(OSError):  # it is dead: the listener will say so to every call
-            wire.send(chosen.sock, ("call", number, method, args))
+        self._lend(chosen, args)
+        chosen.send(("call", number, method, args))
         return future
+
+    def feed(self, worker: int, *args: Any) -> None:
+        """See ``Pool.feed``."""
+        with self._lock:
+            chosen = self._workers.get(worker)
+        if chosen is not None:
+            self._lend(chosen, args)
+            chosen.send(("feed", args))
+
+    def tell(self, worker: int, message: tuple[Any, ...]) -> None:
+        """Send a message to a worker, if it is one of ours."""
+        with self._lock:
+            chosen = self._workers.get(worker)
+        if chosen is not None:
+            chosen.send(message)
+
+    def _lend(self, worker: Worker, args: tuple[Any, ...]) -> None:
+        for ref in lent_by(args):
+            fd = self._store.lend(ref, worker.number)
+            if fd is not None:
+                worker.send(("slot", ref.owner, ref.slot), fd)
 
     def resize(self, size: int) -> None:
         """See ``Pool.resize``."""
@@ -126,8 +178,7 @@ class LocalPool:
         at_once = {worker.number: kill or bool(worker.calls) for worker in workers}
         for worker in workers:
             if not at_once[worker.number]:
-                with contextlib.suppress(OSError):
-                    wire.send(worker.sock, ("end",))
+                worker.send(("end",))
         for worker in workers:
             worker.end(kill=at_once[worker.number])
             _fail(worker, "the pool was closed")
@@ -145,6 +196,15 @@ class LocalPool:
         """Take one message of a worker."""
         if message[0] == "note":
             self._notify(worker.number, message[1])
+            return
+        if message[0] == "slot":
+            self._store.add_slot(worker.number, message[1], worker.inbox.fds.popleft())
+            return
+        if message[0] == "laid":
+            self._store.add_block(message[1])
+            return
+        if message[0] == "unread":
+            self._freed(worker.number, self._store.unread(message[1], worker.number))
             return
         if message[0] == "ready":
             with self._lock:
@@ -176,7 +236,13 @@ class LocalPool:
                 )
             while self._broken is None and len(self._workers) < self._size:
                 self._adopt(Worker(self._spec.threads))
+        self._freed(worker.number, self._store.bury(worker.number))
         _fail(worker, reason)
+
+    def _freed(self, reader: int, refs: list[BlockRef]) -> None:
+        if refs:
+            self._free(refs)
+            self._notify(reader, Freed(tuple(ref.number for ref in refs)))
 
     def give_up(self, reason: str) -> None:
         """Nothing more can come from this pool: fail every call, now and later."""
@@ -189,12 +255,18 @@ class LocalPool:
     def _adopt(self, worker: Worker) -> None:
         context = partial(WorkerContext, worker.number, self._spec.threads)
         self._workers[worker.number] = worker
-        with contextlib.suppress(OSError):
-            wire.send(
-                worker.sock,
-                ("host", context, self._parcel.pickled, self._parcel.places),
-                self._parcel.fd,
-            )
+        worker.send(("host", context, self._parcel.pickled, self._parcel.places), self._parcel.fd)
+
+
+def lent_by(args: Iterable[Any]) -> Iterator[BlockRef]:
+    """Yield the blocks that a call's arguments speak of."""
+    for value in args:
+        if isinstance(value, Piece):
+            value = value.block
+        if isinstance(value, Block):
+            value = value.ref
+        if isinstance(value, BlockRef):
+            yield value
 
 
 def _fail(worker: Worker, reason: str) -> None:

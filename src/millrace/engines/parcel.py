@@ -57,7 +57,7 @@ def pack(value: Any) -> Parcel:
     pickled, buffers = _pickle(value)
     if not buffers:
         return Parcel(pickled, (), -1)
-    fd = _memory_file()
+    fd = memory_file()
     places, at = [], 0
     for buffer in buffers:
         with buffer.raw() as view:
@@ -127,11 +127,16 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         super().__init__(file, protocol=5, buffer_callback=keep)
 
 
-def _memory_file() -> int:
+def memory_file(size: int = 0) -> int:
+    """Return a descriptor of ``size`` bytes of memory that belongs to no process and no folder."""
     if hasattr(os, "memfd_create"):
-        return os.memfd_create("millrace", os.MFD_CLOEXEC)
-    with tempfile.TemporaryFile() as file:  # unlinked from the start
-        return os.dup(file.fileno())
+        fd = os.memfd_create("millrace", os.MFD_CLOEXEC)
+    else:
+        with tempfile.TemporaryFile() as file:  # unlinked from the start
+            fd = os.dup(file.fileno())
+    if size:
+        os.ftruncate(fd, size)
+    return fd
 
 
 def _write_all(fd: int, view: memoryview, at: int) -> None:

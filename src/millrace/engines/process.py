@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import Future
 from typing import Any
@@ -46,6 +47,7 @@ class Worker:
         self.ready = False
         self.heard = time.monotonic()
         self.inbox = wire.Inbox()
+        self._sending = threading.Lock()
         ours, theirs = socket.socketpair()
         ours.setblocking(True)  # whatever socket.setdefaulttimeout says
         theirs.setblocking(True)
@@ -70,11 +72,15 @@ class Worker:
         self.pidfd = _pidfd(self.process.pid)
         self.relays = [Relay(self.process.stdout, "stdout"), Relay(self.process.stderr, "stderr")]
 
+    def send(self, message: Any, fd: int = -1) -> None:
+        """Send a message, from any thread. If the worker is dead, the listener will say so to whom it concerns."""
+        with self._sending, contextlib.suppress(OSError):
+            wire.send(self.sock, message, fd)
+
     def end(self, *, kill: bool) -> None:
         """Ask the process to end, or end it; then wait for it."""
         if not kill:
-            with contextlib.suppress(OSError):
-                wire.send(self.sock, ("end",))
+            self.send(("end",))
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(_END_WITHIN)
         self.kill()
@@ -89,6 +95,8 @@ class Worker:
 
     def release(self) -> None:
         """Pass on the last output and close all descriptors."""
+        while self.inbox.fds:
+            os.close(self.inbox.fds.popleft())
         for relay in self.relays:
             relay.finish()
         self.sock.close()

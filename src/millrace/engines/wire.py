@@ -6,6 +6,7 @@ import os
 import pickle
 import socket
 import struct
+from collections import deque
 from typing import Any
 
 _LENGTH = struct.Struct("<Q")
@@ -51,10 +52,25 @@ def receive(sock: socket.socket) -> tuple[Any, int]:
 
 
 class Inbox:
-    """Puts frames together from a socket that is read as bytes come, without waiting."""
+    """Puts frames together from a socket that is read as bytes come, without waiting.
+
+    ``fds`` holds descriptors that came along and that nobody has taken yet, in their order.
+    """
 
     def __init__(self) -> None:
         self._buffer = bytearray()
+        self.fds: deque[int] = deque()
+
+    def read(self, sock: socket.socket) -> tuple[bool, list[Any]]:
+        """Read what has come; return whether there was anything, and the messages that are complete now."""
+        try:
+            data, fds, _, _ = socket.recv_fds(sock, 1 << 20, 16)
+        except OSError:
+            return False, []
+        for fd in fds:
+            os.set_inheritable(fd, False)
+        self.fds.extend(fds)
+        return bool(data), self.feed(data) if data else []
 
     def feed(self, data: bytes) -> list[Any]:
         """Take some bytes; return the messages that are complete now."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,10 +11,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+import numpy as np
 import psutil
+import pyarrow as pa
 import pytest
 
+from millrace.core.batch import to_numpy
 from millrace.core.ports import Engine, Pool, PoolSpec, WorkerContext
+from millrace.core.work import BlockRef, Freed
 from millrace.errors import WorkerDied
 
 WITHIN = 30.0
@@ -27,6 +32,8 @@ class Hosted:
         self._note = note
         self._seen: list[Any] = []
         self._aside = ThreadPoolExecutor(1)
+        self._given: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
+        self._held: list[Any] = []
         if note == "broken":
             raise LookupError("cannot be made")
 
@@ -68,6 +75,35 @@ class Hosted:
     def die(self) -> None:
         """End the process."""
         os._exit(3)
+
+    def feed(self, *args: Any) -> None:
+        """Take what is handed over while calls are at work."""
+        self._given.put(args)
+
+    def next_fed(self) -> tuple[Any, ...]:
+        """Wait for the next thing that is fed."""
+        return self._given.get(timeout=WITHIN)
+
+    def lay(self, value: int, rows: int) -> BlockRef:
+        """Lay a batch of ``rows`` times ``value`` where others can read it."""
+        batch = pa.record_batch({"value": np.full(rows, value, np.int64)})
+        return self._context.share(batch.schema, [batch])
+
+    def total(self, ref: BlockRef, keep: bool = False) -> int:
+        """Add up a block; ``keep`` it, or let it go."""
+        batches = self._context.take(ref)
+        if keep:
+            self._held.append(batches)
+        return int(sum(to_numpy(batch.column(0)).sum() for batch in batches))
+
+    def kept_total(self) -> int:
+        """Add up the blocks that were kept, as they are now; then let them go."""
+        held, self._held = self._held, []
+        return int(sum(to_numpy(batch.column(0)).sum() for batches in held for batch in batches))
+
+    def total_fed(self) -> int:
+        """Wait for a block that is fed, and add it up."""
+        return self.total(self.next_fed()[0])
 
     def close(self) -> None:
         """Leave a mark that all is well."""
@@ -211,6 +247,84 @@ class EngineContract:
         assert pool.submit("echo", 2, worker=other).result(WITHIN) == 2
         with pytest.raises(WorkerDied):
             pool.submit("echo", 3, worker=victim).result(WITHIN)
+
+    # ------------------------------------------------------------ blocks
+
+    def test_what_is_fed_arrives_in_order_and_at_once(self, start: Callable[..., Pool]) -> None:
+        pool = start(size=1)
+        (worker,) = pool.loads()
+        for value in range(3):
+            pool.feed(worker, value, "x")
+        assert [pool.submit("next_fed").result(WITHIN) for _ in range(3)] == [
+            (value, "x") for value in range(3)
+        ]
+        pool.feed(worker + 1_000_000 if self.sizes else worker, "nobody is there")
+        if self.processes:
+            waiting = pool.submit("next_fed", worker=worker)
+            pool.feed(worker, "while a call is at work")
+            assert waiting.result(WITHIN) == ("while a call is at work",)
+
+    def test_blocks_go_from_worker_to_worker(
+        self, engine: Engine, start: Callable[..., Pool], notes: list[tuple[int, Any]]
+    ) -> None:
+        makers, readers = start(size=1), start(size=1)
+        (reader,) = readers.loads()
+        numbers = []
+        for value in range(1, 8):
+            ref = makers.submit("lay", value, 100_000).result(WITHIN)
+            assert ref.size >= 800_000
+            numbers.append(ref.number)
+            if value % 2:
+                assert readers.submit("total", ref).result(WITHIN) == 100_000 * value
+            else:
+                readers.feed(reader, ref)
+                assert readers.submit("total_fed").result(WITHIN) == 100_000 * value
+        assert readers.submit("echo", 1).result(WITHIN) == 1
+        freed = [number for _, note in notes if isinstance(note, Freed) for number in note.numbers]
+        assert sorted(freed) == sorted(numbers), "every block is freed, and told so, once"
+
+    def test_a_block_stays_as_long_as_somebody_looks_at_it(
+        self, engine: Engine, start: Callable[..., Pool], notes: list[tuple[int, Any]]
+    ) -> None:
+        makers, readers = start(size=1), start(size=1)
+        kept = makers.submit("lay", 1, 50_000).result(WITHIN)
+        readers.submit("total", kept, True).result(WITHIN)
+        for value in range(2, 9):
+            ref = makers.submit("lay", value, 50_000).result(WITHIN)
+            assert readers.submit("total", ref).result(WITHIN) == 50_000 * value
+        dropped = makers.submit("lay", 9, 50_000).result(WITHIN)
+        engine.drop(dropped)
+        makers.submit("lay", 10, 50_000).result(WITHIN)
+        assert readers.submit("kept_total").result(WITHIN) == 50_000
+
+    def test_a_block_outlives_its_maker(self, start: Callable[..., Pool]) -> None:
+        if not self.processes:
+            pytest.skip("this engine's worker is this process")
+        makers, readers = start(size=1), start(size=1)
+        early, late = (makers.submit("lay", value, 200_000).result(WITHIN) for value in (1, 2))
+        readers.submit("total", early, True).result(WITHIN)
+        with pytest.raises(WorkerDied):
+            makers.submit("die").result(WITHIN)
+        while not makers.loads():
+            time.sleep(0.01)
+        assert makers.submit("lay", 3, 200_000).result(WITHIN)
+        assert readers.submit("total", late).result(WITHIN) == 400_000
+        assert readers.submit("kept_total").result(WITHIN) == 200_000
+
+    def test_a_dead_reader_holds_nothing(
+        self, start: Callable[..., Pool], notes: list[tuple[int, Any]]
+    ) -> None:
+        if not self.processes:
+            pytest.skip("this engine's worker is this process")
+        makers, readers = start(size=1), start(size=1)
+        ref = makers.submit("lay", 1, 200_000).result(WITHIN)
+        readers.submit("total", ref, True).result(WITHIN)
+        with pytest.raises(WorkerDied):
+            readers.submit("die").result(WITHIN)
+        deadline = time.monotonic() + WITHIN
+        while not any(isinstance(note, Freed) and ref.number in note.numbers for _, note in notes):
+            assert time.monotonic() < deadline, "the dead reader's block was never freed"
+            time.sleep(0.01)
 
     def test_two_pools_side_by_side(self, start: Callable[..., Pool]) -> None:
         left, right = start(size=1), start(size=1)

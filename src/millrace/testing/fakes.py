@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from millrace.core import failpoints as points
 from millrace.core.ports import PoolSpec, WorkerContext
-from millrace.core.work import Task
+from millrace.core.work import BlockRef, Freed, Task
 from millrace.errors import WorkerDied
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 Notify = Callable[[int, Any], None]
+_numbers = itertools.count(1)
 Fault = str | Exception
 Faults = Mapping[tuple[int, int], Fault]
 
@@ -63,11 +68,16 @@ class FakeEngine:
         self.faults = dict(faults or {})
         self.calls: list[tuple[int, str, int | None]] = []
         self.pools: list[FakePool] = []
+        self._blocks: dict[int, list[pa.RecordBatch]] = {}
 
     def start(self, spec: PoolSpec, notify: Notify) -> FakePool:
         """See ``Engine.start``."""
-        self.pools.append(FakePool(spec, notify, self.faults, self.calls))
+        self.pools.append(FakePool(spec, notify, self.faults, self.calls, self._blocks))
         return self.pools[-1]
+
+    def drop(self, ref: BlockRef) -> None:
+        """See ``Engine.drop``."""
+        self._blocks.pop(ref.number, None)
 
     def close(self) -> None:
         """See ``Engine.close``."""
@@ -84,12 +94,15 @@ class FakePool:
         notify: Notify,
         faults: Faults | None = None,
         calls: list[tuple[int, str, int | None]] | None = None,
+        blocks: dict[int, list[pa.RecordBatch]] | None = None,
     ) -> None:
         self._spec = spec
         self._notify = notify
         self._faults = faults or {}
         self._calls = calls if calls is not None else []
         self._hosted: dict[int, Any] = {}
+        self._blocks = blocks if blocks is not None else {}
+        self._taken: list[int] = []
         self._hired = 0
         self.resize(spec.size)
 
@@ -116,6 +129,7 @@ class FakePool:
             try:
                 result = getattr(self._hosted[worker], method)(*args)
                 result = result.result() if isinstance(result, Future) else result
+                self._tidy()
             except Exception as error:
                 future.set_exception(error)
             else:
@@ -124,6 +138,25 @@ class FakePool:
                 else:
                     future.set_result(result)
         return future
+
+    def feed(self, worker: int, *args: Any) -> None:
+        """See ``Pool.feed``."""
+        if worker in self._hosted:
+            self._hosted[worker].feed(*args)
+
+    def _share(self, schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> BlockRef:
+        ref = BlockRef(0, 0, sum(batch.nbytes for batch in batches), next(_numbers))
+        self._blocks[ref.number] = list(batches)
+        return ref
+
+    def _take(self, ref: BlockRef) -> list[pa.RecordBatch]:
+        self._taken.append(ref.number)
+        return self._blocks.pop(ref.number)
+
+    def _tidy(self) -> None:
+        if self._taken:
+            self._notify(-1, Freed(tuple(self._taken)))
+            self._taken.clear()
 
     def _bury(self, worker: int, future: Future[Any]) -> None:
         del self._hosted[worker]
@@ -134,7 +167,9 @@ class FakePool:
         """See ``Pool.resize``."""
         while len(self._hosted) < size:
             number, self._hired = self._hired, self._hired + 1
-            context = WorkerContext(number, self._spec.threads, partial(self._notify, number))
+            context = WorkerContext(
+                number, self._spec.threads, partial(self._notify, number), self._share, self._take, self._tidy
+            )
             self._hosted[number] = self._spec.factory(context)
         while len(self._hosted) > size:
             self._end(max(self._hosted))
