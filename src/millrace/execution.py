@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,6 +24,7 @@ from millrace.options import RunOptions
 from millrace.plan import compile as compiler
 from millrace.plan.logical import Plan
 from millrace.plan.physical import Program, Stage
+from millrace.plan.stages import stages_of
 from millrace.result import Result
 from millrace.version import __version__
 from millrace.watchers import Watchers
@@ -33,6 +36,9 @@ if TYPE_CHECKING:
     from millrace.run.resume import Job
     from millrace.run.runner import Runner, Tally
     from millrace.run.scheduler import Scheduler
+    from millrace.run.supply import Supply
+
+BLOCKS_SHARE = 4  # of the memory limit, for blocks between stages: one part in so many
 
 # The modules of `run` and the sources import pyarrow. They are imported inside the functions below, after the
 # first workers have been started, so that driver and workers do their slow imports at the same time.
@@ -43,61 +49,112 @@ class _Workplace:
     """An engine that may have begun to start workers before anybody knows what they will do."""
 
     engine: LocalEngine | InlineEngine
-    stage: Stage
+    stages: tuple[Stage, ...]
     cpus: int
+    budget: int
 
     @classmethod
     def open(cls, plan: Plan, options: RunOptions) -> _Workplace:
         capacity = machine.capacity()
-        stage = compiler.stage_of(plan, capacity, workers=options.workers, memory_limit=options.memory_limit)
+        stages = _stages(plan, options)
+        budget = (options.memory_limit or capacity.memory) // BLOCKS_SHARE
         if options.engine == "inline":
-            return cls(InlineEngine(), replace(stage, workers=1, lanes=False), capacity.cpus)
+            return cls(InlineEngine(), stages, capacity.cpus, budget)
         # One core is left for the driver, which imports and plans meanwhile; the other workers start after that.
-        warm = min(stage.workers, max(1, capacity.cpus - 1))
-        return cls(LocalEngine(warm, stage.threads), stage, capacity.cpus)
+        warm = min(stages[0].workers, max(1, capacity.cpus - 1))
+        return cls(LocalEngine(warm, stages[0].threads), stages, capacity.cpus, budget)
 
-    def program(self, plan: Plan, kind: str, options: RunOptions, shards: int) -> Program:
-        """Return what workers run; checks that it can travel."""
-        workers = min(self.stage.workers, max(shards, 1))
-        self.stage = replace(self.stage, workers=workers, lanes=self.stage.lanes or workers < self.cpus)
+    @property
+    def workers(self) -> int:
+        """How many workers there are at most, of all stages."""
+        return sum(stage.workers for stage in self.stages)
+
+    def programs(self, plan: Plan, kind: str, options: RunOptions, shards: int) -> list[Program]:
+        """Return what the workers of each stage run."""
+        *earlier, last = self.stages
+        workers = min(last.workers, max(shards, 1))
+        last = replace(
+            last, workers=workers, lanes=last.lanes or sum(s.workers for s in earlier) + workers < self.cpus
+        )
+        self.stages = (*earlier, last)
         schema = plan.source.schema()
         columns = compiler.columns_to_read(plan.steps, schema)
-        unread = compiler.unread_at(plan.steps, schema, columns)
-        lanes = self.stage.lanes and isinstance(self.engine, LocalEngine)
-        return Program(
-            plan.source,
-            plan.steps,
-            columns,
-            unread,
-            plan.sink,
-            kind,
-            lanes,
-            options.durability,
-            failpoints.active(),
+        unread = iter(
+            compiler.unread_at([step for stage in self.stages for step in stage.steps], schema, columns)
         )
+        lanes = last.lanes and isinstance(self.engine, LocalEngine)
+        return [
+            Program(
+                plan.source,
+                stage.steps,
+                columns,
+                tuple(itertools.islice(unread, len(stage.steps))),
+                plan.sink if stage is last else None,
+                kind if stage is last else "make",
+                lanes and stage is last,
+                options.durability,
+                failpoints.active(),
+                i > 0,
+            )
+            for i, stage in enumerate(self.stages)
+        ]
 
-    def drive(self, runner: Runner, program: Program, options: RunOptions) -> Iterator[pa.RecordBatch]:
-        """Start the pool, drive the plan to its end, end the pool; at once if something goes wrong."""
+    def supply(self, options: RunOptions) -> Supply | None:
+        """Return what decides for the stages before the last, if there are any."""
+        from millrace.run.supply import Supply
+
+        *earlier, _ = self.stages
+        if not earlier:
+            return None
+        steps = [len(stage.steps) for stage in earlier]
+        limits = [len(compiler.limits_of(stage.steps)) for stage in earlier]
+        return Supply(steps, limits, budget=self.budget, max_attempts=options.max_attempts)
+
+    def ahead(self, shards: Sequence[Shard]) -> int:
+        """Return how many attempts each worker of the last stage has before it, so that those before are busy."""
+        *earlier, last = self.stages
+        if not earlier or not shards:
+            return 2
+        pieces = sum(len(shard.splits) for shard in shards) / len(shards)
+        wanted = 2 * max(stage.workers for stage in earlier) / (pieces * last.workers)
+        return min(64, max(2, 1 + math.ceil(wanted)))
+
+    def drive(
+        self, runner: Runner, programs: Sequence[Program], options: RunOptions
+    ) -> Iterator[pa.RecordBatch]:
+        """Start the pools, drive the plan to its end, end the pools; at once if something goes wrong."""
         from millrace.plan.pickling import explained
+        from millrace.run.maker import Maker
         from millrace.run.worker import ShardWorker
 
-        spec = PoolSpec(
-            "predict",
-            partial(ShardWorker, program),
-            self.stage.workers,
-            self.stage.threads,
-            self.stage.num_gpus,
-            self.stage.memory,
-            options.stall_timeout,
-        )
-        with explained(program.steps):
-            pool = self.engine.start(spec, runner.notify)
-        yield from runner.stream(pool)
+        pools: list[Any] = []
+        for i, (stage, program) in enumerate(zip(self.stages, programs, strict=True)):
+            kind = ShardWorker if i + 1 == len(programs) else Maker
+            spec = PoolSpec(
+                f"stage {i + 1}",
+                partial(kind, program),
+                stage.workers,
+                stage.threads,
+                stage.num_gpus,
+                stage.memory,
+                options.stall_timeout,
+            )
+            with explained(program.steps):
+                pools.append(self.engine.start(spec, runner.notify))
+        yield from runner.stream(pools[-1], pools[:-1], self.engine.drop)
         self.engine.close()
 
     def close(self) -> None:
         """End what is still there."""
         self.engine.close(kill=True)
+
+
+def _stages(plan: Plan, options: RunOptions) -> tuple[Stage, ...]:
+    inline = options.engine == "inline"
+    stages = stages_of(
+        plan, machine.capacity(), workers=options.workers, memory_limit=options.memory_limit, fused=inline
+    )
+    return (replace(stages[0], workers=1, lanes=False),) if inline else stages
 
 
 # ---------------------------------------------------------------- reading
@@ -130,19 +187,21 @@ def _prepared(plan: Plan, options: RunOptions, kind: str) -> tuple[Tally, Iterat
     shards = _plan_shards(plan, options)
     if len(shards) <= 1:
         options = replace(options, engine="inline")  # one worker suffices, and this process is at hand
-    scheduler = Scheduler(
-        shards,
-        merge=merge,
-        limits=compiler.limits_of(plan.steps),
-        reading=kind in ("blocks", "look"),
-        max_attempts=options.max_attempts,
-    )
 
     def stream() -> Iterator[pa.RecordBatch]:
         workplace = _Workplace.open(plan, options)
         try:
-            program = workplace.program(plan, kind, options, len(shards))
-            yield from workplace.drive(Runner(scheduler, tally), program, options)
+            programs = workplace.programs(plan, kind, options, len(shards))
+            scheduler = Scheduler(
+                shards,
+                merge=merge,
+                limits=compiler.limits_of(plan.steps),
+                reading=kind in ("blocks", "look"),
+                max_attempts=options.max_attempts,
+                ahead=workplace.ahead(shards),
+            )
+            runner = Runner(scheduler, tally, supply=workplace.supply(options))
+            yield from workplace.drive(runner, programs, options)
         finally:
             workplace.close()
 
@@ -150,11 +209,8 @@ def _prepared(plan: Plan, options: RunOptions, kind: str) -> tuple[Tally, Iterat
 
 
 def _plan_shards(plan: Plan, options: RunOptions) -> list[Shard]:
-    stage = compiler.stage_of(
-        plan, machine.capacity(), workers=options.workers, memory_limit=options.memory_limit
-    )
     compiler.columns_at(plan.steps, plan.source.schema())
-    return compiler.make_shards(plan.source.splits(), stage.workers, options.shard_rows)
+    return compiler.make_shards(plan.source.splits(), _stages(plan, options)[-1].workers, options.shard_rows)
 
 
 def head(plan: Plan, rows: int) -> Iterator[pa.RecordBatch]:
@@ -208,7 +264,7 @@ def write(plan: Plan, complete: Callable[[Plan], Plan], options: RunOptions) -> 
             options.mode,
             options.on_change,
             options.durability,
-            workplace.stage.workers,
+            workplace.stages[-1].workers,
             options.shard_rows,
             __version__,
         )
@@ -240,14 +296,16 @@ def _write(job: Job, options: RunOptions, workplace: _Workplace, started: float)
         revision=state.revision,
         limits=[limit - passed for limit, passed in zip(limits, used, strict=True)],
         max_attempts=options.max_attempts,
+        ahead=workplace.ahead(job.shards),
     )
     watchers = Watchers.of(options)
-    program = workplace.program(plan, "write", options, state.done.count(0))
-    watchers.on_event(_started(job, workplace.stage.workers))
+    programs = workplace.programs(plan, "write", options, state.done.count(0))
+    watchers.on_event(_started(job, workplace.workers))
     committer.on_published = partial(_tell_published, watchers)
-    runner = Runner(scheduler, committer, watch=watchers.on_event, tick=watchers.tick)
+    supply = workplace.supply(options)
+    runner = Runner(scheduler, committer, supply=supply, watch=watchers.on_event, tick=watchers.tick)
     try:
-        for _ in workplace.drive(runner, program, options):
+        for _ in workplace.drive(runner, programs, options):
             pass
         _write_schema_only(job, scheduler)
         seconds = time.monotonic() - started

@@ -19,6 +19,8 @@ from millrace.plan.logical import (
     model_label,
     step_label,
 )
+from millrace.plan.physical import Stage
+from millrace.plan.stages import stages_of
 
 
 def explain(plan: Plan, options: RunOptions) -> str:
@@ -26,10 +28,13 @@ def explain(plan: Plan, options: RunOptions) -> str:
     capacity = machine.capacity()
     schema = plan.source.schema()
     columns = compiler.columns_to_read(plan.steps, schema)
-    stage = compiler.stage_of(plan, capacity, workers=options.workers, memory_limit=options.memory_limit)
-    if options.engine == "inline":
-        stage = replace(stage, workers=1)
-    shards = compiler.make_shards(plan.source.splits(), stage.workers, options.shard_rows)
+    inline = options.engine == "inline"
+    stages = stages_of(
+        plan, capacity, workers=options.workers, memory_limit=options.memory_limit, fused=inline
+    )
+    if inline:
+        stages = (replace(stages[0], workers=1),)
+    shards = compiler.make_shards(plan.source.splits(), stages[-1].workers, options.shard_rows)
     rows = [shard.rows for shard in shards]
     read = schema.names if columns is None else columns
     kind = type(plan.source).__name__.removesuffix("Source")
@@ -38,13 +43,30 @@ def explain(plan: Plan, options: RunOptions) -> str:
         f"{'unknown number of' if -1 in rows else f'{sum(rows):,}'} rows",
         f"columns  reads {len(read)} of {len(schema.names)}: {_listed(read)}",
         f"shards   {len(shards):,}",
-        f"engine   {options.engine}: {_count(stage.workers, 'worker')} with "
-        f"{_count(stage.threads, 'thread')} each, on {_count(capacity.cpus, 'core')}"
-        + (" (more workers than cores)" if stage.workers > capacity.cpus else ""),
-        "stage 1  read" + "".join(f" → {step_label(step)}" for step in plan.steps) + " → write",
+        f"engine   {options.engine}, on {_count(capacity.cpus, 'core')}",
     ]
-    lines += [f"         {line}" for step in plan.steps for line in _step(step)]
+    workers = sum(stage.workers for stage in stages)
+    for i, stage in enumerate(stages):
+        path = ["read" if i == 0 else "blocks", *map(step_label, stage.steps)]
+        path.append("write" if i + 1 == len(stages) else "blocks")
+        crowded = " (more workers than cores)" if workers > capacity.cpus and i + 1 == len(stages) else ""
+        lines += [
+            f"stage {i + 1}  {' → '.join(path)}",
+            f"         {_pool(stage)}{crowded}",
+            *(f"         {line}" for step in stage.steps for line in _step(step)),
+        ]
     return "\n".join(lines)
+
+
+def _pool(stage: Stage) -> str:
+    count = (
+        f"{stage.least} to {stage.workers} workers"
+        if stage.least < stage.workers
+        else _count(stage.workers, "worker")
+    )
+    needs = [f"{stage.num_gpus:g} GPU"] if stage.num_gpus else []
+    needs += [f"{human.size(stage.memory)} of memory"] if stage.memory else []
+    return f"{count} with {', '.join([_count(stage.threads, 'thread'), *needs])} each"
 
 
 def _step(step: Step) -> list[str]:

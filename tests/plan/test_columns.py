@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import millrace as mr
-from millrace.core.ports import Capacity
-from millrace.plan.compile import columns_to_read, stage_of
+from millrace.plan.compile import columns_to_read
 
 SCHEMA = pa.schema([(name, pa.int64()) for name in "abcdef"] + [("text", pa.string())])
 
@@ -134,15 +133,3 @@ def test_only_bytes_of_needed_columns_leave_the_file(tmp_path: Path) -> None:
     assert 2 / 40 <= read["dropped"] < 2.4 / 40
     assert 2 / 40 <= read["filtered"] < 2.4 / 40
     assert 1 <= read["all"] < 1.1
-
-
-def test_models_share_a_worker_and_add_up_their_memory() -> None:
-    capacity = Capacity(8, 16 << 30, 0)
-    data = mr.range(10)
-    two = data.predict({"a": model, "b": model}, memory=4 << 30, concurrency=3)
-    assert stage_of(two._plan, capacity, workers=None, memory_limit=None).memory == 4 << 30
-    own = data.predict({"a": {"model": model, "memory": 1 << 30}, "b": {"model": model, "memory": 2 << 30}})
-    stage = stage_of(own._plan, capacity, workers=None, memory_limit=None)
-    assert (stage.memory, stage.workers) == (3 << 30, 5)
-    with pytest.raises(mr.errors.ResourcesUnavailable, match=r"20\.00 GiB"):
-        stage_of(data.predict(model, memory=20 << 30)._plan, capacity, workers=None, memory_limit=None)

@@ -79,24 +79,14 @@ class Block(msgspec.Struct, frozen=True, array_like=True):
 class Piece(msgspec.Struct, frozen=True):
     """What one worker of a stage before the last works on: a split of a shard, or a block of the stage before.
 
-    ``path`` orders the pieces and blocks of a shard's attempt: the split's place in the shard, then the place of
-    each block among those that its piece gave. ``budgets`` are those of the stage's ``limit`` steps.
+    ``number`` names this try at it; ``budgets`` are those of the stage's ``limit`` steps.
     """
 
     shard: int
-    attempt: int
-    path: tuple[int, ...]
+    number: int
     split: Split | None = None
     block: Block | None = None
     budgets: tuple[int, ...] = ()
-
-    @property
-    def key(self) -> PieceKey:
-        """What names the piece."""
-        return self.shard, self.attempt, self.path
-
-
-PieceKey = tuple[int, int, tuple[int, ...]]
 
 
 class StagedFile(msgspec.Struct, frozen=True, array_like=True):
@@ -211,18 +201,24 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """The worker died under the attempt; nobody knows more than the way it went."""
+    """The worker died under the attempt; nobody knows more than the way it went.
+
+    ``blame`` False: what the attempt was fed is lost, and its worker lives.
+    """
 
     shard: int
     attempt: int
     reason: str
+    blame: bool = True
 
 
 class Made(msgspec.Struct, frozen=True):
-    """A piece gave its next block; there may be more."""
+    """A piece gave its next block; there may be more. ``read`` and ``steps`` as in ``Ended``, so far."""
 
-    piece: PieceKey
+    piece: int
     block: Block
+    read: int = 0
+    steps: tuple[tuple[int, int], ...] = ()
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -232,7 +228,7 @@ class Ended(msgspec.Struct, frozen=True):
     how many rows passed each ``limit`` step.
     """
 
-    piece: PieceKey
+    piece: int
     read: int
     steps: tuple[tuple[int, int], ...]
     timings: Timings
@@ -242,14 +238,14 @@ class Ended(msgspec.Struct, frozen=True):
 class Broken(msgspec.Struct, frozen=True):
     """A piece met an error that trying again would not cure."""
 
-    piece: PieceKey
+    piece: int
     error: ErrorReport
 
 
 class Gone(msgspec.Struct, frozen=True):
     """The worker died under a call for a piece."""
 
-    piece: PieceKey
+    piece: int
     worker: int
     reason: str
 
@@ -261,10 +257,11 @@ class Freed(msgspec.Struct, frozen=True):
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """The worker that writes a shard has used up its blocks and waits for the next."""
+    """The worker that writes a shard has used up the ``taken`` blocks that it was fed, and waits for the next."""
 
     shard: int
     attempt: int
+    taken: int
 
 
 Progress = Made | Ended | Broken | Gone

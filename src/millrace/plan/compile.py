@@ -1,4 +1,4 @@
-"""From the logical plan to what runs: which columns are read, which pool, which shards. Pure."""
+"""From the logical plan to what runs: which columns are read, which shards. Pure."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from millrace.core.ports import Capacity
 from millrace.core.work import Shard, Split
-from millrace.errors import ColumnExists, ResourcesUnavailable, UnknownColumn, nearest
+from millrace.errors import ColumnExists, UnknownColumn, nearest
 from millrace.plan.expressions import fields_of
 from millrace.plan.logical import (
     Drop,
@@ -17,18 +16,14 @@ from millrace.plan.logical import (
     Limit,
     MapBatches,
     MapRows,
-    Plan,
     Predict,
     Rename,
-    Resources,
     Select,
     Step,
     may_rename,
     model_label,
-    resources_of,
     step_label,
 )
-from millrace.plan.physical import Stage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -193,49 +188,6 @@ def unread_at(
 def limits_of(steps: Sequence[Step]) -> tuple[int, ...]:
     """Return the budgets of the plan's ``limit`` steps, in order."""
     return tuple(step.rows for step in steps if isinstance(step, Limit))
-
-
-# ---------------------------------------------------------------- the pool
-
-
-def stage_of(plan: Plan, capacity: Capacity, *, workers: int | None, memory_limit: int | None) -> Stage:
-    """Fuse all steps into one stage and size its pool; refuse what can never run, with the numbers.
-
-    CPUs are advice, memory and GPUs are hard.
-    """
-    demands = [resources for step in plan.steps for resources in resources_of(step)]
-    num_cpus = max((demand.num_cpus or 0.0 for demand in demands), default=0.0) or 1.0
-    num_gpus = max((demand.num_gpus or 0.0 for demand in demands), default=0.0)
-    memory = sum(demand.memory or 0 for demand in demands) or None
-    wanted = _workers_wanted(demands, workers) or max(1, int(capacity.cpus / num_cpus))
-    if num_gpus > capacity.gpus:
-        raise ResourcesUnavailable(
-            f"A worker of this plan needs {num_gpus:g} GPU{'' if num_gpus == 1 else 's'}, and this machine has "
-            f"{capacity.gpus}. Nothing was started: lower num_gpus, or run where there are enough."
-        )
-    if num_gpus:
-        wanted = min(wanted, int(capacity.gpus / num_gpus))
-    if memory is not None:
-        limit = memory_limit or capacity.memory
-        if memory > limit:
-            raise ResourcesUnavailable(
-                f"A worker of this plan needs {_gib(memory)} of memory, and the limit is {_gib(limit)}. Nothing "
-                "was started: lower memory=, raise memory_limit=, or run on a larger machine."
-            )
-        wanted = min(wanted, limit // memory)
-    threads = max(1, capacity.cpus // wanted)
-    return Stage(plan.steps, wanted, threads, wanted < capacity.cpus, num_gpus, memory)
-
-
-def _workers_wanted(demands: Sequence[Resources], workers: int | None) -> int | None:
-    declared = [demand.workers for demand in demands if demand.workers is not None]
-    if declared:
-        return max(high for _, high in declared)
-    return workers
-
-
-def _gib(size: int) -> str:
-    return f"{size / 2**30:.2f} GiB"
 
 
 # ---------------------------------------------------------------- the shards

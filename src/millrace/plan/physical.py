@@ -13,7 +13,8 @@ from millrace.plan.logical import Step
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Steps that share a worker pool of ``workers`` processes with ``threads`` threads each."""
+    """Steps that share a worker pool of ``workers`` processes with ``threads`` threads each; ``least`` of them at
+    the start, if not all."""
 
     steps: tuple[Step, ...]
     workers: int
@@ -21,6 +22,7 @@ class Stage:
     lanes: bool
     num_gpus: float = 0.0
     memory: int | None = None
+    least: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,8 @@ class Program:
 
     ``columns`` are the source columns to read (None: all of them); ``unread`` has, for each step, others that are
     there by the plan. ``kind`` says what becomes of the output: written by ``sink``, streamed to a reader in
-    ``blocks``, or only counted.
+    ``blocks``, only counted, or made for the next stage. ``fed``: rows come as blocks from the stage before instead
+    of from the source.
     """
 
     source: Source
@@ -41,6 +44,7 @@ class Program:
     lanes: bool
     durability: Durability
     faults: dict[str, str] = field(default_factory=dict)
+    fed: bool = False
 
 
 class SavedPlan(msgspec.Struct, frozen=True):

@@ -47,6 +47,18 @@ def report(error: BaseException) -> ErrorReport:
     return ErrorReport("MillraceError", message, text)
 
 
+def of_a_call(error: BaseException) -> ErrorReport:
+    """Put into words what a call of a worker raised: an import that fails there is the plan's, not ours."""
+    if isinstance(error, (ImportError, AttributeError)) and not isinstance(error, MillraceError):
+        return ErrorReport(
+            "StepError",
+            f"A worker could not load the plan's functions: {type(error).__name__}: {error}. A function that is "
+            "imported must be importable in a fresh process with the same sys.path and working directory.",
+            user_traceback(error),
+        )
+    return report(error)
+
+
 def revive(failure: ErrorReport) -> MillraceError:
     """Make the error again in the driver; the user's own traceback is its cause."""
     kind = getattr(errors, failure.kind, MillraceError)

@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from millrace.core.batch import from_ipc
-from millrace.core.events import Event, RowsRead, ShardRetried, WorkerLost
+from millrace.core.events import Event, ShardRetried, WorkerLost
 from millrace.core.ports import Pool
-from millrace.core.work import Blocks, CommitRecord, ErrorReport, Failed, Ledger, Lost, Outcome, Timings
-from millrace.errors import MillraceError, Stalled, WorkerDied
+from millrace.core.work import (
+    BlockRef,
+    Blocks,
+    CommitRecord,
+    Done,
+    Failed,
+    Ledger,
+    Lost,
+    Outcome,
+    Proposal,
+    Timings,
+)
+from millrace.errors import Stalled, WorkerDied
 from millrace.run import failures
+from millrace.run.makers import Makers
 from millrace.run.scheduler import Begin, Order, Scheduler
+from millrace.run.supply import Supply
 
 TICK = 0.2
 GROUP = 0.025  # seconds: commits that come faster than this share one sync of the journal
@@ -65,23 +78,26 @@ class Tally:
 
 
 class Runner:
-    """Drives one scheduler over one pool into one committer."""
+    """Drives one scheduler over a pool, and a supply over the pools of earlier stages, into one committer."""
 
     def __init__(
         self,
         scheduler: Scheduler,
         committer: Committer,
         *,
+        supply: Supply | None = None,
         watch: Callable[[Event], None] = lambda event: None,
         tick: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._scheduler = scheduler
         self._committer = committer
+        self._supply = supply
+        self._makers: Makers | None = None
         self._watch = watch
         self._tick = tick
         self._clock = clock
-        self._inbox: queue.SimpleQueue[tuple[int, int, Future[Any]] | RowsRead] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._schema = scheduler.schema
         self._flushed = -GROUP
         self._blocks: dict[int, list[Blocks]] = {}
@@ -97,18 +113,30 @@ class Runner:
         for _ in self.stream(pool):
             pass
 
-    def stream(self, pool: Pool) -> Iterator[pa.RecordBatch]:
-        """Drive the plan to its end; yields its output, in order, if the plan is read rather than written."""
+    def stream(
+        self,
+        pool: Pool,
+        earlier: Sequence[Pool] = (),
+        drop: Callable[[BlockRef], None] = lambda ref: None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Drive the plan to its end; yields its output, in order, if the plan is read rather than written.
+
+        ``earlier`` are the pools of the stages before the last; ``drop`` lets go of a block.
+        """
         scheduler, committer = self._scheduler, self._committer
+        if self._supply is not None:
+            self._makers = Makers(self._supply, earlier, pool, drop, self._inbox.put)
         while not scheduler.finished:
             orders = scheduler.ready(pool.loads())
             for order in orders:
                 self._submit(pool, order)
+            if self._makers is not None:
+                self._makers.order()
             if not orders and scheduler.idle and not scheduler.finished:
                 raise Stalled("No shard is under way and none can begin. This is a defect of ours.")
             for outcome in self._wait():
                 self._keep(outcome)
-                for record in scheduler.complete(outcome):
+                for record in scheduler.complete(self._settled(outcome)):
                     committer.commit(record)
                 if scheduler.schema is not None and self._schema is None:
                     self._schema = scheduler.schema
@@ -125,10 +153,13 @@ class Runner:
 
     def _submit(self, pool: Pool, order: Order) -> None:
         if isinstance(order, Begin):
-            shard, attempt = order.task.shard.index, order.task.attempt
+            task = order.task
+            shard, attempt = task.shard.index, task.attempt
+            if self._supply is not None:
+                task = self._supply.open(task, order.worker)
             self._blocks.pop(shard, None)  # of an attempt that was lost before their turn came
             self._skip[shard] = self._delivered.get(shard, 0)
-            future = pool.submit("attempt", order.task, worker=order.worker)
+            future = pool.submit("attempt", task, worker=order.worker)
         else:
             shard, attempt = order.shard, self._scheduler.attempt_of(order.shard)
             future = pool.submit("proceed", shard, order.schema, worker=order.worker)
@@ -141,11 +172,22 @@ class Runner:
             while True:
                 if isinstance(message, tuple):
                     yield self._outcome(*message)
-                else:
+                elif self._makers is None or not self._makers.take(message):
                     self._watch(message)
+                if self._supply is not None and self._supply.error is not None:
+                    yield Failed(-1, -1, self._supply.error)
                 message = self._inbox.get_nowait()
         except queue.Empty:
             return
+
+    def _settled(self, outcome: Outcome) -> Outcome:
+        """Let the stages before know of an attempt's end, and add what they did for it."""
+        if self._supply is None or isinstance(outcome, (Proposal, Blocks)):
+            return outcome
+        if self._scheduler.attempt_of(outcome.shard) == outcome.attempt:
+            outcome = self._supply.completed(outcome) if isinstance(outcome, Done) else outcome
+        self._supply.close(outcome.shard, outcome.attempt)
+        return outcome
 
     def _outcome(self, shard: int, attempt: int, future: Future[Any]) -> Outcome:
         error = future.exception()
@@ -156,9 +198,7 @@ class Runner:
             self._watch(WorkerLost(getattr(future, "worker", -1), str(error)))
             self._watch(ShardRetried(shard, attempt + 1, str(error)))
             return Lost(shard, attempt, str(error))
-        if isinstance(error, MillraceError):
-            return Failed(shard, attempt, failures.report(error))
-        return Failed(shard, attempt, _startup(error))
+        return Failed(shard, attempt, failures.of_a_call(error))
 
     # ------------------------------------------------------------ output for a reader
 
@@ -182,14 +222,3 @@ class Runner:
                     batch = batch.slice(skip)
                     self._delivered[shard] = self._delivered.get(shard, 0) + batch.num_rows
                     yield batch
-
-
-def _startup(error: BaseException) -> ErrorReport:
-    if isinstance(error, (ImportError, AttributeError)):
-        return ErrorReport(
-            "StepError",
-            f"A worker could not load the plan's functions: {type(error).__name__}: {error}. A function that is "
-            "imported must be importable in a fresh process with the same sys.path and working directory.",
-            failures.user_traceback(error),
-        )
-    return failures.report(error)

@@ -98,6 +98,7 @@ class Scheduler:
         self._open: dict[int, _Open] = {}
         self._attempts: dict[int, int] = {}
         self._deaths: dict[int, int] = {}
+        self._dead: set[int] = set()  # workers whose death was charged to the shard that they were at
         self._held: dict[int, Done] = {}
         self._head = 0  # the first shard that is not committed
         self._probe = 0  # the first shard about whose schema nothing is known
@@ -163,6 +164,9 @@ class Scheduler:
 
     def complete(self, outcome: Outcome) -> list[CommitRecord]:
         """Take what came of an attempt; return the records to commit now, in order."""
+        if isinstance(outcome, Failed) and outcome.shard < 0:
+            self.error = outcome.error  # of a stage before
+            return []
         attempt = self._open.get(outcome.shard)
         if attempt is None or attempt.attempt != outcome.attempt:
             return []  # an attempt that was given up speaks: its files stay under staging names
@@ -180,7 +184,11 @@ class Scheduler:
             return []
         del self._open[outcome.shard]
         if isinstance(outcome, Lost):
-            self._retry(outcome.shard, outcome.reason)
+            # Calls of a worker that died fail in their order: the first was at work, the others only waited.
+            charged = outcome.blame and attempt.worker not in self._dead
+            if outcome.blame:
+                self._dead.add(attempt.worker)
+            self._retry(outcome.shard, outcome.reason, charged=charged)
             return []
         if isinstance(outcome, Deferred):
             self._deferred.append(outcome.shard)
@@ -236,8 +244,8 @@ class Scheduler:
                 del self._open[shard]
                 self._retry(shard, "the worker ended while the attempt waited")
 
-    def _retry(self, shard: int, reason: str) -> None:
-        deaths = self._deaths[shard] = self._deaths.get(shard, 0) + 1
+    def _retry(self, shard: int, reason: str, *, charged: bool = True) -> None:
+        deaths = self._deaths[shard] = self._deaths.get(shard, 0) + charged
         if deaths >= self._max_attempts:
             self.error = ErrorReport(
                 "ShardFailed",

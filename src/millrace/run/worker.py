@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import queue
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain
@@ -15,25 +19,29 @@ from millrace.core.batch import schema_bytes, schema_from, to_ipc
 from millrace.core.events import RowsRead
 from millrace.core.ports import WorkerContext, Writer
 from millrace.core.work import (
+    Block,
     Blocks,
     Deferred,
     Done,
     Failed,
     Ledger,
+    Lost,
     Outcome,
     Proposal,
     StagedFile,
     Task,
     Timings,
+    Waiting,
 )
 from millrace.errors import OutputSchemaChanged
 from millrace.plan.logical import functions_of, step_label
 from millrace.plan.physical import Program
 from millrace.run import failures
-from millrace.run.batching import read_size
-from millrace.run.guard import Meter, stretch
+from millrace.run.guard import Meter
 from millrace.run.lanes import Behind, ahead
-from millrace.run.rows import Rows, Span
+from millrace.run.maker import read_split, take
+from millrace.run.places import where
+from millrace.run.rows import Rows
 from millrace.run.schemas import conform, fill, is_complete
 from millrace.run.steps import Chain
 
@@ -54,12 +62,49 @@ class ShardWorker:
         self._chain = Chain(program.steps, self._where, eager=program.kind == "look", unread=program.unread)
         self._open: dict[int, tuple[_Attempt, Conversation]] = {}
         self._finisher = ThreadPoolExecutor(1, "millrace-finish")
+        self._troughs: dict[tuple[int, int], queue.SimpleQueue[Block | str | None]] = {}
+        self._over: deque[tuple[int, int]] = deque(
+            maxlen=64
+        )  # attempts to which something may still be on its way
+        self._feeding = threading.Lock()
         functions = [step for step in program.steps if functions_of(step)]
         self._made_by = step_label(functions[-1]) if functions else "The source"
 
+    def feed(self, shard: int, attempt: int, fodder: Block | str | None) -> None:
+        """Take the next block of an attempt; None after the last, words if it cannot go on.
+
+        Called from another thread than the rest, maybe before the attempt is begun.
+        """
+        with self._feeding:
+            trough = None if (shard, attempt) in self._over else self._trough(shard, attempt)
+        if trough is not None:
+            trough.put(fodder)
+        elif isinstance(fodder, Block):
+            self._context.take(fodder.ref)  # to let go of it at once
+
+    def _trough(self, shard: int, attempt: int) -> queue.SimpleQueue[Block | str | None]:
+        return self._troughs.setdefault((shard, attempt), queue.SimpleQueue())
+
+    def _clear(self, shard: int, attempt: int) -> None:
+        """An attempt is over: let go of what it was fed and did not take."""
+        with self._feeding:
+            self._over.append((shard, attempt))
+            trough = self._troughs.pop((shard, attempt), None)
+        while trough is not None and not trough.empty():
+            fodder = trough.get()
+            if isinstance(fodder, Block):
+                self._context.take(fodder.ref)
+        self._context.tidy()
+
     def attempt(self, task: Task) -> Outcome | Future[Outcome]:
         """Begin an attempt; it ends in ``Done``, ``Deferred`` or ``Failed``, or waits for ``proceed``."""
-        attempt = _Attempt(self._program, self._chain, self._context, task, self._made_by, self._where)
+        trough = None
+        if self._program.fed:
+            with self._feeding:
+                trough = self._trough(task.shard.index, task.attempt)
+        attempt = _Attempt(
+            self._program, self._chain, self._context, task, self._made_by, self._where, trough
+        )
         self._open[task.shard.index] = attempt, _talk(attempt, task)
         return self._listen(task.shard.index, None)
 
@@ -82,19 +127,15 @@ class ShardWorker:
             return outcome
         del self._open[shard]
         next(talk, None)  # to its end; closing it would be giving it up
+        if self._program.fed:
+            self._clear(shard, outcome.attempt)
         if isinstance(outcome, Done) and attempt.has_part:
             # Encoding behind and the disk may take their time: the next shard begins meanwhile.
             return self._finisher.submit(attempt.finished, outcome)
         return outcome
 
     def _where(self, rows: Rows) -> str:
-        if not rows.spans:
-            return "no rows"
-        locate = self._program.source.locate
-        first, last = rows.spans[0], rows.spans[-1]
-        start = locate(first.split, first.bounds()[0])
-        end = locate(last.split, last.bounds()[1])
-        return stretch(start, end)
+        return where(self._program.source, rows)
 
 
 def _talk(attempt: _Attempt, task: Task) -> Conversation:
@@ -106,7 +147,14 @@ def _talk(attempt: _Attempt, task: Task) -> Conversation:
         raise
     except Exception as error:
         attempt.abort()
-        yield Failed(task.shard.index, task.attempt, failures.report(error))
+        if isinstance(error, _CutOff):
+            yield Lost(task.shard.index, task.attempt, str(error), blame=False)
+        else:
+            yield Failed(task.shard.index, task.attempt, failures.report(error))
+
+
+class _CutOff(Exception):
+    """What an attempt was fed in part is lost."""
 
 
 class _Attempt:
@@ -120,8 +168,10 @@ class _Attempt:
         task: Task,
         made_by: str,
         where: Callable[[Rows], str],
+        trough: queue.SimpleQueue[Block | str | None] | None = None,
     ) -> None:
         self._where = where
+        self._trough = trough
         self._program = program
         self._chain = chain
         self._context = context
@@ -220,23 +270,38 @@ class _Attempt:
         return any(given >= budget for given, budget in zip(passed, self._task.budgets, strict=True))
 
     def _read(self) -> Iterator[Rows]:
+        if self._trough is not None:
+            return self._fed(self._trough)
         rows = self._splits()
         return ahead(rows) if self._program.lanes else rows
 
     def _splits(self) -> Iterator[Rows]:
-        source, meter = self._program.source, self._meter
         for split in self._task.shard.splits:
-            at = 0
-            batches = source.read(split, self._program.columns, read_size(split))
-            while True:
-                with meter.timing("read"):
-                    batch = next(batches, None)
-                if batch is None:
-                    break
-                meter.read_rows += batch.num_rows
-                rows = Rows(batch, (Span(split, at, batch.num_rows),))
-                at += batch.num_rows
+            for rows in read_split(self._program, split, self._meter):
                 yield from self._growing(rows) if self._program.kind == "look" else (rows,)
+
+    def _fed(self, trough: queue.SimpleQueue[Block | str | None]) -> Iterator[Rows]:
+        """Yield the rows of the blocks that the stage before gives, in order, as they come."""
+        for taken in itertools.count():
+            with self._meter.timing("wait"):
+                fodder = self._next_fed(trough, taken)
+            if fodder is None:
+                return
+            if isinstance(fodder, str):
+                raise _CutOff(fodder)
+            yield from take(fodder, self._context, self._meter)
+
+    def _next_fed(self, trough: queue.SimpleQueue[Block | str | None], taken: int) -> Block | str | None:
+        self._context.tidy()
+        try:
+            return trough.get_nowait()
+        except queue.Empty:
+            self._context.notify(Waiting(self._task.shard.index, self._task.attempt, taken))
+        while True:
+            try:
+                return trough.get(timeout=TELL_EVERY)
+            except queue.Empty:
+                self._context.tidy()  # somebody else here may have let go of a block
 
     def _growing(self, rows: Rows) -> Iterator[Rows]:
         """For a look at some rows: hand out as many as are asked for, then twice as many, and so on."""

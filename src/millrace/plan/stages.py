@@ -1,0 +1,185 @@
+"""Which steps share a pool of workers, and how big the pools are. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from millrace.core.ports import Capacity
+from millrace.errors import ArgumentError, ResourcesUnavailable
+from millrace.plan.logical import Plan, Predict, Resources, Step, functions_of, resources_of, step_label
+from millrace.plan.physical import Stage
+
+_UNDECLARED = Resources()
+
+
+@dataclass(slots=True)
+class _Run:
+    """Neighbouring steps that need the same; ``needs`` None: nothing in particular."""
+
+    needs: tuple[Resources, ...]
+    steps: list[Step] = field(default_factory=list)
+
+    @property
+    def num_gpus(self) -> float:
+        return max((each.num_gpus or 0.0 for each in self.needs), default=0.0)
+
+    @property
+    def num_cpus(self) -> float:
+        return max((each.num_cpus or 0.0 for each in self.needs), default=0.0) or 1.0
+
+    @property
+    def memory(self) -> int:
+        return sum(resources.memory or 0 for step in self.steps for resources in resources_of(step))
+
+    @property
+    def workers(self) -> tuple[int, int] | None:
+        declared = [each.workers for each in self.needs if each.workers is not None]
+        return (max(low for low, _ in declared), max(high for _, high in declared)) if declared else None
+
+
+def stages_of(
+    plan: Plan, capacity: Capacity, *, workers: int | None, memory_limit: int | None, fused: bool = False
+) -> tuple[Stage, ...]:
+    """Cut the plan into stages and size their pools; refuse what can never run, with the numbers.
+
+    Neighbouring steps that need the same share a stage. Steps that say nothing go with those behind them, except
+    with those that hold a GPU; after the last that says something, with it. ``fused``: all in one stage. CPUs are
+    advice, memory and GPUs are hard.
+    """
+    runs = [_fused(plan.steps)] if fused else _runs(plan)
+    limit = memory_limit or capacity.memory
+    for run in runs:
+        _check(run, capacity, limit)
+    sizes = [_size(run, runs, capacity, workers) for run in runs]
+    sizes = _within_memory(runs, sizes, limit)
+    total = sum(high for _, high in sizes)
+    threads = max(1, capacity.cpus // total)
+    return tuple(
+        Stage(tuple(run.steps), high, threads, total < capacity.cpus, run.num_gpus, run.memory or None, low)
+        for run, (low, high) in zip(runs, sizes, strict=True)
+    )
+
+
+def _fused(steps: Sequence[Step]) -> _Run:
+    return _Run(tuple(resources for step in steps for resources in resources_of(step)), list(steps))
+
+
+def _runs(plan: Plan) -> list[_Run]:
+    runs: list[_Run] = []
+    pending: list[Step] = []
+    for step in _separated(plan.steps):
+        needs = _needs(step)
+        if needs is None:
+            pending.append(step)
+            continue
+        if runs and runs[-1].needs == (needs,):
+            runs[-1].steps += [*pending, step]
+        elif needs.num_gpus and (any(map(functions_of, pending)) or (not runs and _decodes(plan))):
+            runs += [_Run((), pending), _Run((needs,), [step])]
+        else:
+            runs.append(_Run((needs,), [*pending, step]))
+        pending = []
+    if not runs:
+        return [_Run((), pending)]
+    runs[-1].steps += pending
+    return runs
+
+
+def _needs(step: Step) -> Resources | None:
+    """Return what a step says that it needs, if it says anything."""
+    declared = resources_of(step)
+    return declared[0] if declared and declared[0] != _UNDECLARED else None
+
+
+def _decodes(plan: Plan) -> bool:
+    """Say whether reading the source is work for a CPU, as decoding images is."""
+    return bool(getattr(plan.source, "decodes", False))
+
+
+def _separated(steps: Sequence[Step]) -> list[Step]:
+    """Make steps of their own of models that need different workers."""
+    parted: list[Step] = []
+    for step in steps:
+        if isinstance(step, Predict) and len(set(resources_of(step))) > 1:
+            parted += _parted(step)
+        else:
+            parted.append(step)
+    return parted
+
+
+def _parted(step: Predict) -> list[Step]:
+    groups: list[list[int]] = []
+    for i, model in enumerate(step.models):
+        if groups and step.models[groups[-1][0]].resources == model.resources:
+            groups[-1].append(i)
+        else:
+            groups.append([i])
+    unnamed = [model for model in step.models[groups[0][-1] + 1 :] if model.inputs is None]
+    if unnamed or step.keep is not None or step.replace:
+        raise ArgumentError(
+            f"{step_label(step)}: models that need different workers are run one after another, so say which "
+            "columns each reads (inputs=), and leave keep= and replace= as they are: select_columns and "
+            "drop_columns do the same afterwards."
+        )
+    return [Predict(tuple(step.models[i] for i in group), None, False) for group in groups]
+
+
+# ---------------------------------------------------------------- sizes
+
+
+def _check(run: _Run, capacity: Capacity, limit: int) -> None:
+    if run.num_gpus > capacity.gpus:
+        raise ResourcesUnavailable(
+            f"A worker of this plan needs {run.num_gpus:g} GPU{'' if run.num_gpus == 1 else 's'}, and this machine "
+            f"has {capacity.gpus}. Nothing was started: lower num_gpus, or run where there are enough."
+        )
+    if run.memory > limit:
+        raise ResourcesUnavailable(
+            f"A worker of this plan needs {_gib(run.memory)} of memory, and the limit is {_gib(limit)}. Nothing "
+            "was started: lower memory=, raise memory_limit=, or run on a larger machine."
+        )
+
+
+def _size(run: _Run, runs: Sequence[_Run], capacity: Capacity, workers: int | None) -> tuple[int, int]:
+    declared = run.workers
+    if run.num_gpus:
+        holders = [each for each in runs if each.num_gpus]
+        taken = sum(each.num_gpus * (each.workers or (1, 1))[0] for each in holders if each is not run)
+        room = int((capacity.gpus - taken) / run.num_gpus + 1e-9)
+        if room < 1 or (declared is not None and declared[0] > int(capacity.gpus / run.num_gpus + 1e-9)):
+            asked = " + ".join(f"{(each.workers or (1, 1))[0]} × {each.num_gpus:g}" for each in holders)
+            raise ResourcesUnavailable(
+                f"The workers of this plan need {asked} GPUs at the same time, and this machine has "
+                f"{capacity.gpus}. Nothing was started: lower num_gpus or concurrency, or run where there are enough."
+            )
+        return (min(declared[0], room), min(declared[1], room)) if declared else (room, room)
+    if declared is not None:
+        return declared
+    wanted = workers or max(1, int(capacity.cpus / run.num_cpus))
+    return wanted, wanted
+
+
+def _within_memory(
+    runs: Sequence[_Run], sizes: Sequence[tuple[int, int]], limit: int
+) -> list[tuple[int, int]]:
+    """Let no more workers be than their declared memory allows; one of each stage is the least."""
+    fitted = list(sizes)
+    least = sum(run.memory for run in runs)
+    if least > limit:
+        raise ResourcesUnavailable(
+            f"One worker of each of the {len(runs)} stages of this plan needs {_gib(least)} of memory together, and "
+            f"the limit is {_gib(limit)}. Nothing was started: lower memory=, raise memory_limit=, or run on a "
+            "larger machine."
+        )
+    left = limit - least
+    for i, (run, (low, high)) in enumerate(zip(runs, sizes, strict=True)):
+        if run.memory:
+            more = min(high - 1, left // run.memory)
+            left -= more * run.memory
+            fitted[i] = min(low, 1 + more), 1 + more
+    return fitted
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.2f} GiB"

@@ -1,0 +1,141 @@
+"""A worker of a stage before the last: it makes blocks of pieces, one per call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from millrace.core import failpoints
+from millrace.core.ports import WorkerContext
+from millrace.core.work import Block, Broken, Ended, Made, Piece, Progress, Split, Timings
+from millrace.plan.physical import Program
+from millrace.run import failures
+from millrace.run.batching import read_size
+from millrace.run.guard import Meter
+from millrace.run.places import packed, unpacked, where
+from millrace.run.rows import Rows, Span
+from millrace.run.steps import Chain
+
+BLOCK_BYTES = 8 << 20
+
+
+class Maker:
+    """Hosted in each worker of a stage before the last; its calls answer with the next block of a piece."""
+
+    def __init__(self, program: Program, context: WorkerContext) -> None:
+        failpoints.activate(program.faults)
+        self._program = program
+        self._context = context
+        self._chain = Chain(program.steps, self._where, unread=program.unread)
+        self._open: dict[int, Iterator[Progress]] = {}
+
+    def make(self, piece: Piece) -> Progress | None:
+        """Begin a piece, and give its first block."""
+        self._open[piece.number] = self._blocks(piece)
+        return self.more(piece.number)
+
+    def more(self, number: int) -> Progress | None:
+        """Give the next block of a piece; None if it has ended before."""
+        if number not in self._open:
+            return None
+        try:
+            outcome = next(self._open[number])
+        except Exception as error:
+            outcome = Broken(number, failures.report(error))
+        if not isinstance(outcome, Made):
+            self.give_up(number)
+        return outcome
+
+    def give_up(self, number: int) -> None:
+        """Forget a piece."""
+        talk: Any = self._open.pop(number, None)
+        if talk is not None:
+            talk.close()
+
+    def feed(self, *args: Any) -> None:
+        """Nothing is fed to these."""
+
+    def close(self) -> None:
+        """Let go of files and models."""
+        for number in list(self._open):
+            self.give_up(number)
+        self._chain.close()
+        self._program.source.close()
+
+    def _blocks(self, piece: Piece) -> Iterator[Progress]:
+        failpoints.hit("piece.started")
+        meter = Meter(len(self._program.steps))
+        if piece.block is not None:
+            rows = take(piece.block, self._context, meter)
+        else:
+            assert piece.split is not None
+            rows = read_split(self._program, piece.split, meter)
+        for parts in _grouped(self._chain.run(rows, meter, piece.budgets)):
+            failpoints.hit("piece.block")
+            with meter.timing("write"):
+                batches = [part.batch for part in parts]
+                ref = self._context.share(batches[0].schema, batches)
+            spans = packed([part.spans for part in parts])
+            block = Block(ref, sum(map(len, parts)), spans)
+            del parts, batches
+            yield Made(piece.number, block, meter.read_rows, _counts(meter))
+        limits = [i for i, step in enumerate(self._program.steps) if step.verb == "limit"]
+        steps = _counts(meter)
+        timings = Timings(**meter.seconds)
+        yield Ended(piece.number, meter.read_rows, steps, timings, tuple(steps[i][1] for i in limits))
+
+    def _where(self, rows: Rows) -> str:
+        return where(self._program.source, rows)
+
+
+def _counts(meter: Meter) -> tuple[tuple[int, int], ...]:
+    return tuple((taken, given) for taken, given in meter.steps)
+
+
+def read_split(program: Program, split: Split, meter: Meter) -> Iterator[Rows]:
+    """Read one split; its rows know where they come from."""
+    at = 0
+    batches = program.source.read(split, program.columns, read_size(split))
+    while True:
+        with meter.timing("read"):
+            batch = next(batches, None)
+        if batch is None:
+            return
+        meter.read_rows += batch.num_rows
+        yield Rows(batch, (Span(split, at, batch.num_rows),))
+        at += batch.num_rows
+
+
+def take(block: Block, context: WorkerContext, meter: Meter) -> Iterator[Rows]:
+    """Yield the rows of a block, where they lie."""
+    with meter.timing("read"):
+        batches = context.take(block.ref)
+    meter.read_rows += block.rows
+    for batch, spans in zip(batches, unpacked(block.spans), strict=True):
+        yield Rows(batch, spans)
+
+
+def _grouped(rows: Iterator[Rows]) -> Iterator[list[Rows]]:
+    """Gather rows to blocks of about 8 MiB, each of one schema; big batches are cut."""
+    parts: list[Rows] = []
+    held = 0
+    for whole in rows:
+        for part in _cut(whole):
+            size = part.batch.nbytes
+            if parts and (held + size > BLOCK_BYTES or parts[0].batch.schema != part.batch.schema):
+                yield parts
+                parts, held = [], 0
+            parts.append(part)
+            held += size
+        del whole
+    if parts:
+        yield parts
+
+
+def _cut(rows: Rows) -> Iterator[Rows]:
+    if not len(rows):
+        return
+    per_row = max(rows.batch.nbytes / len(rows), 1)
+    size = max(1, int(BLOCK_BYTES // per_row))
+    for at in range(0, len(rows), size):
+        yield rows.cut(at, min(at + size, len(rows)))

@@ -1,0 +1,90 @@
+"""Carries out what the supply decides: calls to the pools of earlier stages, blocks to attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from millrace.core.ports import Pool
+from millrace.core.work import BlockRef, Broken, Freed, Gone, Waiting
+from millrace.errors import WorkerDied
+from millrace.run import failures
+from millrace.run.supply import Abort, Drop, Feed, GiveUp, Make, More, Supply, SupplyOrder
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What came of a call for a piece."""
+
+    piece: int
+    future: Future[Any]
+
+
+class Makers:
+    """The pools of the stages before the last, and the one that they feed."""
+
+    def __init__(
+        self,
+        supply: Supply,
+        earlier: Sequence[Pool],
+        last: Pool,
+        drop: Callable[[BlockRef], None],
+        put: Callable[[Any], None],
+    ) -> None:
+        """``put`` brings messages of other threads back to ``take``."""
+        self._supply = supply
+        self._earlier = earlier
+        self._last = last
+        self._drop = drop
+        self._put = put
+
+    def order(self) -> None:
+        """Have done what the supply wants done now."""
+        for order in self._supply.ready([pool.loads() for pool in self._earlier]):
+            self._carry_out(order)
+
+    def take(self, message: Any) -> bool:
+        """Take a message if it is for the supply; say whether it is."""
+        if isinstance(message, _Answer):
+            self._answer(message)
+        elif isinstance(message, Freed):
+            self._supply.freed(message)
+        elif isinstance(message, Waiting):
+            self._supply.wait(message)
+        else:
+            return False
+        return True
+
+    def _carry_out(self, order: SupplyOrder) -> None:
+        if isinstance(order, Make):
+            self._call(order.stage, order.worker, "make", order.piece.number, order.piece)
+        elif isinstance(order, More):
+            self._call(order.stage, order.worker, "more", order.piece, order.piece)
+        elif isinstance(order, GiveUp):
+            self._earlier[order.stage].submit("give_up", order.piece, worker=order.worker)
+        elif isinstance(order, Feed):
+            self._last.feed(order.worker, order.shard, order.attempt, order.block)
+        elif isinstance(order, Abort):
+            self._last.feed(order.worker, order.shard, order.attempt, order.reason)
+        elif isinstance(order, Drop):
+            self._drop(order.ref)
+
+    def _call(self, stage: int, worker: int, method: str, piece: int, argument: Any) -> None:
+        future = self._earlier[stage].submit(method, argument, worker=worker)
+        future.add_done_callback(lambda done: self._put(_Answer(piece, done)))
+
+    def _answer(self, answer: _Answer) -> None:
+        error = answer.future.exception()
+        if error is None:
+            outcome = answer.future.result()
+            if outcome is None:
+                self._supply.idle(answer.piece)
+            else:
+                self._supply.complete(outcome)
+        elif isinstance(error, WorkerDied):
+            worker = getattr(answer.future, "worker", -1)
+            self._supply.complete(Gone(answer.piece, worker, str(error)))
+        else:
+            self._supply.complete(Broken(answer.piece, failures.of_a_call(error)))

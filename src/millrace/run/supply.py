@@ -1,0 +1,473 @@
+"""Which block is made next, by whom: the stages before the last. Pure decisions: no I/O, no thread, no clock.
+
+A shard's attempt is open on one worker of the last stage, which takes the shard's blocks in order. Its splits, and
+the blocks of which stages in between make new ones, are *pieces*. A piece is a conversation with one worker, which
+gives one block per call. So making never blocks a worker: a piece that is not asked for more rests, and its worker
+is free for one that is needed sooner.
+
+Backpressure is one number: the bytes of all blocks that exist or are being made, against a budget. What an attempt
+needs next while its worker waits is asked for whatever the budget says, one block for each open shard. So something
+can always move.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from millrace.core.work import (
+    Block,
+    BlockRef,
+    Broken,
+    Done,
+    Ended,
+    ErrorReport,
+    Freed,
+    Gone,
+    Ledger,
+    Made,
+    Piece,
+    Progress,
+    Task,
+    Timings,
+    Waiting,
+)
+
+USUAL = 8 << 20  # bytes of a block, before any was seen
+DEPTH = 2  # calls before a worker, so that it need not wait for the next
+
+
+@dataclass(frozen=True, slots=True)
+class Make:
+    """Ask a worker of ``stage`` for the first block of a piece."""
+
+    stage: int
+    worker: int
+    piece: Piece
+
+
+@dataclass(frozen=True, slots=True)
+class More:
+    """Ask for the next block of a piece."""
+
+    stage: int
+    worker: int
+    piece: int
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """A piece is not needed any more."""
+
+    stage: int
+    worker: int
+    piece: int
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """Hand a block to the worker that writes its shard; None: that was all of it."""
+
+    worker: int
+    shard: int
+    attempt: int
+    block: Block | None
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """An attempt cannot go on: of what it was fed in part, the rest is lost. Its worker gives it up."""
+
+    worker: int
+    shard: int
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Nobody will read this block."""
+
+    ref: BlockRef
+
+
+SupplyOrder = Make | More | GiveUp | Feed | Abort | Drop
+
+
+@dataclass(slots=True, eq=False)
+class _Node:
+    """A piece, and the blocks that it gave so far: as they are, or as pieces of the next stage."""
+
+    stage: int
+    piece: Piece
+    parent: _Node | None = None
+    worker: int | None = None
+    asked: int = 0  # calls that are not answered
+    given: list[_Node | Block] = field(default_factory=list)
+    at: int = 0  # the first of them that is not used up
+    so_far: Made | Ended | None = None
+    ended: Ended | None = None
+    fed: bool = False  # something of it has reached the attempt
+
+
+@dataclass(slots=True, eq=False)
+class _Flow:
+    """What one attempt at a shard is fed with."""
+
+    shard: int
+    attempt: int
+    worker: int
+    budgets: tuple[int, ...]
+    nodes: list[_Node]
+    at: int = 0
+    fed: int = 0  # blocks
+    held: int = 0  # bytes of its blocks
+    needed: _Node | None = None
+    complete: bool = False
+    waiting: bool = False
+    aborted: bool = False
+
+
+class Supply:
+    """Decides who makes which block, and feeds attempts with them in order.
+
+    ``steps`` says how many steps each earlier stage has, ``limits`` how many of these are ``limit``s; ``budget``
+    is in bytes. ``peak`` is the most that blocks took so far.
+    """
+
+    def __init__(
+        self, steps: Sequence[int], limits: Sequence[int], *, budget: int, max_attempts: int = 3
+    ) -> None:
+        self._steps = list(steps)
+        self._limits = list(limits)
+        self._budget = budget
+        self._max_attempts = max_attempts
+        self._flows: dict[int, _Flow] = {}
+        self._nodes: dict[int, _Node] = {}
+        self._blocks: dict[int, tuple[int, _Flow]] = {}  # size and flow of those that exist, by number
+        self._numbers = itertools.count()
+        self._asked = 0
+        self._usual = USUAL
+        self._deaths: dict[tuple[int, int], int] = {}
+        self._dead: set[tuple[int, int]] = set()
+        self._orders: list[SupplyOrder] = []
+        self.error: ErrorReport | None = None
+        self.held = 0
+        self.peak = 0
+
+    # ------------------------------------------------------------ attempts
+
+    def open(self, task: Task, worker: int) -> Task:
+        """An attempt is begun on ``worker``: it will want the blocks of its splits. Return what it is told.
+
+        A task's budgets are those of all ``limit`` steps of the plan; the earlier stages' come first.
+        """
+        shard, own = task.shard.index, sum(self._limits)
+        flow = _Flow(shard, task.attempt, worker, task.budgets[:own], [])
+        flow.nodes = [self._node(0, Piece(shard, next(self._numbers), split)) for split in task.shard.splits]
+        self._flows[shard] = flow
+        return msgspec.structs.replace(task, budgets=task.budgets[own:])
+
+    def close(self, shard: int, attempt: int) -> None:
+        """An attempt is over, however it ended: nothing more is made for it."""
+        flow = self._flows.get(shard)
+        if flow is None or flow.attempt != attempt:
+            return
+        del self._flows[shard]
+        for node in flow.nodes:
+            self._discard(node)
+
+    def completed(self, done: Done) -> Done:
+        """Add to an attempt's outcome what the stages before did for it."""
+        flow = self._flows[done.shard]
+        counts = [[[0, 0] for _ in range(count)] for count in self._steps]
+        read, timings = 0, done.timings
+        for node in _walk(flow.nodes):
+            if node.so_far is None:
+                continue  # a limit further on was used up before it came to this
+            read += node.so_far.read if node.stage == 0 else 0
+            timings += node.ended.timings if node.ended is not None else Timings()
+            for count, (taken, given) in zip(counts[node.stage], node.so_far.steps, strict=True):
+                count[0] += taken
+                count[1] += given
+        steps = tuple((taken, given) for stage in counts for taken, given in stage)
+        ledger = Ledger(read, done.ledger.written, done.ledger.rejected, (*steps, *done.ledger.steps))
+        passed = (*self._used(flow), *done.passed)
+        return msgspec.structs.replace(done, ledger=ledger, timings=timings, passed=passed)
+
+    def _used(self, flow: _Flow) -> list[int]:
+        """Return how many rows have passed each ``limit`` of the earlier stages so far."""
+        used = [0] * sum(self._limits)
+        if used:
+            for node in _walk(flow.nodes):
+                first = sum(self._limits[: node.stage])
+                for i, passed in enumerate(node.ended.passed if node.ended is not None else ()):
+                    used[first + i] += passed
+        return used
+
+    # ------------------------------------------------------------ what happened
+
+    def complete(self, outcome: Progress) -> None:
+        """Take what came of a call for a piece."""
+        node = self._nodes.get(outcome.piece)
+        if node is not None:
+            self._answered(node)
+        if isinstance(outcome, Made):
+            flow = self._flows[node.piece.shard] if node is not None else None
+            if node is None or flow is None or flow.aborted:
+                self._orders.append(Drop(outcome.block.ref))
+            else:
+                node.so_far = outcome
+                self._take(flow, node, outcome.block)
+        elif node is None:
+            return
+        elif isinstance(outcome, Ended):
+            node.so_far = node.ended = outcome
+        elif isinstance(outcome, Gone):
+            self._lose(node, outcome)
+        elif isinstance(outcome, Broken):
+            self.error = self.error or outcome.error
+
+    def idle(self, piece: int) -> None:
+        """A call for a piece found that it had ended before."""
+        if piece in self._nodes:
+            self._answered(self._nodes[piece])
+
+    def freed(self, note: Freed) -> None:
+        """Blocks are not looked at any more."""
+        for number in note.numbers:
+            self._forget(number)
+
+    def wait(self, note: Waiting) -> None:
+        """An attempt's worker has used up what it was fed."""
+        flow = self._flows.get(note.shard)
+        if flow is not None and flow.attempt == note.attempt:
+            flow.waiting = note.taken == flow.fed
+
+    # ------------------------------------------------------------ what to do
+
+    def ready(self, loads: Sequence[Mapping[int, int]]) -> list[SupplyOrder]:
+        """Return the orders to carry out now; ``loads`` has, for each earlier stage, each worker's calls."""
+        for stage, live in enumerate(loads):
+            self._bury(stage, live)
+        for flow in self._flows.values():
+            self._feed(flow)
+        for stage in reversed(range(len(loads))):  # downstream first
+            self._ask(stage, dict(loads[stage]))
+        orders, self._orders = self._orders, []
+        return orders
+
+    def _feed(self, flow: _Flow) -> None:
+        while not flow.complete and not flow.aborted:
+            found = self._next(flow)
+            if isinstance(found, _Node):
+                flow.needed = found
+                return
+            flow.waiting = False
+            flow.complete = found is None
+            flow.fed += 1
+            self._orders.append(Feed(flow.worker, flow.shard, flow.attempt, found))
+        flow.needed = None
+
+    def _next(self, flow: _Flow) -> Block | _Node | None:
+        """Take the next block of a flow, or return the piece that has to give it; None if there is no more."""
+        while flow.at < len(flow.nodes):
+            found = self._first(flow.nodes[flow.at])
+            if found is not None:
+                return found
+            flow.at += 1
+        return None
+
+    def _first(self, node: _Node) -> Block | _Node | None:
+        while node.at < len(node.given):
+            given = node.given[node.at]
+            found = given if isinstance(given, Block) else self._first(given)
+            if isinstance(found, Block):
+                node.fed = True
+                node.at += isinstance(given, Block)
+            if found is not None:
+                return found
+            node.at += 1
+        if node.ended is None:
+            return node
+        self._retire(node)
+        return None
+
+    def _ask(self, stage: int, loads: dict[int, int]) -> None:
+        for level in range(DEPTH):
+            for worker in sorted(loads):
+                node = self._choose(stage, worker) if loads[worker] == level else None
+                if node is None:
+                    continue
+                loads[worker] += 1
+                node.asked += 1
+                self._asked += 1
+                if node.worker is None:
+                    node.worker = worker
+                    self._orders.append(Make(stage, worker, self._budgeted(node)))
+                else:
+                    self._orders.append(More(stage, worker, node.piece.number))
+
+    def _choose(self, stage: int, worker: int) -> _Node | None:
+        """Return the piece that this worker should give a block of: an early one of the hungriest attempt."""
+        room = self.held + (self._asked + 1) * self._usual <= self._budget
+        for flow in self._by_hunger():
+            for node in self._makeable(flow, stage):
+                if node.worker not in (None, worker) or node.asked >= DEPTH:
+                    continue
+                if room or (flow.waiting and node is flow.needed and not node.asked):
+                    return node
+        return None
+
+    def _by_hunger(self) -> list[_Flow]:
+        """Order attempts: at each worker the one at work before those behind it, then by what they have."""
+        place: dict[int, int] = {}
+        ranked = []
+        for flow in self._flows.values():
+            rank = place[flow.worker] = place.get(flow.worker, -1) + 1
+            if not flow.complete and not flow.aborted:
+                ranked.append((rank, not flow.waiting, flow.held, flow.shard, flow))
+        return [flow for *_, flow in sorted(ranked, key=lambda each: each[:4])]
+
+    def _makeable(self, flow: _Flow, stage: int) -> Iterator[_Node]:
+        """Yield the pieces of a stage that have more to give, in order."""
+        for node in itertools.islice(flow.nodes, flow.at, None):
+            yield from self._at_stage(node, stage)
+            if sum(self._limits) and not _is_over(node):
+                return  # what may pass a limit depends on what has passed before
+
+    def _at_stage(self, node: _Node, stage: int) -> Iterator[_Node]:
+        if node.stage == stage:
+            if node.ended is None:
+                yield node
+            return
+        for given in itertools.islice(node.given, node.at, None):
+            if isinstance(given, _Node):
+                yield from self._at_stage(given, stage)
+                if sum(self._limits) and not _is_over(given):
+                    return
+
+    def _budgeted(self, node: _Node) -> Piece:
+        """Return the piece with what its stage's limits still let pass."""
+        if not self._limits[node.stage]:
+            return node.piece
+        flow = self._flows[node.piece.shard]
+        left = [most - used for most, used in zip(flow.budgets, self._used(flow), strict=True)]
+        first = sum(self._limits[: node.stage])
+        budgets = tuple(left[first : first + self._limits[node.stage]])
+        return msgspec.structs.replace(node.piece, budgets=budgets)
+
+    # ------------------------------------------------------------ pieces and blocks
+
+    def _node(self, stage: int, piece: Piece, parent: _Node | None = None) -> _Node:
+        node = self._nodes[piece.number] = _Node(stage, piece, parent)
+        return node
+
+    def _take(self, flow: _Flow, node: _Node, block: Block) -> None:
+        size = block.ref.size
+        self._blocks[block.ref.number] = size, flow
+        self.held += size
+        self.peak = max(self.peak, self.held)
+        flow.held += size
+        self._usual = max(size, (3 * self._usual + size) // 4)
+        if node.stage + 1 == len(self._steps):
+            node.given.append(block)
+        else:
+            piece = Piece(flow.shard, next(self._numbers), None, block)
+            node.given.append(self._node(node.stage + 1, piece, node))
+
+    def _answered(self, node: _Node) -> None:
+        node.asked -= 1
+        self._asked -= 1
+
+    def _retire(self, node: _Node) -> None:
+        """Expect no more answers for a piece."""
+        if self._nodes.pop(node.piece.number, None) is not None:
+            self._asked -= node.asked
+            node.asked = 0
+
+    def _discard(self, node: _Node) -> None:
+        """Drop a piece, and what it gave, as far as it has not been handed on."""
+        self._retire(node)
+        if node.worker is None:
+            if node.piece.block is not None:
+                self._drop(node.piece.block)
+        elif node.ended is None:
+            self._orders.append(GiveUp(node.stage, node.worker, node.piece.number))
+        for given in itertools.islice(node.given, node.at, None):
+            if isinstance(given, _Node):
+                self._discard(given)
+            else:
+                self._drop(given)
+
+    def _drop(self, block: Block) -> None:
+        self._orders.append(Drop(block.ref))
+        self._forget(block.ref.number)
+
+    def _forget(self, number: int) -> None:
+        if number in self._blocks:
+            size, flow = self._blocks.pop(number)
+            self.held -= size
+            flow.held -= size
+
+    # ------------------------------------------------------------ deaths
+
+    def _bury(self, stage: int, live: Mapping[int, int]) -> None:
+        """A worker that died while its piece rested had no call that could tell."""
+        for node in list(self._nodes.values()):
+            rests = node.stage == stage and node.worker is not None and not node.asked and node.ended is None
+            if rests and node.worker not in live and node.piece.number in self._nodes:
+                self._restart(node, "a worker ended before it had given all of a block's rows")
+
+    def _lose(self, node: _Node, gone: Gone) -> None:
+        if (node.stage, gone.worker) not in self._dead:  # calls fail in order: the first was at work
+            self._dead.add((node.stage, gone.worker))
+            deaths = self._count_death(node)
+            if deaths >= self._max_attempts:
+                self.error = ErrorReport(
+                    "ShardFailed",
+                    f"A part of shard {node.piece.shard} ended its worker {deaths} times, the last time so: "
+                    f"{gone.reason}. Something in its rows or in the function brings the process down (a crash in "
+                    "native code, or too little memory). Committed shards are kept: mend the function or the "
+                    "input, then run again.",
+                )
+        if node.ended is None:
+            self._restart(node, gone.reason)
+
+    def _count_death(self, node: _Node) -> int:
+        while node.parent is not None:
+            node = node.parent
+        key = node.piece.shard, self._flows[node.piece.shard].nodes.index(node)
+        self._deaths[key] = self._deaths.get(key, 0) + 1
+        return self._deaths[key]
+
+    def _restart(self, node: _Node, reason: str) -> None:
+        """Begin a piece anew; if something of it has reached the attempt, that has to begin anew."""
+        flow = self._flows[node.piece.shard]
+        if flow.aborted:
+            return
+        while node.parent is not None and node.worker is not None:
+            node = node.parent  # the block that it was made of went with the worker
+        if node.fed:
+            flow.aborted = True
+            self._orders.append(Abort(flow.worker, flow.shard, flow.attempt, reason))
+            return
+        self._discard(node)
+        node.piece = msgspec.structs.replace(node.piece, number=next(self._numbers))
+        node.worker, node.so_far, node.ended, node.at = None, None, None, 0
+        node.given = []
+        self._nodes[node.piece.number] = node
+
+
+def _walk(nodes: Sequence[_Node | Block]) -> Iterator[_Node]:
+    for node in nodes:
+        if isinstance(node, _Node):
+            yield node
+            yield from _walk(node.given)
+
+
+def _is_over(node: _Node) -> bool:
+    return all(each.ended is not None for each in _walk([node]))
