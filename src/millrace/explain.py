@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
+from dataclasses import replace
 from dataclasses import replace
 
 from millrace.engines import machine
@@ -43,19 +45,23 @@ def explain(plan: Plan, options: RunOptions) -> str:
         f"{'unknown number of' if -1 in rows else f'{sum(rows):,}'} rows",
         f"columns  reads {len(read)} of {len(schema.names)}: {_listed(read)}",
         f"shards   {len(shards):,}",
-        f"engine   {options.engine}, on {_count(capacity.cpus, 'core')}",
+        f"engine   {options.engine}: {_pools(stages)}, on {_count(capacity.cpus, 'core')}"
+        + (" (more workers than cores)" if sum(each.workers for each in stages) > capacity.cpus else ""),
     ]
-    workers = sum(stage.workers for stage in stages)
     for i, stage in enumerate(stages):
         path = ["read" if i == 0 else "blocks", *map(step_label, stage.steps)]
         path.append("write" if i + 1 == len(stages) else "blocks")
-        crowded = " (more workers than cores)" if workers > capacity.cpus and i + 1 == len(stages) else ""
-        lines += [
-            f"stage {i + 1}  {' → '.join(path)}",
-            f"         {_pool(stage)}{crowded}",
-            *(f"         {line}" for step in stage.steps for line in _step(step)),
-        ]
+        lines.append(f"stage {i + 1}  {' → '.join(path)}")
+        if len(stages) > 1:
+            lines.append(f"         {_pool(stage)}")
+        lines += [f"         {line}" for step in stage.steps for line in _step(step)]
     return "\n".join(lines)
+
+
+def _pools(stages: Sequence[Stage]) -> str:
+    if len(stages) == 1:
+        return _pool(stages[0])
+    return f"{_count(sum(stage.workers for stage in stages), 'worker')} in {len(stages)} stages"
 
 
 def _pool(stage: Stage) -> str:
