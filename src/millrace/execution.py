@@ -199,6 +199,7 @@ def _prepared(plan: Plan, options: RunOptions, kind: str) -> tuple[Tally, Iterat
                 reading=kind in ("blocks", "look"),
                 max_attempts=options.max_attempts,
                 ahead=workplace.ahead(shards),
+                fed=len(workplace.stages) > 1,
             )
             runner = Runner(scheduler, tally, supply=workplace.supply(options))
             yield from workplace.drive(runner, programs, options)
@@ -297,6 +298,7 @@ def _write(job: Job, options: RunOptions, workplace: _Workplace, started: float)
         limits=[limit - passed for limit, passed in zip(limits, used, strict=True)],
         max_attempts=options.max_attempts,
         ahead=workplace.ahead(job.shards),
+        fed=len(workplace.stages) > 1,
     )
     watchers = Watchers.of(options)
     programs = workplace.programs(plan, "write", options, state.done.count(0))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
-from dataclasses import replace
 
 from millrace.engines import machine
 from millrace.observers import human

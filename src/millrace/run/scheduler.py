@@ -62,7 +62,8 @@ class Scheduler:
 
     ``done`` says which shards were committed before. With ``limits`` (the budgets of the plan's ``limit``
     steps, less what committed shards used) or ``ordered``, shards are committed in their order. ``reading``
-    marks a run whose blocks go to a reader in shard order.
+    marks a run whose blocks go to a reader in shard order. Each worker has up to ``ahead`` attempts before it;
+    ``fed``: stages before this one make what they need, and may begin with it.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Scheduler:
         reading: bool = False,
         max_attempts: int = 3,
         ahead: int = 2,
+        fed: bool = False,
     ) -> None:
         self._shards = shards
         self._merge = merge
@@ -93,6 +95,7 @@ class Scheduler:
         self._reading = reading
         self._max_attempts = max_attempts
         self._ahead = ahead
+        self._fed = fed
         self._next = 0  # the first shard that was never begun
         self._again: list[int] = []  # a heap of shards to begin once more
         self._open: dict[int, _Open] = {}
@@ -144,7 +147,7 @@ class Scheduler:
         alone = self._reading or bool(self._remaining) or self.schema is None
         depth = 1 if alone else self._ahead
         for level in range(depth):
-            if level and self._left - len(self._open) <= 2 * len(load):
+            if level and not self._fed and self._left - len(self._open) <= 2 * len(load):
                 break  # near the end, a shard that waits behind another may keep the run waiting
             for worker in sorted(load):
                 if load[worker] != level:

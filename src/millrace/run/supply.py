@@ -166,6 +166,8 @@ class Supply:
         A task's budgets are those of all ``limit`` steps of the plan; the earlier stages' come first.
         """
         shard, own = task.shard.index, sum(self._limits)
+        if shard in self._flows:  # of an attempt whose worker died while it rested
+            self.close(shard, self._flows[shard].attempt)
         flow = _Flow(shard, task.attempt, worker, task.budgets[:own], [])
         flow.nodes = [self._node(0, Piece(shard, next(self._numbers), split)) for split in task.shard.splits]
         self._flows[shard] = flow
@@ -312,15 +314,25 @@ class Supply:
                     self._orders.append(More(stage, worker, node.piece.number))
 
     def _choose(self, stage: int, worker: int) -> _Node | None:
-        """Return the piece that this worker should give a block of: an early one of the hungriest attempt."""
+        """Return the piece that this worker should give a block of.
+
+        First what an attempt waits for; then what the worker has begun, as nobody else can go on with it; then an
+        early piece of the hungriest attempt.
+        """
         room = self.held + (self._asked + 1) * self._usual <= self._budget
+        begun = fresh = None
         for flow in self._by_hunger():
             for node in self._makeable(flow, stage):
                 if node.worker not in (None, worker) or node.asked >= DEPTH:
                     continue
-                if room or (flow.waiting and node is flow.needed and not node.asked):
+                if flow.waiting and node is flow.needed and not node.asked:
                     return node
-        return None
+                if node.worker is not None:
+                    begun = begun or node
+                else:
+                    fresh = fresh or node
+                    break  # pieces are begun in order: those behind it are fresh, too
+        return (begun or fresh) if room else None
 
     def _by_hunger(self) -> list[_Flow]:
         """Order attempts: at each worker the one at work before those behind it, then by what they have."""
