@@ -108,7 +108,13 @@ class _Workplace:
             return None
         steps = [len(stage.steps) for stage in earlier]
         limits = [len(compiler.limits_of(stage.steps)) for stage in earlier]
-        return Supply(steps, limits, budget=self.budget, max_attempts=options.max_attempts)
+        return Supply(
+            steps,
+            limits,
+            budget=self.budget,
+            max_attempts=options.max_attempts,
+            origins=[origin for stage in self.stages for origin in stage.origins],
+        )
 
     def ahead(self, shards: Sequence[Shard]) -> int:
         """Return how many attempts each worker of the last stage has before it, so that those before are busy."""

@@ -220,10 +220,10 @@ def given_predict(
     if not isinstance(replace, bool):
         raise ArgumentError(f"replace={replace!r}: it takes True or False.")
     kept = given_keep(keep)
-    workers = given_resources(compute, concurrency, None, None, None).workers
-    shared = {"num_cpus": num_cpus, "num_gpus": num_gpus, "memory": memory}
+    shared: dict[str, Any] = {"compute": compute, "concurrency": concurrency}
+    shared |= {"num_cpus": num_cpus, "num_gpus": num_gpus, "memory": memory}
     if not isinstance(model, Mapping):
-        made = _model(model, given_output(output), workers, prefixed=False, **shared, **options)
+        made = _model(model, given_output(output), prefixed=False, **shared, **options)
         return Predict((made,), kept, replace)
     if not model:
         raise ArgumentError("predict({}): there is no model in the dict.")
@@ -245,8 +245,10 @@ def given_predict(
                 raise UnknownArgument(
                     f"predict: {name!r} has an unknown entry {key!r}.{nearest(str(key), (*shared, *options))}"
                 )
+        if own.keys() & {"compute", "concurrency"}:
+            own = {"compute": None, "concurrency": None} | own  # its own workers, whatever the others say
         own = shared | options | own
-        models.append(_model(own.pop("model"), given_output(name), workers, prefixed=True, **own))
+        models.append(_model(own.pop("model"), given_output(name), prefixed=True, **own))
     return Predict(tuple(models), kept, replace)
 
 
@@ -261,18 +263,19 @@ def _check_format(function: Function, batch_format: Any) -> None:
 def _model(
     model: Any,
     output: str,
-    workers: tuple[int, int] | None,
     *,
     prefixed: bool,
     inputs: Any,
     batch_size: Any,
     batch_format: Any,
+    compute: Any,
+    concurrency: Any,
     num_cpus: Any,
     num_gpus: Any,
     memory: Any,
     **options: Any,
 ) -> Model:
-    resources = dataclasses.replace(given_resources(None, None, num_cpus, num_gpus, memory), workers=workers)
+    resources = given_resources(compute, concurrency, num_cpus, num_gpus, memory)
     function = given_model(model, **options)
     _check_format(function, batch_format)
     return Model(

@@ -14,7 +14,7 @@ from millrace.plan.logical import Step
 @dataclass(frozen=True, slots=True)
 class Stage:
     """Steps that share a worker pool of ``workers`` processes with ``threads`` threads each; ``least`` of them at
-    the start, if not all."""
+    the start, if not all. ``origins``: which step of the plan each is, or is a part of."""
 
     steps: tuple[Step, ...]
     workers: int
@@ -23,6 +23,7 @@ class Stage:
     num_gpus: float = 0.0
     memory: int | None = None
     least: int = 1
+    origins: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

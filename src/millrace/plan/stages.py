@@ -19,6 +19,22 @@ class _Run:
 
     needs: tuple[Resources, ...]
     steps: list[Step] = field(default_factory=list)
+    origins: list[int] = field(default_factory=list)  # which step of the plan each is, or is a part of
+
+    def add(self, origin: int, step: Step) -> None:
+        """Put a step behind the others; a part of the one before it becomes one with it again."""
+        if self.origins[-1:] == [origin]:
+            before = self.steps[-1]
+            assert isinstance(before, Predict) and isinstance(step, Predict)
+            self.steps[-1] = Predict((*before.models, *step.models), step.keep, step.replace)
+        else:
+            self.steps.append(step)
+            self.origins.append(origin)
+
+    def take(self, other: _Run) -> None:
+        """Put all steps of another run behind the others."""
+        for origin, step in zip(other.origins, other.steps, strict=True):
+            self.add(origin, step)
 
     @property
     def num_gpus(self) -> float:
@@ -56,33 +72,45 @@ def stages_of(
     total = sum(high for _, high in sizes)
     threads = max(1, capacity.cpus // total)
     return tuple(
-        Stage(tuple(run.steps), high, threads, total < capacity.cpus, run.num_gpus, run.memory or None, low)
+        Stage(
+            tuple(run.steps),
+            high,
+            threads,
+            total < capacity.cpus,
+            run.num_gpus,
+            run.memory or None,
+            low,
+            tuple(run.origins),
+        )
         for run, (low, high) in zip(runs, sizes, strict=True)
     )
 
 
 def _fused(steps: Sequence[Step]) -> _Run:
-    return _Run(tuple(resources for step in steps for resources in resources_of(step)), list(steps))
+    needs = tuple(resources for step in steps for resources in resources_of(step))
+    return _Run(needs, list(steps), list(range(len(steps))))
 
 
 def _runs(plan: Plan) -> list[_Run]:
     runs: list[_Run] = []
-    pending: list[Step] = []
-    for step in _separated(plan.steps):
+    pending = _Run(())
+    for origin, step in _separated(plan.steps):
         needs = _needs(step)
         if needs is None:
-            pending.append(step)
+            pending.add(origin, step)
             continue
         if runs and runs[-1].needs == (needs,):
-            runs[-1].steps += [*pending, step]
-        elif needs.num_gpus and (any(map(functions_of, pending)) or (not runs and _decodes(plan))):
-            runs += [_Run((), pending), _Run((needs,), [step])]
+            runs[-1].take(pending)
+        elif needs.num_gpus and (any(map(functions_of, pending.steps)) or (not runs and _decodes(plan))):
+            runs += [pending, _Run((needs,))]
         else:
-            runs.append(_Run((needs,), [*pending, step]))
-        pending = []
+            runs.append(_Run((needs,)))
+            runs[-1].take(pending)
+        runs[-1].add(origin, step)
+        pending = _Run(())
     if not runs:
-        return [_Run((), pending)]
-    runs[-1].steps += pending
+        return [pending]
+    runs[-1].take(pending)
     return runs
 
 
@@ -97,14 +125,13 @@ def _decodes(plan: Plan) -> bool:
     return bool(getattr(plan.source, "decodes", False))
 
 
-def _separated(steps: Sequence[Step]) -> list[Step]:
-    """Make steps of their own of models that need different workers."""
-    parted: list[Step] = []
-    for step in steps:
-        if isinstance(step, Predict) and len(set(resources_of(step))) > 1:
-            parted += _parted(step)
-        else:
-            parted.append(step)
+def _separated(steps: Sequence[Step]) -> list[tuple[int, Step]]:
+    """Make steps of their own of models that need different workers; tell which step of the plan each is of."""
+    parted: list[tuple[int, Step]] = []
+    for origin, step in enumerate(steps):
+        apart = isinstance(step, Predict) and len(set(resources_of(step))) > 1
+        parts = _parted(step) if apart and isinstance(step, Predict) else [step]
+        parted += [(origin, part) for part in parts]
     return parted
 
 

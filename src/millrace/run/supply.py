@@ -135,15 +135,23 @@ class Supply:
     """Decides who makes which block, and feeds attempts with them in order.
 
     ``steps`` says how many steps each earlier stage has, ``limits`` how many of these are ``limit``s; ``budget``
-    is in bytes. ``peak`` is the most that blocks took so far.
+    is in bytes. ``origins`` has, for each step of all stages, the step of the plan that it is a part of. ``peak`` is
+    the most that blocks took so far.
     """
 
     def __init__(
-        self, steps: Sequence[int], limits: Sequence[int], *, budget: int, max_attempts: int = 3
+        self,
+        steps: Sequence[int],
+        limits: Sequence[int],
+        *,
+        budget: int,
+        max_attempts: int = 3,
+        origins: Sequence[int] = (),
     ) -> None:
         self._steps = list(steps)
         self._limits = list(limits)
         self._budget = budget
+        self._origins = list(origins)
         self._max_attempts = max_attempts
         self._flows: dict[int, _Flow] = {}
         self._nodes: dict[int, _Node] = {}
@@ -196,9 +204,17 @@ class Supply:
                 count[0] += taken
                 count[1] += given
         steps = tuple((taken, given) for stage in counts for taken, given in stage)
-        ledger = Ledger(read, done.ledger.written, done.ledger.rejected, (*steps, *done.ledger.steps))
+        counted = self._by_origin((*steps, *done.ledger.steps))
+        ledger = Ledger(read, done.ledger.written, done.ledger.rejected, counted)
         passed = (*self._used(flow), *done.passed)
         return msgspec.structs.replace(done, ledger=ledger, timings=timings, passed=passed)
+
+    def _by_origin(self, counts: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+        """Count a step that was parted as one: rows in of its first part, rows out of its last."""
+        whole: dict[int, tuple[int, int]] = {}
+        for origin, (taken, given) in zip(self._origins or range(len(counts)), counts, strict=True):
+            whole[origin] = whole.get(origin, (taken, given))[0], given
+        return tuple(whole.values())
 
     def _used(self, flow: _Flow) -> list[int]:
         """Return how many rows have passed each ``limit`` of the earlier stages so far."""

@@ -63,6 +63,8 @@ class ImageSource(WholeFileSource[Sizes]):
 
     suffixes = SUFFIXES
 
+    decodes = True  # work for a CPU, of which a device should be kept free
+
     def __init__(
         self,
         paths: PathArgument,

@@ -1,0 +1,374 @@
+"""Steps that need different workers: pools of their own, and the same rows in the same order as with one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+import millrace as mr
+from millrace.core.ports import Capacity
+from millrace.errors import (
+    ArgumentError,
+    BadReturn,
+    PlanChanged,
+    ResourcesUnavailable,
+    ShardFailed,
+    StepError,
+)
+from millrace.plan.logical import Plan
+from millrace.plan.stages import stages_of
+
+Batch = dict[str, np.ndarray[Any, Any]]
+MACHINE = Capacity(8, 64 << 30, 2)
+
+
+@pytest.fixture(autouse=True)
+def local(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLRACE_ENGINE", "local")
+
+
+class Prepare:
+    def __call__(self, batch: Batch) -> Batch:
+        ids = batch["id"]
+        return {"id": ids, "x": np.stack([ids, ids * 2], 1), "maker": np.full(len(ids), os.getpid())}
+
+
+class Sum:
+    def __call__(self, batch: Batch) -> Any:
+        return {"sum": batch["x"].sum(1), "user": np.full(len(batch["x"]), os.getpid())}
+
+
+def prepared(rows: int = 5000, **options: Any) -> mr.Dataset:
+    data = mr.range(rows).map_batches(Prepare, num_cpus=1, batch_size=64)
+    return data.predict(Sum, inputs=["x"], concurrency=1, **options)
+
+
+def rows_in(out: Path) -> pa.Table:
+    return pa.concat_tables(pq.read_table(file) for file in sorted(out.glob("part-*")))
+
+
+# ---------------------------------------------------------------- which steps share a pool
+
+
+def made(data: mr.Dataset, machine: Capacity = MACHINE, **options: Any) -> list[tuple[list[str], int]]:
+    given: dict[str, Any] = {"workers": None, "memory_limit": None} | options
+    plan: Plan = data._plan
+    return [
+        ([step.verb for step in stage.steps], stage.workers) for stage in stages_of(plan, machine, **given)
+    ]
+
+
+def nothing(batch: Any) -> Any:
+    return batch
+
+
+@pytest.mark.parametrize(
+    ("chain", "stages"),
+    [
+        (lambda d: d, [([], 8)]),
+        (lambda d: d.map_batches(nothing).predict(nothing), [(["map_batches", "predict"], 8)]),
+        (lambda d: d.map_batches(nothing).predict(nothing, num_gpus=1), [(["map_batches"], 8), (["predict"], 2)]),
+        (lambda d: d.predict(nothing, num_gpus=1), [(["predict"], 2)]),
+        (lambda d: d.select_columns("id").limit(3).predict(nothing, num_gpus=1),
+         [(["select_columns", "limit", "predict"], 2)]),
+        (lambda d: d.predict(nothing, num_gpus=1).map(nothing), [(["predict", "map"], 2)]),
+        (lambda d: d.predict(nothing, num_gpus=0.5), [(["predict"], 4)]),
+        (lambda d: d.map_batches(nothing).predict(nothing, concurrency=3), [(["map_batches", "predict"], 3)]),
+        (lambda d: d.map_batches(nothing, num_cpus=1).predict(nothing, concurrency=3),
+         [(["map_batches"], 8), (["predict"], 3)]),
+        (lambda d: d.map_batches(nothing, num_cpus=2).map(nothing, num_cpus=2), [(["map_batches", "map"], 4)]),
+        (lambda d: d.map_batches(nothing, concurrency=2).filter(nothing).map(nothing, concurrency=2),
+         [(["map_batches", "filter", "map"], 2)]),
+        (lambda d: d.predict(nothing, num_gpus=1, output="a").map(nothing)
+                    .predict(nothing, num_gpus=1, concurrency=1),
+         [(["predict"], 1), (["map"], 8), (["predict"], 1)]),
+        (lambda d: d.map_batches(nothing, memory=1 << 30).map(nothing, memory=2 << 30),
+         [(["map_batches"], 8), (["map"], 8)]),
+        (lambda d: d.predict({"a": nothing, "b": {"model": nothing, "num_gpus": 1}}, inputs=["id"]),
+         [(["predict"], 8), (["predict"], 2)]),
+        (lambda d: d.map_batches(nothing, num_cpus=1).map(nothing).predict(nothing, num_gpus=2).map(nothing),
+         [(["map_batches"], 8), (["map"], 8), (["predict", "map"], 1)]),
+    ],
+)  # fmt: skip
+def test_which_steps_share_a_stage(chain: Any, stages: Any) -> None:
+    assert made(chain(mr.range(10))) == stages
+
+
+@pytest.mark.parametrize(
+    ("chain", "message"),
+    [
+        (lambda d: d.predict(nothing, num_gpus=3), "needs 3 GPUs, and this machine has 2"),
+        (lambda d: d.predict(nothing, num_gpus=1, concurrency=3), r"3 × 1 GPUs.*has 2"),
+        (
+            lambda d: d.predict(nothing, num_gpus=2, output="a").predict(nothing, num_gpus=1),
+            r"1 × 2 \+ 1 × 1 GPUs",
+        ),
+        (
+            lambda d: d.map(nothing, memory=40 << 30).map(nothing, memory=30 << 30),
+            r"each of the 2 stages.*70\.00 GiB",
+        ),
+    ],
+)
+def test_what_can_never_run_is_refused_with_the_numbers(chain: Any, message: str) -> None:
+    with pytest.raises(ResourcesUnavailable, match=message):
+        made(chain(mr.range(10)))
+
+
+def test_memory_bounds_the_pools() -> None:
+    data = mr.range(10).map_batches(nothing, memory=10 << 30).predict(nothing, memory=20 << 30)
+    assert [workers for _, workers in made(data)] == [4, 1]
+
+
+def test_models_that_need_different_workers_say_what_they_read() -> None:
+    with pytest.raises(ArgumentError, match="say which columns each reads"):
+        made(mr.range(10).predict({"a": nothing, "b": {"model": nothing, "concurrency": 1, "num_gpus": 1}}))
+
+
+def test_images_are_decoded_before_a_device(tmp_path: Path) -> None:
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    data = mr.read_images(str(tmp_path)).predict(nothing, inputs=["image"], num_gpus=1)
+    assert made(data) == [([], 8), (["predict"], 2)]
+
+
+# ---------------------------------------------------------------- the same rows
+
+
+def test_rows_come_in_order_from_workers_of_both_stages(tmp_path: Path) -> None:
+    result = prepared().write_parquet(tmp_path / "out")
+    table = rows_in(tmp_path / "out")
+    assert table.column("id").to_pylist() == list(range(5000))
+    assert table.column("sum").to_pylist() == [3 * i for i in range(5000)]
+    makers, users = set(table.column("maker").to_pylist()), set(table.column("user").to_pylist())
+    assert len(users) == 1 and not makers & users and os.getpid() not in makers | users
+    assert result.rows == 5000
+    assert result.ledger.read == 5000 and result.ledger.steps == ((5000, 5000), (5000, 5000))
+
+
+@pytest.mark.parametrize("shard_rows", [None, 100, 100_000])
+@pytest.mark.parametrize("batch_size", [1, 7, 500, "auto"])
+def test_it_is_what_one_stage_gives(tmp_path: Path, shard_rows: Any, batch_size: Any) -> None:
+    table = pa.table({"id": range(2000), "t": [None if i % 5 == 0 else f"t{i}" for i in range(2000)]})
+    pq.write_table(table, tmp_path / "in.parquet", row_group_size=130)
+
+    def plan(**needs: Any) -> mr.Dataset:
+        return (
+            mr.read_parquet(tmp_path / "in.parquet")
+            .filter(lambda row: row["id"] % 3 > 0, **needs)
+            .flat_map(lambda row: [row] * (row["id"] % 4))
+            .map_batches(lambda b: {**b, "double": b["id"] * 2}, batch_size=batch_size)
+            .predict(lambda b: b["double"] + 1, inputs=["double"], batch_size=batch_size)
+            .with_options(shard_rows=shard_rows)
+        )
+
+    alone = plan().with_options(engine="inline").to_arrow()
+    parted = plan(num_cpus=1).map_batches(lambda b: b, concurrency=2, batch_size=11)
+    assert parted.to_arrow().equals(alone)
+    assert parted.count() == len(alone)
+    ledgers = [
+        data.write_parquet(tmp_path / f"out{i}").ledger for i, data in enumerate((plan(), plan(num_cpus=1)))
+    ]
+    assert ledgers[0] == ledgers[1]
+
+
+def test_three_stages() -> None:
+    data = (
+        mr.range(3000)
+        .map_batches(lambda b: {"id": b["id"], "pids": np.full(len(b["id"]), os.getpid())}, num_cpus=1)
+        .map_batches(
+            lambda b: {**b, "then": np.full(len(b["id"]), os.getpid())}, concurrency=1, batch_size=100
+        )
+        .predict(lambda b: np.full(len(b["id"]), os.getpid()), num_cpus=0.5, concurrency=1)
+    )
+    table = data.to_arrow()
+    assert table.column("id").to_pylist() == list(range(3000))
+    stages = [set(table.column(name).to_pylist()) for name in ("pids", "then", "prediction")]
+    assert len(set().union(*stages)) == sum(map(len, stages))
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+@pytest.mark.parametrize("limit", [0, 1, 999, 1000, 1500, 10_000])
+def test_limits_in_any_stage(at: int, limit: int, tmp_path: Path) -> None:
+    steps: list[Any] = [
+        lambda d: d.map_batches(lambda b: {"id": b["id"], "x": b["id"] * 2}, num_cpus=1, batch_size=64),
+        lambda d: d.predict(lambda b: b["x"] + 1, inputs=["x"], concurrency=1),
+    ]
+    steps.insert(at, lambda d: d.limit(limit))
+    data = mr.range(3000).with_options(shard_rows=400)
+    for step in steps:
+        data = step(data)
+    data.write_parquet(tmp_path / "out")
+    expected = list(range(min(limit, 3000)))
+    assert rows_in(tmp_path / "out").column("id").to_pylist() == expected
+    assert data.to_arrow().column("id").to_pylist() == expected
+
+
+def test_tensors_and_nested_columns_cross(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "id": range(500),
+            "words": [["a", None]] * 500,
+            "kind": pa.array(["x", None] * 250).dictionary_encode(),
+            "when": pa.array([0, None] * 250, pa.timestamp("ns", "Asia/Tokyo")),
+        }
+    )
+    data = mr.from_arrow(table).map_batches(
+        lambda t: t.append_column(
+            "image", pa.FixedShapeTensorArray.from_numpy_ndarray(np.ones((len(t), 4, 4, 3), np.uint8))
+        ),
+        batch_format="pyarrow",
+        num_cpus=1,
+    )
+    done = data.predict(lambda b: b["image"].sum((1, 2, 3)), inputs=["image"], concurrency=1).to_arrow()
+    assert done.select(table.column_names).equals(table)
+    assert done.schema.field("image").type == pa.fixed_shape_tensor(pa.uint8(), [4, 4, 3])
+    assert set(done.column("prediction").to_pylist()) == {48}
+
+
+def test_what_a_model_keeps_of_its_inputs_stays_as_it_was() -> None:
+    """Slots are used again only when nobody looks at what is in them."""
+
+    class Remembers:
+        def __init__(self) -> None:
+            self.seen: list[Any] = []
+
+        def __call__(self, batch: Batch) -> Any:
+            self.seen.append((batch["x"], int(batch["x"][0, 0])))
+            assert all(kept[0, 0] == first for kept, first in self.seen)
+            return batch["x"][:, 0]
+
+    class Wide:
+        def __call__(self, batch: Batch) -> Batch:
+            return {"id": batch["id"], "x": np.repeat(batch["id"][:, None], 512, 1)}
+
+    data = mr.range(20_000).map_batches(Wide, num_cpus=1, batch_size=500)
+    done = data.predict(Remembers, inputs=["x"], concurrency=1, batch_size=700).drop_columns("x").to_arrow()
+    assert done.column("prediction").to_pylist() == list(range(20_000))
+
+
+# ---------------------------------------------------------------- errors and endings
+
+
+def test_errors_of_every_stage_name_file_and_rows(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": range(3000)}), tmp_path / "in.parquet", row_group_size=500)
+
+    def fails(batch: Batch) -> Any:
+        if 2100 in batch["id"]:
+            raise ValueError("not this one")
+        return batch
+
+    data = mr.read_parquet(tmp_path / "in.parquet").filter(lambda row: row["id"] % 2 == 0, num_cpus=1)
+    with pytest.raises(
+        StepError, match=r"map_batches\(.*fails\) raised ValueError: not this one.*in\.parquet, row"
+    ):
+        data.map_batches(fails, num_cpus=1, batch_size=10).predict(
+            lambda b: b["id"], concurrency=1
+        ).to_arrow()
+    late = data.predict(lambda b: fails(b)["id"], inputs=["id"], concurrency=1, batch_size=10)
+    with pytest.raises(
+        StepError, match=r"raised ValueError: not this one.*in\.parquet, rows 2\d\d\d to 2\d\d\d"
+    ):
+        late.to_arrow()
+    short = data.predict(lambda b: b["id"][:1], inputs=["id"], concurrency=1, batch_size=10)
+    with pytest.raises(BadReturn, match="returned 1 rows for 10"):
+        short.write_parquet(tmp_path / "out")
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1 no parquet PAR1")
+    with pytest.raises(mr.errors.UnreadableFile, match=r"bad\.parquet"):
+        mr.read_parquet(tmp_path / "bad.parquet").map(lambda r: r, num_cpus=1).map(
+            lambda r: r, concurrency=1
+        ).to_arrow()
+
+
+def test_reading_may_stop_early() -> None:
+    batches = prepared(100_000).iter_batches(batch_size=10)
+    assert next(iter(batches))["id"].tolist() == list(range(10))
+    batches.close()  # type: ignore[attr-defined]
+
+
+def test_a_finished_run_does_not_depend_on_its_stages(tmp_path: Path) -> None:
+    def plan(**needs: Any) -> mr.Dataset:
+        return mr.range(1000).map_batches(Prepare, **needs).predict(Sum, inputs=["x"])
+
+    first = plan(num_cpus=1).write_parquet(tmp_path / "out")
+    again = plan().write_parquet(tmp_path / "out")
+    assert again.run == first.run and again.resumed
+    with pytest.raises(PlanChanged):
+        plan(num_cpus=1).drop_columns("x").write_parquet(tmp_path / "out")
+
+
+def test_a_run_goes_on_with_other_stages(tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+
+    def fails_at_first(batch: Batch) -> Any:
+        if batch["id"][-1] > 2500 and not flag.exists():
+            raise RuntimeError("half way")
+        return batch["id"] * 2
+
+    def plan(first: dict[str, Any], second: dict[str, Any]) -> mr.Dataset:
+        data = mr.range(5000).map_batches(Prepare, batch_size=50, **first)
+        return data.predict(
+            {"a": fails_at_first, "b": {"model": Sum, **second}}, inputs=["id", "x"]
+        ).with_options(shard_rows=500)
+
+    with pytest.raises(StepError, match="half way"):
+        plan({"num_cpus": 1}, {}).write_parquet(tmp_path / "out")
+    flag.touch()
+    result = plan({}, {"concurrency": 1}).write_parquet(tmp_path / "out")
+    assert result.resumed and result.rows == 5000
+    assert result.ledger.steps == ((5000, 5000), (5000, 5000))
+    assert rows_in(tmp_path / "out").column("a").to_pylist() == [2 * i for i in range(5000)]
+
+
+@pytest.mark.parametrize("stage", ["maker", "user"])
+def test_a_worker_that_dies_loses_nothing(tmp_path: Path, stage: str) -> None:
+    flag = tmp_path / "flag"
+
+    def die_once(batch: Batch) -> None:
+        if batch["id"][-1] > 2000 and not flag.exists():
+            flag.touch()
+            os.kill(os.getpid(), 9)
+
+    def make(batch: Batch) -> Batch:
+        if stage == "maker":
+            die_once(batch)
+        return {"id": batch["id"], "x": np.repeat(batch["id"][:, None], 100, 1)}
+
+    def use(batch: Batch) -> Any:
+        if stage == "user":
+            die_once(batch)
+        return batch["x"].sum(1)
+
+    data = (
+        mr.range(5000)
+        .map_batches(make, num_cpus=1, batch_size=100)
+        .predict(use, concurrency=1, batch_size=150)
+    )
+    result = data.drop_columns("x").write_parquet(tmp_path / "out")
+    assert flag.exists()
+    assert (result.rows, result.ledger.read) == (5000, 5000)
+    table = rows_in(tmp_path / "out")
+    assert table.column("id").to_pylist() == list(range(5000))
+    assert table.column("prediction").to_pylist() == [100 * i for i in range(5000)]
+
+
+@pytest.mark.parametrize("stage", ["maker", "user"])
+def test_rows_that_always_kill_end_the_run(tmp_path: Path, stage: str) -> None:
+    def kill(batch: Batch) -> Any:
+        if 700 in batch["id"]:
+            os._exit(3)
+        return batch
+
+    data = mr.range(1000)
+    data = data.map_batches(kill if stage == "maker" else nothing, num_cpus=1, batch_size=100)
+    data = data.map_batches(kill if stage == "user" else nothing, concurrency=1)
+    with pytest.raises(ShardFailed, match="ended its worker 3 times"):
+        data.write_parquet(tmp_path / "out")
