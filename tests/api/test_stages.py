@@ -151,10 +151,9 @@ def test_rows_come_in_order_from_workers_of_both_stages(tmp_path: Path) -> None:
     assert result.ledger.read == 5000 and result.ledger.steps == ((5000, 5000), (5000, 5000))
 
 
-@pytest.mark.parametrize("shard_rows", [None, 100, 100_000])
-@pytest.mark.parametrize("batch_size", [1, 7, 500, "auto"])
+@pytest.mark.parametrize(("shard_rows", "batch_size"), [(None, 3), (100, 7), (100_000, 500), (None, "auto")])
 def test_it_is_what_one_stage_gives(tmp_path: Path, shard_rows: Any, batch_size: Any) -> None:
-    table = pa.table({"id": range(2000), "t": [None if i % 5 == 0 else f"t{i}" for i in range(2000)]})
+    table = pa.table({"id": range(900), "t": [None if i % 5 == 0 else f"t{i}" for i in range(900)]})
     pq.write_table(table, tmp_path / "in.parquet", row_group_size=130)
 
     def plan(**needs: Any) -> mr.Dataset:

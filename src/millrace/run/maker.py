@@ -13,10 +13,11 @@ from millrace.run import failures
 from millrace.run.batching import read_size
 from millrace.run.guard import Meter
 from millrace.run.places import packed, unpacked, where
-from millrace.run.rows import Rows, Span
+from millrace.run.rows import Rows, Span, join, merged
 from millrace.run.steps import Chain
 
 BLOCK_BYTES = 8 << 20
+SMALL = 256 << 10  # batches below this are joined in their block: each costs its readers some time
 
 
 class Maker:
@@ -123,13 +124,20 @@ def _grouped(rows: Iterator[Rows]) -> Iterator[list[Rows]]:
         for part in _cut(whole):
             size = part.batch.nbytes
             if parts and (held + size > BLOCK_BYTES or parts[0].batch.schema != part.batch.schema):
-                yield parts
+                yield _joined(parts, held)
                 parts, held = [], 0
             parts.append(part)
             held += size
         del whole
     if parts:
-        yield parts
+        yield _joined(parts, held)
+
+
+def _joined(parts: list[Rows], size: int) -> list[Rows]:
+    if len(parts) == 1 or size / len(parts) >= SMALL:
+        return parts
+    rows = join(parts)
+    return [Rows(rows.batch, merged(rows.spans))]
 
 
 def _cut(rows: Rows) -> Iterator[Rows]:

@@ -127,6 +127,38 @@ def join(parts: Sequence[Rows]) -> Rows:
     return Rows(concat([part.batch for part in parts]), tuple(span for part in parts for span in part.spans))
 
 
+def merged(spans: Sequence[Span]) -> tuple[Span, ...]:
+    """Return the same coordinates in fewer spans: neighbours that go on where the one before ends become one."""
+    fewer: list[Span] = []
+    picked: list[Span] = []  # neighbours with an index, to be joined at once
+
+    def flush() -> None:
+        if picked:
+            numbers = np.concatenate([span.numbers() for span in picked])
+            fewer.append(Span(picked[0].split, 0, len(numbers), numbers))
+            picked.clear()
+
+    for span in spans:
+        if span.index is not None:
+            if picked and picked[0].split != span.split:
+                flush()
+            picked.append(span)
+            continue
+        flush()
+        before = fewer[-1] if fewer else None
+        plain = before is not None and before.index is None and before.last is None and span.last is None
+        if (
+            plain
+            and before is not None
+            and (before.split, before.first + before.count) == (span.split, span.first)
+        ):
+            fewer[-1] = Span(span.split, before.first, before.count + span.count)
+        else:
+            fewer.append(span)
+    flush()
+    return tuple(fewer)
+
+
 def rebatch(rows: Iterator[Rows], size: int) -> Iterator[Rows]:
     """Cut a stream into batches of exactly ``size`` rows, the last one apart; order and content are kept.
 
