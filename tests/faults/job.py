@@ -35,6 +35,11 @@ def times(batch: dict[str, Any], factor: int) -> dict[str, Any]:
     return {"id": batch["id"], "product": batch["id"] * factor}
 
 
+def same(batch: dict[str, Any]) -> dict[str, Any]:
+    """What the second stage does."""
+    return dict(batch)
+
+
 @dataclass(frozen=True)
 class Job:
     """One plan: where it reads and writes, and what may differ between runs of it."""
@@ -44,12 +49,16 @@ class Job:
     factor: int = 3
     limit: int | None = None
     first: int = 0  # rows below are filtered out
+    staged: bool = False  # with pools of their own for making and for writing
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def dataset(self, **options: Any) -> Dataset:
         """Build the plan."""
         dataset = Dataset.from_source(ParquetSource(self.source))
-        dataset = dataset.map_batches(times, fn_args=[self.factor], batch_size=30)
+        making: dict[str, Any] = {"num_cpus": 1} if self.staged else {}
+        dataset = dataset.map_batches(times, fn_args=[self.factor], batch_size=30, **making)
+        if self.staged:
+            dataset = dataset.map_batches(same, batch_size=40, concurrency=1)
         if self.first:
             dataset = dataset.filter(expr=pc.field("id") >= self.first)
         if self.limit is not None:

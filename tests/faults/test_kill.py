@@ -37,6 +37,7 @@ DRIVER = [
     ("finish.closed", 1),
 ]
 WORKER = ["attempt.started", "attempt.batch", "stage.write", "stage.closed", "stage.sync"]
+MAKER = ["piece.started", "piece.block"]
 RECOVER = ["recover.opened", "recover.revoked", "recover.swept"]
 # An overwrite also passes the points of every run while its parts are hidden.
 SWAP = [
@@ -53,7 +54,7 @@ SWAP = [
 
 
 def test_every_point_is_killed_at_somewhere() -> None:
-    points = {point for point, _ in DRIVER + SWAP} | set(WORKER) | set(RECOVER)
+    points = {point for point, _ in DRIVER + SWAP} | set(WORKER) | set(MAKER) | set(RECOVER)
     assert points == failpoints.POINTS
 
 
@@ -81,6 +82,25 @@ def test_worker_killed(job: Job, tmp_path: Path, point: str) -> None:
     assert (tmp_path / "fired").exists()
     assert out.strip() == f"[{len(job.expected())}, {FILES}, false]"
     check(Path(job.output), job.expected(), job.here)
+
+
+@pytest.mark.parametrize("passage", [1, 2, 3])
+@pytest.mark.parametrize("point", [*MAKER, "attempt.started", "attempt.batch", "stage.closed"])
+def test_worker_of_either_stage_killed(staged: Job, tmp_path: Path, point: str, passage: int) -> None:
+    code, out, err = staged.start({point: f"once:{tmp_path / 'fired'}:kill@{passage}"}).wait()
+    assert code == 0, err
+    assert (tmp_path / "fired").exists()
+    assert out.strip() == f"[{len(staged.expected())}, {FILES}, false]"
+    check(Path(staged.output), staged.expected(), staged.here)
+
+
+@pytest.mark.parametrize("point", [*MAKER, "attempt.batch", "journal.synced"])
+def test_driver_of_stages_killed(staged: Job, point: str) -> None:
+    action = "kill@3" if point == "journal.synced" else "kill-driver@2"
+    code, _, err = staged.start({point: action}).wait()
+    assert code == -signal.SIGKILL, err
+    staged.here()
+    check(Path(staged.output), staged.expected(), staged.here)
 
 
 @pytest.mark.parametrize("point", RECOVER)

@@ -15,7 +15,7 @@ import pytest
 from .invariants import check
 from .job import Job
 
-ROUNDS = 8
+ROUNDS = 12
 SOAK_ROUNDS = 1000
 KILLS = 3
 
@@ -38,9 +38,11 @@ def play(source: Path, output: Path, dice: random.Random) -> None:
     mode = dice.choice(["resume", "overwrite"])
     durability = dice.choice(["power", "process"])
     limit = dice.choice([None, None, 330])
-    job = Job(str(source), str(output), limit=limit, options={"mode": mode, "durability": durability})
+    stages = dice.random() < 0.5
+    options = {"mode": mode, "durability": durability}
+    job = Job(str(source), str(output), limit=limit, staged=stages, options=options)
     if mode == "overwrite":
-        Job(str(source), str(output), factor=11).here()
+        Job(str(source), str(output), factor=11, staged=stages).here()
     for _ in range(dice.randint(1, KILLS)):
         driver = job.start()
         driver.until(reached(output, dice))

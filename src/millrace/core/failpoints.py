@@ -22,6 +22,8 @@ POINTS: frozenset[str] = frozenset(
         "run.opened",
         "attempt.started",
         "attempt.batch",
+        "piece.started",
+        "piece.block",
         "stage.write",
         "stage.sync",
         "stage.closed",
