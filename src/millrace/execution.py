@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millrace.core import failpoints
-from millrace.core.events import RunFinished, RunStarted, ShardCommitted
+from millrace.core.events import RunFinished, RunStarted, ShardCommitted, StageUse
 from millrace.core.ports import PoolSpec
 from millrace.engines import machine
 from millrace.engines.inline import InlineEngine
@@ -74,7 +74,10 @@ class _Workplace:
         *earlier, last = self.stages
         workers = min(last.workers, max(shards, 1))
         last = replace(
-            last, workers=workers, lanes=last.lanes or sum(s.workers for s in earlier) + workers < self.cpus
+            last,
+            least=min(last.least, workers),
+            workers=workers,
+            lanes=last.lanes or sum(s.workers for s in earlier) + workers < self.cpus,
         )
         self.stages = (*earlier, last)
         schema = plan.source.schema()
@@ -116,6 +119,26 @@ class _Workplace:
             origins=[origin for stage in self.stages for origin in stage.origins],
         )
 
+    @property
+    def bounds(self) -> list[tuple[int, int]]:
+        """How few and how many workers each stage may have."""
+        return [(stage.least, stage.workers) for stage in self.stages]
+
+    def uses(self, supply: Supply | None, seconds: float) -> tuple[StageUse, ...]:
+        """Return how busy the workers of each stage were, if there are several."""
+        from millrace.plan.logical import step_label
+
+        if supply is None:
+            return ()
+        return tuple(
+            StageUse(
+                " → ".join(map(step_label, stage.steps)) or "read",
+                stage.workers,
+                min(1.0, busy / max(seconds * stage.workers, 1e-9)),
+            )
+            for stage, busy in zip(self.stages, supply.busy, strict=True)
+        )
+
     def ahead(self, shards: Sequence[Shard]) -> int:
         """Return how many attempts each worker of the last stage has before it, so that those before are busy."""
         *earlier, last = self.stages
@@ -139,7 +162,7 @@ class _Workplace:
             spec = PoolSpec(
                 f"stage {i + 1}",
                 partial(kind, program),
-                stage.workers,
+                stage.least,
                 stage.threads,
                 stage.num_gpus,
                 stage.memory,
@@ -160,7 +183,7 @@ def _stages(plan: Plan, options: RunOptions) -> tuple[Stage, ...]:
     stages = stages_of(
         plan, machine.capacity(), workers=options.workers, memory_limit=options.memory_limit, fused=inline
     )
-    return (replace(stages[0], workers=1, lanes=False),) if inline else stages
+    return (replace(stages[0], workers=1, least=1, lanes=False),) if inline else stages
 
 
 # ---------------------------------------------------------------- reading
@@ -207,7 +230,7 @@ def _prepared(plan: Plan, options: RunOptions, kind: str) -> tuple[Tally, Iterat
                 ahead=workplace.ahead(shards),
                 fed=len(workplace.stages) > 1,
             )
-            runner = Runner(scheduler, tally, supply=workplace.supply(options))
+            runner = Runner(scheduler, tally, supply=workplace.supply(options), bounds=workplace.bounds)
             yield from workplace.drive(runner, programs, options)
         finally:
             workplace.close()
@@ -311,7 +334,14 @@ def _write(job: Job, options: RunOptions, workplace: _Workplace, started: float)
     watchers.on_event(_started(job, workplace.workers))
     committer.on_published = partial(_tell_published, watchers)
     supply = workplace.supply(options)
-    runner = Runner(scheduler, committer, supply=supply, watch=watchers.on_event, tick=watchers.tick)
+    runner = Runner(
+        scheduler,
+        committer,
+        supply=supply,
+        bounds=workplace.bounds,
+        watch=watchers.on_event,
+        tick=watchers.tick,
+    )
     try:
         for _ in workplace.drive(runner, programs, options):
             pass
@@ -336,7 +366,7 @@ def _write(job: Job, options: RunOptions, workplace: _Workplace, started: float)
         raise
     finally:
         watchers.close()
-    event = _finished(job, seconds, retries=scheduler.retries)
+    event = _finished(job, seconds, retries=scheduler.retries, stages=workplace.uses(supply, seconds))
     watchers.on_event(event)
     result = _result(job, event, rows_before)
     _say(options, result.summary)
@@ -412,7 +442,9 @@ def _tell_published(watchers: Watchers, record: CommitRecord) -> None:
     watchers.on_event(ShardCommitted(record.shard, record.attempt, record.ledger, size, record.timings))
 
 
-def _finished(job: Job, seconds: float, error: str = "", retries: int = 0) -> RunFinished:
+def _finished(
+    job: Job, seconds: float, error: str = "", retries: int = 0, stages: tuple[StageUse, ...] = ()
+) -> RunFinished:
     state = job.committer.state
     return RunFinished(
         job.committer.plan.run,
@@ -424,6 +456,7 @@ def _finished(job: Job, seconds: float, error: str = "", retries: int = 0) -> Ru
         seconds or state.seconds,
         error,
         retries,
+        stages,
     )
 
 

@@ -371,3 +371,71 @@ def test_rows_that_always_kill_end_the_run(tmp_path: Path, stage: str) -> None:
     data = data.map_batches(kill if stage == "user" else nothing, concurrency=1)
     with pytest.raises(ShardFailed, match="ended its worker 3 times"):
         data.write_parquet(tmp_path / "out")
+
+
+# ---------------------------------------------------------------- memory, and pools that grow
+
+
+def test_blocks_in_flight_stay_within_the_budget(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A step that makes thirty times as much of its input is held back by a slow one behind it."""
+    from millrace.run import supply
+
+    made: list[supply.Supply] = []
+
+    class Watched(supply.Supply):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            made.append(self)
+
+    monkeypatch.setattr(supply, "Supply", Watched)
+
+    def expand(batch: Batch) -> Batch:
+        return {"id": batch["id"], "x": np.ones((len(batch["id"]), 4096), np.float64)}
+
+    def slow(batch: Batch) -> Any:
+        return np.sort(np.sin(batch["x"]), axis=1)[:, 0]
+
+    data = mr.range(20_000).map_batches(expand, num_cpus=1, batch_size=128)
+    data = data.predict(slow, inputs=["x"], concurrency=1, batch_size=128)
+    budget = 48 << 20
+    data.drop_columns("x").with_options(memory_limit=4 * budget, shard_rows=2500).write_parquet(
+        tmp_path / "out"
+    )
+    (watched,) = made
+    assert watched.peak <= budget + 3 * (9 << 20), "one block for each open shard at most beside the budget"
+    assert watched.held == 0, "every block was let go of"
+
+
+def test_a_pool_with_bounds_grows_with_its_work(tmp_path: Path) -> None:
+    def slow(batch: Batch) -> Batch:
+        np.sort(np.random.default_rng(0).random(1_000_000))
+        return {"id": batch["id"], "pid": np.full(len(batch["id"]), os.getpid())}
+
+    data = (
+        mr.range(25_000).with_options(shard_rows=1024).map_batches(slow, concurrency=(1, 3), batch_size=512)
+    )
+    for name, plan in {"alone": data, "before": data.predict(plus_one, inputs=["id"], concurrency=1)}.items():
+        plan.write_parquet(tmp_path / name)
+        table = rows_in(tmp_path / name)
+        assert table.column("id").to_pylist() == list(range(25_000))
+        assert len(set(table.column("pid").to_pylist())) > 1
+
+
+def plus_one(batch: Batch) -> Any:
+    return batch["id"] + 1
+
+
+def test_the_summary_names_the_bottleneck(tmp_path: Path) -> None:
+    def slow(batch: Batch) -> Any:
+        for _ in range(12):
+            np.sort(np.random.default_rng(0).random(300_000))
+        return batch["id"]
+
+    data = (
+        mr.range(8000)
+        .map_batches(nothing, num_cpus=1, batch_size=100)
+        .predict(slow, concurrency=1, batch_size=100)
+    )
+    lines = data.with_options(workers=1).write_parquet(tmp_path / "out").summary.splitlines()
+    assert any(line.startswith("stage 1, map_batches(nothing): 1 worker, ") for line in lines)
+    assert any("stage 2, predict(" in line and "the bottleneck: a faster model" in line for line in lines)

@@ -276,6 +276,14 @@ def from_ipc(data: bytes) -> list[pa.RecordBatch]:
     return list(pa.ipc.open_stream(data))
 
 
+def owned(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a copy that shares no memory with ``batch``, and holds no more than its own rows."""
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, batch.schema) as writer:
+        writer.write_batch(batch)
+    return pa.ipc.open_stream(out.getvalue()).read_next_batch()
+
+
 def schema_bytes(schema: pa.Schema) -> bytes:
     """Encode a schema for the journal."""
     return cast("bytes", schema.serialize().to_pybytes())

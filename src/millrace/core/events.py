@@ -52,6 +52,21 @@ class WorkerLost(msgspec.Struct, frozen=True):
     reason: str
 
 
+class PoolResized(msgspec.Struct, frozen=True):
+    """A stage's pool has another size now, as there is more or less for it to do."""
+
+    stage: int
+    workers: int
+
+
+class StageUse(msgspec.Struct, frozen=True):
+    """What a stage was: its steps in words, its workers at most, and the share of their time in which they worked."""
+
+    name: str
+    workers: int
+    busy: float
+
+
 class RunFinished(msgspec.Struct, frozen=True):
     """The run is complete and ``_SUCCESS`` stands, or it ended with ``error``."""
 
@@ -64,6 +79,7 @@ class RunFinished(msgspec.Struct, frozen=True):
     seconds: float
     error: str = ""
     retries: int = 0
+    stages: tuple[StageUse, ...] = ()
 
 
-Event = RunStarted | RowsRead | ShardCommitted | ShardRetried | WorkerLost | RunFinished
+Event = RunStarted | RowsRead | ShardCommitted | ShardRetried | WorkerLost | PoolResized | RunFinished

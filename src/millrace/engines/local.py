@@ -166,6 +166,7 @@ class LocalPool:
             for worker in idle[: max(0, len(self._workers) - size)]:
                 del self._workers[worker.number]
                 worker.end(kill=False)
+                self._freed(worker.number, self._store.bury(worker.number))
 
     def close(self, *, kill: bool = True) -> None:
         """See ``Pool.close``; without ``kill``, workers close what they host, except those still at a call."""

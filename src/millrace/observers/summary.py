@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from millrace.core.events import RunFinished
+from millrace.core.events import RunFinished, StageUse
 from millrace.core.work import Ledger, Timings
 from millrace.observers.human import count, duration, plural, size
+
+_BOTTLENECK = 0.7
 
 
 def summary(
@@ -48,9 +50,36 @@ def summary(
         work += ("; " if work else "") + plural(event.retries, "retry", "retries")
     if work:
         lines.append(f"workers: {work}")
+    lines += stage_lines(event.stages)
     if left_out:
         lines.append(f"not in it: {plural(len(left_out), 'input file')} that came after the run was planned")
     return "\n".join(lines)
+
+
+def stage_lines(stages: Sequence[StageUse]) -> list[str]:
+    """Say how busy each stage was, which one kept the others waiting, and what would help.
+
+    >>> for line in stage_lines([StageUse("map_batches(decode)", 2, 0.97), StageUse("predict(Net)", 1, 0.4)]):
+    ...     print(line)
+    stage 1, map_batches(decode): 2 workers, 97 % busy, the bottleneck: more workers for it would help
+    stage 2, predict(Net): 1 worker, 40 % busy
+    """
+    if len(stages) < 2:
+        return []
+    slowest = max(range(len(stages)), key=lambda i: stages[i].busy)
+    lines = []
+    for i, stage in enumerate(stages):
+        line = (
+            f"stage {i + 1}, {stage.name}: {plural(stage.workers, 'worker')}, {100 * stage.busy:.0f} % busy"
+        )
+        if i == slowest and stage.busy >= _BOTTLENECK:
+            last = i + 1 == len(stages)
+            help_ = "a faster model, bigger batches or more devices" if last else "more workers for it"
+            line += f", the bottleneck: {help_} would help"
+        lines.append(line)
+    if stages[slowest].busy < _BOTTLENECK:
+        lines.append("no stage was busy all the time: reading, writing or start-up took the rest")
+    return lines
 
 
 def losses(ledger: Ledger, steps: Sequence[str] = ()) -> list[str]:

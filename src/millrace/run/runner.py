@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from millrace.core.batch import from_ipc
-from millrace.core.events import Event, ShardRetried, WorkerLost
+from millrace.core.events import Event, PoolResized, ShardRetried, WorkerLost
 from millrace.core.ports import Pool
 from millrace.core.work import (
     BlockRef,
@@ -27,6 +27,7 @@ from millrace.core.work import (
 )
 from millrace.errors import Stalled, WorkerDied
 from millrace.run import failures
+from millrace.run.elastic import Elastic
 from millrace.run.makers import Makers
 from millrace.run.scheduler import Begin, Order, Scheduler
 from millrace.run.supply import Supply
@@ -78,7 +79,10 @@ class Tally:
 
 
 class Runner:
-    """Drives one scheduler over a pool, and a supply over the pools of earlier stages, into one committer."""
+    """Drives one scheduler over a pool, and a supply over the pools of earlier stages, into one committer.
+
+    ``bounds`` has, for each stage's pool, how few and how many workers it may have.
+    """
 
     def __init__(
         self,
@@ -86,6 +90,7 @@ class Runner:
         committer: Committer,
         *,
         supply: Supply | None = None,
+        bounds: Sequence[tuple[int, int]] = (),
         watch: Callable[[Event], None] = lambda event: None,
         tick: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
@@ -93,6 +98,7 @@ class Runner:
         self._scheduler = scheduler
         self._committer = committer
         self._supply = supply
+        self._elastic = [Elastic(least, most) if least < most else None for least, most in bounds]
         self._makers: Makers | None = None
         self._watch = watch
         self._tick = tick
@@ -132,6 +138,8 @@ class Runner:
                 self._submit(pool, order)
             if self._makers is not None:
                 self._makers.order()
+            if any(self._elastic):
+                self._resize([*earlier, pool])
             if not orders and scheduler.idle and not scheduler.finished:
                 raise Stalled("No shard is under way and none can begin. This is a defect of ours.")
             for outcome in self._wait():
@@ -150,6 +158,19 @@ class Runner:
         yield from self._deliver()
         if scheduler.error is not None:
             raise failures.revive(scheduler.error)
+
+    def _resize(self, pools: Sequence[Pool]) -> None:
+        """Let pools with bounds grow and shrink with their work."""
+        for stage, (pool, elastic) in enumerate(zip(pools, self._elastic, strict=True)):
+            if elastic is None:
+                continue
+            last = self._supply is None or stage + 1 == len(pools)
+            waiting = self._scheduler.waiting if last or self._supply is None else self._supply.waiting(stage)
+            before = elastic.size
+            size = elastic.wanted(pool.loads(), waiting=waiting, now=self._clock())
+            if size != before:
+                pool.resize(size)
+                self._watch(PoolResized(stage, size))
 
     def _submit(self, pool: Pool, order: Order) -> None:
         if isinstance(order, Begin):

@@ -130,6 +130,11 @@ class Scheduler:
         """True when no attempt is under way: with nothing ready, the run could never end."""
         return not self._open
 
+    @property
+    def waiting(self) -> int:
+        """How many shards nobody has begun."""
+        return max(0, self._left - len(self._open) - len(self._held))
+
     def ready(self, loads: Mapping[int, int]) -> list[Order]:
         """Return the orders to carry out now; ``loads`` counts the unanswered calls of each live worker."""
         self._bury(loads)

@@ -165,6 +165,9 @@ class Supply:
         self.error: ErrorReport | None = None
         self.held = 0
         self.peak = 0
+        self.busy = [0.0] * (
+            len(self._steps) + 1
+        )  # seconds of work of each stage's workers, the last one's too
 
     # ------------------------------------------------------------ attempts
 
@@ -193,6 +196,7 @@ class Supply:
     def completed(self, done: Done) -> Done:
         """Add to an attempt's outcome what the stages before did for it."""
         flow = self._flows[done.shard]
+        self.busy[-1] += _worked(done.timings)
         counts = [[[0, 0] for _ in range(count)] for count in self._steps]
         read, timings = 0, done.timings
         for node in _walk(flow.nodes):
@@ -226,6 +230,13 @@ class Supply:
                     used[first + i] += passed
         return used
 
+    def waiting(self, stage: int) -> int:
+        """Return how many pieces of a stage wait for a worker to begin them; none while there is no room."""
+        if self.held + (self._asked + 1) * self._usual > self._budget:
+            return 0
+        flows = (flow for flow in self._flows.values() if not flow.complete and not flow.aborted)
+        return sum(node.worker is None for flow in flows for node in self._makeable(flow, stage))
+
     # ------------------------------------------------------------ what happened
 
     def complete(self, outcome: Progress) -> None:
@@ -244,6 +255,7 @@ class Supply:
             return
         elif isinstance(outcome, Ended):
             node.so_far = node.ended = outcome
+            self.busy[node.stage] += _worked(outcome.timings)
         elif isinstance(outcome, Gone):
             self._lose(node, outcome)
         elif isinstance(outcome, Broken):
@@ -488,6 +500,10 @@ class Supply:
         node.worker, node.so_far, node.ended, node.at = None, None, None, 0
         node.given = []
         self._nodes[node.piece.number] = node
+
+
+def _worked(timings: Timings) -> float:
+    return timings.read + timings.steps + timings.write
 
 
 def _walk(nodes: Sequence[_Node | Block]) -> Iterator[_Node]:

@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from millrace.core import failpoints
-from millrace.core.batch import schema_bytes, schema_from, to_ipc
+from millrace.core.batch import owned, schema_bytes, schema_from, to_ipc
 from millrace.core.events import RowsRead
 from millrace.core.ports import WorkerContext, Writer
 from millrace.core.work import (
@@ -204,7 +204,8 @@ class _Attempt:
             assert self._schema is not None
             batch = self._conform(part)
             if self._program.kind == "write":
-                self._write(batch)
+                # A column that waits to be encoded would keep the whole block in use that it lies in.
+                self._write(owned(batch) if self._trough is not None else batch)
                 continue
             block.append(batch)
             if sum(each.nbytes for each in block) >= BLOCK_BYTES:
