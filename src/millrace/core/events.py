@@ -27,6 +27,15 @@ class RowsRead(msgspec.Struct, frozen=True):
     rows: int
 
 
+class BatchShrunk(msgspec.Struct, frozen=True):
+    """Memory did not suffice for a batch of ``before`` rows: this worker gives ``step`` at most ``now`` at a time."""
+
+    worker: int
+    step: str
+    before: int
+    now: int
+
+
 class ShardCommitted(msgspec.Struct, frozen=True):
     """A shard's rows are in the output for good."""
 
@@ -82,4 +91,13 @@ class RunFinished(msgspec.Struct, frozen=True):
     stages: tuple[StageUse, ...] = ()
 
 
-Event = RunStarted | RowsRead | ShardCommitted | ShardRetried | WorkerLost | PoolResized | RunFinished
+Event = (
+    RunStarted
+    | RowsRead
+    | BatchShrunk
+    | ShardCommitted
+    | ShardRetried
+    | WorkerLost
+    | PoolResized
+    | RunFinished
+)

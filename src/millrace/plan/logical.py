@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,10 @@ class Resources:
     num_gpus: float | None = None
     memory: int | None = None
     workers: tuple[int, int] | None = None
+
+
+def _here(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return function(*args, **kwargs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,22 +63,31 @@ class Function:
         call: Any = self.call
         return call if self.model and is_predictor(call) and not isinstance(call, type) else None
 
-    def build(self) -> Built:
-        """Make what is called per batch or row; constructs a class and loads a model, so once per worker."""
+    @property
+    def is_async(self) -> bool:
+        """True if what is called per batch is a coroutine function."""
+        call: Any = self.call
+        return is_async(call.predict if self.model and is_predictor(call) else call)
+
+    def build(self, run: Callable[..., Any] = _here) -> Built:
+        """Make what is called per batch or row; constructs a class and loads a model, so once per worker.
+
+        Whatever else than the calls themselves is the user's code, ``run(function, *args, **kwargs)`` carries out.
+        """
         call: Any = self.call
         predictor = None
         if isinstance(call, type):
-            call = call(*self.init_args, **self.init_kwargs)
+            call = run(call, *self.init_args, **self.init_kwargs)
         elif hasattr(call, "__dict__") and not callable(getattr(call, "__get__", None)):
             call = copy.copy(call)  # what it keeps of its work is not to become a part of what the user gave
         if self.model and is_predictor(call):
             predictor = call
-            predictor.load()
+            run(predictor.load)
             _check_format(predictor)
             call = predictor.predict
         if self.args or self.kwargs:
             call = functools.partial(_call_with, call, self.args, dict(self.kwargs))
-        return Built(call, predictor)
+        return Built(call, predictor, run)
 
 
 def _check_format(predictor: Any) -> None:
@@ -90,16 +104,33 @@ class Built:
 
     call: Callable[[Any], Any]
     predictor: Predictor | None = None
+    run: Callable[..., Any] = _here
 
     def close(self) -> None:
         """Let a predictor go of what it holds."""
         if self.predictor is not None:
-            self.predictor.close()
+            self.run(self.predictor.close)
 
 
 def is_predictor(value: Any) -> bool:
     """Say whether ``value``, or what a class makes, fills the ``Predictor`` port."""
     return all(callable(getattr(value, name, None)) for name in ("load", "predict", "close"))
+
+
+def is_async(call: Any) -> bool:
+    """Say whether calling a function, a callable object, or what a class makes, gives a coroutine."""
+    return inspect.iscoroutinefunction(_called(call))
+
+
+def is_async_generator(call: Any) -> bool:
+    """Say whether it gives an async generator instead."""
+    return inspect.isasyncgenfunction(_called(call))
+
+
+def _called(call: Any) -> Any:
+    while isinstance(call, functools.partial):
+        call = call.func
+    return call if inspect.isroutine(call) else getattr(call, "__call__", call)  # noqa: B004 - the method itself
 
 
 def _call_with(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> Any:
@@ -118,13 +149,14 @@ def callable_name(call: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MapBatches:
-    """Batch in, batch or batches out."""
+    """Batch in, batch or batches out; ``max_in_flight`` of them at a time, if the user said how many."""
 
     function: Function
     batch_size: int | None
     batch_format: BatchFormat
     columns: tuple[str, ...] | None
     resources: Resources = Resources()
+    max_in_flight: int | None = None
     verb = "map_batches"
 
 
@@ -133,7 +165,8 @@ class Model:
     """One model of a ``predict`` step: what it reads, and what it adds to each row.
 
     An array becomes the column ``output``; named results bring their own names, put behind ``output`` and an
-    underscore if ``prefixed``. ``inputs`` None: all columns that entered the step.
+    underscore if ``prefixed``. ``inputs`` None: all columns that entered the step. ``max_in_flight``: batches at a
+    time, if the user said how many.
     """
 
     function: Function
@@ -143,6 +176,7 @@ class Model:
     batch_size: int | None
     batch_format: BatchFormat
     resources: Resources = Resources()
+    max_in_flight: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +276,13 @@ def resources_of(step: Step) -> tuple[Resources, ...]:
         return tuple(model.resources for model in step.models)
     resources = getattr(step, "resources", None)
     return () if resources is None else (resources,)
+
+
+def in_flight_of(step: Step) -> tuple[int | None, ...]:
+    """Return, for each of ``functions_of(step)``, how many batches at a time the user asked for."""
+    if isinstance(step, Predict):
+        return tuple(model.max_in_flight for model in step.models)
+    return (getattr(step, "max_in_flight", None),) * len(functions_of(step))
 
 
 def may_rename(step: Step) -> bool:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from millrace.core.values import ConversionError
 from millrace.errors import BadInput, BadReturn, StepError, nearest
 from millrace.run.failures import words
+from millrace.run.memory import is_out_of_memory
 from millrace.run.rows import Rows
 
 Where = Callable[[Rows], str]
@@ -23,6 +24,7 @@ class Meter:
         self.lead: Guard | None = None  # the first step with user code: where its rows are, the attempt is
         self.seconds = {"read": 0.0, "steps": 0.0, "write": 0.0, "wait": 0.0}
         self.tell: Callable[[], None] = lambda: None  # called now and then as the user's code gets on
+        self.shrunk: Callable[[str, int, int], None] = lambda label, before, now: None
 
     @property
     def done_rows(self) -> int:
@@ -90,6 +92,10 @@ class Guard:
             self.done += len(rows) if counted else 0
             self._meter.tell()
 
+    def shrunk(self, before: int, now: int) -> None:
+        """Tell that the code gets fewer rows at a time from now on."""
+        self._meter.shrunk(self._label, before, now)
+
     def _place(self, rows: Rows) -> str:
         at = self.row
         return f"It was working on {self._where(rows if at is None else rows.cut(at, at + 1))}."
@@ -97,6 +103,12 @@ class Guard:
     def _hint(self, error: BaseException, message: str, rows: Rows) -> str:
         if isinstance(error, ValueError) and "read-only" in message:
             return ". Batches are read-only views of the input: copy an array before writing to it (`x = x.copy()`)."
+        if (len(rows) == 1 or self.row is not None) and is_out_of_memory(error):
+            end = "" if message.endswith((".", "!", "?")) else "."
+            return (
+                f"{end} That is for a single row: give it smaller inputs or a smaller dtype, let fewer workers share "
+                "the memory (memory=, num_gpus=, concurrency=), or use a device with more."
+            )
         names = rows.batch.schema.names
         key = _missing_key(error)
         if key is not None and key not in names:

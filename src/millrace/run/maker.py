@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from millrace.core import failpoints
+from millrace.core.events import BatchShrunk
 from millrace.core.ports import WorkerContext
 from millrace.core.work import Block, Broken, Ended, Made, Piece, Progress, Split, Timings
 from millrace.plan.physical import Program
@@ -66,6 +67,7 @@ class Maker:
     def _blocks(self, piece: Piece) -> Iterator[Progress]:
         failpoints.hit("piece.started")
         meter = Meter(len(self._program.steps))
+        meter.shrunk = self._shrunk
         if piece.block is not None:
             rows = take(piece.block, self._context, meter)
         else:
@@ -84,6 +86,9 @@ class Maker:
         steps = _counts(meter)
         timings = Timings(**meter.seconds)
         yield Ended(piece.number, meter.read_rows, steps, timings, tuple(steps[i][1] for i in limits))
+
+    def _shrunk(self, step: str, before: int, now: int) -> None:
+        self._context.notify(BatchShrunk(self._context.worker, step, before, now))
 
     def _where(self, rows: Rows) -> str:
         return where(self._program.source, rows)

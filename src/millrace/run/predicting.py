@@ -10,6 +10,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -18,8 +19,10 @@ from millrace.core.batch import concat, is_tensor, to_format
 from millrace.core.handed import Handed
 from millrace.core.values import ConversionError, a, from_columns, from_result
 from millrace.errors import ColumnExists, UnknownColumn, nearest
-from millrace.plan.logical import Built, Model, Predict, model_label
+from millrace.plan.logical import Model, Predict, model_label
 from millrace.run.batching import BATCH_BYTES, auto_size
+from millrace.run.calls import Caller
+from millrace.run.flight import Flight
 from millrace.run.guard import Guard
 from millrace.run.rows import Rows, rebatch
 
@@ -41,7 +44,7 @@ class _Item:
 def predict(
     rows: Iterator[Rows],
     step: Predict,
-    built: Sequence[Built],
+    callers: Sequence[Caller],
     guards: Sequence[Guard],
     *,
     eager: bool,
@@ -53,14 +56,14 @@ def predict(
     Models see batches without rows only if asked to (``empty``), for the columns that come out.
     """
     items: Iterator[_Item] = (_Item(part) for part in rows if len(part) or empty)
-    for model, each, guard in zip(step.models, built, guards, strict=True):
-        items = _through(items, step, model, each, guard, eager)
+    for model, caller, guard in zip(step.models, callers, guards, strict=True):
+        items = _through(items, step, model, caller, guard, eager)
     for item in items:
         yield item.rows.with_batch(_assembled(item, step, unread))
 
 
 def _through(
-    items: Iterator[_Item], step: Predict, model: Model, built: Built, guard: Guard, eager: bool
+    items: Iterator[_Item], step: Predict, model: Model, caller: Caller, guard: Guard, eager: bool
 ) -> Iterator[_Item]:
     waiting: deque[_Item] = deque()
 
@@ -69,14 +72,22 @@ def _through(
             waiting.append(item)
             yield item.rows.with_batch(_inputs(item, model, model_label(step, model)))
 
-    batch_format = getattr(built.predictor, "batch_format", None) or model.batch_format
+    predictor = caller.built.predictor
+    batch_format = getattr(predictor, "batch_format", None) or model.batch_format
+
+    def ready(part: Rows) -> tuple[Any, Handed]:
+        given = part.batch if predictor is not None else shielded(part.batch)
+        view = to_format(given, batch_format)
+        return view, Handed(given, view)
+
+    def made(part: Rows, handed: Handed, result: Any) -> pa.RecordBatch:
+        return _columns(result, model, handed, len(part))
+
     results = _Results()
-    for part in _sized(inputs(), waiting, model.batch_size, eager):
-        with guard.over(part):
-            given = part.batch if built.predictor is not None else shielded(part.batch)
-            view = to_format(given, batch_format)
-            handed = Handed(given, view)
-            results.add(_columns(built.call(view), model, handed, len(part)))
+    flight = Flight(caller, guard, ready, made)
+    sized = partial(_sized, waiting=waiting, size=model.batch_size, eager=eager)
+    for _, columns in flight.over(inputs(), sized, eager=eager):
+        results.add(columns)
         while waiting and results.rows >= len(waiting[0].rows):
             item = waiting.popleft()
             at = 0

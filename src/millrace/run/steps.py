@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -29,11 +30,14 @@ from millrace.plan.logical import (
     Select,
     Step,
     functions_of,
+    in_flight_of,
     model_label,
     step_label,
 )
 from millrace.run.batching import auto_size
+from millrace.run.calls import Caller, EventLoop, caller_of
 from millrace.run.failures import words
+from millrace.run.flight import Flight
 from millrace.run.guard import Guard, Meter, Where
 from millrace.run.predicting import predict
 from millrace.run.row_steps import filter_expression, filter_rows, flat_map, map_rows
@@ -59,39 +63,50 @@ class Chain:
         self._eager = eager
         self._unread = tuple(unread) or (frozenset(),) * len(self._steps)
         self._where = where
-        self._built: list[list[Built]] | None = None
+        self._callers: list[list[Caller]] | None = None
+        self._loop = EventLoop()
 
     def load(self) -> None:
         """Construct the user's classes and load the models, once."""
-        if self._built is None:
-            self._built = [
-                [_build(step, function) for function in functions_of(step)] for step in self._steps
+        if self._callers is None:
+            self._callers = [
+                [
+                    caller_of(function, _build(step, function, self._loop), most, self._loop)
+                    for function, most in zip(functions_of(step), in_flight_of(step), strict=True)
+                ]
+                for step in self._steps
             ]
 
     def close(self) -> None:
-        """Let models go of what they hold."""
-        built = [*chain.from_iterable(self._built or ())]
-        self._built = None
+        """Let models go of what they hold, and end all threads."""
+        callers = [*chain.from_iterable(self._callers or ())]
+        self._callers = None
         with contextlib.ExitStack() as stack:  # the last first, and all of them, whatever one says
-            for each in built:
+            stack.callback(self._loop.close)
+            for each in callers:
                 stack.callback(each.close)
 
     def run(self, rows: Iterator[Rows], meter: Meter, budgets: Sequence[int]) -> Iterator[Rows]:
         """Send ``rows`` through all steps. ``budgets`` says how many rows each ``limit`` lets pass."""
         self.load()
-        assert self._built is not None
+        assert self._callers is not None
         left = list(budgets)
-        for i, (step, built) in enumerate(zip(self._steps, self._built, strict=True)):
+        for i, (step, callers) in enumerate(zip(self._steps, self._callers, strict=True)):
             rows = _entering(rows, meter, i)
             if isinstance(step, Limit):
                 rows = _limit(rows, left.pop(0))
             elif isinstance(step, Predict):
                 guards = [self._guard_of_model(step, model, meter) for model in step.models]
-                rows = predict(rows, step, built, guards, eager=self._eager, unread=self._unread[i])
+                rows = predict(rows, step, callers, guards, eager=self._eager, unread=self._unread[i])
+            elif isinstance(step, MapBatches):
+                guard = Guard(
+                    step_label(step), "a batch", self._where, meter, "columns" if step.columns else ""
+                )
+                rows = _map_batches(rows, step, callers[0], guard, self._eager)
             elif isinstance(step, (Select, Drop, Rename)):
                 rows = _recolumned(rows, step, self._unread[i])
             else:
-                rows = self._apply(step, built[0].call if built else None, rows, meter)
+                rows = self._apply(step, callers, rows, meter)
             rows = _leaving(rows, meter, i)
         return rows
 
@@ -100,17 +115,12 @@ class Chain:
         return Guard(model_label(step, model), "one result per row", self._where, meter, chosen)
 
     def _apply(
-        self, step: Step, call: Callable[[Any], Any] | None, rows: Iterator[Rows], meter: Meter
+        self, step: Step, callers: Sequence[Caller], rows: Iterator[Rows], meter: Meter
     ) -> Iterator[Rows]:
         if isinstance(step, Filter) and step.function is None:
             return filter_expression(rows, step, meter)
-        assert call is not None
-        label = step_label(step)
-        if isinstance(step, MapBatches):
-            chosen = "columns" if step.columns else ""
-            guard = Guard(label, "a batch", self._where, meter, chosen)
-            return _map_batches(rows, step, call, guard, self._eager)
-        guard = Guard(label, "a row", self._where, meter)
+        call = callers[0].built.call
+        guard = Guard(step_label(step), "a row", self._where, meter)
         if isinstance(step, MapRows):
             return map_rows(rows, call, guard)
         if isinstance(step, FlatMap):
@@ -122,9 +132,9 @@ def _recolumned(rows: Iterator[Rows], step: Select | Drop | Rename, unread: froz
     return (part.with_batch(recolumn(part.batch, step, unread=unread)) for part in rows)
 
 
-def _build(step: Step, function: Function) -> Built:
+def _build(step: Step, function: Function, loop: EventLoop) -> Built:
     try:
-        return function.build()
+        return function.build(loop.run) if function.is_async else function.build()
     except (KeyboardInterrupt, GeneratorExit, ModelError, ArgumentError):
         raise
     except BaseException as error:
@@ -150,19 +160,23 @@ def _leaving(rows: Iterator[Rows], meter: Meter, step: int) -> Iterator[Rows]:
 
 
 def _map_batches(
-    rows: Iterator[Rows], step: MapBatches, call: Callable[[Any], Any], guard: Guard, eager: bool
+    rows: Iterator[Rows], step: MapBatches, caller: Caller, guard: Guard, eager: bool
 ) -> Iterator[Rows]:
-    for part in _sized(_projected(rows, step), step.batch_size, eager):
-        if not len(part):
-            continue
-        with guard.over(part):
-            view = to_format(part.batch, step.batch_format)
-            handed = Handed(part.batch, view)
-            # Each is converted before the next is made: a generator may fill one array again and again.
-            results = [from_result(result, handed) for result in _results(call(view))]
+    def ready(part: Rows) -> tuple[Any, Handed]:
+        view = to_format(part.batch, step.batch_format)
+        return view, Handed(part.batch, view)
+
+    flight = Flight(caller, guard, ready, _batches)
+    sized = partial(_sized, size=step.batch_size, eager=eager)
+    for part, results in flight.over(_projected(rows, step), sized, eager=eager):
         for batch in results:
             same = len(results) == 1 and batch.num_rows == len(part)
             yield part.with_batch(batch) if same else part.blurred(batch)
+
+
+def _batches(part: Rows, handed: Handed, result: Any) -> list[pa.RecordBatch]:
+    """Convert each batch before the next is made: a generator may fill one array again and again."""
+    return [from_result(batch, handed) for batch in _results(result)]
 
 
 def _projected(rows: Iterator[Rows], step: MapBatches) -> Iterator[Rows]:
@@ -174,8 +188,10 @@ def _projected(rows: Iterator[Rows], step: MapBatches) -> Iterator[Rows]:
 
 def _sized(rows: Iterator[Rows], size: int | None, eager: bool) -> Iterator[Rows]:
     if size is not None:
-        return rebatch(rows, size)
-    return rows if eager else _auto_sized(rows)
+        parts = rebatch(rows, size)
+    else:
+        parts = rows if eager else _auto_sized(rows)
+    return filter(len, parts)
 
 
 def _auto_sized(rows: Iterator[Rows]) -> Iterator[Rows]:
@@ -251,7 +267,7 @@ def _tried(step: Step, batch: pa.RecordBatch) -> pa.RecordBatch:
         return recolumn(batch, step)
     if isinstance(step, (Filter, Limit)):
         return batch
-    if isinstance(step, MapBatches) and not isinstance(step.function.call, type):
+    if isinstance(step, MapBatches) and _is_plain(step.function):
         if step.columns is not None:
             batch = recolumn(batch, Select(step.columns))
         call = step.function.build().call
@@ -259,11 +275,11 @@ def _tried(step: Step, batch: pa.RecordBatch) -> pa.RecordBatch:
     if isinstance(step, Predict) and all(_is_plain(model.function) for model in step.models):
         split = Split(0, 0, 0)
         guards = [Guard("", "", lambda rows: "", Meter(1)) for _ in step.models]
-        built = [model.function.build() for model in step.models]
+        callers = [Caller(model.function.build()) for model in step.models]
         rows = iter([Rows(batch, (Span(split, 0, 0),))])
-        return next(predict(rows, step, built, guards, eager=True, unread=frozenset(), empty=True)).batch
+        return next(predict(rows, step, callers, guards, eager=True, unread=frozenset(), empty=True)).batch
     raise BadReturn("only rows would tell")
 
 
 def _is_plain(function: Function) -> bool:
-    return function.predictor is None and not isinstance(function.call, type)
+    return function.predictor is None and not isinstance(function.call, type) and not function.is_async

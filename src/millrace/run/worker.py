@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from millrace.core import failpoints
 from millrace.core.batch import owned, schema_bytes, schema_from, to_ipc
-from millrace.core.events import RowsRead
+from millrace.core.events import BatchShrunk, RowsRead
 from millrace.core.ports import WorkerContext, Writer
 from millrace.core.work import (
     Block,
@@ -179,6 +179,7 @@ class _Attempt:
         self._made_by = made_by
         self._meter = Meter(len(program.steps))
         self._meter.tell = self._tell
+        self._meter.shrunk = self._shrunk
         self._schema = schema_from(task.schema) if task.schema is not None else None
         self._seen: pa.Schema | None = None
         self._writer: Writer | None = None
@@ -320,6 +321,9 @@ class _Attempt:
             self._context.notify(
                 RowsRead(self._context.worker, self._task.shard.index, self._meter.done_rows)
             )
+
+    def _shrunk(self, step: str, before: int, now: int) -> None:
+        self._context.notify(BatchShrunk(self._context.worker, step, before, now))
 
     def _write(self, batch: pa.RecordBatch) -> None:
         with self._meter.timing("write"):

@@ -1,0 +1,71 @@
+"""Out of memory: how it is told from other errors, and how memory comes back."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import re
+import sys
+import traceback
+from typing import Any
+
+from millrace.run.failures import words
+
+_CLASSES = frozenset({"MemoryError", "OutOfMemoryError", "OutOfMemoryException", "ResourceExhaustedError"})
+_LIBRARIES = frozenset(
+    {"catboost", "cupy", "jax", "jaxlib", "lightgbm", "onnxruntime", "tensorflow", "torch", "xgboost"}
+)
+_WORDS = re.compile(
+    r"out of memory|not enough memory|can't allocate memory|failed to allocate memory|memory allocation error|"
+    r"bfc_?arena|bad_alloc|bad allocation|CU[A-Z]+_STATUS_ALLOC_FAILED",
+    re.IGNORECASE,
+)
+_CAUSES = 8
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Say whether an error, or one that caused it, is a refused allocation: of this machine or of a device.
+
+    Told by the names of its classes, and for errors of libraries by their words; so none has to be imported.
+
+    >>> is_out_of_memory(RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB."))
+    True
+    >>> is_out_of_memory(ValueError("Cards with 8 GB are out of stock, those out of memory are not"))
+    False
+    """
+    cause: BaseException | None = error
+    for _ in range(_CAUSES):
+        if cause is None:
+            return False
+        if _is_one(cause):
+            return True
+        cause = cause.__cause__
+    return False
+
+
+def _is_one(error: BaseException) -> bool:
+    kinds = type(error).__mro__
+    if not _CLASSES.isdisjoint(kind.__name__ for kind in kinds):
+        return True
+    speaks = any(kind is RuntimeError or kind.__module__.partition(".")[0] in _LIBRARIES for kind in kinds)
+    return speaks and _WORDS.search(words(error)) is not None
+
+
+def forget(error: BaseException) -> None:
+    """Let go of what the functions that raised it held; the lines of its traceback stay."""
+    seen: BaseException | None = error
+    for _ in range(_CAUSES):
+        if seen is None:
+            return
+        traceback.clear_frames(seen.__traceback__)
+        seen = seen.__cause__ or seen.__context__
+
+
+def make_room() -> None:
+    """Collect what nobody needs any more; PyTorch gives back the device memory that it keeps for later."""
+    gc.collect()
+    torch: Any = sys.modules.get("torch")
+    cuda = getattr(torch, "cuda", None)
+    if cuda is not None and cuda.is_initialized():
+        with contextlib.suppress(RuntimeError):  # of work that failed before: its own call will tell
+            cuda.empty_cache()
