@@ -17,6 +17,7 @@ from millrace.parameters import (
     given_batch_size,
     given_folder,
     given_function,
+    given_in_flight,
     given_names,
     given_resources,
     given_rows,
@@ -91,6 +92,7 @@ class Dataset:
         batch_size: int | Literal["auto"] | None = "auto",
         batch_format: Literal["numpy", "pandas", "pyarrow", "default"] = "numpy",
         columns: Sequence[str] | None = None,
+        max_in_flight: int | None = None,
         fn_args: Sequence[Any] | None = None,
         fn_kwargs: Mapping[str, Any] | None = None,
         fn_constructor_args: Sequence[Any] | None = None,
@@ -111,14 +113,21 @@ class Dataset:
             It gets one batch and returns one: a dict of columns (arrays of shape (n,) or (n, k…), lists), a
             DataFrame, an Arrow Table or RecordBatch; or it is a generator that yields several. Arrays of
             shape (n, k) become fixed-size-list columns. The number of rows may change. Named levels of a
-            DataFrame's index become columns, unnamed ones are dropped.
+            DataFrame's index become columns, unnamed ones are dropped. Functions that wait, for an endpoint say,
+            may be async: ``async def``, or a class with ``async def __call__``, which is then also constructed
+            on the event loop.
         batch_size
             Rows per batch; the last one of a shard may be smaller. ``"auto"``: by size, about 16 MiB and at
-            most 65,536 rows. None: as ``"auto"``.
+            most 65,536 rows. None: as ``"auto"``. Where memory does not suffice for a batch, it is halved and
+            tried again, and this worker's batches stay as small as that.
         batch_format
             ``"numpy"``: a dict of read-only arrays; ``"pandas"``: a DataFrame; ``"pyarrow"``: a Table.
         columns
             The columns that ``fn`` gets; no others are read for it. Default: all.
+        max_in_flight
+            How many batches each worker sends to ``fn`` before the first has come back; results keep the order of
+            the rows, and so many batches are in memory. An async function gets them on one event loop (default:
+            16), a plain one in so many threads (default: 1, in none). Timeouts and further tries are its own.
         fn_args, fn_kwargs
             Further arguments of each call, after the batch.
         fn_constructor_args, fn_constructor_kwargs
@@ -140,6 +149,11 @@ class Dataset:
         >>> import millrace as mr
         >>> mr.range(3).map_batches(lambda batch: {"double": batch["id"] * 2}).take_all()
         [{'double': 0}, {'double': 2}, {'double': 4}]
+
+        >>> async def lengths(batch):  # which would await a client's answer
+        ...     return {"length": [len(text) for text in batch["text"]]}
+        >>> mr.from_items([{"text": "one"}, {"text": "three"}]).map_batches(lengths, max_in_flight=8).take_all()
+        [{'length': 3}, {'length': 5}]
         """
         function = given_function(
             "map_batches", fn, fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs, version
@@ -151,6 +165,7 @@ class Dataset:
                 given_batch_format(batch_format),
                 given_names("columns", columns) if columns is not None else None,
                 given_resources(compute, concurrency, num_cpus, num_gpus, memory),
+                given_in_flight(max_in_flight),
             )
         )
 
@@ -165,6 +180,7 @@ class Dataset:
         replace: bool = False,
         batch_size: int | Literal["auto"] | None = "auto",
         batch_format: Literal["numpy", "pandas", "pyarrow", "default"] = "numpy",
+        max_in_flight: int | None = None,
         fn_args: Sequence[Any] | None = None,
         fn_kwargs: Mapping[str, Any] | None = None,
         fn_constructor_args: Sequence[Any] | None = None,
@@ -201,6 +217,9 @@ class Dataset:
             A result may take the place of a carried column of the same name; without it, that is an error.
         batch_size, batch_format
             As in ``map_batches``. A batch holds only inputs. A library's model has a format of its own.
+        max_in_flight
+            As in ``map_batches``; a predictor's ``predict`` may be async as well. One that has ``submit`` and
+            ``collect`` (PyTorch's) gets 2 by default.
         fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs
             As in ``map_batches``, for a class or a function.
         compute, concurrency, num_cpus, num_gpus, memory, version
@@ -233,6 +252,7 @@ class Dataset:
                 replace=replace,
                 batch_size=batch_size,
                 batch_format=batch_format,
+                max_in_flight=max_in_flight,
                 fn_args=fn_args,
                 fn_kwargs=fn_kwargs,
                 fn_constructor_args=fn_constructor_args,

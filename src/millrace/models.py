@@ -18,11 +18,12 @@ from millrace.parameters import (
     given_batch_format,
     given_batch_size,
     given_function,
+    given_in_flight,
     given_keywords,
     given_names,
     given_resources,
 )
-from millrace.plan.logical import Function, Model, Predict, callable_name, is_predictor
+from millrace.plan.logical import Function, Model, Predict, callable_name, is_async_generator, is_predictor
 
 if TYPE_CHECKING:
     from millrace.core.ports import Predictor
@@ -270,6 +271,7 @@ def _model(
     batch_format: Any,
     compute: Any,
     concurrency: Any,
+    max_in_flight: Any,
     num_cpus: Any,
     num_gpus: Any,
     memory: Any,
@@ -286,6 +288,7 @@ def _model(
         given_batch_size(batch_size),
         given_batch_format(batch_format),
         resources,
+        given_in_flight(max_in_flight),
     )
 
 
@@ -317,6 +320,8 @@ def given_model(
         return dataclasses.replace(function, model=True)
     constructed = isinstance(predictor, type)
     label = f"predict({callable_name(predictor)})"
+    if is_async_generator(predictor.predict):
+        raise ArgumentError(f"{label}: async generators are not supported; return one result per row.")
     for option, value in (
         ("fn_args", fn_args),
         ("fn_kwargs", fn_kwargs),

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import operator
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from millrace.errors import ArgumentError, nearest
-from millrace.plan.logical import Function, Resources, callable_name
+from millrace.plan.logical import Function, Resources, callable_name, is_async, is_async_generator
 from millrace.strategies import ActorPoolStrategy, TaskPoolStrategy, worker_bounds
 
 if TYPE_CHECKING:
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 Compute = ActorPoolStrategy | TaskPoolStrategy
 Concurrency = int | tuple[int, int]
 
+_MAY_WAIT = ("map_batches", "predict")
 _FORMATS = ("numpy", "pandas", "pyarrow")
 
 
@@ -43,8 +43,12 @@ def given_function(
             f"{label}: fn_constructor_args and fn_constructor_kwargs are for a class; for a function use fn_args "
             "and fn_kwargs."
         )
-    if _is_async(fn):
-        raise ArgumentError(f"{label}: async functions are not supported; give a plain one.")
+    if is_async_generator(fn):
+        raise ArgumentError(
+            f"{label}: async generators are not supported; return one batch, or give a plain one."
+        )
+    if is_async(fn) and verb not in _MAY_WAIT:
+        raise ArgumentError(f"{label}: async functions are for map_batches and predict; give a plain one.")
     if version is not None and not isinstance(version, str):
         raise ArgumentError(f"{label}: version={version!r} is not a string.")
     return Function(
@@ -55,11 +59,6 @@ def given_function(
         given_keywords(label, "fn_constructor_kwargs", init_kwargs),
         version,
     )
-
-
-def _is_async(fn: Callable[..., Any]) -> bool:
-    called = fn if inspect.isroutine(fn) else getattr(fn, "__call__", fn)  # noqa: B004 - the method itself
-    return inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called)
 
 
 def given_arguments(label: str, name: str, values: Any) -> tuple[Any, ...]:
@@ -112,6 +111,16 @@ def given_batch_size(value: Any) -> int | None:
     if size is None or size < 1:
         raise ArgumentError(f"batch_size={value!r}: it takes a number of rows above zero, or 'auto'.")
     return size
+
+
+def given_in_flight(value: Any) -> int | None:
+    """Read how many batches a worker sends to a function at a time; None: the function tells."""
+    if value is None:
+        return None
+    batches = _whole(value)
+    if batches is None or batches < 1:
+        raise ArgumentError(f"max_in_flight={value!r}: it takes a number of batches above zero.")
+    return batches
 
 
 def given_batch_format(value: Any) -> BatchFormat:

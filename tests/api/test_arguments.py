@@ -40,19 +40,44 @@ async def async_function(batch: Any) -> Any:
     return batch
 
 
+async def async_batches(batch: Any) -> Any:
+    yield batch
+
+
+class AsyncBatches:
+    def load(self) -> None: ...
+
+    async def predict(self, batch: Any) -> Any:
+        yield batch
+
+    def close(self) -> None: ...
+
+
 Verb = Callable[[mr.Dataset], Any]
 
 VALUES: list[tuple[Verb, str]] = [
     (lambda d: d.map_batches(3), r"map_batches\(3\): it takes a function"),
     (lambda d: d.map_batches(NotCallable), r"NotCallable\): the class needs a method __call__"),
     (lambda d: d.map_batches(NotCallable()), "it takes a function, a callable object or a class"),
-    (lambda d: d.map_batches(Async), r"map_batches\(Async\): async functions are not supported"),
+    (
+        lambda d: d.map_batches(async_batches),
+        r"map_batches\(async_batches\): async generators are not supported",
+    ),
+    (lambda d: d.predict(async_batches), r"predict\(async_batches\): async generators are not supported"),
+    (lambda d: d.predict(AsyncBatches()), r"predict\(AsyncBatches\): async generators are not supported"),
+    (lambda d: d.flat_map(Async), r"flat_map\(Async\): async functions are for map_batches and predict"),
     (lambda d: d.map(async_function), r"map\(async_function\): async functions"),
     (lambda d: d.map_batches(same, batch_size=0), "batch_size=0: it takes a number of rows above zero"),
     (lambda d: d.map_batches(same, batch_size=-5), "batch_size=-5"),
     (lambda d: d.map_batches(same, batch_size=2.5), "batch_size=2.5"),
     (lambda d: d.map_batches(same, batch_size=True), "batch_size=True"),
     (lambda d: d.map_batches(same, batch_size="big"), "'big': .* or 'auto'"),
+    (
+        lambda d: d.map_batches(same, max_in_flight=0),
+        "max_in_flight=0: it takes a number of batches above zero",
+    ),
+    (lambda d: d.predict(same, max_in_flight=2.5), "max_in_flight=2.5"),
+    (lambda d: d.predict({"a": {"model": same, "max_in_flight": "2"}}), "max_in_flight='2'"),
     (lambda d: d.map_batches(same, batch_format="panda"), "'panda' is not one of .*Did you mean 'pandas'"),
     (lambda d: d.map_batches(same, columns=[]), "not a list of column names"),
     (lambda d: d.map_batches(same, columns=3), "columns: 3 is not a list of column names"),

@@ -233,7 +233,8 @@ class _Task:
 
     def _over(self, task: asyncio.Task[None]) -> None:
         self._task = None
-        self.future.cancel()  # if it was given up before its first step
+        if self.future.cancel():  # it was given up before its first step
+            self.future.set_running_or_notify_cancel()
 
     def give_up(self) -> None:
         """Cancel it."""
