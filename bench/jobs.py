@@ -48,6 +48,7 @@ CONTENDERS = {
         Contender("hand_tuned", None, jobs=("taxi_parity", "taxi_mlp", "wide")),
         Contender("millrace", "millrace"),
         Contender("millrace_predict", "millrace", jobs=("taxi_mlp", "wide")),
+        Contender("millrace_stages", "millrace", jobs=("images",)),
         Contender("daft", "daft"),
         Contender("ray", "ray.data", "ray"),
         Contender("spark", "pyspark", "pyspark"),

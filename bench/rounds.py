@@ -81,13 +81,17 @@ def parser(prog: str, description: str) -> argparse.ArgumentParser:
     result.add_argument("--quick", action="store_true", help="one round, 2 %% of the rows")
     result.add_argument("--timeout", type=float, default=600.0, help="seconds for a run")
     result.add_argument("--json", type=Path, help="write every reading to this file")
-    result.add_argument(
+    add_data(result)
+    return result
+
+
+def add_data(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "--data",
         type=Path,
         default=Path(os.environ.get("BENCH_DATA", Path(__file__).parent / ".data")),
         help="where the data are kept and outputs written (default: bench/.data, or $BENCH_DATA)",
     )
-    return result
 
 
 def settled(options: argparse.Namespace) -> argparse.Namespace:

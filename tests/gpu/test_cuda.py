@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import millrace as mr
+from millrace.errors import ResourcesUnavailable
+
+ROWS, SIDE = 300, 32
+
+
+def network(seed: int = 0) -> Any:
+    import torch
+    from torch import nn
+
+    torch.manual_seed(seed)
+    layers = (nn.Flatten(), nn.Linear(SIDE * SIDE * 3, 64), nn.ReLU(), nn.Linear(64, 10))
+    return nn.Sequential(*layers).eval()
+
+
+class Scaled:
+    """Images → floats of about 1, made in workers that have no device."""
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        return {"path": batch["path"], "x": batch["image"].astype(np.float32) / 255}
+
+
+class Where:
+    """What the worker sees of the device."""
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        import torch
+
+        held = torch.ones(len(batch["id"]), device="cuda")
+        return {
+            "id": batch["id"],
+            "count": [torch.cuda.device_count()] * len(held),
+            "one": held.cpu().numpy(),
+        }
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    image = pytest.importorskip("PIL.Image")
+    made = tmp_path_factory.mktemp("images")
+    rng = np.random.default_rng(0)
+    for i in range(ROWS):
+        image.fromarray(rng.integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)).save(made / f"{i:04d}.png")
+    return made
+
+
+def expected(folder: Path) -> Any:
+    import torch
+
+    rows = mr.read_images(str(folder)).with_options(engine="inline").take_all()
+    pixels = np.stack([row["image"] for row in rows]).astype(np.float32) / 255
+    with torch.inference_mode():
+        return network()(torch.from_numpy(pixels)).numpy()
+
+
+@pytest.mark.parametrize("batch_size", [7, 64])
+def test_a_model_on_the_device_says_what_it_says_on_a_cpu(
+    folder: Path, tmp_path: Path, batch_size: int
+) -> None:
+    scaled = mr.read_images(str(folder), include_paths=True).map_batches(Scaled, num_cpus=1)
+    found = scaled.predict(
+        mr.TorchPredictor(network(), device="cuda"),
+        inputs=["x"],
+        keep=["path"],
+        batch_size=batch_size,
+        num_gpus=1,
+    )
+    rows = found.with_options(progress=False).take_all()
+
+    assert [Path(row["path"]).name for row in rows] == [f"{i:04d}.png" for i in range(ROWS)]
+    np.testing.assert_allclose(
+        np.stack([row["prediction"] for row in rows]), expected(folder), rtol=1e-2, atol=1e-2
+    )
+
+
+def test_images_are_decoded_in_other_workers_than_the_device_has(folder: Path) -> None:
+    found = mr.read_images(str(folder), size=(SIDE, SIDE)).map_batches(
+        lambda batch: {"n": batch["image"][:, 0, 0, 0]}, num_gpus=1
+    )
+    assert "2 stages" in found.explain()
+    assert found.count() == ROWS
+
+
+def test_a_worker_that_declares_a_device_has_it() -> None:
+    rows = mr.range(100).map_batches(Where, num_gpus=1, concurrency=1).take_all()
+    assert {row["one"] for row in rows} == {1.0}
+    assert all(row["count"] >= 1 for row in rows)
+
+
+def test_two_workers_share_a_device_by_halves() -> None:
+    rows = mr.range(10_000).map_batches(Where, num_gpus=0.5, concurrency=2).take_all()
+    assert [row["id"] for row in rows] == list(range(10_000))
+
+
+def test_more_devices_than_there_are_is_refused_before_anything_starts() -> None:
+    import torch
+
+    many = torch.cuda.device_count() + 1
+    with pytest.raises(ResourcesUnavailable, match="lower num_gpus"):
+        mr.range(10).map_batches(Where, num_gpus=many).take_all()
+
+
+def test_bfloat16_comes_back_as_float32() -> None:
+    import torch
+
+    model = mr.TorchPredictor(torch.nn.Linear(4, 2), device="cuda", dtype="bfloat16")
+    rows = mr.from_numpy(np.ones((10, 4), np.float32)).predict(model, num_gpus=1).take_all()
+    assert rows[0]["prediction"].dtype == np.float32
