@@ -127,6 +127,15 @@ class Predictor(Protocol):
 
     An attribute ``batch_format`` (``"numpy"``, ``"pandas"`` or ``"pyarrow"``) says in which form it takes its
     batches; without one, it is the form that the user asked for. ``label`` is what messages call it.
+
+    ``predict`` may be async, for a model that is asked over a network; then all methods are called on one event loop
+    of the worker, ``load`` and ``close`` may be async, too, and several batches are awaited at a time.
+
+    A predictor whose device computes by itself may have two methods more. ``submit(batch)`` begins to predict and
+    returns a handle of whatever kind; ``collect(handle)`` waits for that batch, and returns what ``predict`` would.
+    Then ``in_flight`` batches (an attribute that is read after ``load``; 2 without one) are submitted before the
+    first is collected. A handle is collected once, or never if nobody needs the result; those of several shards
+    in any order.
     """
 
     def load(self) -> None:

@@ -39,7 +39,8 @@ from millrace.predictors.torch_options import (
     dtype_name,
     emptied,
 )
-from millrace.predictors.torch_values import Inputs, cut, joined, result
+from millrace.predictors.torch_transfers import Transfers, transfers_to
+from millrace.predictors.torch_values import Inputs, array, cut, joined, result
 
 __all__ = ["TorchPredictor", "kind_of"]
 
@@ -55,6 +56,19 @@ class _Loaded:
     rows: int | None
     training: list[tuple[Any, bool]]
     threads: int
+    transfers: Transfers | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Submitted:
+    """A batch that is with the module; ``done``: the event after which ``made`` can be read, where it computes
+    by itself."""
+
+    batch: Columns
+    args: tuple[Any, ...]
+    named: dict[str, Any]
+    made: Any = None
+    done: Any = None
 
 
 def _at_rest(module: Any) -> Any:
@@ -259,6 +273,8 @@ class TorchPredictor:
         wanted, before = threads(), torch.get_num_threads()
         if wanted is not None and wanted != before:
             torch.set_num_threads(wanted)
+        rows = exported_rows(given) if exported else None
+        transfers = transfers_to(device) if rows is None else None
         self._loaded = _Loaded(
             module,
             call,
@@ -268,26 +284,62 @@ class TorchPredictor:
                 *arguments(module),
                 None if exported else first_layer(module),
                 exported_positional(given) if exported else 0,
+                transfers,
             ),
             exported_for(given) if exported else "",
-            exported_rows(given) if exported else None,
+            rows,
             training,
             before,
+            transfers,
         )
 
     def predict(self, batch: Columns) -> Any:
         """See ``Predictor.predict``."""
+        return self.collect(self.submit(batch))
+
+    @property
+    def in_flight(self) -> int:
+        """How many batches to submit before the first is collected: 2 on CUDA, where copies and computing overlap."""
+        return 2 if self._loaded is not None and self._loaded.transfers is not None else 1
+
+    def submit(self, batch: Columns) -> _Submitted:
+        """See ``Predictor``. CUDA computes from here on by itself; elsewhere, and in pieces, ``collect`` does."""
         loaded = self._loaded
         assert loaded is not None, "load() comes first"
-        if loaded.rows is None:
-            return self._run(loaded, batch)
-        size = loaded.rows
-        return joined([cut(self._run(loaded, piece), size, there) for piece, there in pieces(batch, size)])
+        if loaded.rows is not None:
+            return _Submitted(batch, (), {})
+        args, named = loaded.inputs.of(batch)
+        if loaded.transfers is None:
+            return _Submitted(batch, args, named)
+        made = self._run(loaded, batch, args, named, loaded.transfers.to_host)
+        return _Submitted({}, (), {}, made, loaded.transfers.mark())
 
-    def _run(self, loaded: _Loaded, batch: Columns) -> Any:
+    def collect(self, handle: _Submitted) -> Any:
+        """See ``Predictor``."""
+        if handle.done is not None:
+            handle.done.synchronize()
+            return result(handle.made)
+        loaded = self._loaded
+        assert loaded is not None, "load() comes first"
+        size = loaded.rows
+        if size is None:
+            return self._run(loaded, handle.batch, handle.args, handle.named, array)
+        parts = (
+            (self._run(loaded, piece, *loaded.inputs.of(piece), array), there)
+            for piece, there in pieces(handle.batch, size)
+        )
+        return joined([cut(made, size, there) for made, there in parts])
+
+    def _run(
+        self,
+        loaded: _Loaded,
+        batch: Columns,
+        args: tuple[Any, ...],
+        named: dict[str, Any],
+        copied: Callable[[Any], Any],
+    ) -> Any:
         import torch
 
-        args, named = loaded.inputs.of(batch)
         with ExitStack() as stack:
             stack.enter_context(torch.inference_mode())
             if self._autocast is not None:
@@ -309,7 +361,7 @@ class TorchPredictor:
                 if ours is None:
                     raise
                 raise ours from error
-            return result(made)
+            return result(made, copied)
 
     def close(self) -> None:
         """See ``Predictor.close``; the module is again as it was given."""

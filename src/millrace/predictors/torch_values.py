@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from millrace.core.inputs import Columns, cast, features, kind_of_column
 from millrace.errors import BadInput, BadReturn
 from millrace.predictors.torch_modules import Layer
+from millrace.predictors.torch_transfers import Transfers
 
 _BEFORE = {
     "text": "; texts have to become token ids before",
@@ -26,6 +27,7 @@ class Inputs:
 
     ``needed`` are those of the names that have no default. With a first layer of one feature, numbers (n,) are
     given to it as (n, 1). The first ``positional`` ones are given by place, if they are there.
+    ``transfers``: how they get to the device, if there is a better way than to wait for it.
     """
 
     device: Any
@@ -34,6 +36,7 @@ class Inputs:
     needed: tuple[str, ...]
     layer: Layer | None
     positional: int = 0
+    transfers: Transfers | None = None
 
     def of(self, batch: Columns) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return positional and named arguments: one column as it is, several by name or side by side."""
@@ -94,6 +97,8 @@ class Inputs:
         import torch
 
         tensor = torch.from_numpy(np.ascontiguousarray(array))
+        if self.transfers is not None:
+            return self.transfers.to_device(tensor.to(self.floating) if floating else tensor)
         return tensor.to(self.device, self.floating if floating else None)
 
     def _dtype(self) -> np.dtype[Any]:
@@ -101,13 +106,18 @@ class Inputs:
         return np.dtype(name if name in ("float16", "float64") else "float32")
 
 
-def result(made: Any) -> Any:
-    """Return an array, or a dict of arrays; raises ``BadReturn`` for anything else."""
+def array(value: Any) -> Any:
+    """Return a tensor as an array, when its values are there."""
+    return value if isinstance(value, np.ndarray) else value.numpy(force=True)
+
+
+def result(made: Any, copied: Callable[[Any], Any] = array) -> Any:
+    """Return what ``copied`` makes of a tensor, or of each in a dict; raises ``BadReturn`` for anything else."""
     if isinstance(made, tuple) and hasattr(made, "_asdict"):
         made = made._asdict()
     if isinstance(made, Mapping):
-        return {str(name): _array(value, f"[{name!r}]") for name, value in made.items()}
-    return _array(made, "")
+        return {str(name): _copied(value, f"[{name!r}]", copied) for name, value in made.items()}
+    return _copied(made, "", copied)
 
 
 def cut(made: Any, size: int, there: int) -> Any:
@@ -128,7 +138,7 @@ def joined(parts: Sequence[Any]) -> Any:
     return np.concatenate(parts)
 
 
-def _array(value: Any, where: str) -> np.ndarray[Any, Any]:
+def _copied(value: Any, where: str, copied: Callable[[Any], Any]) -> Any:
     import torch
 
     if isinstance(value, np.ndarray):
@@ -141,7 +151,7 @@ def _array(value: Any, where: str) -> np.ndarray[Any, Any]:
         )
     if value.dtype in (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2):
         value = value.to(torch.float32)  # numpy has no such
-    return value.numpy(force=True)  # type: ignore[no-any-return]
+    return copied(value)
 
 
 def _kind_of_result(value: Any) -> str:

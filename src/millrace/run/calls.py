@@ -73,8 +73,9 @@ def caller_of(function: Function, built: Built, most: int | None, loop: EventLoo
         return _Awaiting(built, most or IN_FLIGHT, loop)
     submit = getattr(built.predictor, "submit", None)
     collect = getattr(built.predictor, "collect", None)
-    if callable(submit) and callable(collect) and most != 1:
-        return _Submitting(built, submit, collect, most or 2)
+    if callable(submit) and callable(collect):
+        depth = int(most or getattr(built.predictor, "in_flight", 2) or 1)
+        return _Submitting(built, submit, collect, depth) if depth > 1 else Caller(built)
     return _Threads(built, most) if most is not None and most > 1 else Caller(built)
 
 

@@ -41,31 +41,38 @@ class Flight(Generic[T]):
         self._guard = guard
         self._ready = ready
         self._made = made
+        self._left = 0  # rows that were read, and that no batch has got yet
 
-    def over(self, rows: Iterator[Rows], sized: Sized, *, eager: bool) -> Iterator[tuple[Rows, T]]:
+    def over(self, rows: Iterator[Rows], sized: Sized, *, look: int | None) -> Iterator[tuple[Rows, T]]:
         """Yield batches, cut by ``sized``, with what came of each.
 
-        ``eager``: as somebody only takes a look, nothing is read before all results for what was read are out.
+        ``look``: somebody only takes a look, so before there are fewer rows left of what was read than that, and more
+        would be read, all results are let out.
         """
-        groups = iter((rows,))
-        if eager and self._caller.depth > 1:
-            groups = (iter((part,)) for part in rows)
+        self._left = 0
         thread = threading.get_ident()
         flying: _Flying = deque()
         try:
-            for group in groups:
-                for part in sized(group):
-                    for piece in self._cut(part):
-                        flying.append((piece, self._begun(piece)))
-                        if len(flying) >= self._caller.depth:
-                            yield from self._landed(flying)
-                while flying:
+            for part in sized(self._counted(rows)):
+                self._left -= len(part)
+                for piece in self._cut(part):
+                    flying.append((piece, self._begun(piece)))
+                    if len(flying) >= self._caller.depth:
+                        yield from self._landed(flying)
+                while flying and look is not None and self._left < look:
                     yield from self._landed(flying)
+            while flying:
+                yield from self._landed(flying)
         finally:
             for _, call in flying:
                 call.give_up()
             if threading.get_ident() == thread:  # else the garbage collector is here, in whatever thread
                 _settle(flying)
+
+    def _counted(self, rows: Iterator[Rows]) -> Iterator[Rows]:
+        for part in rows:
+            self._left += len(part)
+            yield part
 
     def _cut(self, part: Rows) -> Iterator[Rows]:
         """Cut a batch to the ceiling, which may come down meanwhile."""

@@ -86,7 +86,8 @@ def _through(
     results = _Results()
     flight = Flight(caller, guard, ready, made)
     sized = partial(_sized, waiting=waiting, size=model.batch_size, eager=eager)
-    for _, columns in flight.over(inputs(), sized, eager=eager):
+    look = (model.batch_size or 1) if eager else None
+    for _, columns in flight.over(inputs(), sized, look=look):
         results.add(columns)
         while waiting and results.rows >= len(waiting[0].rows):
             item = waiting.popleft()

@@ -168,7 +168,8 @@ def _map_batches(
 
     flight = Flight(caller, guard, ready, _batches)
     sized = partial(_sized, size=step.batch_size, eager=eager)
-    for part, results in flight.over(_projected(rows, step), sized, eager=eager):
+    look = (step.batch_size or 1) if eager else None
+    for part, results in flight.over(_projected(rows, step), sized, look=look):
         for batch in results:
             same = len(results) == 1 and batch.num_rows == len(part)
             yield part.with_batch(batch) if same else part.blurred(batch)
