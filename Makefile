@@ -13,10 +13,10 @@ INSTALL    = $(PIP) install --quiet -c constraints.txt $(PIP_FLAGS)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint wheel bench soak clean
+.PHONY: help demo test check lint wheel bench bench-gpu soak clean
 
 help:  ## show this list
-	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 demo: $(VENV)/.demo  ## label a million handwritten digits (under a minute)
 	@$(BIN)/python examples/digits.py
@@ -43,7 +43,12 @@ wheel: $(VENV)/.created  ## build the wheel and import it in a clean environment
 bench: $(VENV)/.bench  ## compare with a hand-written loop, Ray Data, Daft and Spark
 	$(BIN)/python -m bench
 	$(BIN)/python -m bench.passes
+	$(BIN)/python -m bench.stages
+	$(BIN)/python -m bench.blocks
 	$(BIN)/python -m bench.scale
+
+bench-gpu: $(VENV)/.bench  ## how near a model on a GPU comes to its bare loop
+	$(BIN)/python -m bench.gpu
 
 soak: $(VENV)/.dev  ## kill runs at random, for hours if need be
 	$(BIN)/python -m pytest -m soak --timeout 0
