@@ -31,6 +31,7 @@ PREPARE_MS = 5.0  # of CPU per image: about what decoding and resizing a photogr
 # Seconds of preparing on all cores, and of the device, for a job of one second.
 MIXES = {"prepare-bound": (1.0, 0.4), "balanced": (1.0, 1.0), "predict-bound": (0.4, 1.0)}
 CONTENDERS = {"millrace_device": "millrace", "ray_device": "ray.data"}
+COUNTED = {"millrace_device"}  # whose CPU time we are told; Ray's daemon keeps that of its workers to itself
 
 
 @dataclass(slots=True)
@@ -174,6 +175,7 @@ def line(job: Job, result: Result) -> Row:
         return (job.name, name, "failed", "", "", "", "", "", "", "")
     walls, ideals = [reading.wall_s for reading in result.rounds], job.ideals(result.contender)
     others = job.others[result.contender]
+    own = result.contender in COUNTED
     idle = [
         max(0.0, cores() * reading.wall_s - reading.cpu_s - foreign)
         for reading, foreign in zip(result.rounds, others, strict=True)
@@ -185,9 +187,9 @@ def line(job: Job, result: Result) -> Row:
         report.spread(ideals),
         report.spread([wall / ideal for wall, ideal in zip(walls, ideals, strict=True)]),
         report.spread(job.beyond(result)),
-        report.spread(job.beyond(result, beside_others=True)),
-        report.median(reading.cpu_s for reading in result.rounds),
-        report.median(others),
+        report.spread(job.beyond(result, beside_others=True)) if own else "",
+        report.median(reading.cpu_s for reading in result.rounds) if own else "",
+        report.median(others) if own else "",
         report.median(idle),
     )
 
