@@ -60,7 +60,7 @@ def measured(engine: Engine, turns: int) -> tuple[list[float], list[float], list
     """GB/s of writing, of reading, and of the round trip, of each turn."""
     writers = engine.start(PoolSpec("writers", Hand, 1), lambda *note: None)
     readers = engine.start(PoolSpec("readers", Hand, 1), lambda *note: None)
-    written, read, whole = [], [], []
+    written, read, whole = list[float](), list[float](), list[float]()
     for turn in range(WARMING + turns):
         began = time.perf_counter()
         ref, writing = writers.submit("write").result()

@@ -10,6 +10,7 @@ import millrace as mr
 from millrace.errors import ResourcesUnavailable
 
 ROWS, SIDE = 300, 32
+LOCAL = {"engine": "local", "workers": 2, "progress": False}
 
 
 def network(seed: int = 0) -> Any:
@@ -73,7 +74,7 @@ def test_a_model_on_the_device_says_what_it_says_on_a_cpu(
         batch_size=batch_size,
         num_gpus=1,
     )
-    rows = found.with_options(progress=False).take_all()
+    rows = found.with_options(**LOCAL).take_all()
 
     assert [Path(row["path"]).name for row in rows] == [f"{i:04d}.png" for i in range(ROWS)]
     np.testing.assert_allclose(
@@ -85,18 +86,19 @@ def test_images_are_decoded_in_other_workers_than_the_device_has(folder: Path) -
     found = mr.read_images(str(folder), size=(SIDE, SIDE)).map_batches(
         lambda batch: {"n": batch["image"][:, 0, 0, 0]}, num_gpus=1
     )
+    found = found.with_options(**LOCAL)
     assert "2 stages" in found.explain()
     assert found.count() == ROWS
 
 
 def test_a_worker_that_declares_a_device_has_it() -> None:
-    rows = mr.range(100).map_batches(Where, num_gpus=1, concurrency=1).take_all()
+    rows = mr.range(100).with_options(**LOCAL).map_batches(Where, num_gpus=1, concurrency=1).take_all()
     assert {row["one"] for row in rows} == {1.0}
     assert all(row["count"] >= 1 for row in rows)
 
 
 def test_two_workers_share_a_device_by_halves() -> None:
-    rows = mr.range(10_000).map_batches(Where, num_gpus=0.5, concurrency=2).take_all()
+    rows = mr.range(10_000).with_options(**LOCAL).map_batches(Where, num_gpus=0.5, concurrency=2).take_all()
     assert [row["id"] for row in rows] == list(range(10_000))
 
 
@@ -105,12 +107,13 @@ def test_more_devices_than_there_are_is_refused_before_anything_starts() -> None
 
     many = torch.cuda.device_count() + 1
     with pytest.raises(ResourcesUnavailable, match="lower num_gpus"):
-        mr.range(10).map_batches(Where, num_gpus=many).take_all()
+        mr.range(10).with_options(**LOCAL).map_batches(Where, num_gpus=many).take_all()
 
 
 def test_bfloat16_comes_back_as_float32() -> None:
     import torch
 
     model = mr.TorchPredictor(torch.nn.Linear(4, 2), device="cuda", dtype="bfloat16")
-    rows = mr.from_numpy(np.ones((10, 4), np.float32)).predict(model, num_gpus=1).take_all()
+    rows = mr.from_numpy(np.ones((10, 4), np.float32)).with_options(**LOCAL)
+    rows = rows.predict(model, num_gpus=1).take_all()
     assert rows[0]["prediction"].dtype == np.float32
