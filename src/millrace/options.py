@@ -40,7 +40,8 @@ class RunOptions:
     shard_rows
         Rows per shard, about; default: by size, so that workers stay busy and files stay decent.
     memory_limit
-        Bytes that all workers together may use; only compared with what steps declare by ``memory=``.
+        Bytes that all workers together may use. Compared with what steps declare by ``memory=``; a quarter of it
+        bounds the blocks between stages.
         Default: 80 % of the machine's or container's.
     stall_timeout
         Seconds after which a worker that the operating system has stopped is given up and replaced.

@@ -5,7 +5,7 @@ Each has a contract suite in ``millrace.testing`` that every adapter passes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -234,8 +234,8 @@ class Pool(Protocol):
         """
         ...
 
-    def resize(self, size: int) -> None:
-        """Grow now, or shrink by ending idle workers as they come free."""
+    def resize(self, size: int, *, keep: Collection[int] = ()) -> None:
+        """Grow now, or shrink by ending idle workers, except those in ``keep``; it may stay bigger than asked."""
         ...
 
     def close(self) -> None:

@@ -2,7 +2,8 @@
 
 Messages in: ``("host", context, pickled, places)`` once, maybe with a descriptor; ``("call", id, method,
 args)``; ``("end",)``; and, served at once by the thread that listens, ``("feed", args)``, ``("slot", owner,
-slot)`` with the descriptor of a slot that will be read, ``("free", slot)`` for a slot of our own. Messages out:
+slot)`` with the descriptor of a slot that will be read, ``("unmap", owner, slot)`` when it will not be any more,
+``("free", slot)`` for a slot of our own. Messages out:
 ``("ready",)`` once the object is there; ``("result", id, value)``, ``("error", id, exception)``, ``("note",
 value)``, ``("slot", slot)`` with its descriptor, ``("laid", ref)`` of a block in one, ``("unread", numbers)`` of
 blocks.
@@ -100,6 +101,8 @@ class Host:
                     self._feed(message[1])
                 elif message[0] == "slot":
                     self._slots_of_others().map(*message[1:], fd)
+                elif message[0] == "unmap":
+                    self._slots_of_others().unmap(*message[1:])
                 elif message[0] == "free":
                     self._shelf.free(message[1])
                 else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
@@ -89,7 +89,7 @@ class InlinePool:
         self._tidy()
         return future
 
-    def resize(self, size: int) -> None:
+    def resize(self, size: int, *, keep: Collection[int] = ()) -> None:
         """See ``Pool.resize``: there is one worker, always."""
 
     def close(self, *, kill: bool = False) -> None:

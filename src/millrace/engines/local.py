@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, InvalidStateError
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -60,6 +60,10 @@ class LocalEngine:
         for ref in refs:
             for pool in self._pools:
                 pool.tell(ref.owner, ("free", ref.slot))
+        assert self._store is not None
+        for reader, owner, slot in self._store.retired():
+            for pool in self._pools:
+                pool.tell(reader, ("unmap", owner, slot))
 
     def close(self, *, kill: bool = False) -> None:
         """See ``Engine.close``; with ``kill``, workers are not asked to end."""
@@ -125,6 +129,7 @@ class LocalPool:
             chosen = self._workers.get(worker)
             if chosen is None:
                 future.set_exception(WorkerDied(f"worker {worker} is gone"))
+                self._lend_to_nobody(worker, args)
                 return future
             number = next(self._calls)
             if not chosen.calls:
@@ -138,9 +143,15 @@ class LocalPool:
         """See ``Pool.feed``."""
         with self._lock:
             chosen = self._workers.get(worker)
-        if chosen is not None:
+        if chosen is None:
+            self._lend_to_nobody(worker, args)
+        else:
             self._lend(chosen, args)
             chosen.send(("feed", args))
+
+    def _lend_to_nobody(self, worker: int, args: tuple[Any, ...]) -> None:
+        for ref in lent_by(args):
+            self._freed(worker, self._store.drop(ref))
 
     def tell(self, worker: int, message: tuple[Any, ...]) -> None:
         """Send a message to a worker, if it is one of ours."""
@@ -151,22 +162,29 @@ class LocalPool:
 
     def _lend(self, worker: Worker, args: tuple[Any, ...]) -> None:
         for ref in lent_by(args):
-            fd = self._store.lend(ref, worker.number)
+            if not self._store.lend(ref, worker.number):
+                self._freed(worker.number, self._store.drop(ref))
+                continue
+            fd = self._store.to_send(ref, worker.number)
             if fd is not None:
                 worker.send(("slot", ref.owner, ref.slot), fd)
 
-    def resize(self, size: int) -> None:
+    def resize(self, size: int, *, keep: Collection[int] = ()) -> None:
         """See ``Pool.resize``."""
         with self._lock:
-            self._size = size
             while len(self._workers) < size:
                 self._adopt(Worker(self._spec.threads))
-            self._listener.wake()
-            idle = [worker for worker in self._workers.values() if not worker.calls]
-            for worker in idle[: max(0, len(self._workers) - size)]:
+            idle = [
+                worker for worker in self._workers.values() if not worker.calls and worker.number not in keep
+            ]
+            leaving = idle[: max(0, len(self._workers) - size)]
+            for worker in leaving:
                 del self._workers[worker.number]
-                worker.end(kill=False)
-                self._freed(worker.number, self._store.bury(worker.number))
+            self._size = max(size, len(self._workers))
+            self._listener.wake()
+        for worker in leaving:
+            worker.end(kill=False)
+            self._freed(worker.number, self._store.bury(worker.number))
 
     def close(self, *, kill: bool = True) -> None:
         """See ``Pool.close``; without ``kill``, workers close what they host, except those still at a call."""
@@ -241,8 +259,8 @@ class LocalPool:
         _fail(worker, reason)
 
     def _freed(self, reader: int, refs: list[BlockRef]) -> None:
+        self._free(refs)
         if refs:
-            self._free(refs)
             self._notify(reader, Freed(tuple(ref.number for ref in refs)))
 
     def give_up(self, reason: str) -> None:

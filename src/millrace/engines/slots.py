@@ -84,6 +84,10 @@ class Reading:
         self._maps[owner, slot] = mmap.mmap(fd, os.fstat(fd).st_size)
         os.close(fd)
 
+    def unmap(self, owner: int, slot: int) -> None:
+        """Let go of a slot whose owner is gone; its pages go with the last batch that lies there."""
+        self._maps.pop((owner, slot), None)
+
     def read(self, ref: BlockRef) -> list[pa.RecordBatch]:
         """Return the batches of a block, where they lie. They stay valid as long as anybody has them."""
         view = np.frombuffer(self._maps[ref.owner, ref.slot], np.uint8, ref.size)
@@ -106,6 +110,7 @@ class Store:
         self._readers: dict[int, set[int]] = {}  # by block: the workers that it was lent to
         self._known: dict[int, set[tuple[int, int]]] = {}  # by worker: the slots that it has mapped
         self._gone: set[int] = set()
+        self._retired: list[tuple[int, int, int]] = []
 
     def add_slot(self, owner: int, slot: int, fd: int) -> None:
         """Keep a new slot's descriptor."""
@@ -117,15 +122,28 @@ class Store:
         with self._lock:
             self._blocks[ref.number] = ref
 
-    def lend(self, ref: BlockRef, reader: int) -> int | None:
-        """Note that ``reader`` gets a block; return the descriptor that it must be sent first, if any."""
+    def lend(self, ref: BlockRef, reader: int) -> bool:
+        """Note that ``reader`` gets a block; False if it, or the block, is gone."""
         with self._lock:
+            if reader in self._gone or ref.number not in self._blocks:
+                return False
             self._readers.setdefault(ref.number, set()).add(reader)
+            return True
+
+    def to_send(self, ref: BlockRef, reader: int) -> int | None:
+        """Return the descriptor that ``reader`` must be sent before it can read a block, if it has not got it."""
+        with self._lock:
             known = self._known.setdefault(reader, set())
             if (ref.owner, ref.slot) in known:
                 return None
             known.add((ref.owner, ref.slot))
-            return self._fds[ref.owner, ref.slot]
+            return self._fds.get((ref.owner, ref.slot))
+
+    def retired(self) -> list[tuple[int, int, int]]:
+        """Return (reader, owner, slot) where a worker still maps a slot that nobody will use again, once."""
+        with self._lock:
+            retired, self._retired = self._retired, []
+            return retired
 
     def unread(self, numbers: Sequence[int], reader: int) -> list[BlockRef]:
         """``reader`` let go of blocks; return those that nobody reads now."""
@@ -136,7 +154,7 @@ class Store:
                 if readers is None:
                     continue
                 readers.discard(reader)
-                if not readers:
+                if not readers and number in self._blocks:
                     freed += self._forget(self._blocks[number])
             return freed
 
@@ -175,3 +193,7 @@ class Store:
         used = any((ref.owner, ref.slot) == (owner, slot) for ref in self._blocks.values())
         if not used and (owner, slot) in self._fds:
             os.close(self._fds.pop((owner, slot)))
+            for reader, known in self._known.items():
+                if (owner, slot) in known:
+                    known.discard((owner, slot))
+                    self._retired.append((reader, owner, slot))

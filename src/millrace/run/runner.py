@@ -169,8 +169,11 @@ class Runner:
             before = elastic.size
             size = elastic.wanted(pool.loads(), waiting=waiting, now=self._clock())
             if size != before:
-                pool.resize(size)
+                pool.resize(size, keep=self._scheduler.holders if last else self._held(stage))
                 self._watch(PoolResized(stage, size))
+
+    def _held(self, stage: int) -> set[int]:
+        return self._supply.holders(stage) if self._supply is not None else set()
 
     def _submit(self, pool: Pool, order: Order) -> None:
         if isinstance(order, Begin):

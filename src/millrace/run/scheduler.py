@@ -131,6 +131,11 @@ class Scheduler:
         return not self._open
 
     @property
+    def holders(self) -> set[int]:
+        """The workers that have an attempt under way, be it at rest."""
+        return {attempt.worker for attempt in self._open.values()}
+
+    @property
     def waiting(self) -> int:
         """How many shards nobody has begun."""
         return max(0, self._left - len(self._open) - len(self._held))

@@ -37,6 +37,7 @@ from millrace.core.work import (
 )
 
 USUAL = 8 << 20  # bytes of a block, before any was seen
+MOST = 256  # blocks at a time: each takes a file descriptor here and in its reader
 DEPTH = 2  # calls before a worker, so that it need not wait for the next
 
 
@@ -232,7 +233,7 @@ class Supply:
 
     def waiting(self, stage: int) -> int:
         """Return how many pieces of a stage wait for a worker to begin them; none while there is no room."""
-        if self.held + (self._asked + 1) * self._usual > self._budget:
+        if not self._room():
             return 0
         flows = (flow for flow in self._flows.values() if not flow.complete and not flow.aborted)
         return sum(node.worker is None for flow in flows for node in self._makeable(flow, stage))
@@ -347,7 +348,7 @@ class Supply:
         First what an attempt waits for; then what the worker has begun, as nobody else can go on with it; then an
         early piece of the hungriest attempt.
         """
-        room = self.held + (self._asked + 1) * self._usual <= self._budget
+        room = self._room()
         begun = fresh = None
         for flow in self._by_hunger():
             for node in self._makeable(flow, stage):
@@ -361,6 +362,19 @@ class Supply:
                     fresh = fresh or node
                     break  # pieces are begun in order: those behind it are fresh, too
         return (begun or fresh) if room else None
+
+    def _room(self) -> bool:
+        """Say whether one block more is within the budget."""
+        size = self.held + (self._asked + 1) * self._usual
+        return size <= self._budget and len(self._blocks) + self._asked < MOST
+
+    def holders(self, stage: int) -> set[int]:
+        """Return the workers of a stage that have begun a piece and not ended it."""
+        return {
+            node.worker
+            for node in self._nodes.values()
+            if node.stage == stage and node.worker is not None and node.ended is None
+        }
 
     def _by_hunger(self) -> list[_Flow]:
         """Order attempts: at each worker the one at work before those behind it, then by what they have."""

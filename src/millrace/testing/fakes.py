@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -163,7 +163,7 @@ class FakePool:
         self.resize(self._spec.size)
         future.set_exception(WorkerDied(f"worker {worker} died as the test asked"))
 
-    def resize(self, size: int) -> None:
+    def resize(self, size: int, *, keep: Collection[int] = ()) -> None:
         """See ``Pool.resize``."""
         while len(self._hosted) < size:
             number, self._hired = self._hired, self._hired + 1
