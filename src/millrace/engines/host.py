@@ -109,6 +109,9 @@ class Host:
                     self._calls.put((message, fd))
         except (EOFError, OSError):
             os._exit(1)  # the driver is gone; nobody is left to work for
+        except BaseException:
+            traceback.print_exc()  # its last words: deaf, it could only hang
+            os._exit(1)
 
     def _take_in(self, message: tuple[Any, ...], fd: int) -> None:
         _, context, pickled, places = message
