@@ -31,6 +31,14 @@ from millrace.run.steps import Chain
 Batch = dict[str, np.ndarray[Any, Any]]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def light() -> Iterator[None]:
+    """Collecting garbage takes a second in a process that has loaded all that the other tests load."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("millrace.run.memory.gc.collect", lambda: 0)
+        yield
+
+
 class OutOfMemoryError(RuntimeError):
     """Named as PyTorch names its own."""
 
