@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import types
 import weakref
@@ -28,6 +29,7 @@ from millrace.run.memory import is_out_of_memory, make_room
 from millrace.run.rows import Rows, Span
 from millrace.run.steps import Chain
 
+COLLECT = gc.collect
 Batch = dict[str, np.ndarray[Any, Any]]
 
 
@@ -307,7 +309,9 @@ def test_other_errors_are_not_tried_again() -> None:
     assert calls == [10, 5]
 
 
-def test_what_the_failed_call_held_is_gone_before_the_next() -> None:
+def test_what_the_failed_call_held_is_gone_before_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millrace.run.memory.gc.collect", COLLECT)
+
     class Big:
         pass
 
