@@ -53,14 +53,17 @@ class Artifact:
 
     def verify(self) -> None:
         """Raise ``ModelChanged`` unless the content is the pinned one, and the one that was planned with."""
-        if self.planned is not None and self.digest() != self.planned:
+        if self.planned is None and self.sha256 is None:
+            return
+        content = self.digest()
+        if self.planned is not None and content != self.planned:
             raise ModelChanged(
                 f"The model at {self.path} has changed since the run was planned. Its results would be those of two "
                 "models: run again, and say with on_change= what shall become of what is there."
             )
-        if self.sha256 is not None and self.digest() != self.sha256.strip().lower():
+        if self.sha256 is not None and content != self.sha256.strip().lower():
             raise ModelChanged(
-                f"The model at {self.path} is not the one that was pinned: its SHA-256 is {self.digest()}, and "
+                f"The model at {self.path} is not the one that was pinned: its SHA-256 is {content}, and "
                 f"sha256= says {self.sha256}. Get the right file, or pin the new one if it is meant."
             )
 
@@ -118,6 +121,15 @@ def require(module: str, extra: str, what: str) -> None:
         raise MissingLibrary(
             f"{what} needs {module}, which is not installed here: pip install 'millrace[{extra}]'."
         )
+
+
+def is_pickle(path: str) -> bool:
+    """Say whether a file begins as pickles of Python 3 do."""
+    if not os.path.isfile(path):
+        return False
+    with open(path, "rb") as file:
+        head = file.read(2)
+    return head[:1] == b"\x80" and head[1:] in (b"\x02", b"\x03", b"\x04", b"\x05")
 
 
 def refuse_pickle(

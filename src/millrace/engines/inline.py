@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from millrace.core.ports import PoolSpec, WorkerContext
@@ -38,6 +39,39 @@ class InlineEngine:
             pool.close()
 
 
+class Blocks:
+    """Blocks of workers that live in one process: ``held`` has the batches of each, by number.
+
+    ``tell`` hears of those that were taken, when it is time to tidy.
+    """
+
+    def __init__(self, held: dict[int, list[pa.RecordBatch]], tell: Callable[[Any], None]) -> None:
+        self._held = held
+        self._tell = tell
+        self._taken: list[int] = []
+
+    def context(self, worker: int, threads: int, notify: Callable[[Any], None]) -> WorkerContext:
+        """Return what a worker is told of itself."""
+        return WorkerContext(worker, threads, notify, self.share, self.take, self.tidy)
+
+    def share(self, schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> BlockRef:
+        """See ``WorkerContext``."""
+        ref = BlockRef(0, 0, sum(batch.nbytes for batch in batches), next(_numbers))
+        self._held[ref.number] = list(batches)
+        return ref
+
+    def take(self, ref: BlockRef) -> list[pa.RecordBatch]:
+        """See ``WorkerContext``."""
+        self._taken.append(ref.number)
+        return self._held.pop(ref.number)
+
+    def tidy(self) -> None:
+        """See ``WorkerContext``."""
+        if self._taken:
+            self._tell(Freed(tuple(self._taken)))
+            self._taken.clear()
+
+
 class InlinePool:
     """One object, called directly."""
 
@@ -47,27 +81,9 @@ class InlinePool:
         notify: Callable[[int, Any], None],
         blocks: dict[int, list[pa.RecordBatch]],
     ) -> None:
-        self._blocks = blocks
-        self._notify = notify
-        self._taken: list[int] = []
-        context = WorkerContext(
-            0, spec.threads, lambda message: notify(0, message), self._share, self._take, self._tidy
-        )
+        self._blocks = Blocks(blocks, partial(notify, 0))
+        context = self._blocks.context(0, spec.threads, partial(notify, 0))
         self._hosted: Any = spec.factory(context)
-
-    def _share(self, schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> BlockRef:
-        ref = BlockRef(0, 0, sum(batch.nbytes for batch in batches), next(_numbers))
-        self._blocks[ref.number] = list(batches)
-        return ref
-
-    def _take(self, ref: BlockRef) -> list[pa.RecordBatch]:
-        self._taken.append(ref.number)
-        return self._blocks.pop(ref.number)
-
-    def _tidy(self) -> None:
-        if self._taken:
-            self._notify(0, Freed(tuple(self._taken)))
-            self._taken.clear()
 
     def feed(self, worker: int, *args: Any) -> None:
         """See ``Pool.feed``."""
@@ -86,7 +102,7 @@ class InlinePool:
             future.set_result(result.result() if isinstance(result, Future) else result)
         except Exception as error:
             future.set_exception(error)
-        self._tidy()
+        self._blocks.tidy()
         return future
 
     def resize(self, size: int, *, keep: Collection[int] = ()) -> None:

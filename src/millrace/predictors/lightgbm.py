@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from millrace.core.arguments import known_arguments
-from millrace.core.artifacts import Artifact, refuse_pickle, require, shortened, threads
+from millrace.core.artifacts import Artifact, is_pickle, refuse_pickle, require, shortened, threads
 from millrace.core.inputs import shapes
 from millrace.core.matrix import check_names, listed, matrix
 from millrace.errors import ArgumentError, BadInput, ModelError, ModelUnreadable, nearest
@@ -245,7 +245,7 @@ class LightGBMPredictor:
 
 def _checked_kind(artifact: Artifact, trust_pickle: bool) -> str:
     kind: str | None = kind_of(artifact.path)
-    if kind is None and _is_pickle(artifact.path):
+    if kind is None and is_pickle(artifact.path):
         refuse_pickle(artifact, trust_pickle=trust_pickle, instead=_INSTEAD)
         kind = "pickle"
     if kind is None:
@@ -255,14 +255,6 @@ def _checked_kind(artifact: Artifact, trust_pickle: bool) -> str:
         )
     require("lightgbm", "lightgbm", f"The model {artifact.name}")
     return kind
-
-
-def _is_pickle(path: str) -> bool:
-    if not os.path.isfile(path):
-        return False
-    with open(path, "rb") as file:
-        head = file.read(2)
-    return head[:1] == b"\x80" and head[1:] in (b"\x02", b"\x03", b"\x04", b"\x05")
 
 
 def _check_whole(path: str) -> None:

@@ -31,6 +31,10 @@ class Meter:
         """How many of the rows read went through the first step with user code."""
         return self.read_rows if self.lead is None else self.lead.done
 
+    def counts(self) -> tuple[tuple[int, int], ...]:
+        """Return (rows in, rows out) of each step so far."""
+        return tuple((taken, given) for taken, given in self.steps)
+
     @contextmanager
     def timing(self, what: str) -> Iterator[None]:
         """Add the time that the block takes to ``what``."""

@@ -81,9 +81,9 @@ class Maker:
             spans = packed([part.spans for part in parts])
             block = Block(ref, sum(map(len, parts)), spans)
             del parts, batches
-            yield Made(piece.number, block, meter.read_rows, _counts(meter))
+            yield Made(piece.number, block, meter.read_rows, meter.counts())
         limits = [i for i, step in enumerate(self._program.steps) if step.verb == "limit"]
-        steps = _counts(meter)
+        steps = meter.counts()
         timings = Timings(**meter.seconds)
         yield Ended(piece.number, meter.read_rows, steps, timings, tuple(steps[i][1] for i in limits))
 
@@ -92,10 +92,6 @@ class Maker:
 
     def _where(self, rows: Rows) -> str:
         return where(self._program.source, rows)
-
-
-def _counts(meter: Meter) -> tuple[tuple[int, int], ...]:
-    return tuple((taken, given) for taken, given in meter.steps)
 
 
 def read_split(program: Program, split: Split, meter: Meter) -> Iterator[Rows]:

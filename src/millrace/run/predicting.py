@@ -11,11 +11,12 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 
-from millrace.core.batch import concat, is_tensor, to_format
+from millrace.core.batch import concat, is_tensor, owned, to_format
 from millrace.core.handed import Handed
 from millrace.core.values import ConversionError, a, from_columns, from_result
 from millrace.errors import ColumnExists, UnknownColumn, nearest
@@ -137,12 +138,7 @@ def _sized(rows: Iterator[Rows], waiting: deque[_Item], size: int | None, eager:
             whole = waiting[-1].rows.batch  # what is held while inputs are gathered is carried too
             heavy = max(whole.nbytes / whole.num_rows, 1)
             size = max(1, min(auto_size(first.batch), int(BATCH_BYTES // heavy)))
-            yield from rebatch(_chained(first, rows), size)
-
-
-def _chained(first: Rows, rows: Iterator[Rows]) -> Iterator[Rows]:
-    yield first
-    yield from rows
+            yield from rebatch(chain([first], rows), size)
 
 
 class _Results:
@@ -184,17 +180,12 @@ def shielded(batch: pa.RecordBatch) -> pa.RecordBatch:
     """
     if "torch" not in sys.modules:
         return batch
-    columns = [
-        _copied(column) if is_tensor(column.type) or pa.types.is_primitive(column.type) else column
-        for column in batch.columns
-    ]
+    columns = list(batch.columns)
+    bare = [i for i, each in enumerate(columns) if is_tensor(each.type) or pa.types.is_primitive(each.type)]
+    if bare:
+        for i, copy in zip(bare, owned(batch.select(bare)).columns, strict=True):
+            columns[i] = copy
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
-
-
-def _copied(column: pa.Array) -> pa.Array:
-    schema = pa.schema([("column", column.type)])
-    lone = pa.RecordBatch.from_arrays([column], schema=schema)
-    return pa.ipc.read_record_batch(lone.serialize(), schema).column(0)
 
 
 def _columns(result: Any, model: Model, handed: Handed, rows: int) -> pa.RecordBatch:

@@ -196,19 +196,9 @@ def _sized(rows: Iterator[Rows], size: int | None, eager: bool) -> Iterator[Rows
 
 
 def _auto_sized(rows: Iterator[Rows]) -> Iterator[Rows]:
-    head: list[Rows] = []
-    for part in rows:
-        head.append(part)
-        if len(part):
-            break
-    if not head:
-        return
-    yield from rebatch(_chained(head, rows), auto_size(head[-1].batch))
-
-
-def _chained(head: list[Rows], rows: Iterator[Rows]) -> Iterator[Rows]:
-    yield from head
-    yield from rows
+    for first in rows:
+        if len(first):
+            yield from rebatch(chain([first], rows), auto_size(first.batch))
 
 
 def _results(value: Any) -> Iterator[Any]:

@@ -166,9 +166,7 @@ class Supply:
         self.error: ErrorReport | None = None
         self.held = 0
         self.peak = 0
-        self.busy = [0.0] * (
-            len(self._steps) + 1
-        )  # seconds of work of each stage's workers, the last one's too
+        self.busy = [0.0] * (len(self._steps) + 1)  # seconds of work of each stage's workers
 
     # ------------------------------------------------------------ attempts
 

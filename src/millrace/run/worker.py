@@ -362,7 +362,7 @@ class _Attempt:
         return msgspec.structs.replace(done, files=self._files, timings=Timings(**self._meter.seconds))
 
     def _done(self) -> Done:
-        counts = tuple((taken, given) for taken, given in self._meter.steps)
+        counts = self._meter.counts()
         limits = [i for i, step in enumerate(self._program.steps) if step.verb == "limit"]
         return Done(
             self._task.shard.index,

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from millrace.core import failpoints as points
-from millrace.core.ports import PoolSpec, WorkerContext
-from millrace.core.work import BlockRef, Freed, Task
+from millrace.core.ports import PoolSpec
+from millrace.core.work import BlockRef, Task
+from millrace.engines.inline import Blocks
 from millrace.errors import WorkerDied
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Notify = Callable[[int, Any], None]
-_numbers = itertools.count(1)
 Fault = str | Exception
 Faults = Mapping[tuple[int, int], Fault]
 
@@ -101,8 +100,7 @@ class FakePool:
         self._faults = faults or {}
         self._calls = calls if calls is not None else []
         self._hosted: dict[int, Any] = {}
-        self._blocks = blocks if blocks is not None else {}
-        self._taken: list[int] = []
+        self._blocks = Blocks(blocks if blocks is not None else {}, partial(notify, -1))
         self._hired = 0
         self.resize(spec.size)
 
@@ -129,7 +127,7 @@ class FakePool:
             try:
                 result = getattr(self._hosted[worker], method)(*args)
                 result = result.result() if isinstance(result, Future) else result
-                self._tidy()
+                self._blocks.tidy()
             except Exception as error:
                 future.set_exception(error)
             else:
@@ -144,20 +142,6 @@ class FakePool:
         if worker in self._hosted:
             self._hosted[worker].feed(*args)
 
-    def _share(self, schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> BlockRef:
-        ref = BlockRef(0, 0, sum(batch.nbytes for batch in batches), next(_numbers))
-        self._blocks[ref.number] = list(batches)
-        return ref
-
-    def _take(self, ref: BlockRef) -> list[pa.RecordBatch]:
-        self._taken.append(ref.number)
-        return self._blocks.pop(ref.number)
-
-    def _tidy(self) -> None:
-        if self._taken:
-            self._notify(-1, Freed(tuple(self._taken)))
-            self._taken.clear()
-
     def _bury(self, worker: int, future: Future[Any]) -> None:
         del self._hosted[worker]
         self.resize(self._spec.size)
@@ -167,9 +151,7 @@ class FakePool:
         """See ``Pool.resize``."""
         while len(self._hosted) < size:
             number, self._hired = self._hired, self._hired + 1
-            context = WorkerContext(
-                number, self._spec.threads, partial(self._notify, number), self._share, self._take, self._tidy
-            )
+            context = self._blocks.context(number, self._spec.threads, partial(self._notify, number))
             self._hosted[number] = self._spec.factory(context)
         while len(self._hosted) > size:
             self._end(max(self._hosted))
