@@ -110,7 +110,7 @@ class _Workplace:
         if not earlier:
             return None
         steps = [len(stage.steps) for stage in earlier]
-        limits = [len(compiler.limits_of(stage.steps)) for stage in earlier]
+        limits = [[i for i, step in enumerate(stage.steps) if step.verb == "limit"] for stage in earlier]
         return Supply(
             steps,
             limits,

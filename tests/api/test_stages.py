@@ -209,6 +209,27 @@ def test_limits_in_any_stage(at: int, limit: int, tmp_path: Path) -> None:
     assert data.to_arrow().column("id").to_pylist() == expected
 
 
+@pytest.mark.parametrize("limit", [1, 500, 999])
+def test_what_was_made_ahead_of_a_limit_counts_nowhere(limit: int, tmp_path: Path) -> None:
+    def ledger(makers: int, wait: float, name: str) -> Any:
+        def slow(batch: Any) -> Any:
+            time.sleep(wait)
+            return batch
+
+        data = mr.range(20_000).with_options(shard_rows=5_000)
+        data = data.map_batches(lambda b: {"id": b["id"]}, concurrency=makers, batch_size=100)
+        data = data.filter(lambda row: row["id"] % 2 == 0).map_batches(slow, concurrency=1, batch_size=10)
+        return data.limit(limit).write_parquet(tmp_path / name).ledger
+
+    first = ledger(2, 0.0, "first")
+    assert first.written == limit
+    assert first.steps[-1][1] == limit
+    assert first.read < 20_000
+    assert ledger(2, 0.002, "slow") == first
+    assert ledger(3, 0.0, "more") == first
+    assert ledger(1, 0.0, "alone") == ledger(1, 0.002, "slow alone")  # one stage
+
+
 def test_tensors_and_nested_columns_cross(tmp_path: Path) -> None:
     table = pa.table(
         {

@@ -95,7 +95,7 @@ class World:
             fed=True,
         )
         stages = len(plan.makers)
-        self.supply = Supply([1] * stages, [0] * stages, budget=plan.budget, max_attempts=10**6)
+        self.supply = Supply([1] * stages, [()] * stages, budget=plan.budget, max_attempts=10**6)
         self.lives: dict[int, tuple[int, Path]] = {}  # blocks that exist: size, path
         self.pieces: dict[int, tuple[int, Path]] = {}  # stage and path of a piece
         self.paths: dict[int, Path] = {}  # of every block there ever was

@@ -151,8 +151,8 @@ class ErrorReport(msgspec.Struct, frozen=True):
 class Done(msgspec.Struct, frozen=True):
     """The attempt went through its whole shard.
 
-    ``schema`` is the output schema if the attempt saw one, even without rows; ``crossed`` says, for each
-    ``limit`` step, how many rows passed it.
+    ``schema`` is the output schema if the attempt saw one, even without rows; ``passed`` says, for each
+    ``limit`` step, how many rows passed it; ``taken`` how many blocks of the stage before it took, None for all.
     """
 
     shard: int
@@ -162,6 +162,7 @@ class Done(msgspec.Struct, frozen=True):
     timings: Timings
     schema: bytes | None = None
     passed: tuple[int, ...] = ()
+    taken: int | None = None
 
 
 class Proposal(msgspec.Struct, frozen=True):
@@ -224,15 +225,13 @@ class Made(msgspec.Struct, frozen=True):
 class Ended(msgspec.Struct, frozen=True):
     """A piece has given all its blocks.
 
-    ``steps`` counts rows in and out of each step of the stage, ``read`` the rows that came in; ``passed`` says
-    how many rows passed each ``limit`` step.
+    ``steps`` counts rows in and out of each step of the stage, ``read`` the rows that came in.
     """
 
     piece: int
     read: int
     steps: tuple[tuple[int, int], ...]
     timings: Timings
-    passed: tuple[int, ...] = ()
 
 
 class Broken(msgspec.Struct, frozen=True):

@@ -72,7 +72,7 @@ class Maker:
             rows = take(piece.block, self._context, meter)
         else:
             assert piece.split is not None
-            rows = read_split(self._program, piece.split, meter)
+            rows = counted(read_split(self._program, piece.split, meter), meter)
         for parts in _grouped(self._chain.run(rows, meter, piece.budgets)):
             failpoints.hit("piece.block")
             with meter.timing("write"):
@@ -82,10 +82,7 @@ class Maker:
             block = Block(ref, sum(map(len, parts)), spans)
             del parts, batches
             yield Made(piece.number, block, meter.read_rows, meter.counts())
-        limits = [i for i, step in enumerate(self._program.steps) if step.verb == "limit"]
-        steps = meter.counts()
-        timings = Timings(**meter.seconds)
-        yield Ended(piece.number, meter.read_rows, steps, timings, tuple(steps[i][1] for i in limits))
+        yield Ended(piece.number, meter.read_rows, meter.counts(), Timings(**meter.seconds))
 
     def _shrunk(self, step: str, before: int, now: int) -> None:
         self._context.notify(BatchShrunk(self._context.worker, step, before, now))
@@ -103,9 +100,15 @@ def read_split(program: Program, split: Split, meter: Meter) -> Iterator[Rows]:
             batch = next(batches, None)
         if batch is None:
             return
-        meter.read_rows += batch.num_rows
         yield Rows(batch, (Span(split, at, batch.num_rows),))
         at += batch.num_rows
+
+
+def counted(rows: Iterator[Rows], meter: Meter) -> Iterator[Rows]:
+    """Count rows as read when they are taken: what was read ahead of a ``limit`` that is used up is not."""
+    for part in rows:
+        meter.read_rows += len(part)
+        yield part
 
 
 def take(block: Block, context: WorkerContext, meter: Meter) -> Iterator[Rows]:

@@ -13,6 +13,7 @@ can always move.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -97,6 +98,8 @@ class Drop:
 
 SupplyOrder = Make | More | GiveUp | Feed | Abort | Drop
 
+_Count = tuple[int, tuple[tuple[int, int], ...]]  # rows read; rows in and out of each step of a stage
+
 
 @dataclass(slots=True, eq=False)
 class _Node:
@@ -109,7 +112,7 @@ class _Node:
     asked: int = 0  # calls that are not answered
     given: list[_Node | Block] = field(default_factory=list)
     at: int = 0  # the first of them that is not used up
-    so_far: Made | Ended | None = None
+    counts: list[_Count] = field(default_factory=list)  # when each of them was given
     ended: Ended | None = None
     fed: bool = False  # something of it has reached the attempt
 
@@ -135,7 +138,7 @@ class _Flow:
 class Supply:
     """Decides who makes which block, and feeds attempts with them in order.
 
-    ``steps`` says how many steps each earlier stage has, ``limits`` how many of these are ``limit``s; ``budget``
+    ``steps`` says how many steps each earlier stage has, ``limits`` which of these are ``limit``s; ``budget``
     is in bytes. ``origins`` has, for each step of all stages, the step of the plan that it is a part of. ``peak`` is
     the most that blocks took so far.
     """
@@ -143,14 +146,15 @@ class Supply:
     def __init__(
         self,
         steps: Sequence[int],
-        limits: Sequence[int],
+        limits: Sequence[Sequence[int]],
         *,
         budget: int,
         max_attempts: int = 3,
         origins: Sequence[int] = (),
     ) -> None:
         self._steps = list(steps)
-        self._limits = list(limits)
+        self._limits = [tuple(each) for each in limits]
+        self._limited = any(self._limits)
         self._budget = budget
         self._origins = list(origins)
         self._max_attempts = max_attempts
@@ -175,7 +179,7 @@ class Supply:
 
         A task's budgets are those of all ``limit`` steps of the plan; the earlier stages' come first.
         """
-        shard, own = task.shard.index, sum(self._limits)
+        shard, own = task.shard.index, sum(map(len, self._limits))
         if shard in self._flows:  # of an attempt whose worker died while it rested
             self.close(shard, self._flows[shard].attempt)
         flow = _Flow(shard, task.attempt, worker, task.budgets[:own], [])
@@ -193,24 +197,31 @@ class Supply:
             self._discard(node)
 
     def completed(self, done: Done) -> Done:
-        """Add to an attempt's outcome what the stages before did for it."""
+        """Add to an attempt's outcome what the stages before did for the blocks that it took.
+
+        What they made beyond these, because they work ahead, counts nowhere: else a ``limit`` further on would leave
+        other numbers each time.
+        """
         flow = self._flows[done.shard]
         self.busy[-1] += _worked(done.timings)
         counts = [[[0, 0] for _ in range(count)] for count in self._steps]
+        found: list[tuple[_Node, _Count]] = []
+        left = math.inf if done.taken is None else done.taken
+        for node in flow.nodes:
+            left = _used(node, left, found) if left > 0 else 0
         read, timings = 0, done.timings
-        for node in _walk(flow.nodes):
-            if node.so_far is None:
-                continue  # a limit further on was used up before it came to this
-            read += node.so_far.read if node.stage == 0 else 0
+        for node, (rows, steps) in found:
+            read += rows if node.stage == 0 else 0
             timings += node.ended.timings if node.ended is not None else Timings()
-            for count, (taken, given) in zip(counts[node.stage], node.so_far.steps, strict=True):
+            for count, (taken, given) in zip(counts[node.stage], steps, strict=True):
                 count[0] += taken
                 count[1] += given
-        steps = tuple((taken, given) for stage in counts for taken, given in stage)
-        counted = self._by_origin((*steps, *done.ledger.steps))
-        ledger = Ledger(read, done.ledger.written, done.ledger.rejected, counted)
-        passed = (*self._used(flow), *done.passed)
-        return msgspec.structs.replace(done, ledger=ledger, timings=timings, passed=passed)
+        pairs = tuple((taken, given) for stage in counts for taken, given in stage)
+        passed = (counts[stage][i][1] for stage, limits in enumerate(self._limits) for i in limits)
+        ledger = Ledger(
+            read, done.ledger.written, done.ledger.rejected, self._by_origin((*pairs, *done.ledger.steps))
+        )
+        return msgspec.structs.replace(done, ledger=ledger, timings=timings, passed=(*passed, *done.passed))
 
     def _by_origin(self, counts: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
         """Count a step that was parted as one: rows in of its first part, rows out of its last."""
@@ -218,16 +229,6 @@ class Supply:
         for origin, (taken, given) in zip(self._origins or range(len(counts)), counts, strict=True):
             whole[origin] = whole.get(origin, (taken, given))[0], given
         return tuple(whole.values())
-
-    def _used(self, flow: _Flow) -> list[int]:
-        """Return how many rows have passed each ``limit`` of the earlier stages so far."""
-        used = [0] * sum(self._limits)
-        if used:
-            for node in _walk(flow.nodes):
-                first = sum(self._limits[: node.stage])
-                for i, passed in enumerate(node.ended.passed if node.ended is not None else ()):
-                    used[first + i] += passed
-        return used
 
     def waiting(self, stage: int) -> int:
         """Return how many pieces of a stage wait for a worker to begin them; none while there is no room."""
@@ -248,12 +249,12 @@ class Supply:
             if node is None or flow is None or flow.aborted:
                 self._orders.append(Drop(outcome.block.ref))
             else:
-                node.so_far = outcome
+                node.counts.append((outcome.read, outcome.steps))
                 self._take(flow, node, outcome.block)
         elif node is None:
             return
         elif isinstance(outcome, Ended):
-            node.so_far = node.ended = outcome
+            node.ended = outcome
             self.busy[node.stage] += _worked(outcome.timings)
         elif isinstance(outcome, Gone):
             self._lose(node, outcome)
@@ -388,7 +389,7 @@ class Supply:
         """Yield the pieces of a stage that have more to give, in order."""
         for node in itertools.islice(flow.nodes, flow.at, None):
             yield from self._at_stage(node, stage)
-            if sum(self._limits) and not _is_over(node):
+            if self._limited and not _is_over(node):
                 return  # what may pass a limit depends on what has passed before
 
     def _at_stage(self, node: _Node, stage: int) -> Iterator[_Node]:
@@ -399,18 +400,21 @@ class Supply:
         for given in itertools.islice(node.given, node.at, None):
             if isinstance(given, _Node):
                 yield from self._at_stage(given, stage)
-                if sum(self._limits) and not _is_over(given):
+                if self._limited and not _is_over(given):
                     return
 
     def _budgeted(self, node: _Node) -> Piece:
         """Return the piece with what its stage's limits still let pass."""
-        if not self._limits[node.stage]:
+        limits = self._limits[node.stage]
+        if not limits:
             return node.piece
         flow = self._flows[node.piece.shard]
-        left = [most - used for most, used in zip(flow.budgets, self._used(flow), strict=True)]
-        first = sum(self._limits[: node.stage])
-        budgets = tuple(left[first : first + self._limits[node.stage]])
-        return msgspec.structs.replace(node.piece, budgets=budgets)
+        first = sum(map(len, self._limits[: node.stage]))
+        left = list(flow.budgets[first : first + len(limits)])
+        for other in _walk(flow.nodes):
+            if other.stage == node.stage and other.ended is not None:
+                left = [most - other.ended.steps[i][1] for most, i in zip(left, limits, strict=True)]
+        return msgspec.structs.replace(node.piece, budgets=tuple(left))
 
     # ------------------------------------------------------------ pieces and blocks
 
@@ -509,8 +513,8 @@ class Supply:
             return
         self._discard(node)
         node.piece = msgspec.structs.replace(node.piece, number=next(self._numbers))
-        node.worker, node.so_far, node.ended, node.at = None, None, None, 0
-        node.given = []
+        node.worker, node.ended, node.at = None, None, 0
+        node.given, node.counts = [], []
         self._nodes[node.piece.number] = node
 
 
@@ -523,6 +527,21 @@ def _walk(nodes: Sequence[_Node | Block]) -> Iterator[_Node]:
         if isinstance(node, _Node):
             yield node
             yield from _walk(node.given)
+
+
+def _used(node: _Node, blocks: float, found: list[tuple[_Node, _Count]]) -> float:
+    """Add to ``found`` a piece, and those made of it, as they had counted when it had given ``blocks`` blocks.
+
+    Returns how many blocks have to come from the pieces behind it.
+    """
+    for given, count in zip(node.given, node.counts, strict=True):
+        blocks = _used(given, blocks, found) if isinstance(given, _Node) else blocks - 1
+        if blocks <= 0:
+            found.append((node, count))
+            return 0
+    assert node.ended is not None
+    found.append((node, (node.ended.read, node.ended.steps)))
+    return blocks
 
 
 def _is_over(node: _Node) -> bool:

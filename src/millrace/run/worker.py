@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import queue
 import threading
 import time
@@ -39,7 +38,7 @@ from millrace.plan.physical import Program
 from millrace.run import failures
 from millrace.run.guard import Meter
 from millrace.run.lanes import Behind, ahead
-from millrace.run.maker import read_split, take
+from millrace.run.maker import counted, read_split, take
 from millrace.run.places import where
 from millrace.run.rows import Rows
 from millrace.run.schemas import conform, fill, is_complete
@@ -185,6 +184,8 @@ class _Attempt:
         self._writer: Writer | None = None
         self._files: tuple[StagedFile, ...] = ()
         self._written = 0
+        self._taken = 0  # blocks of the stage before
+        self._used_all = False
         self._told = time.monotonic()
         self._looks = 0
 
@@ -275,7 +276,7 @@ class _Attempt:
         if self._trough is not None:
             return self._fed(self._trough)
         rows = self._splits()
-        return ahead(rows) if self._program.lanes else rows
+        return counted(ahead(rows) if self._program.lanes else rows, self._meter)
 
     def _splits(self) -> Iterator[Rows]:
         for split in self._task.shard.splits:
@@ -284,21 +285,23 @@ class _Attempt:
 
     def _fed(self, trough: queue.SimpleQueue[Block | str | None]) -> Iterator[Rows]:
         """Yield the rows of the blocks that the stage before gives, in order, as they come."""
-        for taken in itertools.count():
+        while True:
             with self._meter.timing("wait"):
-                fodder = self._next_fed(trough, taken)
+                fodder = self._next_fed(trough)
             if fodder is None:
+                self._used_all = True
                 return
             if isinstance(fodder, str):
                 raise _CutOff(fodder)
+            self._taken += 1
             yield from take(fodder, self._context, self._meter)
 
-    def _next_fed(self, trough: queue.SimpleQueue[Block | str | None], taken: int) -> Block | str | None:
+    def _next_fed(self, trough: queue.SimpleQueue[Block | str | None]) -> Block | str | None:
         self._context.tidy()
         try:
             return trough.get_nowait()
         except queue.Empty:
-            self._context.notify(Waiting(self._task.shard.index, self._task.attempt, taken))
+            self._context.notify(Waiting(self._task.shard.index, self._task.attempt, self._taken))
         while True:
             try:
                 return trough.get(timeout=TELL_EVERY)
@@ -372,6 +375,7 @@ class _Attempt:
             Timings(**self._meter.seconds),
             schema_bytes(self._seen) if self._seen is not None and not self._written else None,
             tuple(counts[i][1] for i in limits),
+            None if self._used_all else self._taken,
         )
 
     def abort(self) -> None:
