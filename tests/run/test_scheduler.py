@@ -84,6 +84,7 @@ class World:
     deaths: dict[int, int] = field(default_factory=dict)
     stale: list[Done] = field(default_factory=list)
     begun: list[int] = field(default_factory=list)
+    news: deque[Lost] = field(default_factory=deque)  # of deaths that the scheduler has not heard of
     hired: int = 0
 
     def hire(self) -> None:
@@ -129,7 +130,10 @@ class World:
         return sorted({*queued, *waiting})
 
     def kill(self, worker: int) -> None:
-        """End a worker: its calls are lost, attempts that wait vanish without a word; another comes."""
+        """End a worker: its calls are lost, attempts that wait vanish without a word; another comes.
+
+        That may be at work before anybody has heard of the death.
+        """
         lost = self.shards_at(worker)
         calls = list(self.queues.pop(worker))
         for shard, number in lost:
@@ -137,8 +141,7 @@ class World:
             self.deaths[shard] = self.deaths.get(shard, 0) + 1
             self.stale.append(Done(shard, number, (), Ledger(1, 1), Timings(), None, (1,)))
         self.hire()
-        for shard, number, _, _ in calls:
-            self.tell(Lost(shard, number, "killed"))
+        self.news.extend(Lost(shard, number, "killed") for shard, number, _, _ in calls)
 
     def tell(self, outcome: Outcome) -> None:
         self.committed += self.scheduler.complete(outcome)
@@ -165,6 +168,9 @@ def play(world: World, workers: int, data: st.DataObject) -> None:
         if world.scheduler.finished:
             return
         busy = world.busy()
+        if world.news and (not busy or data.draw(st.booleans(), label="heard")):
+            world.tell(world.news.popleft())
+            continue
         assert busy, "nobody works and nothing is ready: the run would never end"
         worker = data.draw(st.sampled_from(busy), label="worker")
         fate = data.draw(st.integers(0, 9), label="fate")

@@ -167,11 +167,10 @@ class Scheduler:
                     return orders
                 load[worker] += 1
                 orders.append(self._begin(shard_, worker))
-        if self._reading and not self._one_by_one and self._again[:1] == [self._head]:
-            # Every worker holds rows that wait for the head's: one of them makes room for it.
-            free = [worker for worker in sorted(loads) if not loads[worker]]
+        if self._again and self._again[0] <= self._awaited:
+            # Every worker holds rows that wait for this shard's: one of them makes room for it.
             busy = {order.worker for order in orders}
-            for worker in [worker for worker in free if worker not in busy][:1]:
+            for worker in [worker for worker in sorted(loads) if not loads[worker] and worker not in busy][:1]:
                 orders.append(self._begin(heapq.heappop(self._again), worker))
         return orders
 
@@ -237,6 +236,15 @@ class Scheduler:
     def _one_by_one(self) -> bool:
         """What a reader was handed cannot be taken back: with limits, budgets must be exact."""
         return self._reading and bool(self._remaining)
+
+    @property
+    def _awaited(self) -> int:
+        """The shard that attempts at rest may wait for: with its rows the schema is settled, or a reader goes on."""
+        if self._one_by_one:
+            return -1
+        if self.schema is None:
+            return self._probe
+        return self._head if self._reading else -1
 
     def _take_in_turn(self) -> int | None:
         if self._open:
