@@ -144,19 +144,26 @@ class World:
         number = self.random.choice(sorted(self.workers))
         worker = self.workers.pop(number)
         self.hire(worker.stage)
+        delay = self.random.choice([0.0, 0.0, 0.1, 2.0])  # until anybody hears of it
         for name, value in worker.calls:
             name, value = value if name == "busy" else (name, value)
             if name in ("make", "more"):
-                self.supply.complete(Gone(value.number if name == "make" else value, number, "killed"))
+                self.lost_piece(value.number if name == "make" else value, number, delay)
             elif name == "attempt":
-                self.settle(Lost(value.shard.index, value.attempt, "killed"))
+                self.lost(value.shard.index, value.attempt, delay)
             elif name == "proceed":
-                self.settle(Lost(value, self.scheduler.attempt_of(value), "killed"))
+                self.lost(value, self.scheduler.attempt_of(value), delay)
         held = [*worker.holds, *(item for trough in worker.troughs.values() for item in trough if item)]
         self.free([item.ref.number if isinstance(item, Block) else item for item in held])
         self.plan.deaths -= 1
         if self.plan.deaths:
             self.later(self.random.random() * 5, self.kill)
+
+    def lost(self, shard: int, attempt: int, delay: float) -> None:
+        self.later(delay, lambda: self.settle(Lost(shard, attempt, "killed")))
+
+    def lost_piece(self, piece: int, worker: int, delay: float) -> None:
+        self.later(delay, lambda: self.supply.complete(Gone(piece, worker, "killed")))
 
     def free(self, numbers: list[int]) -> None:
         for number in numbers:
@@ -181,9 +188,9 @@ class World:
         worker = self.workers.get(number)
         if worker is None:
             if name in ("make", "more"):
-                self.supply.complete(Gone(value.number if name == "make" else value, number, "gone"))
+                self.lost_piece(value.number if name == "make" else value, number, 0.0)
             elif name == "attempt":
-                self.settle(Lost(value.shard.index, value.attempt, "gone"))
+                self.lost(value.shard.index, value.attempt, 0.0)
             return
         worker.calls.append((name, value))
         self.start(worker)
