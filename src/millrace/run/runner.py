@@ -23,13 +23,14 @@ from millrace.core.work import (
     Lost,
     Outcome,
     Proposal,
+    Task,
     Timings,
 )
 from millrace.errors import Stalled, WorkerDied
 from millrace.run import failures
 from millrace.run.elastic import Elastic
 from millrace.run.makers import Makers
-from millrace.run.scheduler import Begin, Order, Scheduler
+from millrace.run.scheduler import Begin, Order, Prepare, Scheduler
 from millrace.run.supply import Supply
 
 TICK = 0.2
@@ -109,6 +110,7 @@ class Runner:
         self._blocks: dict[int, list[Blocks]] = {}
         self._delivered: dict[int, int] = {}
         self._skip: dict[int, int] = {}
+        self._prepared: dict[int, Task] = {}
 
     def notify(self, worker: int, message: Any) -> None:
         """Take what a worker tells in passing; may be called from any thread."""
@@ -176,18 +178,26 @@ class Runner:
         return self._supply.holders(stage) if self._supply is not None else set()
 
     def _submit(self, pool: Pool, order: Order) -> None:
+        if isinstance(order, Prepare):
+            assert self._supply is not None
+            self._prepared[order.task.shard.index] = self._supply.open(order.task, order.worker)
+            return
         if isinstance(order, Begin):
-            task = order.task
-            shard, attempt = task.shard.index, task.attempt
-            if self._supply is not None:
-                task = self._supply.open(task, order.worker)
+            shard, attempt = order.task.shard.index, order.task.attempt
             self._blocks.pop(shard, None)  # of an attempt that was lost before their turn came
             self._skip[shard] = self._delivered.get(shard, 0)
-            future = pool.submit("attempt", task, worker=order.worker)
+            future = pool.submit("attempt", self._opened(order), worker=order.worker)
         else:
             shard, attempt = order.shard, self._scheduler.attempt_of(order.shard)
             future = pool.submit("proceed", shard, order.schema, worker=order.worker)
         future.add_done_callback(lambda done: self._inbox.put((shard, attempt, done)))
+
+    def _opened(self, begin: Begin) -> Task:
+        """Return what the worker is told, once the stages before know of the attempt."""
+        prepared = self._prepared.pop(begin.task.shard.index, None)
+        if prepared is not None and prepared.attempt == begin.task.attempt:
+            return prepared
+        return self._supply.open(begin.task, begin.worker) if self._supply is not None else begin.task
 
     def _wait(self) -> Iterator[Outcome]:
         timeout = GROUP if self._committer.pending else TICK

@@ -37,6 +37,14 @@ class Begin:
 
 
 @dataclass(frozen=True, slots=True)
+class Prepare:
+    """Have the stages before make what an attempt will need; ``Begin`` comes when the worker is free for it."""
+
+    worker: int
+    task: Task
+
+
+@dataclass(frozen=True, slots=True)
 class Proceed:
     """Let a waiting attempt go on, with the schema that was settled meanwhile."""
 
@@ -45,7 +53,7 @@ class Proceed:
     schema: bytes | None
 
 
-Order = Begin | Proceed
+Order = Begin | Prepare | Proceed
 
 
 @dataclass(slots=True)
@@ -55,6 +63,7 @@ class _Open:
     worker: int
     attempt: int
     paused: bool = False
+    prepared: Task | None = None  # not begun yet
 
 
 class Scheduler:
@@ -63,7 +72,8 @@ class Scheduler:
     ``done`` says which shards were committed before. With ``limits`` (the budgets of the plan's ``limit``
     steps, less what committed shards used) or ``ordered``, shards are committed in their order. ``reading``
     marks a run whose blocks go to a reader in shard order. Each worker has up to ``ahead`` attempts before it;
-    ``fed``: stages before this one make what they need, and may begin with it.
+    ``fed``: stages before this one make what they need, and may begin with it. A reader's next rows never wait
+    behind those of a later shard, so what comes ahead of its turn is only prepared.
     """
 
     def __init__(
@@ -154,7 +164,14 @@ class Scheduler:
                 attempt.paused = False
                 orders.append(Proceed(attempt.worker, shard, self.schema))
             load[attempt.worker] = load.get(attempt.worker, 0) + 1
-        alone = self._reading or bool(self._remaining) or self.schema is None
+        orders += self._prepared(load, loads)
+        if self._again and self._again[0] <= self._awaited:
+            # Every worker holds rows that wait for this shard's: one of them makes room for it.
+            free = sorted(load, key=lambda worker: (load[worker], worker))
+            for worker in [worker for worker in free if not loads[worker]][:1]:
+                load[worker] += 1
+                orders.append(self._begin(heapq.heappop(self._again), worker))
+        alone = (self._reading and not self._fed) or bool(self._remaining) or self.schema is None
         depth = 1 if alone else self._ahead
         for level in range(depth):
             if level and not self._fed and self._left - len(self._open) <= 2 * len(load):
@@ -162,16 +179,26 @@ class Scheduler:
             for worker in sorted(load):
                 if load[worker] != level:
                     continue
+                if level and self._again and self._again[0] <= self._awaited:
+                    return orders
                 shard_ = self._take()
                 if shard_ is None:
                     return orders
                 load[worker] += 1
-                orders.append(self._begin(shard_, worker))
-        if self._again and self._again[0] <= self._awaited:
-            # Every worker holds rows that wait for this shard's: one of them makes room for it.
-            busy = {order.worker for order in orders}
-            for worker in [worker for worker in sorted(loads) if not loads[worker] and worker not in busy][:1]:
-                orders.append(self._begin(heapq.heappop(self._again), worker))
+                orders.append(self._begin(shard_, worker, prepare=self._reading and level > 0))
+        return orders
+
+    def _prepared(self, load: dict[int, int], calls: Mapping[int, int]) -> list[Order]:
+        """Begin what was prepared for workers that are free, or that only hold what waits for it."""
+        orders: list[Order] = []
+        for shard in sorted(self._open):
+            attempt = self._open[shard]
+            if attempt.prepared is None:
+                continue
+            load[attempt.worker] += 1
+            if load[attempt.worker] == 1 or (shard <= self._awaited and not calls[attempt.worker]):
+                orders.append(Begin(attempt.worker, attempt.prepared))
+                attempt.prepared = None
         return orders
 
     def complete(self, outcome: Outcome) -> list[CommitRecord]:
@@ -214,11 +241,12 @@ class Scheduler:
 
     # ------------------------------------------------------------ beginning and ending attempts
 
-    def _begin(self, shard: int, worker: int) -> Begin:
+    def _begin(self, shard: int, worker: int, *, prepare: bool = False) -> Begin | Prepare:
         attempt = self._attempts.get(shard, 0)
         self._attempts[shard] = attempt + 1
-        self._open[shard] = _Open(worker, attempt)
-        return Begin(worker, Task(self._shards[shard], attempt, self.schema, tuple(self._remaining)))
+        task = Task(self._shards[shard], attempt, self.schema, tuple(self._remaining))
+        self._open[shard] = _Open(worker, attempt, prepared=task if prepare else None)
+        return Prepare(worker, task) if prepare else Begin(worker, task)
 
     def _take(self) -> int | None:
         if self._one_by_one:
@@ -261,9 +289,9 @@ class Scheduler:
     def _bury(self, loads: Mapping[int, int]) -> None:
         """A worker that died while its attempt waited had no call that could tell."""
         for shard, attempt in list(self._open.items()):
-            if attempt.paused and attempt.worker not in loads:
+            if attempt.worker not in loads and (attempt.paused or attempt.prepared is not None):
                 del self._open[shard]
-                self._retry(shard, "the worker ended while the attempt waited")
+                self._retry(shard, "the worker ended while the attempt waited", charged=attempt.paused)
 
     def _retry(self, shard: int, reason: str, *, charged: bool = True) -> None:
         deaths = self._deaths[shard] = self._deaths.get(shard, 0) + charged
