@@ -27,7 +27,7 @@ JOB = """
         return batch
 
     table = pa.table({"id": np.arange(1 << 20)})
-    data = mr.from_arrow(table).with_options(engine="local", workers=2, shard_rows=1 << 18)
+    data = mr.from_arrow(table).with_options(engine="ENGINE", workers=2, shard_rows=1 << 18)
     %s
 """
 VERBS = {
@@ -36,9 +36,9 @@ VERBS = {
 }
 
 
-def start(folder: Path, verb: str) -> tuple[subprocess.Popen[bytes], int]:
+def start(folder: Path, verb: str, engine: str = "local") -> tuple[subprocess.Popen[bytes], int]:
     """Start the job in a terminal of its own; return it with our end of the terminal."""
-    (folder / "job.py").write_text(textwrap.dedent(JOB % VERBS[verb]))
+    (folder / "job.py").write_text(textwrap.dedent(JOB % VERBS[verb]).replace("ENGINE", engine))
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "job.py"],
@@ -102,6 +102,18 @@ def test_ctrl_c(tmp_path: Path, verb: str) -> None:
     assert shared_memory() <= before
     assert shown.rstrip().endswith("KeyboardInterrupt")
     assert shown.count("Traceback") == 1 and shown.count("  File ") <= 2, shown
+
+
+@pytest.mark.parametrize("verb", list(VERBS))
+def test_ctrl_c_where_the_driver_works_itself(tmp_path: Path, verb: str) -> None:
+    process, terminal = start(tmp_path, verb, engine="inline")
+    workers(tmp_path, 1)
+    os.write(terminal, b"\x03")
+    shown = screen(terminal)
+    assert process.wait(10) == -signal.SIGINT
+    assert shown.rstrip().endswith("KeyboardInterrupt")
+    assert shown.count("Traceback") == 1, shown
+    assert not list(tmp_path.rglob("*.staged")) and not list(tmp_path.glob("out/part-*"))
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +15,8 @@ import pytest
 import millrace as mr
 from millrace.errors import BadReturn, MillraceError, StepError
 from millrace.run.failures import MESSAGE_CHARS, report, words
+
+from .data import numbers
 
 
 class Mute(Exception):
@@ -69,15 +75,91 @@ def test_odd_errors_cross_process_borders() -> None:
             raise error
 
         with pytest.raises(StepError, match=error.__name__):
-            mr.range(3).map_batches(fails).with_options(engine="local", workers=1).take_all()
+            numbers(4, 2).map_batches(fails).with_options(engine="local", workers=1).take_all()
 
 
-def test_an_interrupt_stays_one() -> None:
-    def fails(_: Any) -> Any:
-        raise KeyboardInterrupt
+def yields(error: type[BaseException], batch: Any) -> Any:
+    yield batch
+    raise error
 
+
+def model(error: type[BaseException]) -> Any:
+    class Model:
+        def __init__(self) -> None:
+            raise error
+
+        def __call__(self, batch: Any) -> Any:
+            return batch
+
+    return Model
+
+
+def unspeakable(error: type[BaseException]) -> Any:
+    class Unspeakable(Exception):
+        def __str__(self) -> str:
+            raise error
+
+    return Unspeakable
+
+
+def fails(error: type[BaseException], batch: Any) -> Any:
+    raise error
+
+
+async def fails_later(batch: Any, error: type[BaseException]) -> Any:
+    await asyncio.sleep(0)
+    raise error
+
+
+WAYS: dict[str, Callable[[mr.Dataset, Any], mr.Dataset]] = {
+    "map_batches": lambda data, error: data.map_batches(lambda batch: fails(error, batch)),
+    "generator": lambda data, error: data.map_batches(lambda batch: yields(error, batch)),
+    "threads": lambda data, error: data.map_batches(lambda batch: fails(error, batch), max_in_flight=2),
+    "async": lambda data, error: data.map_batches(fails_later, fn_args=[error]),
+    "map": lambda data, error: data.map(lambda row: fails(error, row)),
+    "filter": lambda data, error: data.filter(lambda row: fails(error, row)),
+    "predict": lambda data, error: data.predict(lambda batch: fails(error, batch), inputs=["id"]),
+    "class": lambda data, error: data.map_batches(model(error)),
+    "words": lambda data, error: data.map(lambda row: fails(unspeakable(error), row)),
+    "maker": lambda data, error: data.map(lambda row: fails(error, row), num_cpus=1).map_batches(
+        lambda batch: batch, concurrency=1
+    ),
+}
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit])
+@pytest.mark.parametrize("way", list(WAYS))
+def test_in_a_worker_no_error_of_the_users_is_an_interrupt(way: str, error: type[BaseException]) -> None:
+    data = WAYS[way](numbers(4, 2), error).with_options(engine="local", workers=1)
+    with pytest.raises(StepError, match=error.__name__) as caught:
+        data.take_all()
+    said = str(caught.value)
+    assert "No row was read" in said if way == "class" else "It was working on range, row" in said, said
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "maker"])
+def test_a_function_that_exits_as_a_generator_does_raises_like_any_other(way: str) -> None:
+    with pytest.raises(StepError, match="GeneratorExit"):
+        WAYS[way](mr.range(3), GeneratorExit).take_all()
+
+
+def test_workers_go_on_when_somebody_interrupts_them() -> None:
+    def interrupted(batch: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        return batch
+
+    data = numbers(4, 2).map_batches(interrupted).with_options(engine="local", workers=1)
+    assert [row["id"] for row in data.take_all()] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "maker"])
+def test_in_the_drivers_own_process_an_interrupt_stays_one(way: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    data = WAYS[way](mr.range(3), KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
-        mr.range(3).map_batches(fails).take_all()
+        data.write_parquet(out)
+    assert not list(out.rglob("*.staged")) and not list(out.glob("part-*"))
+    assert mr.range(3).write_parquet(out, on_change="restart", mode="overwrite").rows == 3
 
 
 def test_words_and_reports_are_short() -> None:

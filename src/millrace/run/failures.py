@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import traceback
 from types import TracebackType
 from typing import Any
@@ -14,12 +15,20 @@ MESSAGE_CHARS = 2_000
 TRACEBACK_CHARS = 20_000
 
 
+def is_interrupt(error: BaseException) -> bool:
+    """Say whether somebody wants the run to end.
+
+    Workers ignore SIGINT: a ``KeyboardInterrupt`` there is an error that the user's code raised, like any other.
+    """
+    return isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+
+
 def words(error: BaseException) -> str:
     """Return what the error says, at most 2,000 characters of it, even if asking it raises."""
     try:
         text = str(error)
     except BaseException as second:
-        if isinstance(second, (KeyboardInterrupt, GeneratorExit)):
+        if is_interrupt(second):
             raise
         return f"(no message: its __str__ raised {type(second).__name__})"
     return shortened(text, MESSAGE_CHARS)
@@ -49,11 +58,12 @@ def report(error: BaseException) -> ErrorReport:
 
 def of_a_call(error: BaseException) -> ErrorReport:
     """Put into words what a call of a worker raised: an import that fails there is the plan's, not ours."""
-    if isinstance(error, (ImportError, AttributeError)) and not isinstance(error, MillraceError):
+    odd = isinstance(error, (ImportError, AttributeError)) or not isinstance(error, Exception)
+    if odd and not isinstance(error, MillraceError):
         return ErrorReport(
             "StepError",
-            f"A worker could not load the plan's functions: {type(error).__name__}: {error}. A function that is "
-            "imported must be importable in a fresh process with the same sys.path and working directory.",
+            f"A worker could not load the plan's functions: {type(error).__name__}: {words(error)}. A function "
+            "that is imported must be importable in a fresh process with the same sys.path and working directory.",
             user_traceback(error),
         )
     return report(error)

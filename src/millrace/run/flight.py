@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from millrace.core.handed import Handed
 from millrace.run.calls import Call, Caller, Raised
+from millrace.run.failures import is_interrupt
 from millrace.run.guard import Guard
 from millrace.run.memory import forget, is_out_of_memory, make_room
 from millrace.run.rows import Rows
@@ -89,9 +90,9 @@ class Flight(Generic[T]):
             try:
                 view, handed = self._ready(part)
                 return self._caller.start(view, partial(self._made, part, handed))
-            except (KeyboardInterrupt, GeneratorExit):
-                raise
             except BaseException as error:  # the batches before have their turn first
+                if is_interrupt(error):
+                    raise
                 if is_out_of_memory(error):
                     forget(error)
                 return Raised(error)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from millrace.core.values import ConversionError
 from millrace.errors import BadInput, BadReturn, StepError, nearest
-from millrace.run.failures import words
+from millrace.run.failures import is_interrupt, words
 from millrace.run.memory import is_out_of_memory
 from millrace.run.rows import Rows
 
@@ -84,9 +84,9 @@ class Guard:
             raise BadInput(f"{self._label}: {said}{end} {self._place(rows)}") from error.__cause__
         except StepError:
             raise
-        except (KeyboardInterrupt, GeneratorExit):
-            raise
         except BaseException as error:  # a function that calls sys.exit() ends no worker
+            if is_interrupt(error):
+                raise
             message = words(error)
             said = f"{type(error).__name__}: {message}" if message else type(error).__name__
             hint = self._hint(error, message, rows)

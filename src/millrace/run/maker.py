@@ -42,7 +42,10 @@ class Maker:
             return None
         try:
             outcome = next(self._open[number])
-        except Exception as error:
+        except BaseException as error:
+            if failures.is_interrupt(error):
+                self.give_up(number)
+                raise
             outcome = Broken(number, failures.report(error))
         if not isinstance(outcome, Made):
             self.give_up(number)

@@ -36,7 +36,7 @@ from millrace.plan.logical import (
 )
 from millrace.run.batching import auto_size
 from millrace.run.calls import Caller, EventLoop, caller_of
-from millrace.run.failures import words
+from millrace.run.failures import is_interrupt, words
 from millrace.run.flight import Flight
 from millrace.run.guard import Guard, Meter, Where
 from millrace.run.predicting import predict
@@ -135,9 +135,11 @@ def _recolumned(rows: Iterator[Rows], step: Select | Drop | Rename, unread: froz
 def _build(step: Step, function: Function, loop: EventLoop) -> Built:
     try:
         return function.build(loop.run) if function.is_async else function.build()
-    except (KeyboardInterrupt, GeneratorExit, ModelError, ArgumentError):
+    except (ModelError, ArgumentError):
         raise
     except BaseException as error:
+        if is_interrupt(error):
+            raise
         doing = "loaded" if function.predictor is not None else "constructed"
         raise StepError(
             f"{function.name} could not be {doing} for {step_label(step)}: "
@@ -248,7 +250,9 @@ def schema_by_trying(steps: Sequence[Step], schema: pa.Schema) -> pa.Schema | No
     for step in steps:
         try:
             batch = _tried(step, batch)
-        except Exception:
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
             return None
     return batch.schema
 

@@ -104,7 +104,7 @@ class ShardWorker:
         attempt = _Attempt(
             self._program, self._chain, self._context, task, self._made_by, self._where, trough
         )
-        self._open[task.shard.index] = attempt, _talk(attempt, task)
+        self._open[task.shard.index] = attempt, _talk(attempt)
         return self._listen(task.shard.index, None)
 
     def proceed(self, shard: int, schema: bytes | None) -> Outcome | Future[Outcome]:
@@ -121,7 +121,13 @@ class ShardWorker:
 
     def _listen(self, shard: int, answer: bytes | None) -> Outcome | Future[Outcome]:
         attempt, talk = self._open[shard]
-        outcome = talk.send(answer)
+        try:
+            outcome = talk.send(answer)
+        except BaseException as error:
+            if failures.is_interrupt(error):
+                del self._open[shard]
+                raise
+            outcome = attempt.failed(error)
         if isinstance(outcome, (Proposal, Blocks)):
             return outcome
         del self._open[shard]
@@ -137,19 +143,13 @@ class ShardWorker:
         return where(self._program.source, rows)
 
 
-def _talk(attempt: _Attempt, task: Task) -> Conversation:
-    """Turn whatever goes wrong in an attempt into an outcome."""
+def _talk(attempt: _Attempt) -> Conversation:
+    """Carry an attempt out; if it does not come to its end, nothing of it stays staged."""
     try:
         yield from attempt.run()
-    except GeneratorExit:
+    except BaseException:
         attempt.abort()
         raise
-    except Exception as error:
-        attempt.abort()
-        if isinstance(error, _CutOff):
-            yield Lost(task.shard.index, task.attempt, str(error), blame=False)
-        else:
-            yield Failed(task.shard.index, task.attempt, failures.report(error))
 
 
 class _CutOff(Exception):
@@ -359,10 +359,17 @@ class _Attempt:
             if self._program.lanes:
                 self._end_part()
             self._writer.sync()
-        except Exception as error:
+        except BaseException as error:
             self.abort()
-            return Failed(done.shard, done.attempt, failures.report(error))
+            return self.failed(error)
         return msgspec.structs.replace(done, files=self._files, timings=Timings(**self._meter.seconds))
+
+    def failed(self, error: BaseException) -> Outcome:
+        """Say what went wrong."""
+        shard, attempt = self._task.shard.index, self._task.attempt
+        if isinstance(error, _CutOff):
+            return Lost(shard, attempt, str(error), blame=False)
+        return Failed(shard, attempt, failures.report(error))
 
     def _done(self) -> Done:
         counts = self._meter.counts()
