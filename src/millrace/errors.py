@@ -32,6 +32,7 @@
     │   └── JournalDamaged
     └── EngineError                         where the work runs
         ├── WorkerDied
+        │   └── NeverReady
         ├── ShardFailed
         └── Stalled
 
@@ -166,6 +167,10 @@ class EngineError(MillraceError):
 
 class WorkerDied(EngineError):
     """A worker process ended before it answered."""
+
+
+class NeverReady(WorkerDied):
+    """A worker process ended before it could work on anything: no shard is to blame."""
 
 
 class ShardFailed(EngineError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -143,5 +144,57 @@ def test_a_constructor_that_takes_the_process_down(script: Callable[..., Any]) -
     )
     assert ended.code == 1
     last = ended.err.strip().splitlines()[-1]
-    assert "exited with status 7" in last
-    assert "3 workers in a row" in last or "Shard" in last
+    assert last.startswith(
+        "millrace.errors.WorkerDied: 3 workers of stage 1 in a row ended before they could work: exited with "
+        "status 7 while constructing Model for map_batches(Model) (3 times). Something there takes the process down"
+    ), last
+
+
+def test_models_that_memory_does_not_suffice_for(script: Callable[..., Any]) -> None:
+    ended = script(
+        """
+        import os, signal
+        import millrace as mr
+        from millrace.sources.range import RangeSource
+
+        class Model:
+            def load(self):
+                os.kill(os.getpid(), signal.SIGKILL)  # as the kernel would
+            def predict(self, batch):
+                return batch["id"]
+            def close(self):
+                pass
+
+        data = mr.Dataset.from_source(RangeSource(1000, rows_per_split=100)).with_options(shard_rows=100)
+        data.predict(Model(), inputs=["id"]).map_batches(lambda batch: batch, concurrency=1).write_parquet("out")
+        """
+    )
+    assert ended.code == 1
+    last = ended.err.strip().splitlines()[-1]
+    assert "killed by SIGKILL while loading Model for predict(Model) (3 times)" in last, last
+    assert "`dmesg` tells" in last and "fewer workers" in last and "Shard" not in last
+
+
+def test_modules_that_end_the_process(script: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "fatal.py").write_text(
+        "import os, sys\n"
+        "if 'millrace.engines.host' in sys.modules:\n"
+        "    print('no licence', file=sys.stderr)\n"
+        "    os._exit(4)\n"
+        "def score(batch):\n"
+        "    return batch\n"
+    )
+    ended = script(
+        """
+        import millrace as mr
+        import fatal
+        from millrace.sources.range import RangeSource
+
+        data = mr.Dataset.from_source(RangeSource(1000, rows_per_split=100)).with_options(shard_rows=100)
+        data.map_batches(fatal.score).count()
+        """
+    )
+    assert ended.code == 1
+    last = ended.err.strip().splitlines()[-1]
+    assert "exited with status 4 while importing what the plan's functions need (3 times)" in last, last
+    assert "The last one's last words: no licence." in last

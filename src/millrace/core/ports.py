@@ -199,7 +199,8 @@ class WorkerContext:
 
     ``share(schema, batches)`` lays batches where other workers can read them, and returns a ``BlockRef``;
     ``take(ref)`` returns the batches of one, where they lie: they stay valid, and their memory in use, until the
-    last reference to them is gone. ``tidy()`` tells which memory that is; call it now and then.
+    last reference to them is gone. ``tidy()`` tells which memory that is; call it now and then. ``preparing(what)``
+    tells what has to be done before the worker can work, such as loading a model; ``""`` that it is done.
     """
 
     worker: int
@@ -208,6 +209,7 @@ class WorkerContext:
     share: Callable[[pa.Schema, Sequence[pa.RecordBatch]], BlockRef] = field(repr=False)
     take: Callable[[BlockRef], list[pa.RecordBatch]] = field(repr=False)
     tidy: Callable[[], None] = field(repr=False)
+    preparing: Callable[[str], None] = field(repr=False)
 
 
 class Pool(Protocol):
@@ -221,7 +223,8 @@ class Pool(Protocol):
         """Call ``method`` on the object of ``worker`` (default: the least loaded).
 
         Calls to one worker run one after another in the order of submission. An exception of the method is
-        the future's; a worker that ends first gives ``WorkerDied``, and the pool starts another in its place.
+        the future's; a worker that ends first gives ``WorkerDied``, ``NeverReady`` if it could not work yet, and
+        the pool starts another in its place.
         The future's attribute ``worker`` names the worker.
         """
         ...

@@ -204,7 +204,7 @@ class Failed(msgspec.Struct, frozen=True):
 class Lost(msgspec.Struct, frozen=True):
     """The worker died under the attempt; nobody knows more than the way it went.
 
-    ``blame`` False: what the attempt was fed is lost, and its worker lives.
+    ``blame`` False: the shard has nothing to do with it. What it was fed is lost, or the worker was not yet ready.
     """
 
     shard: int
@@ -242,11 +242,12 @@ class Broken(msgspec.Struct, frozen=True):
 
 
 class Gone(msgspec.Struct, frozen=True):
-    """The worker died under a call for a piece."""
+    """The worker died under a call for a piece. ``blame`` as in ``Lost``."""
 
     piece: int
     worker: int
     reason: str
+    blame: bool = True
 
 
 class Freed(msgspec.Struct, frozen=True):

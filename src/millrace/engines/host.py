@@ -4,9 +4,9 @@ Messages in: ``("host", context, pickled, places)`` once, maybe with a descripto
 args)``; ``("end",)``; and, served at once by the thread that listens, ``("feed", args)``, ``("slot", owner,
 slot)`` with the descriptor of a slot that will be read, ``("unmap", owner, slot)`` when it will not be any more,
 ``("free", slot)`` for a slot of our own. Messages out:
-``("ready",)`` once the object is there; ``("result", id, value)``, ``("error", id, exception)``, ``("note",
-value)``, ``("slot", slot)`` with its descriptor, ``("laid", ref)`` of a block in one, ``("unread", numbers)`` of
-blocks.
+``("preparing", what)`` before the worker can work, ``("preparing", "")`` once it can; ``("result", id, value)``,
+``("error", id, exception)``, ``("note", value)``, ``("slot", slot)`` with its descriptor, ``("laid", ref)`` of
+a block in one, ``("unread", numbers)`` of blocks.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Host:
             message, fd = self._calls.get()
             if message[0] == "host":
                 self._take_in(message, fd)
-                self._send(("ready",))
+                self._preparing("")
             elif message[0] == "call":
                 self._call(*message[1:])
                 self._give_back()
@@ -116,9 +116,10 @@ class Host:
     def _take_in(self, message: tuple[Any, ...], fd: int) -> None:
         _, context, pickled, places = message
         hosted: Any
+        self._preparing("importing what the plan's functions need")
         try:
             factory = unpack(pickled, places, fd)
-            made = context(self._note, self._share, self._take, self._tidy)
+            made = context(self._note, self._share, self._take, self._tidy, self._preparing)
             self._number = made.worker
             hosted = factory(made)
         except BaseException as error:
@@ -204,6 +205,9 @@ class Host:
         if kind == "error":
             value = portable(value)
         self._send((kind, number, value))
+
+    def _preparing(self, what: str) -> None:
+        self._send(("preparing", what))
 
     def _note(self, value: Any) -> None:
         self._send(("note", value))

@@ -52,7 +52,7 @@ class Blocks:
 
     def context(self, worker: int, threads: int, notify: Callable[[Any], None]) -> WorkerContext:
         """Return what a worker is told of itself."""
-        return WorkerContext(worker, threads, notify, self.share, self.take, self.tidy)
+        return WorkerContext(worker, threads, notify, self.share, self.take, self.tidy, lambda what: None)
 
     def share(self, schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> BlockRef:
         """See ``WorkerContext``."""

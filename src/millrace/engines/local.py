@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any
 from millrace.core.ports import PoolSpec, WorkerContext
 from millrace.core.work import Block, BlockRef, Freed, Piece
 from millrace.engines.listen import Listener
-from millrace.engines.process import Worker
-from millrace.errors import WorkerDied
+from millrace.engines.process import Death, Worker, never_ready
+from millrace.errors import NeverReady, WorkerDied
 
 if TYPE_CHECKING:
     from millrace.engines.slots import Store
 
 Notify = Callable[[int, Any], None]
 
-_BROKEN_AFTER = 3
+_BROKEN_AFTER = 3  # deaths in a row; or one of each worker: some may die where all at once are too much
 
 
 class LocalEngine:
@@ -97,7 +97,7 @@ class LocalPool:
         self._lock = threading.RLock()
         self._workers: dict[int, Worker] = {}
         self._calls = iter(range(1 << 62))
-        self._stillborn = 0
+        self._stillborn: list[Death] = []  # since the last that could work
         self._broken: str | None = None
         self._closing = False
         self._size = spec.size
@@ -200,7 +200,7 @@ class LocalPool:
                 worker.send(("end",))
         for worker in workers:
             worker.end(kill=at_once[worker.number])
-            _fail(worker, "the pool was closed")
+            _fail(worker, WorkerDied("the pool was closed"))
         self._workers.clear()
         self._parcel.close()
 
@@ -225,13 +225,12 @@ class LocalPool:
         if message[0] == "unread":
             self._freed(worker.number, self._store.unread(message[1], worker.number))
             return
-        if message[0] == "ready":
-            with self._lock:
-                worker.ready = True
-                self._stillborn = 0
+        if message[0] == "preparing":
+            worker.preparing = message[1]
             return
         kind, number, value = message
         with self._lock:
+            self._stillborn.clear()
             future = worker.calls.pop(number, None)
         if future is None:
             return
@@ -244,19 +243,16 @@ class LocalPool:
             if self._closing or self._workers.pop(worker.number, None) is None:
                 return
             worker.kill()
-            reason = worker.way_of_death()
+            death = worker.way_of_death()
             worker.release()
-            if not worker.ready:
-                self._stillborn += 1
-            if self._stillborn >= _BROKEN_AFTER:
-                self._broken = (
-                    f"{self._stillborn} workers in a row ended before they were ready, the last one so: "
-                    f"{reason}. Something that is imported at their start takes the process down."
-                )
+            if death.preparing:
+                self._stillborn.append(death)
+            if self._broken is None and len(self._stillborn) >= max(_BROKEN_AFTER, self._size):
+                self._broken = never_ready(self._spec.name, self._stillborn)
             while self._broken is None and len(self._workers) < self._size:
                 self._adopt(Worker(self._spec.threads))
         self._freed(worker.number, self._store.bury(worker.number))
-        _fail(worker, reason)
+        _fail(worker, (NeverReady if death.preparing else WorkerDied)(str(death)))
 
     def _freed(self, reader: int, refs: list[BlockRef]) -> None:
         self._free(refs)
@@ -269,7 +265,7 @@ class LocalPool:
             self._broken = reason
             workers = list(self._workers.values())
         for worker in workers:
-            _fail(worker, reason)
+            _fail(worker, WorkerDied(reason))
 
     def _adopt(self, worker: Worker) -> None:
         context = partial(WorkerContext, worker.number, self._spec.threads)
@@ -288,8 +284,8 @@ def lent_by(args: Iterable[Any]) -> Iterator[BlockRef]:
             yield value
 
 
-def _fail(worker: Worker, reason: str) -> None:
+def _fail(worker: Worker, error: WorkerDied) -> None:
     for future in worker.calls.values():
         with contextlib.suppress(InvalidStateError):
-            future.set_exception(WorkerDied(reason))
+            future.set_exception(error)
     worker.calls.clear()

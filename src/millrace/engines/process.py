@@ -10,7 +10,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 from millrace.engines import wire
@@ -36,6 +39,47 @@ _ALLOCATOR = {
 _END_WITHIN = 10.0
 
 
+@dataclass(frozen=True, slots=True)
+class Death:
+    """How a worker process ended: its exit status or, below zero, the signal; what it was preparing, if anything."""
+
+    pid: int
+    code: int
+    preparing: str
+    last_words: str
+
+    def __str__(self) -> str:
+        memory = " (by the kernel, if memory ran out)" if self.code == -signal.SIGKILL else ""
+        words = f"; its last words: {self.last_words}" if self.last_words else ""
+        return f"worker process {self.pid} {'was ' if self.code < 0 else ''}{self.way}{memory}{words}"
+
+    @property
+    def way(self) -> str:
+        """The signal or the exit status in words, and what it was preparing."""
+        if self.code >= 0:
+            way = f"exited with status {self.code}"
+        elif -self.code in set(signal.Signals):
+            way = f"killed by {signal.Signals(-self.code).name}"
+        else:
+            way = f"killed by signal {-self.code}"
+        return f"{way} while {self.preparing}" if self.preparing else way
+
+
+def never_ready(pool: str, deaths: Sequence[Death]) -> str:
+    """Say that workers of a pool ended, one after another, before any of them could work."""
+    ways = Counter(death.way for death in deaths)
+    told = "; ".join(way if count == 1 else f"{way} ({count} times)" for way, count in ways.items())
+    words = f" The last one's last words: {deaths[-1].last_words}." if deaths[-1].last_words else ""
+    if any(death.code in (-signal.SIGKILL, -signal.SIGTERM) for death in deaths):
+        advice = (
+            "Somebody outside ended them; the kernel does if memory runs out, and `dmesg` tells. Then let fewer "
+            "workers share the memory (workers=, concurrency=), or use a machine with more."
+        )
+    else:
+        advice = "Something there takes the process down: try it in a Python process of its own to see what."
+    return f"{len(deaths)} workers of {pool} in a row ended before they could work: {told}.{words} {advice}"
+
+
 class Worker:
     """One process: its socket, its output, and the calls that it has not answered."""
 
@@ -44,7 +88,7 @@ class Worker:
     def __init__(self, threads: int) -> None:
         self.number = next(self._numbers)
         self.calls: dict[int, Future[Any]] = {}
-        self.ready = False
+        self.preparing = "starting"  # what it does before it can work; empty if it can
         self.heard = time.monotonic()
         self.inbox = wire.Inbox()
         self._sending = threading.Lock()
@@ -104,20 +148,9 @@ class Worker:
             os.close(self.pidfd)
             self.pidfd = -1
 
-    def way_of_death(self) -> str:
+    def way_of_death(self) -> Death:
         """Say how the process ended, with the last lines that it wrote to stderr."""
-        code = self.process.wait()
-        if code < 0:
-            try:
-                way = f"was killed by {signal.Signals(-code).name}"
-            except ValueError:
-                way = f"was killed by signal {-code}"
-            if code == -signal.SIGKILL:
-                way += " (by the kernel, if memory ran out)"
-        else:
-            way = f"exited with status {code}"
-        tail = self.relays[1].tail()
-        return f"worker process {self.process.pid} {way}" + (f"; its last words: {tail}" if tail else "")
+        return Death(self.process.pid, self.process.wait(), self.preparing, self.relays[1].tail())
 
 
 def _pidfd(pid: int) -> int:

@@ -28,7 +28,7 @@ class Maker:
         failpoints.activate(program.faults)
         self._program = program
         self._context = context
-        self._chain = Chain(program.steps, self._where, unread=program.unread)
+        self._chain = Chain(program.steps, self._where, unread=program.unread, preparing=context.preparing)
         self._open: dict[int, Iterator[Progress]] = {}
 
     def make(self, piece: Piece) -> Progress | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from millrace.core.ports import Pool
 from millrace.core.work import BlockRef, Broken, Freed, Gone, Waiting
-from millrace.errors import WorkerDied
+from millrace.errors import NeverReady, WorkerDied
 from millrace.run import failures
 from millrace.run.supply import Abort, Drop, Feed, GiveUp, Make, More, Supply, SupplyOrder
 
@@ -85,6 +85,7 @@ class Makers:
                 self._supply.complete(outcome)
         elif isinstance(error, WorkerDied):
             worker = getattr(answer.future, "worker", -1)
-            self._supply.complete(Gone(answer.piece, worker, str(error)))
+            blame = not isinstance(error, NeverReady)
+            self._supply.complete(Gone(answer.piece, worker, str(error), blame))
         else:
             self._supply.complete(Broken(answer.piece, failures.of_a_call(error)))

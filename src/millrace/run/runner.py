@@ -26,7 +26,7 @@ from millrace.core.work import (
     Task,
     Timings,
 )
-from millrace.errors import Stalled, WorkerDied
+from millrace.errors import NeverReady, Stalled, WorkerDied
 from millrace.run import failures
 from millrace.run.elastic import Elastic
 from millrace.run.makers import Makers
@@ -231,7 +231,7 @@ class Runner:
         if isinstance(error, WorkerDied):
             self._watch(WorkerLost(getattr(future, "worker", -1), str(error)))
             self._watch(ShardRetried(shard, attempt + 1, str(error)))
-            return Lost(shard, attempt, str(error))
+            return Lost(shard, attempt, str(error), blame=not isinstance(error, NeverReady))
         return Failed(shard, attempt, failures.of_a_call(error))
 
     # ------------------------------------------------------------ output for a reader

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -54,15 +54,18 @@ class Chain:
         *,
         eager: bool = False,
         unread: Sequence[frozenset[str]] = (),
+        preparing: Callable[[str], None] = lambda what: None,
     ) -> None:
         """``eager``: a batch whose size is ours to choose is never waited for; it is what was read.
 
         ``unread``: for each step, columns that are there by the plan, but were not read: nobody needs them.
+        ``preparing`` hears which class or model is being made ready, and ``""`` when all are.
         """
         self._steps = tuple(steps)
         self._eager = eager
         self._unread = tuple(unread) or (frozenset(),) * len(self._steps)
         self._where = where
+        self._preparing = preparing
         self._callers: list[list[Caller]] | None = None
         self._loop = EventLoop()
 
@@ -71,11 +74,29 @@ class Chain:
         if self._callers is None:
             self._callers = [
                 [
-                    caller_of(function, _build(step, function, self._loop), most, self._loop)
+                    caller_of(function, self._build(step, function), most, self._loop)
                     for function, most in zip(functions_of(step), in_flight_of(step), strict=True)
                 ]
                 for step in self._steps
             ]
+            self._preparing("")
+
+    def _build(self, step: Step, function: Function) -> Built:
+        loads = function.predictor is not None
+        if loads or isinstance(function.call, type):
+            doing = "loading" if loads else "constructing"
+            self._preparing(f"{doing} {function.name} for {step_label(step)}")
+        try:
+            return function.build(self._loop.run) if function.is_async else function.build()
+        except (ModelError, ArgumentError):
+            raise
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            raise StepError(
+                f"{function.name} could not be {'loaded' if loads else 'constructed'} for {step_label(step)}: "
+                f"{type(error).__name__}: {words(error)}. No row was read by it."
+            ) from error
 
     def close(self) -> None:
         """Let models go of what they hold, and end all threads."""
@@ -130,21 +151,6 @@ class Chain:
 
 def _recolumned(rows: Iterator[Rows], step: Select | Drop | Rename, unread: frozenset[str]) -> Iterator[Rows]:
     return (part.with_batch(recolumn(part.batch, step, unread=unread)) for part in rows)
-
-
-def _build(step: Step, function: Function, loop: EventLoop) -> Built:
-    try:
-        return function.build(loop.run) if function.is_async else function.build()
-    except (ModelError, ArgumentError):
-        raise
-    except BaseException as error:
-        if is_interrupt(error):
-            raise
-        doing = "loaded" if function.predictor is not None else "constructed"
-        raise StepError(
-            f"{function.name} could not be {doing} for {step_label(step)}: "
-            f"{type(error).__name__}: {words(error)}. No row was read by it."
-        ) from error
 
 
 def _entering(rows: Iterator[Rows], meter: Meter, step: int) -> Iterator[Rows]:

@@ -479,7 +479,9 @@ class Supply:
                 self._restart(node, "a worker ended before it had given all of a block's rows")
 
     def _lose(self, node: _Node, gone: Gone) -> None:
-        if (node.stage, gone.worker) not in self._dead:  # calls fail in order: the first was at work
+        if (
+            gone.blame and (node.stage, gone.worker) not in self._dead
+        ):  # calls fail in order: the first was at work
             self._dead.add((node.stage, gone.worker))
             deaths = self._count_death(node)
             if deaths >= self._max_attempts:

@@ -58,7 +58,13 @@ class ShardWorker:
         failpoints.activate(program.faults)
         self._program = program
         self._context = context
-        self._chain = Chain(program.steps, self._where, eager=program.kind == "look", unread=program.unread)
+        self._chain = Chain(
+            program.steps,
+            self._where,
+            eager=program.kind == "look",
+            unread=program.unread,
+            preparing=context.preparing,
+        )
         self._open: dict[int, tuple[_Attempt, Conversation]] = {}
         self._finisher = ThreadPoolExecutor(1, "millrace-finish")
         self._troughs: dict[tuple[int, int], queue.SimpleQueue[Block | str | None]] = {}
