@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
+from collections import deque
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import numpy as np
 import psutil
+import pyarrow as pa
 import pytest
 
 from millrace.core.ports import PoolSpec, WorkerContext
-from millrace.engines.local import LocalEngine
+from millrace.core.work import BlockRef
+from millrace.engines.local import LocalEngine, LocalPool
+from millrace.engines.slots import SPARE, Reading, Shelf, Store
 from millrace.errors import NeverReady, WorkerDied
+from millrace.testing.engines import Hosted
 
 
 @pytest.fixture
@@ -31,12 +39,6 @@ def starts_forever(fifo: str, context: WorkerContext) -> Any:
         pass
 
 
-def children() -> list[psutil.Process]:
-    with contextlib.suppress(psutil.Error):
-        return psutil.Process().children()
-    return []
-
-
 def test_workers_that_are_killed_as_they_start(engine: LocalEngine, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     pool = engine.start(
@@ -46,8 +48,8 @@ def test_workers_that_are_killed_as_they_start(engine: LocalEngine, tmp_path: Pa
     deadline = time.monotonic() + 30
     with pytest.raises(WorkerDied) as caught:
         while time.monotonic() < deadline:
-            for child in children():
-                child.kill()
+            for worker in pool.workers():
+                worker.process.kill()
             pool.loads()
     said = str(caught.value)
     assert said.startswith(
@@ -57,3 +59,150 @@ def test_workers_that_are_killed_as_they_start(engine: LocalEngine, tmp_path: Pa
     assert "`dmesg` tells" in said and said.endswith(".")
     with pytest.raises(NeverReady, match="killed by SIGKILL while"):
         lost.result(30)
+
+
+# ---------------------------------------------------------------- memory that workers share
+
+
+def shared_memory() -> int:
+    """Return the bytes of all blocks' memory that this process holds open."""
+    held: dict[int, int] = {}
+    for file in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if os.readlink(file).startswith("/memfd:millrace"):
+                held[file.stat().st_ino] = file.stat().st_blocks * 512
+    return sum(held.values())
+
+
+@pytest.fixture
+def pools(engine: LocalEngine) -> tuple[LocalPool, LocalPool]:
+    """One worker that lays blocks, and one that reads them."""
+    makers, readers = (
+        engine.start(PoolSpec("stage", partial(Hosted, ""), 1), lambda *note: None) for _ in range(2)
+    )
+    return makers, readers
+
+
+def lay_and_keep(pools: tuple[LocalPool, LocalPool], count: int, size: int) -> int:
+    """Have blocks laid that are all in use at one time, then none; return how much memory they say they keep."""
+    makers, readers = pools
+    refs: list[BlockRef] = []
+    for value in range(count):
+        refs.append(makers.submit("lay", value, size // 8).result(30))
+        assert readers.submit("total", refs[-1], True).result(30) == value * (size // 8)
+    assert makers.submit("echo", "all is told").result(30)
+    assert readers.submit("kept_total").result(30) == sum(range(count)) * (size // 8)
+    assert readers.submit("echo", "all is told").result(30)
+    return sum(ref.size for ref in refs)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_slots_that_nobody_uses_are_given_back(pools: tuple[LocalPool, LocalPool]) -> None:
+    before = shared_memory()
+    most = 0
+    for count, size in ((96, 1_000_000), (24, 4_000_000), (6, 16_000_000), (96, 1_000_000)):
+        most = max(most, lay_and_keep(pools, count, size))
+        assert shared_memory() - before <= most + SPARE
+    for pool in pools:
+        (worker,) = pool.workers()
+        mapped = psutil.Process(worker.process.pid).memory_maps()
+        assert sum(entry.rss for entry in mapped if "memfd:millrace" in entry.path) <= most + SPARE
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_a_block_counts_with_all_the_memory_that_it_keeps_in_use(pools: tuple[LocalPool, LocalPool]) -> None:
+    makers, readers = pools
+    before = shared_memory()
+    big = makers.submit("lay", 1, 500_000).result(30)
+    readers.submit("total", big).result(30)
+    small = makers.submit("lay", 2, 400_000).result(30)
+    assert small.slot == big.slot and small.size == big.size > 4_000_000
+    assert shared_memory() - before == pytest.approx(small.size, abs=8192)
+    tiny = makers.submit("lay", 3, 1000).result(30)
+    assert readers.submit("total", small).result(30) == 800_000
+    again = makers.submit("lay", 4, 1000).result(30)
+    assert tiny.size == again.size < 10_000, "a small block does not keep a big slot from others"
+
+
+class Post:
+    """Two workers and a driver whose messages take their time, in the order in which each sent its own."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.store = Store()
+        self.up: list[deque[tuple[Any, ...]]] = [deque(), deque()]
+        self.down: list[deque[tuple[Any, ...]]] = [deque(), deque()]
+        self.shelves = [Shelf(owner, partial(self.announce, owner)) for owner in range(2)]
+        self.known: dict[int, tuple[BlockRef, int]] = {}
+        self.values = iter(range(1 << 30))
+        self.most = 0
+
+    def announce(self, owner: int, slot: int, fd: int) -> None:
+        self.up[owner].append(("slot", slot, fd))
+
+    def lay(self, owner: int) -> None:
+        value = next(self.values)
+        batch = pa.record_batch({"value": np.full(int(10 ** self.random.uniform(2, 6)), value)})
+        self.up[owner].append(("laid", self.shelves[owner].lay(batch.schema, [batch]), value))
+
+    def drop(self, owner: int) -> None:
+        if self.known:
+            ref, _ = self.known.pop(self.random.choice(list(self.known)))
+            self.tell(self.store.drop(ref))
+
+    def hear(self, owner: int) -> None:
+        if not self.up[owner]:
+            return
+        kind, *message = self.up[owner].popleft()
+        if kind == "slot":
+            self.store.add_slot(owner, *message)
+        elif kind == "laid":
+            self.store.add_block(message[0])
+            self.known[message[0].number] = message[0], message[1]
+            self.most = max(self.most, sum(ref.size for ref, _ in self.known.values()))
+        else:
+            self.store.given_back(owner, *message)
+        self.tell([])
+
+    def tell(self, freed: list[BlockRef]) -> None:
+        for ref in freed:
+            self.down[ref.owner].append(("free", ref.slot))
+        for owner, slot in self.store.surplus():
+            self.down[owner].append(("give back", slot))
+
+    def obey(self, owner: int) -> None:
+        if not self.down[owner]:
+            return
+        kind, slot = self.down[owner].popleft()
+        (self.shelves[owner].free if kind == "free" else self.shelves[owner].give_back)(slot)
+        self.up[owner] += [("given back", *answer) for answer in self.shelves[owner].answers()]
+
+
+def settle(post: Post) -> None:
+    """Let every message arrive."""
+    while any(post.up) or any(post.down):
+        for owner in range(2):
+            post.hear(owner)
+            post.obey(owner)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.parametrize("seed", range(6))
+def test_slots_whatever_crosses_on_the_way(seed: int) -> None:
+    before = shared_memory()
+    post = Post(seed)
+    for turn in range(1200):
+        hoarding = 200 < turn % 600 < 500 and len(post.known) < 40
+        act = post.random.choice([post.hear, post.obey, post.lay if hoarding else post.drop])
+        act(post.random.randrange(2))
+        if turn % 600 == 599:
+            settle(post)
+    assert shared_memory() - before <= post.most + SPARE
+    reading = Reading()
+    for ref, value in post.known.values():
+        fd = post.store.to_send(ref, 9)
+        if fd is not None:
+            reading.map(ref.owner, ref.slot, os.dup(fd))
+        (batch,) = reading.read(ref)
+        assert set(batch.column(0).to_pylist()) == {value}
+    post.store.close()

@@ -57,12 +57,16 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class BlockRef(msgspec.Struct, frozen=True, array_like=True):
-    """Where a block lies: the engine's own words, which only it reads. ``size`` is in bytes."""
+    """Where a block lies: the engine's own words, which only it reads.
+
+    ``size`` is the memory that it keeps in use, in bytes; ``length`` how much of that is the block.
+    """
 
     owner: int
     slot: int
     size: int
     number: int
+    length: int = 0
 
 
 class Block(msgspec.Struct, frozen=True, array_like=True):

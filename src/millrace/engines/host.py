@@ -3,10 +3,10 @@
 Messages in: ``("host", context, pickled, places)`` once, maybe with a descriptor; ``("call", id, method,
 args)``; ``("end",)``; and, served at once by the thread that listens, ``("feed", args)``, ``("slot", owner,
 slot)`` with the descriptor of a slot that will be read, ``("unmap", owner, slot)`` when it will not be any more,
-``("free", slot)`` for a slot of our own. Messages out:
+``("free", slot)`` for a slot of our own, ``("give back", slot)`` for one too many. Messages out:
 ``("preparing", what)`` before the worker can work, ``("preparing", "")`` once it can; ``("result", id, value)``,
 ``("error", id, exception)``, ``("note", value)``, ``("slot", slot)`` with its descriptor, ``("laid", ref)`` of
-a block in one, ``("unread", numbers)`` of blocks.
+a block in one, ``("given back", slot, given)``, ``("unread", numbers)`` of blocks.
 """
 
 from __future__ import annotations
@@ -90,6 +90,8 @@ class Host:
             elif message[0] == "call":
                 self._call(*message[1:])
                 self._give_back()
+            elif message[0] == "tidy":
+                self._tidy()
             else:
                 self._end()
 
@@ -105,6 +107,9 @@ class Host:
                     self._slots_of_others().unmap(*message[1:])
                 elif message[0] == "free":
                     self._shelf.free(message[1])
+                elif message[0] == "give back":
+                    self._shelf.give_back(message[1])
+                    self._calls.put((("tidy",), -1))  # this thread sends nothing: who listens never waits
                 else:
                     self._calls.put((message, fd))
         except (EOFError, OSError):
@@ -169,7 +174,10 @@ class Host:
         return batches
 
     def _tidy(self) -> None:
-        """Tell which blocks nobody here looks at any more."""
+        """Tell which blocks nobody here looks at any more, and which slots were given back."""
+        if self._shelf is not None:
+            for answer in self._shelf.answers():
+                self._send(("given back", *answer))
         if self._reading is not None and self._reading.unread:
             self._send(("unread", self._reading.taken_leave()))
 

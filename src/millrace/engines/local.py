@@ -56,11 +56,14 @@ class LocalEngine:
             self._free(self._store.drop(ref))
 
     def _free(self, refs: list[BlockRef]) -> None:
-        """Tell workers that what they laid out is not needed any more."""
+        """Tell workers that what they laid out is not needed any more, and which slots are too many."""
         for ref in refs:
             for pool in self._pools:
                 pool.tell(ref.owner, ("free", ref.slot))
         assert self._store is not None
+        for owner, slot in self._store.surplus():
+            for pool in self._pools:
+                pool.tell(owner, ("give back", slot))
         for reader, owner, slot in self._store.retired():
             for pool in self._pools:
                 pool.tell(reader, ("unmap", owner, slot))
@@ -221,6 +224,11 @@ class LocalPool:
             return
         if message[0] == "laid":
             self._store.add_block(message[1])
+            self._free([])
+            return
+        if message[0] == "given back":
+            self._store.given_back(worker.number, *message[1:])
+            self._free([])
             return
         if message[0] == "unread":
             self._freed(worker.number, self._store.unread(message[1], worker.number))
