@@ -17,6 +17,8 @@ from millrace.plan.logical import (
     Predict,
     Step,
     functions_of,
+    in_flight_of,
+    is_predictor,
     model_label,
     step_label,
 )
@@ -80,15 +82,35 @@ def _step(step: Step) -> list[str]:
         for model in step.models:
             reads = "all columns" if model.inputs is None else _listed(model.inputs)
             how = [f"reads {reads}", _batches(model.batch_size, model.batch_format)]
+            how += _in_flight(model.function, model.max_in_flight)
             lines.append(f"{model_label(step, model)}: {', '.join(how)}; {_weights(model.function)}")
         return lines
     lines = []
-    for function in functions_of(step):
+    for function, most in zip(functions_of(step), in_flight_of(step), strict=True):
         how = ["constructed once per worker" if isinstance(function.call, type) else "called"]
         if isinstance(step, MapBatches):
             how.append(_batches(step.batch_size, step.batch_format))
+        how += _in_flight(function, most)
         lines.append(f"{step_label(step)}: {', '.join(how)}")
     return lines
+
+
+def _in_flight(function: Function, most: int | None) -> list[str]:
+    """Say how many batches a function has at a time; nothing of what is called with one after the other."""
+    from millrace.run.calls import IN_FLIGHT  # imports what only workers need
+
+    if function.is_async:
+        return [f"async with {_at_a_time(most or IN_FLIGHT)}"]
+    call = function.call
+    if function.model and is_predictor(call) and all(hasattr(call, it) for it in ("submit", "collect")):
+        if most is None:
+            return ["as many batches of a worker in flight as it asks for"]
+        return [_at_a_time(most)]
+    return [f"{_at_a_time(most)} in threads"] if most is not None and most > 1 else []
+
+
+def _at_a_time(most: int) -> str:
+    return f"{'up to ' if most > 1 else ''}{_count(most, 'batch', 'batches')} of a worker in flight"
 
 
 def _batches(size: int | None, batch_format: str) -> str:
@@ -123,8 +145,8 @@ def _travels(function: Function) -> str:
     return f" ({human.size(size.shared)} in one copy for all, {human.size(size.private)} private to each)"
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+def _count(number: int, noun: str, plural: str = "") -> str:
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def _listed(names: list[str] | tuple[str, ...]) -> str:

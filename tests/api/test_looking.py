@@ -149,3 +149,57 @@ def test_explain_says_what_would_run() -> None:
     assert "inline: 1 worker " in told
     local = data.map_batches(Model, concurrency=2).with_options(engine="local").explain()
     assert "local: 2 workers" in local and "reads 3 of 3" in local
+
+
+class Asks:
+    async def __call__(self, batch: Any) -> Any:
+        return batch
+
+
+class Submits:
+    def load(self) -> None: ...
+    def predict(self, batch: Any) -> Any: ...
+    def submit(self, batch: Any) -> Any: ...
+    def collect(self, handle: Any) -> Any: ...
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("model", "most", "words"),
+    [
+        (Asks, None, ", async with up to 16 batches of a worker in flight"),
+        (Asks(), 40, ", async with up to 40 batches of a worker in flight"),
+        (Asks, 1, ", async with 1 batch of a worker in flight"),
+        (len, 8, ", up to 8 batches of a worker in flight in threads"),
+        (len, 1, ""),
+        (len, None, ""),
+    ],
+)
+def test_explain_says_what_waits(model: Any, most: int | None, words: str) -> None:
+    data = mr.from_arrow(pa.table({"a": [1]}))
+    for step in (
+        data.map_batches(model, max_in_flight=most),
+        data.predict(model, inputs=["a"], max_in_flight=most),
+    ):
+        (line,) = [line for line in step.explain().splitlines() if "batches of about" in line]
+        assert line.partition(" as numpy")[2].partition(";")[0] == words
+
+
+@pytest.mark.parametrize(
+    ("most", "words"),
+    [
+        (None, ", as many batches of a worker in flight as it asks for; "),
+        (3, ", up to 3 batches of a worker in flight; "),
+    ],
+)
+@pytest.mark.parametrize("model", [Submits, Submits()])
+def test_explain_says_what_computes_by_itself(model: Any, most: int | None, words: str) -> None:
+    data = mr.from_arrow(pa.table({"a": [1]}))
+    assert words in data.predict(model, inputs=["a"], max_in_flight=most).explain()
+
+
+def test_explain_says_it_of_each_model() -> None:
+    models = {"here": len, "there": {"model": Asks, "max_in_flight": 4}}
+    told = mr.from_arrow(pa.table({"a": [1]})).predict(models, inputs=["a"]).explain()
+    here, there = [line for line in told.splitlines() if "batches of about" in line]
+    assert "flight" not in here and "async with up to 4 batches of a worker in flight" in there
