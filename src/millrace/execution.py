@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millrace.core import failpoints
-from millrace.core.events import RunFinished, RunStarted, ShardCommitted, StageUse
+from millrace.core.events import Ceiling, RunFinished, RunStarted, ShardCommitted, StageUse
 from millrace.core.ports import PoolSpec
 from millrace.engines import machine
 from millrace.engines.inline import InlineEngine
@@ -366,7 +366,13 @@ def _write(job: Job, options: RunOptions, workplace: _Workplace, started: float)
         raise
     finally:
         watchers.close()
-    event = _finished(job, seconds, retries=scheduler.retries, stages=workplace.uses(supply, seconds))
+    event = _finished(
+        job,
+        seconds,
+        retries=scheduler.retries,
+        stages=workplace.uses(supply, seconds),
+        ceilings=watchers.ceilings.settled(),
+    )
     watchers.on_event(event)
     result = _result(job, event, rows_before)
     _say(options, result.summary)
@@ -443,7 +449,12 @@ def _tell_published(watchers: Watchers, record: CommitRecord) -> None:
 
 
 def _finished(
-    job: Job, seconds: float, error: str = "", retries: int = 0, stages: tuple[StageUse, ...] = ()
+    job: Job,
+    seconds: float,
+    error: str = "",
+    retries: int = 0,
+    stages: tuple[StageUse, ...] = (),
+    ceilings: tuple[Ceiling, ...] = (),
 ) -> RunFinished:
     state = job.committer.state
     return RunFinished(
@@ -457,6 +468,7 @@ def _finished(
         error,
         retries,
         stages,
+        ceilings,
     )
 
 

@@ -6,16 +6,18 @@ import logging
 
 from millrace.core.events import Event
 from millrace.core.ports import Observer
+from millrace.observers.ceilings import Ceilings
 from millrace.options import RunOptions
 
 _log = logging.getLogger("millrace")
 
 
 class Watchers:
-    """Hands every event to every observer."""
+    """Hands every event to every observer; ``ceilings`` is what the last words of a run need, whoever watches."""
 
     def __init__(self, watchers: list[Observer]) -> None:
         self._watchers = watchers
+        self.ceilings = Ceilings()
 
     @classmethod
     def of(cls, options: RunOptions) -> Watchers:
@@ -28,6 +30,7 @@ class Watchers:
 
     def on_event(self, event: Event) -> None:
         """Tell everybody."""
+        self.ceilings.add(event)
         for watcher in list(self._watchers):
             try:
                 watcher.on_event(event)

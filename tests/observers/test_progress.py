@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from millrace.core.events import (
+    BatchShrunk,
     RowsRead,
     RunFinished,
     RunStarted,
@@ -119,6 +120,31 @@ class TestLines:
         assert stream.getvalue() == (
             "millrace: 350 of 1,000 rows, 30 rows/s, 3/10 shards, 1 KiB, 1 retry, ETA 0:22\n"
         )
+
+    def test_one_line_where_memory_did_not_suffice(self) -> None:
+        clock, stream = Clock(), io.StringIO()
+        progress = Progress(stream, clock=clock)
+        progress.on_event(started())
+        for worker, halvings in enumerate(([1000, 500, 250], [800, 400, 200, 100])):
+            for before in halvings:
+                progress.on_event(BatchShrunk(worker, "predict([Net])", before, before // 2))
+                progress.tick()
+        assert stream.getvalue() == ""
+        clock.now += 0.5
+        for _ in range(2):
+            progress.tick()
+        line = "millrace: memory did not suffice for {} rows in predict([Net]): it gets {} at a time now\n"
+        assert stream.getvalue() == line.format("1,000", 50)
+        progress.on_event(BatchShrunk(2, "predict([Net])", 1000, 500))  # another worker is not there yet
+        progress.on_event(BatchShrunk(0, "map_batches(big)", 2, 1))
+        clock.now += 0.5
+        progress.tick()
+        progress.on_event(BatchShrunk(1, "predict([Net])", 50, 25))
+        clock.now += 0.5
+        progress.tick()
+        told = stream.getvalue().splitlines(keepends=True)
+        assert told[1] == line.replace("predict([Net])", "map_batches(big)").format(2, 1)
+        assert told[2:] == [line.format("1,000", 25)]
 
     def test_silence_before_and_after(self) -> None:
         clock, stream = Clock(), io.StringIO()
@@ -232,6 +258,21 @@ class TestBar:
             lines = terminal.lines()
             assert lines[:2] == ["one", "two [red]plain[/red]"]
             assert len(lines) == 3 and "rows/s" in lines[2]
+
+    def test_too_little_memory_stands_above_the_bar(
+        self, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with running(terminal, monkeypatch) as (progress, clock):
+            progress.on_event(BatchShrunk(0, "predict([red])", 10_000, 5_000))
+            clock.now += 1.0
+            progress.tick()
+            told, bar = terminal.lines()
+            assert told == (
+                "millrace: memory did not suffice for 10,000 rows in predict([red]): it gets 5,000 at a time now"
+            )
+            assert "rows/s" in bar
+            progress.on_event(FINISHED)
+            assert terminal.lines() == [told]
 
     def test_the_bar_goes_and_prints_stay(self, terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
         with running(terminal, monkeypatch) as (progress, _):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from millrace.core.events import RunFinished
+from millrace.core.events import Ceiling, RunFinished
 from millrace.core.work import Ledger, Timings
 from millrace.observers.summary import losses, shares, summary
 
@@ -71,6 +71,14 @@ def test_no_rows_no_time() -> None:
         "0 rows in, 0 out in 0.00 s\n1 file, 0 B in /out"
     )
     assert shares(Timings()) == ""
+
+
+def test_what_fits_into_memory_is_told() -> None:
+    ceilings = (Ceiling("map_batches(big)", 1), Ceiling("predict(Net)", 12_345))
+    assert summary(finished(ceilings=ceilings)).splitlines()[-2:] == [
+        "memory: map_batches(big) got 1 row at a time, more did not fit; batch_size=1 would spare the tries",
+        "memory: predict(Net) got 12,345 rows at a time, more did not fit; batch_size=12345 would spare the tries",
+    ]
 
 
 def test_a_failed_run_says_what_is_kept() -> None:

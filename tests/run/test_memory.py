@@ -374,6 +374,30 @@ def test_a_run_counts_and_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     label = "map_batches(test_a_run_counts_and_tells.heavy)"
     shrunk = [event for event in told if isinstance(event, BatchShrunk)]
     assert shrunk == [BatchShrunk(0, label, 50, 25), BatchShrunk(0, label, 25, 12)]
+    assert done.summary.splitlines()[-1] == (
+        f"memory: {label} got 12 rows at a time, more did not fit; batch_size=12 would spare the tries"
+    )
+
+
+def test_the_summary_names_every_step_of_every_stage(tmp_path: Path) -> None:
+    def above(most: int) -> Any:
+        def heavy(batch: Batch) -> Batch:
+            if len(batch["id"]) > most:
+                raise MemoryError
+            return batch
+
+        return heavy
+
+    data = mr.range(2_000).with_options(engine="local", workers=1, progress=False)
+    data = data.map_batches(above(30), batch_size=200, num_cpus=1)
+    done = data.predict(above(7), inputs=["id"], replace=True, concurrency=2, batch_size=80)
+    told = [
+        line
+        for line in done.write_parquet(tmp_path / "out").summary.splitlines()
+        if line.startswith("memory: ")
+    ]
+    assert [line.partition(" got ")[2].partition(" at a time")[0] for line in told] == ["25 rows", "5 rows"]
+    assert told[0].startswith("memory: map_batches(") and told[1].startswith("memory: predict(")
 
 
 def test_worker_processes_shrink_too() -> None:

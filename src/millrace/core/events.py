@@ -76,6 +76,13 @@ class StageUse(msgspec.Struct, frozen=True):
     busy: float
 
 
+class Ceiling(msgspec.Struct, frozen=True):
+    """Memory did not suffice for more than ``rows`` rows at a time in ``step``."""
+
+    step: str
+    rows: int
+
+
 class RunFinished(msgspec.Struct, frozen=True):
     """The run is complete and ``_SUCCESS`` stands, or it ended with ``error``."""
 
@@ -89,6 +96,7 @@ class RunFinished(msgspec.Struct, frozen=True):
     error: str = ""
     retries: int = 0
     stages: tuple[StageUse, ...] = ()
+    ceilings: tuple[Ceiling, ...] = ()
 
 
 Event = (

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO, cast
 
 from millrace.core.events import Event, RunFinished, RunStarted
+from millrace.observers.ceilings import Ceilings
 from millrace.observers.tally import Tally
 
 if TYPE_CHECKING:
@@ -22,8 +23,8 @@ class Progress:
     """Shows rows, speed, shards, bytes, retries and the time left.
 
     On a terminal a bar, drawn whenever ``tick`` is called (about five times a second); what is printed
-    meanwhile appears above it. Elsewhere a line every ``every`` seconds. A stream that breaks ends the show,
-    never the run.
+    meanwhile appears above it. Elsewhere a line every ``every`` seconds. A line more where memory did not suffice
+    for a batch. A stream that breaks ends the show, never the run.
 
     Parameters
     ----------
@@ -46,6 +47,7 @@ class Progress:
         self._every = every
         self._clock = clock
         self._tally: Tally | None = None
+        self._ceilings = Ceilings()
         self._bar: _Bar | None = None
         self._next = 0.0
 
@@ -54,17 +56,21 @@ class Progress:
         if isinstance(event, RunStarted):
             now = self._clock()
             self._tally = Tally(event, now)
+            self._ceilings = Ceilings()
             self._next = now + (_PATIENCE if self._stream.isatty() else self._every)
         elif isinstance(event, RunFinished):
             self.close()
         elif self._tally is not None:
             self._tally.add(event)
+            self._ceilings.add(event, self._clock())
 
     def tick(self) -> None:
         """Draw if it is time."""
         if self._tally is None or self._stream.broken:
             return
         now = self._clock()
+        for line in self._ceilings.news(now):
+            self._say(line)
         if self._bar is not None:
             self._bar.draw(self._tally, now)
         elif now < self._next:
@@ -73,9 +79,16 @@ class Progress:
             self._bar = _Bar(self._stream)
             self._bar.draw(self._tally, now)
         else:
-            self._stream.write(f"millrace: {self._tally.describe(now)}\n")
-            self._stream.flush()
+            self._say(self._tally.describe(now))
             self._next = now + self._every
+
+    def _say(self, line: str) -> None:
+        """Leave a line: above the bar, if there is one."""
+        if self._bar is not None:
+            self._bar.say(f"millrace: {line}")
+        else:
+            self._stream.write(f"millrace: {line}\n")
+            self._stream.flush()
 
     def close(self) -> None:
         """Take the bar away and give the standard streams back. May be called more than once."""
@@ -114,6 +127,9 @@ class _Bar:
         text = tally.describe(now)
         self._width.bar_width = max(5, min(40, self._console.width - len(text) - 2))
         self._rich.update(self._task, completed=tally.done, total=tally.total, description=text, refresh=True)
+
+    def say(self, line: str) -> None:
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
         self._rich.stop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from millrace.core.events import RunFinished, StageUse
+from millrace.core.events import Ceiling, RunFinished, StageUse
 from millrace.core.work import Ledger, Timings
 from millrace.observers.human import count, duration, plural, size
 
@@ -51,6 +51,7 @@ def summary(
     if work:
         lines.append(f"workers: {work}")
     lines += stage_lines(event.stages)
+    lines += ceiling_lines(event.ceilings)
     if left_out:
         lines.append(f"not in it: {plural(len(left_out), 'input file')} that came after the run was planned")
     return "\n".join(lines)
@@ -80,6 +81,19 @@ def stage_lines(stages: Sequence[StageUse]) -> list[str]:
     if stages[slowest].busy < _BOTTLENECK:
         lines.append("no stage was busy all the time: reading, writing or start-up took the rest")
     return lines
+
+
+def ceiling_lines(ceilings: Sequence[Ceiling]) -> list[str]:
+    """Say what fits into memory, and what saves the next run from finding out.
+
+    >>> ceiling_lines([Ceiling("predict(Net)", 250)])
+    ['memory: predict(Net) got 250 rows at a time, more did not fit; batch_size=250 would spare the tries']
+    """
+    return [
+        f"memory: {each.step} got {each.rows:,} {'row' if each.rows == 1 else 'rows'} at a time, more did not fit; "
+        f"batch_size={each.rows} would spare the tries"
+        for each in ceilings
+    ]
 
 
 def losses(ledger: Ledger, steps: Sequence[str] = ()) -> list[str]:
