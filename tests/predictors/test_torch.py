@@ -38,7 +38,7 @@ from millrace.errors import (
 )
 from millrace.plan.identity import fingerprint
 from millrace.predictors.torch import TorchPredictor, kind_of
-from millrace.testing import PredictorContract
+from millrace.testing import SubmittingPredictorContract
 
 ROWS = np.random.default_rng(0).normal(size=(12, 4))
 WIDE = [
@@ -148,7 +148,7 @@ def direct(module: Any = None, rows: Any = ROWS, dtype: torch.dtype = torch.floa
     return made.float().numpy() if dtype is torch.bfloat16 else made.numpy()
 
 
-class _OfNet(PredictorContract):
+class _OfNet(SubmittingPredictorContract):
     batching_tolerance = 1e-6
 
     def batch(self) -> Any:
@@ -178,7 +178,7 @@ class TestColumnsSideBySide(_OfNet):
         yield {"a": np.zeros(3), "b": np.array(["x", "y", "z"], object)}, "'b' is text"
 
 
-class TestInputsByNameAndOutputsByName(PredictorContract):
+class TestInputsByNameAndOutputsByName(SubmittingPredictorContract):
     batching_tolerance = 1e-6
 
     def make(self) -> Any:

@@ -135,7 +135,7 @@ class Predictor(Protocol):
     returns a handle of whatever kind; ``collect(handle)`` waits for that batch, and returns what ``predict`` would.
     Then ``in_flight`` batches (an attribute that is read after ``load``; 2 without one) are submitted before the
     first is collected. A handle is collected once, or never if nobody needs the result; those of several shards
-    in any order.
+    in any order. ``close`` may come while handles are not collected.
     """
 
     def load(self) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from millrace.testing.predictors import PredictorContract
     from millrace.testing.sinks import FileSinkContract
     from millrace.testing.sources import SourceContract
+    from millrace.testing.submitting import SubmittingPredictorContract
 
 __all__ = [
     "EngineContract",
@@ -30,6 +31,7 @@ __all__ = [
     "FileSinkContract",
     "PredictorContract",
     "SourceContract",
+    "SubmittingPredictorContract",
     "failpoints",
 ]
 
@@ -38,6 +40,7 @@ _HOMES = {
     "FileSinkContract": "sinks",
     "PredictorContract": "predictors",
     "SourceContract": "sources",
+    "SubmittingPredictorContract": "submitting",
 }
 
 

@@ -34,6 +34,9 @@ class PredictorContract:
     batching_tolerance: float | None = None
     """How far results may move with the rows they are batched with; None means ``tolerance``."""
 
+    submits: bool = False
+    """Whether it has ``submit`` and ``collect``; ``SubmittingPredictorContract`` has what these promise."""
+
     def make(self) -> Any:
         """Return an unloaded predictor; another one, of the same model, at every call."""
         raise NotImplementedError
@@ -63,81 +66,85 @@ class PredictorContract:
         predictor.close()
 
     def test_there_is_something_to_test(self, predictor: Any) -> None:
-        assert _rows(self.batch()) >= 8
+        assert row_count(self.batch()) >= 8
         assert _kind(self.batch()) == predictor.batch_format
 
     def test_predicts_what_the_library_predicts(self, predictor: Any) -> None:
-        self._same(predictor.predict(_sealed(self.batch())), self.expected())
+        self._same(predictor.predict(sealed(self.batch())), self.expected())
 
     def test_there_is_one_result_per_row(self, predictor: Any) -> None:
-        batch = _sealed(self.batch())
-        assert {len(array) for array in _columns(predictor.predict(batch)).values()} == {_rows(batch)}
+        batch = sealed(self.batch())
+        assert {len(array) for array in _columns(predictor.predict(batch)).values()} == {row_count(batch)}
 
     def test_predicts_the_same_again(self, predictor: Any) -> None:
-        first, second = (predictor.predict(_sealed(self.batch())) for _ in range(2))
+        first, second = (predictor.predict(sealed(self.batch())) for _ in range(2))
         self._same(first, second)
 
     def test_a_copy_that_travelled_predicts_the_same(self) -> None:
         data = cloudpickle.dumps(self.make(), protocol=5)
         worker = cloudpickle.loads(data)
         worker.load()
-        self._same(worker.predict(_sealed(self.batch())), self.expected())
+        self._same(worker.predict(sealed(self.batch())), self.expected())
         worker.close()
 
     def test_what_was_loaded_does_not_travel(self) -> None:
         predictor = self.make()
         before = len(cloudpickle.dumps(predictor, protocol=5))
         predictor.load()
-        predictor.predict(_sealed(self.batch()))
+        predictor.predict(sealed(self.batch()))
         data = cloudpickle.dumps(predictor, protocol=5)
         assert len(data) < before + 1024
         predictor.close()
         worker = cloudpickle.loads(data)
         worker.load()
-        self._same(worker.predict(_sealed(self.batch())), self.expected())
+        self._same(worker.predict(sealed(self.batch())), self.expected())
         worker.close()
 
     def test_close_is_not_the_end(self) -> None:
         predictor = self.make()
         for _ in range(2):
             predictor.load()
-            self._same(predictor.predict(_sealed(self.batch())), self.expected())
+            self._same(predictor.predict(sealed(self.batch())), self.expected())
             predictor.close()
 
     @pytest.mark.parametrize("rows", [3, 5])
     def test_slices_give_what_the_whole_gives(self, predictor: Any, rows: int) -> None:
         batch = self.batch()
         parts = [
-            _columns(predictor.predict(_sealed(_cut(batch, start, start + rows))))
-            for start in range(0, _rows(batch), rows)
+            _columns(predictor.predict(sealed(cut(batch, start, start + rows))))
+            for start in range(0, row_count(batch), rows)
         ]
         joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        self._same(joined, _columns(predictor.predict(_sealed(batch))), self._when_batched())
+        self._same(joined, _columns(predictor.predict(sealed(batch))), self._when_batched())
 
     def test_a_single_row_is_a_batch(self, predictor: Any) -> None:
         first = {name: array[:1] for name, array in _columns(self.expected()).items()}
-        made = _columns(predictor.predict(_sealed(_cut(self.batch(), 0, 1))))
+        made = _columns(predictor.predict(sealed(cut(self.batch(), 0, 1))))
         self._same(made, first, self._when_batched())
 
     def test_the_batch_is_left_as_it_was(self, predictor: Any) -> None:
-        batch = _sealed(self.batch())
+        batch = sealed(self.batch())
         before = copy.deepcopy(batch)
         predictor.predict(batch)
-        assert _equal(batch, before)
+        assert equal(batch, before)
 
     def test_results_outlive_the_next_batch(self, predictor: Any) -> None:
         batch = self.batch()
-        kept = predictor.predict(_sealed(_cut(batch, 0, 4)))
+        kept = predictor.predict(sealed(cut(batch, 0, 4)))
         before = copy.deepcopy(kept)
-        predictor.predict(_sealed(_cut(batch, 4, 8)))
+        predictor.predict(sealed(cut(batch, 4, 8)))
         self._same(kept, before, 0.0)
 
     def test_bad_batches_are_refused_and_not_fatal(self, predictor: Any) -> None:
         for bad, words in self.bad_batches():
             with pytest.raises(BadInput) as refused:
-                predictor.predict(_sealed(bad))
+                predictor.predict(sealed(bad))
             assert words in str(refused.value)
-        self._same(predictor.predict(_sealed(self.batch())), self.expected())
+        self._same(predictor.predict(sealed(self.batch())), self.expected())
+
+    def test_what_submits_is_tested_for_it(self) -> None:
+        pair = (getattr(self.make(), name, None) for name in ("submit", "collect"))
+        assert [callable(method) for method in pair] == [self.submits] * 2
 
     def test_has_a_label_and_says_where_weights_are(self) -> None:
         predictor = self.make()
@@ -157,18 +164,21 @@ class PredictorContract:
         predictor = self.make()
         before = fingerprint(predictor.identity())
         predictor.load()
-        predictor.predict(_sealed(self.batch()))
+        predictor.predict(sealed(self.batch()))
         predictor.close()
         assert fingerprint(predictor.identity()) == before
 
     def test_works_as_a_step_of_a_dataset(self) -> None:
+        self._works_as_a_step()
+
+    def _works_as_a_step(self, **how: Any) -> None:
         batch = self.batch()
         columns = batch if isinstance(batch, Mapping) else {name: batch[name] for name in _names(batch)}
         given = pa.Table.from_batches([from_columns(columns)])
         predicted = (
             Dataset.from_source(MemorySource(given, "from_arrow"))
             .with_options(engine="inline")
-            .predict(self.make())
+            .predict(self.make(), **how)
         )
         made = predicted.to_arrow().combine_chunks()
         assert made.select(given.column_names).equals(given)
@@ -221,11 +231,13 @@ def _kind(batch: Any) -> str:
     return "pandas" if hasattr(batch, "iloc") else "pyarrow"
 
 
-def _rows(batch: Any) -> int:
+def row_count(batch: Any) -> int:
+    """Return how many rows a batch of whatever format has."""
     return len(next(iter(batch.values()))) if isinstance(batch, Mapping) else len(batch)
 
 
-def _cut(batch: Any, start: int, stop: int) -> Any:
+def cut(batch: Any, start: int, stop: int) -> Any:
+    """Return some of its rows."""
     if isinstance(batch, Mapping):
         return {name: array[start:stop] for name, array in batch.items()}
     return batch.iloc[start:stop] if hasattr(batch, "iloc") else batch.slice(start, stop - start)
@@ -235,7 +247,7 @@ def _names(batch: Any) -> list[str]:
     return list(batch.columns) if hasattr(batch, "iloc") else list(batch.column_names)
 
 
-def _sealed(batch: Any) -> Any:
+def sealed(batch: Any) -> Any:
     """Make a batch's arrays read-only, as a worker does; copies, so the test's own stay writable."""
     if not isinstance(batch, Mapping):
         return batch
@@ -245,7 +257,8 @@ def _sealed(batch: Any) -> Any:
     return sealed
 
 
-def _equal(left: Any, right: Any) -> bool:
+def equal(left: Any, right: Any) -> bool:
+    """Say whether two batches are the same, bit by bit."""
     if not isinstance(left, Mapping):
         return bool(left.equals(right))
     return list(left) == list(right) and all(
