@@ -8,6 +8,7 @@ import pytest
 
 import millrace as mr
 from millrace.errors import ResourcesUnavailable
+from millrace.testing import SubmittingPredictorContract
 
 ROWS, SIDE = 300, 32
 LOCAL = {"engine": "local", "workers": 2, "progress": False}
@@ -80,6 +81,27 @@ def test_a_model_on_the_device_says_what_it_says_on_a_cpu(
     np.testing.assert_allclose(
         np.stack([row["prediction"] for row in rows]), expected(folder), rtol=1e-2, atol=1e-2
     )
+
+
+class TestSubmitting(SubmittingPredictorContract):
+    """Batches that a device computes by itself."""
+
+    tolerance = 1e-2
+
+    def make(self) -> Any:
+        return mr.TorchPredictor(network(), device="cuda")
+
+    def batch(self) -> Any:
+        return {"x": np.random.default_rng(0).random((12, SIDE * SIDE * 3), np.float32)}
+
+    def expected(self) -> Any:
+        import torch
+
+        with torch.inference_mode():
+            return network()(torch.from_numpy(self.batch()["x"])).numpy()
+
+    def bad_batches(self) -> Any:
+        yield {"x": np.zeros((3, 5), np.float32)}, "takes 3072 features"
 
 
 def test_images_are_decoded_in_other_workers_than_the_device_has(folder: Path) -> None:

@@ -17,6 +17,7 @@ from millrace.errors import BadInput, BadReturn, StepError
 from millrace.predictors import torch as adapter
 from millrace.predictors.torch import TorchPredictor
 from millrace.predictors.torch_transfers import Transfers, transfers_to
+from millrace.testing import SubmittingPredictorContract
 
 ROWS = np.arange(24, dtype=np.float32).reshape(12, 2)
 
@@ -137,6 +138,31 @@ def test_errors_are_the_same_either_way(played_too: bool, request: pytest.Fixtur
     predictor.load()
     with pytest.raises(BadReturn, match="the model returned a list of Tensor"):
         predictor.collect(predictor.submit({"x": ROWS}))
+
+
+def pairs() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Linear(2, 1)
+
+
+@pytest.mark.usefixtures("played")
+class TestThere(SubmittingPredictorContract):
+    """What the contract says, with results that are there only when they were waited for."""
+
+    tolerance = 1e-5
+
+    def make(self) -> Any:
+        return TorchPredictor(pairs(), device="cpu")
+
+    def batch(self) -> Any:
+        return {"x": ROWS}
+
+    def expected(self) -> Any:
+        with torch.no_grad():
+            return pairs()(torch.from_numpy(ROWS)).numpy()
+
+    def bad_batches(self) -> Any:
+        yield {"x": np.zeros((3, 5), np.float32)}, "takes 2 features"
 
 
 @pytest.mark.parametrize("most", [None, 1, 3])
