@@ -1,0 +1,52 @@
+"""The programs on the pages for users run, and print what the pages show."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from PIL import Image
+
+PAGE = Path(__file__).parents[2] / "docs" / "stages.md"
+_BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(kind: str) -> list[str]:
+    return [text for found, text in _BLOCK.findall(PAGE.read_text()) if found == kind]
+
+
+def on_any_machine(line: str) -> str:
+    """Without what depends on the number of cores."""
+    line = line.replace(" (more workers than cores)", "")
+    return re.sub(r"\b[\d.]+ (worker|thread|core)s?\b", r"some \1", line).strip()
+
+
+def rows_of(folder: Path) -> pa.Table:
+    return pa.concat_tables(pq.read_table(file) for file in sorted(folder.glob("part-*")))
+
+
+def test_stages(script: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "reviews").mkdir()
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 40, 50, 3), np.uint8)
+    for i, each in enumerate(pixels):
+        Image.fromarray(each).save(tmp_path / "photos" / f"{i:02d}.png")
+    lines = [f"  {'Good ' * (i % 4)}work, number {i}" for i in range(500)]
+    (tmp_path / "reviews" / "all.txt").write_text("\n".join(lines))
+
+    ended = script("\n".join(blocks("python")), env={"MILLRACE_PROGRESS": "1"})
+
+    assert ended.code == 0, ended.err
+    printed = {on_any_machine(line) for line in (ended.out + ended.err).splitlines()}
+    for line in "".join(blocks("text")).splitlines():
+        assert on_any_machine(line) in printed, ended.err
+    assert rows_of(tmp_path / "labels").num_rows == 12
+    scores = rows_of(tmp_path / "scores")
+    assert scores.column("score").to_pylist() == [i % 4 for i in range(500)]
+    assert [int(text.split()[-1]) for text in scores.column("text").to_pylist()] == list(range(500))
+    assert rows_of(tmp_path / "fits").column("id").to_pylist() == list(range(1_000))
