@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         read_images,
         read_json,
         read_parquet,
+        read_rejected,
         read_text,
     )
     from millrace.models import load_model
@@ -64,6 +65,7 @@ __all__ = [
     "read_images",
     "read_json",
     "read_parquet",
+    "read_rejected",
     "read_text",
 ]
 

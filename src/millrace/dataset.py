@@ -436,7 +436,9 @@ class Dataset:
         from millrace.core.batch import rows_of
 
         return [
-            row for batch in execution.head(self._plan, given_rows("limit", limit)) for row in rows_of(batch)
+            row
+            for batch in execution.head(self._plan, given_rows("limit", limit), self._options)
+            for row in rows_of(batch)
         ]
 
     @known_arguments
@@ -448,7 +450,7 @@ class Dataset:
         from millrace.run.steps import empty_batch
 
         format_ = given_batch_format(batch_format)
-        batches = list(execution.head(self._plan, given_rows("batch_size", batch_size)))
+        batches = list(execution.head(self._plan, given_rows("batch_size", batch_size), self._options))
         return to_format(concat(batches) if batches else empty_batch(self.schema()), format_)
 
     @known_arguments
@@ -475,7 +477,7 @@ class Dataset:
         columns_at(self._plan.steps, schema)
         if not any(map(may_rename, self._plan.steps)):
             return execution.static_schema(self._plan)
-        for batch in execution.head(self._plan, 16):
+        for batch in execution.head(self._plan, 16, self._options):
             return batch.schema
         return execution.static_schema(self._plan)
 
@@ -487,7 +489,7 @@ class Dataset:
     @known_arguments
     def count(self) -> int:
         """Count the output's rows; reads only metadata where that suffices."""
-        known = execution.known_count(self._plan)
+        known = execution.known_count(self._plan, self._options)
         return known if known is not None else execution.count(self._plan, self._options)
 
     # ------------------------------------------------------------ reading it all

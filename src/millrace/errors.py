@@ -23,7 +23,8 @@
     ├── StepError                           the user's own function or model
     │   ├── BadInput
     │   ├── BadReturn
-    │   └── OutputSchemaChanged
+    │   ├── OutputSchemaChanged
+    │   └── TooManyErrors
     ├── SinkError                           writing
     │   ├── ForeignOutput
     │   ├── OutputWriteFailed
@@ -135,6 +136,10 @@ class BadReturn(StepError):
 
 class OutputSchemaChanged(StepError):
     """The user's function returned columns that do not fit the settled output schema."""
+
+
+class TooManyErrors(StepError):
+    """More rows failed than ``max_errors`` allows."""
 
 
 class SinkError(MillraceError):

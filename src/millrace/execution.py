@@ -19,11 +19,11 @@ from millrace.core.ports import PoolSpec
 from millrace.engines import machine
 from millrace.engines.inline import InlineEngine
 from millrace.engines.local import LocalEngine
-from millrace.errors import StepError
+from millrace.errors import StepError, TooManyErrors
 from millrace.options import RunOptions
 from millrace.plan import compile as compiler
 from millrace.plan.logical import Plan
-from millrace.plan.physical import Program, Stage
+from millrace.plan.physical import Policy, Program, Stage
 from millrace.plan.stages import stages_of
 from millrace.result import Result
 from millrace.version import __version__
@@ -98,6 +98,7 @@ class _Workplace:
                 options.durability,
                 failpoints.active(),
                 i > 0,
+                Policy(options.on_error, options.show_data),
             )
             for i, stage in enumerate(self.stages)
         ]
@@ -208,6 +209,7 @@ def _stream(plan: Plan, options: RunOptions, kind: str) -> Iterator[pa.RecordBat
 
 
 def _prepared(plan: Plan, options: RunOptions, kind: str) -> tuple[Tally, Iterator[pa.RecordBatch]]:
+    from millrace.run.allowance import Allowance
     from millrace.run.runner import Runner, Tally
     from millrace.run.scheduler import Scheduler
     from millrace.run.schemas import merge
@@ -230,12 +232,32 @@ def _prepared(plan: Plan, options: RunOptions, kind: str) -> tuple[Tally, Iterat
                 ahead=workplace.ahead(shards),
                 fed=len(workplace.stages) > 1,
             )
-            runner = Runner(scheduler, tally, supply=workplace.supply(options), bounds=workplace.bounds)
+            runner = Runner(
+                scheduler,
+                tally,
+                supply=workplace.supply(options),
+                bounds=workplace.bounds,
+                allowance=Allowance(options.max_errors),
+            )
             yield from workplace.drive(runner, programs, options)
+            if tally.ledger.rejected and kind != "look":
+                _warn_of_rejects(tally)
         finally:
             workplace.close()
 
     return tally, stream()
+
+
+def _warn_of_rejects(tally: Tally) -> None:
+    import warnings
+
+    from millrace.run.allowance import told
+
+    warnings.warn(
+        f"{tally.ledger.rejected:,} of {tally.ledger.read:,} rows failed and are left out: {told(tally.faults)}. "
+        "Writing the output keeps them in a folder of their own.",
+        stacklevel=2,
+    )
 
 
 def _plan_shards(plan: Plan, options: RunOptions) -> list[Shard]:
@@ -243,11 +265,11 @@ def _plan_shards(plan: Plan, options: RunOptions) -> list[Shard]:
     return compiler.make_shards(plan.source.splits(), _stages(plan, options)[-1].workers, options.shard_rows)
 
 
-def head(plan: Plan, rows: int) -> Iterator[pa.RecordBatch]:
+def head(plan: Plan, rows: int, options: RunOptions) -> Iterator[pa.RecordBatch]:
     """Yield the first ``rows`` rows, made in this process; reads no further than needed."""
     from millrace.plan.logical import Limit
 
-    return _stream(plan.then(Limit(rows)), RunOptions(engine="inline", shard_rows=1), "look")
+    return _stream(plan.then(Limit(rows)), replace(options, engine="inline", shard_rows=1), "look")
 
 
 def static_schema(plan: Plan) -> pa.Schema:
@@ -258,8 +280,8 @@ def static_schema(plan: Plan) -> pa.Schema:
     return schema_by_trying(plan.steps, schema) or schema
 
 
-def known_count(plan: Plan) -> int | None:
-    """Return the number of output rows if metadata tells: no step changes it but ``limit``."""
+def known_count(plan: Plan, options: RunOptions) -> int | None:
+    """Return the number of output rows if metadata tells: no step changes it but ``limit``, and no row may fail."""
     from millrace.plan.logical import Drop, Limit, MapRows, Predict, Rename, Select
 
     compiler.columns_at(plan.steps, plan.source.schema())
@@ -267,6 +289,8 @@ def known_count(plan: Plan) -> int | None:
     if any(split.rows < 0 for split in splits):
         return None
     rows = sum(split.rows for split in splits)
+    if options.on_error != "raise" and plan.steps:
+        return None
     for step in plan.steps:
         if isinstance(step, Limit):
             rows = min(rows, step.rows)
@@ -309,6 +333,7 @@ def write(plan: Plan, complete: Callable[[Plan], Plan], options: RunOptions) -> 
 
 
 def _write(job: Job, options: RunOptions, workplace: _Workplace, started: float) -> Result:
+    from millrace.run.allowance import Allowance
     from millrace.run.runner import Runner
     from millrace.run.scheduler import Scheduler
     from millrace.run.schemas import merge
@@ -341,6 +366,7 @@ def _write(job: Job, options: RunOptions, workplace: _Workplace, started: float)
         bounds=workplace.bounds,
         watch=watchers.on_event,
         tick=watchers.tick,
+        allowance=Allowance(options.max_errors, state.ledger, state.faults),
     )
     try:
         for _ in workplace.drive(runner, programs, options):
@@ -357,7 +383,7 @@ def _write(job: Job, options: RunOptions, workplace: _Workplace, started: float)
                 f"\nInterrupted; {kept if state.ledger.written else 'nothing was committed yet'}. Run "
                 "the same command again to go on.",
             )
-        elif isinstance(error, StepError) and state.ledger.written:
+        elif isinstance(error, StepError) and not isinstance(error, TooManyErrors) and state.ledger.written:
             error.args = (
                 f"{error} The {state.ledger.written:,} rows that were committed before are kept in "
                 f"{job.output.root}: mend it, and run again with on_change='continue'.",
@@ -436,7 +462,7 @@ def _started(job: Job, workers: int) -> RunStarted:
             rows = -1
             break
         rows += shard.rows
-    known = known_count(job.plan)  # with a limit, fewer than there are
+    known = known_count(job.plan, RunOptions())  # with a limit, fewer than there are
     rows = rows if known is None or rows < 0 else min(rows, known)
     done = len(state.done) - state.done.count(0)
     run, root = job.committer.plan.run, str(job.output.root)
@@ -469,6 +495,7 @@ def _finished(
         retries,
         stages,
         ceilings,
+        state.faults,
     )
 
 
@@ -477,10 +504,11 @@ def _ledger(job: Job) -> dict[str, Any]:
 
     ledger = job.committer.state.ledger
     steps = [
-        {"step": step_label(step), "rows_in": taken, "rows_out": given}
-        for step, (taken, given) in zip(job.plan.steps, ledger.steps, strict=False)
+        {"step": step_label(step), "rows_in": taken, "rows_out": given, "rejected": aside}
+        for step, (taken, given), aside in zip(job.plan.steps, ledger.steps, ledger.rejects, strict=False)
     ]
-    return {"read": ledger.read, "written": ledger.written, "rejected": ledger.rejected, "steps": steps}
+    whole = {name: getattr(ledger, name) for name in ("read", "written", "rejected", "nulled")}
+    return {**whole, "steps": steps}
 
 
 def _result(job: Job, event: RunFinished, rows_before: int = 0) -> Result:

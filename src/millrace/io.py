@@ -30,6 +30,7 @@ __all__ = [
     "read_images",
     "read_json",
     "read_parquet",
+    "read_rejected",
     "read_text",
 ]
 
@@ -503,3 +504,38 @@ def range(n: int) -> Dataset:
     from millrace.sources.range import RangeSource
 
     return Dataset.from_source(RangeSource(n))
+
+
+def read_rejected(output: str | os.PathLike[str]) -> Dataset:
+    """Read the rows that a run with ``on_error="reject"`` set aside, to look at them or to try them again.
+
+    Parameters
+    ----------
+    output
+        The folder that was written to.
+
+    Returns
+    -------
+    Dataset
+        The source's columns, with nulls for what could not be read, and behind them: ``_error`` and ``_error_type``,
+        what was raised; ``_step``, where (``"read"``: in the source); ``_file`` and ``_row``, where the row stands,
+        null if nobody knows; ``_attempts``, at which try of its shard that was. No rows if none was rejected.
+
+    Raises
+    ------
+    NothingMatched
+        There is no finished or begun run in the folder.
+
+    Examples
+    --------
+    >>> import tempfile, millrace as mr
+    >>> folder = tempfile.mkdtemp()
+    >>> data = mr.from_items(["1", "two", "3"]).map(lambda row: {"n": int(row["item"])})
+    >>> _ = data.with_options(engine="inline", on_error="reject", progress=False).write_parquet(f"{folder}/out")
+    >>> mr.read_rejected(f"{folder}/out").select_columns(["item", "_error_type", "_row"]).take_all()
+    [{'item': 'two', '_error_type': 'ValueError', '_row': 1}]
+    """
+    from millrace.sources.memory import MemorySource
+    from millrace.sources.rejected import rejected_table
+
+    return Dataset.from_source(MemorySource(rejected_table(output), "rejected"))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args, get_type_hints
 
-from millrace.core.work import Durability
+from millrace.core.work import Durability, OnError
 from millrace.errors import ArgumentError, UnknownArgument, nearest
 
 EngineName = Literal["local", "inline"]
@@ -43,6 +43,16 @@ class RunOptions:
         Bytes that all workers together may use. Compared with what steps declare by ``memory=``; a quarter of it
         bounds the blocks between stages.
         Default: 80 % of the machine's or container's.
+    on_error
+        What becomes of a row that a step or the source cannot process. ``"raise"`` ends the run and names the first
+        such row. ``"reject"`` sets it aside in ``OUT/_rejected`` (see ``read_rejected``) and goes on. ``"null"``
+        keeps it with a null in the place of the result; a row that cannot be read, or on which a filter fails, is
+        set aside.
+    max_errors
+        How many rows may fail before a run ends that rejects or nulls them: a number, or a share of the rows read
+        (0.001: one in a thousand, looked at from 1,000 rows on). Default: any number.
+    show_data
+        False: the values of rows do not appear in messages.
     stall_timeout
         Seconds after which a worker that the operating system has stopped is given up and replaced.
     """
@@ -56,6 +66,9 @@ class RunOptions:
     max_attempts: int = 3
     shard_rows: int | None = None
     memory_limit: int | None = None
+    on_error: OnError = "raise"
+    max_errors: float | None = None
+    show_data: bool = True
     stall_timeout: float = 300.0
 
     def updated(self, changes: Mapping[str, Any]) -> RunOptions:
@@ -92,9 +105,12 @@ def _check(name: str, value: Any) -> None:
         if value not in choices:
             listed = ", ".join(map(repr, choices))
             raise ArgumentError(f"{name}={value!r} is not one of {listed}.{nearest(str(value), choices)}")
-    elif name == "progress":
-        if value is not None and not isinstance(value, bool):
-            raise ArgumentError(f"progress={value!r} is neither True, False nor None.")
+    elif bool in choices or hint is bool:
+        if not isinstance(value, bool) and not (value is None and choices):
+            allowed = "True, False nor None" if choices else "True nor False"
+            raise ArgumentError(f"{name}={value!r} is neither {allowed}.")
+    elif name == "max_errors":
+        _check_max_errors(value)
     elif value is None:
         if type(None) not in choices:
             raise ArgumentError(f"{name}=None: it takes a number.")
@@ -102,3 +118,13 @@ def _check(name: str, value: Any) -> None:
         raise ArgumentError(f"{name}={value!r}: it takes a number above zero.")
     elif name != "stall_timeout" and not isinstance(value, int):
         raise ArgumentError(f"{name}={value!r}: it takes a whole number.")
+
+
+def _check_max_errors(value: Any) -> None:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    whole = number and value >= 0 and value == int(value)
+    share = number and 0 < value < 1
+    if value is not None and not whole and not share:
+        raise ArgumentError(
+            f"max_errors={value!r}: it takes a whole number of rows, or a share of them between 0 and 1."
+        )

@@ -68,7 +68,7 @@ BATCHES: list[tuple[Callable[..., Any], type[MillraceError], str]] = [
     (
         raises,
         StepError,
-        r"map_batches\(raises\) raised ValueError: no such thing\. It was .* rows 0 to 99\.$",
+        r"map_batches\(raises\) raised ValueError: no such thing\. It was .* row 0: id=0\.$",
     ),
     (lambda batch: sys.exit(3), StepError, r"raised SystemExit: 3\. It was working on"),
     (raises_nothing_to_say, StepError, r"raised NotImplementedError\. It was working on"),
@@ -144,13 +144,13 @@ ROWS: list[tuple[str, Callable[..., Any], type[MillraceError], str]] = [
         "map",
         lambda row: {"x": 1 / (row["id"] - 7)},
         StepError,
-        r"ZeroDivisionError: .*It was working on range, row 7\.$",
+        r"ZeroDivisionError: .*It was working on range, row 7: id=7\.$",
     ),
     (
         "map",
         lambda row: None,
         BadReturn,
-        r"not a row: a row is a dict, but it returned None .*range, row 0\.$",
+        r"not a row: a row is a dict, but it returned None .*range, row 0: id=0\.$",
     ),
     ("map", lambda row: [row], BadReturn, "it returned a list"),
     ("map", lambda row: row["ID"], StepError, "KeyError: 'ID'"),
@@ -163,9 +163,9 @@ ROWS: list[tuple[str, Callable[..., Any], type[MillraceError], str]] = [
         "flat_map",
         lambda row: [row, {"id": 1 // (row["id"] - 99)}],
         StepError,
-        r"It was working on range, row 99\.$",
+        r"It was working on range, row 99: id=99\.$",
     ),
-    ("filter", lambda row: row["id"] < 120 or 1 / 0, StepError, r"range, row 120\.$"),
+    ("filter", lambda row: row["id"] < 120 or 1 / 0, StepError, r"range, row 120: id=120\.$"),
     ("filter", lambda row: np.array([True, False]), StepError, "truth value"),
 ]
 

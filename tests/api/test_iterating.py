@@ -115,7 +115,7 @@ def test_an_error_comes_after_the_batches_before_it() -> None:
         return batch
 
     got = []
-    with pytest.raises(mr.errors.StepError, match=r"late.*rows 500 to 599"):
+    with pytest.raises(mr.errors.StepError, match=r"late.*row 500: id=500"):
         for batch in numbers(1000).map_batches(fails).iter_batches(batch_size=100):
             got.append(int(batch["id"][0]))
     assert got == [0, 100, 200, 300, 400]

@@ -224,7 +224,7 @@ def test_any_sizes_and_any_order_of_ends_give_the_same_rows(
         "p": [2 * i for i in range(rows)],
         "q": [i + 1 for i in range(rows)],
     }
-    assert meter.steps == [[rows, rows]] * 3 and meter.done_rows == rows
+    assert meter.steps == [[rows, rows, 0]] * 3 and meter.done_rows == rows
     for endpoint, k in zip(endpoints, most[:2], strict=True):
         assert endpoint.most <= (k or IN_FLIGHT)
 
@@ -247,7 +247,7 @@ def test_an_error_names_its_rows_and_comes_in_its_turn(kind: str) -> None:
     chain = Chain([map_step(endpoint if kind == "async" else plain, 5, 5 if kind == "threads" else 4)], where)
     seen: list[int] = []
     with pytest.raises(
-        StepError, match=r"OSError: 503 Service Unavailable. It was working on rows 20 to 24\."
+        StepError, match=r"OSError: 503 Service Unavailable. It was working on rows 20 to 20: id=20\."
     ):
         for part in chain.run(rows_of(200), Meter(1), []):
             seen += part.batch.column("id").to_pylist()
@@ -556,7 +556,7 @@ def test_what_submit_raises_comes_in_its_turn(early: bool) -> None:
 
     chain = Chain([predict_step(Submits(call, early), 5)], where)
     seen: list[int] = []
-    with pytest.raises(StepError, match=r"ValueError: no\. It was working on rows 10 to 14"):
+    with pytest.raises(StepError, match=r"ValueError: no\. It was working on rows 10 to 10: id=10"):
         for part in chain.run(rows_of(50, 5, 10, 15), Meter(1), []):
             seen += part.batch.column("id").to_pylist()
     chain.close()
@@ -599,7 +599,7 @@ def test_an_error_in_a_run() -> None:
         return batch
 
     data = numbers(300).with_options(engine="inline", progress=False)
-    with pytest.raises(StepError, match=r"raised TimeoutError: 10 s\. It was working on .* 150 to 154"):
+    with pytest.raises(StepError, match=r"raised TimeoutError: 10 s\. It was working on .* row 150: id=150"):
         data.map_batches(ask, batch_size=5).to_arrow()
 
 

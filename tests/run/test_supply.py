@@ -36,6 +36,7 @@ from millrace.run.scheduler import Begin, Prepare, Proceed, Scheduler
 from millrace.run.supply import USUAL, Abort, Drop, Feed, GiveUp, Make, More, Supply
 
 Path = tuple[int, ...]
+LEDGER = Ledger(1, 0, 0, ((1, 1),), (0,))
 
 
 @dataclass
@@ -251,10 +252,10 @@ class World:
             ref = BlockRef(worker.number, 0, self.plan.size(path), next(self.ids))
             self.lives[ref.number] = ref.size, path
             self.paths[ref.number] = path
-            self.supply.complete(Made(number, Block(ref, 1), 1, ((1, 1),)))
+            self.supply.complete(Made(number, Block(ref, 1), LEDGER))
         else:
             del worker.open[number]
-            self.supply.complete(Ended(number, 1, ((1, 1),), Timings()))
+            self.supply.complete(Ended(number, LEDGER, Timings()))
         self.answered(worker)
 
     def path_of(self, piece: Piece) -> Path:
@@ -304,7 +305,7 @@ class World:
             taken = worker.taken.pop((shard, attempt), [])
             self.answered(worker)
             if fodder is None:
-                done = Done(shard, attempt, (), Ledger(len(taken), 1, 0, ((1, 1),)), Timings())
+                done = Done(shard, attempt, (), Ledger(len(taken), 1, 0, ((1, 1),), (0,)), Timings())
                 if self.scheduler.attempt_of(shard) == attempt:
                     self.finished[shard] = taken
                 self.settle(done)

@@ -247,6 +247,23 @@ def empty_array(type_: pa.DataType) -> pa.Array:
     return pa.nulls(0, type_)
 
 
+def nulled(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return as many rows of ``schema``: what ``batch`` has in columns of the same name and type, else nulls.
+
+    >>> batch = pa.record_batch({"id": [1, 2], "x": ["a", "b"]})
+    >>> nulled(batch, pa.schema([("id", pa.int64()), ("x", pa.float64())])).to_pylist()
+    [{'id': 1, 'x': None}, {'id': 2, 'x': None}]
+    """
+    columns = []
+    for field in schema:
+        at = batch.schema.get_field_index(field.name)
+        same = at >= 0 and batch.schema.field(at).type.equals(field.type)
+        columns.append(batch.column(at) if same else pa.nulls(batch.num_rows, field.type))
+    if not columns:
+        return empty_columns(batch.num_rows)
+    return pa.RecordBatch.from_arrays(columns, names=schema.names)
+
+
 def empty_columns(rows: int) -> pa.RecordBatch:
     """Return a batch that has rows but no columns."""
     struct = pa.StructArray.from_buffers(pa.struct([]), rows, [None])

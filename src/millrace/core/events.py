@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from millrace.core.work import Ledger, Timings
+from millrace.core.work import Faults, Ledger, Timings
 
 
 class RunStarted(msgspec.Struct, frozen=True):
@@ -25,6 +25,7 @@ class RowsRead(msgspec.Struct, frozen=True):
     worker: int
     shard: int
     rows: int
+    faults: Faults = Faults()
 
 
 class BatchShrunk(msgspec.Struct, frozen=True):
@@ -97,6 +98,7 @@ class RunFinished(msgspec.Struct, frozen=True):
     retries: int = 0
     stages: tuple[StageUse, ...] = ()
     ceilings: tuple[Ceiling, ...] = ()
+    faults: Faults = Faults()
 
 
 Event = (

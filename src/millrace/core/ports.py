@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+Bad = Callable[[int, int, Exception], None]
+
+
 class Source(Protocol):
     """Something that is read split by split, on any worker, in any order, more than once.
 
@@ -48,8 +51,13 @@ class Source(Protocol):
         """Return this source with exactly these files, in this order and numbering; for going on with a run."""
         ...
 
-    def read(self, split: Split, columns: Sequence[str] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """Read one split in row order, in batches of about ``batch_rows`` rows, only ``columns`` if given.
+
+        ``bad(row, count, error)``, if given, is told of rows of the split that cannot be made sense of, before any
+        batch with later rows is yielded; they keep their numbers and are left out. Without it, they are an error.
 
         Raises ``InputChanged`` when the file is not the one that was planned with, ``UnreadableFile`` when it
         is damaged (with its name and the offset or row group).
@@ -107,6 +115,10 @@ class Sink(Protocol):
 
     def open(self, task: Task, schema: pa.Schema) -> Writer:
         """Begin the part of one attempt, under a staged name that no other attempt has, ending ``.staged``."""
+        ...
+
+    def open_rejected(self, task: Task, schema: pa.Schema) -> Writer:
+        """Begin the file of the rows that one attempt rejected; it is staged and published as parts are."""
         ...
 
     def state(self, file: StagedFile) -> Literal["published", "staged", "missing"]:

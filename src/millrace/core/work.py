@@ -5,7 +5,7 @@ All of it is small, frozen and made of plain values; nothing here knows a file f
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -69,15 +69,100 @@ class BlockRef(msgspec.Struct, frozen=True, array_like=True):
     length: int = 0
 
 
+class Ledger(msgspec.Struct, frozen=True, array_like=True):
+    """Where every row went.
+
+    ``read`` counts the rows of the source, those included that it could not make sense of; ``written`` those that
+    reached the sink, ``rejected`` those set aside, ``nulled`` those kept with a null in the place of a result.
+    ``steps`` has one ``(rows in, rows out)`` pair for each step of the plan, in order, and ``rejects`` how many rows
+    each set aside.
+    """
+
+    read: int = 0
+    written: int = 0
+    rejected: int = 0
+    steps: tuple[tuple[int, int], ...] = ()
+    rejects: tuple[int, ...] = ()
+    nulled: int = 0
+
+    def __add__(self, other: Ledger) -> Ledger:
+        steps = self.steps or tuple((0, 0) for _ in other.steps)
+        more = other.steps or tuple((0, 0) for _ in steps)
+        rejects = self.rejects or (0,) * len(other.rejects)
+        others = other.rejects or (0,) * len(rejects)
+        return Ledger(
+            self.read + other.read,
+            self.written + other.written,
+            self.rejected + other.rejected,
+            tuple((a + c, b + d) for (a, b), (c, d) in zip(steps, more, strict=True)),
+            tuple(a + b for a, b in zip(rejects, others, strict=True)),
+            self.nulled + other.nulled,
+        )
+
+
+class Fault(msgspec.Struct, frozen=True, array_like=True):
+    """Why a row could not be processed: the step (or "the source"), the error's class and words."""
+
+    step: str
+    kind: str
+    message: str
+
+
+class Reject(msgspec.Struct, frozen=True, array_like=True):
+    """A row that failed: row ``row`` of ``split``, or one of ``row`` … ``last`` if nobody knows which.
+
+    ``kept``: it goes on with a null in the place of a result; else it is set aside. ``count``: so many rows, from
+    ``row`` to ``last``, failed together, such as those of a damaged row group.
+    """
+
+    split: Split
+    row: int
+    last: int
+    fault: Fault
+    kept: bool = False
+    count: int = 1
+
+
+class Faults(msgspec.Struct, frozen=True, array_like=True):
+    """How often rows failed, by step and class of the error, each with the words of one of them."""
+
+    counts: tuple[tuple[Fault, int], ...] = ()
+
+    MOST: ClassVar[int] = 50  # kinds that are told apart
+
+    @property
+    def total(self) -> int:
+        """How many rows failed."""
+        return sum(count for _, count in self.counts)
+
+    def __add__(self, other: Faults) -> Faults:
+        summed: dict[tuple[str, str], tuple[Fault, int]] = {}
+        for fault, count in (*self.counts, *other.counts):
+            key = fault.step, fault.kind
+            if key not in summed and len(summed) >= self.MOST:
+                key, fault = ("", ""), Fault("", "", "errors of many other kinds")
+            first, before = summed.get(key, (fault, 0))
+            summed[key] = first, before + count
+        return Faults(tuple(summed.values()))
+
+
 class Block(msgspec.Struct, frozen=True, array_like=True):
     """A batch that crosses a process border between two stages, by reference.
 
-    ``spans`` say where its rows come from; they travel as bytes that only workers read.
+    ``spans`` say where its rows come from; they travel as bytes that only workers read. ``rejects`` are the rows that
+    failed on the way to it.
     """
 
     ref: BlockRef
     rows: int
     spans: bytes = b""
+    rejects: tuple[Reject, ...] = ()
+
+
+class Tail(msgspec.Struct, frozen=True):
+    """The rows that failed behind the last block of a piece."""
+
+    rejects: tuple[Reject, ...]
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -93,6 +178,10 @@ class Piece(msgspec.Struct, frozen=True):
     budgets: tuple[int, ...] = ()
 
 
+REJECTED = "_rejected"
+"""The folder in an output where rejected rows are."""
+
+
 class StagedFile(msgspec.Struct, frozen=True, array_like=True):
     """A file that an attempt wrote: its staged name, its final name, and what is in it."""
 
@@ -102,28 +191,10 @@ class StagedFile(msgspec.Struct, frozen=True, array_like=True):
     size: int
     crc32: int
 
-
-class Ledger(msgspec.Struct, frozen=True, array_like=True):
-    """Where every row went.
-
-    ``steps`` has one ``(rows in, rows out)`` pair for each step of the plan, in order. ``read`` counts the
-    rows that the source gave, ``written`` those that reached the sink, ``rejected`` those set aside.
-    """
-
-    read: int = 0
-    written: int = 0
-    rejected: int = 0
-    steps: tuple[tuple[int, int], ...] = ()
-
-    def __add__(self, other: Ledger) -> Ledger:
-        steps = self.steps or tuple((0, 0) for _ in other.steps)
-        more = other.steps or tuple((0, 0) for _ in steps)
-        return Ledger(
-            self.read + other.read,
-            self.written + other.written,
-            self.rejected + other.rejected,
-            tuple((a + c, b + d) for (a, b), (c, d) in zip(steps, more, strict=True)),
-        )
+    @property
+    def is_part(self) -> bool:
+        """True if a reader of the output reads it: it holds no rejected rows."""
+        return not self.name.startswith(f"{REJECTED}/")
 
 
 class Timings(msgspec.Struct, frozen=True, array_like=True):
@@ -156,7 +227,8 @@ class Done(msgspec.Struct, frozen=True):
     """The attempt went through its whole shard.
 
     ``schema`` is the output schema if the attempt saw one, even without rows; ``passed`` says, for each
-    ``limit`` step, how many rows passed it; ``taken`` how many blocks of the stage before it took, None for all.
+    ``limit`` step, how many rows passed it; ``taken`` how many blocks of the stage before it took, None for all;
+    ``faults`` why rows failed.
     """
 
     shard: int
@@ -167,6 +239,7 @@ class Done(msgspec.Struct, frozen=True):
     schema: bytes | None = None
     passed: tuple[int, ...] = ()
     taken: int | None = None
+    faults: Faults = Faults()
 
 
 class Proposal(msgspec.Struct, frozen=True):
@@ -218,24 +291,20 @@ class Lost(msgspec.Struct, frozen=True):
 
 
 class Made(msgspec.Struct, frozen=True):
-    """A piece gave its next block; there may be more. ``read`` and ``steps`` as in ``Ended``, so far."""
+    """A piece gave its next block; there may be more. ``ledger`` is that of the stage, so far."""
 
     piece: int
     block: Block
-    read: int = 0
-    steps: tuple[tuple[int, int], ...] = ()
+    ledger: Ledger = Ledger()
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """A piece has given all its blocks.
-
-    ``steps`` counts rows in and out of each step of the stage, ``read`` the rows that came in.
-    """
+    """A piece has given all its blocks; ``rejects`` failed after the last one."""
 
     piece: int
-    read: int
-    steps: tuple[tuple[int, int], ...]
+    ledger: Ledger
     timings: Timings
+    rejects: tuple[Reject, ...] = ()
 
 
 class Broken(msgspec.Struct, frozen=True):
@@ -283,9 +352,11 @@ class CommitRecord(msgspec.Struct, frozen=True, tag="commit", array_like=True):
     timings: Timings = Timings()
     passed: tuple[int, ...] = ()
     states: tuple[bytes, ...] = ()
+    faults: Faults = Faults()
 
 
 Durability = Literal["power", "process"]
+OnError = Literal["raise", "reject", "null"]
 
 
 def tell(value: Any) -> str:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from millrace.core.artifacts import shortened
 from millrace.core.events import Ceiling, RunFinished, StageUse
-from millrace.core.work import Ledger, Timings
+from millrace.core.work import REJECTED, Ledger, Timings
 from millrace.observers.human import count, duration, plural, size
 
 _BOTTLENECK = 0.7
+_KINDS = 5  # of errors
+_WORDS = 200
 
 
 def summary(
@@ -50,11 +53,37 @@ def summary(
         work += ("; " if work else "") + plural(event.retries, "retry", "retries")
     if work:
         lines.append(f"workers: {work}")
+    lines += fault_lines(event)
     lines += stage_lines(event.stages)
     lines += ceiling_lines(event.ceilings)
     if left_out:
         lines.append(f"not in it: {plural(len(left_out), 'input file')} that came after the run was planned")
     return "\n".join(lines)
+
+
+def fault_lines(event: RunFinished) -> list[str]:
+    """Say which errors rows failed with, the most frequent first, and where the rows are that were set aside.
+
+    >>> from millrace.core.work import Fault, Faults, Ledger, Timings
+    >>> fault = Fault("map(parse)", "ValueError", "no number: 'x'")
+    >>> event = RunFinished("r1", "/out", Ledger(9, 6, 3), Timings(), 1, 1, 1.0, faults=Faults(((fault, 3),)))
+    >>> print(*fault_lines(event), sep="\\n")
+    3 rows failed in map(parse): ValueError: no number: 'x'
+    rejected rows are in /out/_rejected: read_rejected('/out') reads them
+    """
+    counts = sorted(event.faults.counts, key=lambda each: -each[1])
+    lines = [
+        f"{plural(number, 'row')} failed in {fault.step}: "
+        + ": ".join(filter(None, [fault.kind, shortened(" ".join(fault.message.split()), _WORDS)]))
+        for fault, number in counts[:_KINDS]
+    ]
+    if len(counts) > _KINDS:
+        lines.append(f"{plural(sum(number for _, number in counts[_KINDS:]), 'row')} failed in other ways")
+    if event.ledger.rejected:
+        lines.append(
+            f"rejected rows are in {event.output}/{REJECTED}: read_rejected({event.output!r}) reads them"
+        )
+    return lines
 
 
 def stage_lines(stages: Sequence[StageUse]) -> list[str]:
@@ -99,23 +128,24 @@ def ceiling_lines(ceilings: Sequence[Ceiling]) -> list[str]:
 def losses(ledger: Ledger, steps: Sequence[str] = ()) -> list[str]:
     """Say where the rows went that were read but not written, and how many were added."""
     filtered = cut = added = 0
-    for label, (taken, given) in zip(steps, ledger.steps, strict=False):
+    aside = ledger.rejects or (0,) * len(ledger.steps)
+    for label, (taken, given), rejected in zip(steps, ledger.steps, aside, strict=False):
         if label.startswith("filter"):
-            filtered += taken - given
+            filtered += taken - given - rejected
         elif label.startswith("limit"):
             cut += taken - given
         else:
             added += max(0, given - taken)
     dropped = ledger.read + added - filtered - cut - ledger.rejected - ledger.written
-    if dropped < 0:  # rows rejected by a filter are missing behind it too; whatever else is missing was added
-        twice = min(filtered, ledger.rejected, -dropped)
-        filtered, added, dropped = filtered - twice, added - dropped - twice, 0
+    if dropped < 0:  # nobody knows better than that there are more rows than before
+        added, dropped = added - dropped, 0
     told = [
         (added, "added"),
         (filtered, "filtered"),
         (cut, "cut by limit"),
         (dropped, "dropped"),
         (ledger.rejected, "rejected"),
+        (ledger.nulled, "with a null for a result"),
     ]
     return [f"{count(number)} {what}" for number, what in told if number > 0]
 

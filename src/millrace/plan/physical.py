@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from millrace.core.ports import Sink, Source
-from millrace.core.work import Durability, Shard
+from millrace.core.work import Durability, OnError, Shard
 from millrace.plan.logical import Step
 
 
@@ -24,6 +24,14 @@ class Stage:
     memory: int | None = None
     least: int = 1
     origins: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What becomes of rows that fail. ``show_data``: their values may be shown in messages."""
+
+    on_error: OnError = "raise"
+    show_data: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +54,7 @@ class Program:
     durability: Durability
     faults: dict[str, str] = field(default_factory=dict)
     fed: bool = False
+    policy: Policy = Policy()
 
 
 class SavedPlan(msgspec.Struct, frozen=True):

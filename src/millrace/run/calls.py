@@ -20,6 +20,8 @@ from millrace.plan.logical import Built, Function
 if TYPE_CHECKING:
     import asyncio
 
+    import pyarrow as pa
+
 IN_FLIGHT = 16
 """Calls of an async function at a time, unless the user says otherwise.
 
@@ -57,6 +59,7 @@ class Caller:
     def __init__(self, built: Built) -> None:
         self.built = built
         self.ceiling: int | None = None
+        self.seen: pa.Schema | None = None  # of the last results
 
     def start(self, view: Any, finish: Finish) -> Call:
         """Begin a call; its result is what ``finish`` makes of what the function returns."""

@@ -16,7 +16,7 @@ import msgspec
 
 from millrace.core import failpoints
 from millrace.core.ports import Sink
-from millrace.core.work import CommitRecord, Durability, Ledger, Timings
+from millrace.core.work import CommitRecord, Durability, Faults, Ledger, Timings
 from millrace.errors import JournalDamaged, OutputWriteFailed
 from millrace.plan.physical import SavedPlan
 from millrace.run import journal as journals
@@ -40,6 +40,7 @@ class State:
     seconds: float = 0.0
     swapping: Swapping | None = None
     bytes: int = 0
+    faults: Faults = field(default_factory=Faults)
 
     def add(self, record: CommitRecord) -> None:
         """Count a committed shard in. The number after the last is a part without rows: it tells the schema."""
@@ -47,8 +48,10 @@ class State:
             self.done[record.shard] = 1
         self.ledger += record.ledger
         self.timings += record.timings
-        self.bytes += sum(file.size for file in record.files)
-        self.files += len(record.files)
+        parts = [file for file in record.files if file.is_part]
+        self.bytes += sum(file.size for file in parts)
+        self.files += len(parts)
+        self.faults += record.faults
         if record.passed:
             before = self.passed or [0] * len(record.passed)
             self.passed = [a + b for a, b in zip(before, record.passed, strict=True)]

@@ -12,6 +12,8 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from millrace.core.handed import Handed
+from millrace.core.values import ConversionError
+from millrace.core.work import Fault
 from millrace.run.calls import Call, Caller, Raised
 from millrace.run.failures import is_interrupt
 from millrace.run.guard import Guard
@@ -22,6 +24,7 @@ T = TypeVar("T")
 
 Sized = Callable[[Iterator[Rows]], Iterator[Rows]]
 _Flying = deque[tuple[Rows, Call]]
+_NOBODY: _Flying = deque()
 
 
 class Flight(Generic[T]):
@@ -29,6 +32,8 @@ class Flight(Generic[T]):
 
     A batch that is too big for memory is cut in halves, which are tried one by one while nothing else is in flight.
     From then on no batch of this caller is bigger than what was found to fit.
+    A batch that raises is halved until the rows at fault stand alone; the first of them is reported, or all of them
+    are set aside, as the guard has it.
     """
 
     def __init__(
@@ -44,8 +49,10 @@ class Flight(Generic[T]):
         self._made = made
         self._left = 0  # rows that were read, and that no batch has got yet
 
-    def over(self, rows: Iterator[Rows], sized: Sized, *, look: int | None) -> Iterator[tuple[Rows, T]]:
-        """Yield batches, cut by ``sized``, with what came of each.
+    def over(
+        self, rows: Iterator[Rows], sized: Sized, *, look: int | None
+    ) -> Iterator[tuple[Rows, T | Fault]]:
+        """Yield batches, cut by ``sized``, with what came of each; a ``Fault`` for a row that fails by itself.
 
         ``look``: somebody only takes a look, so before there are fewer rows left of what was read than that, and more
         would be read, all results are let out.
@@ -86,56 +93,122 @@ class Flight(Generic[T]):
                 return
 
     def _begun(self, part: Rows) -> Call:
-        with self._guard.over(part, counted=False):
-            try:
+        try:
+            with self._guard.timed(0):
                 view, handed = self._ready(part)
                 return self._caller.start(view, partial(self._made, part, handed))
-            except BaseException as error:  # the batches before have their turn first
+        except BaseException as error:  # the batches before have their turn first
+            if is_interrupt(error):
+                raise
+            if is_out_of_memory(error):
+                forget(error)
+            return Raised(error)
+
+    def _landed(self, flying: _Flying) -> Iterator[tuple[Rows, T | Fault]]:
+        part, call = flying.popleft()
+        calls = [call]
+        del call
+        yield from self._outcomes(part, calls, flying, alone=self._caller.depth == 1)
+
+    def _outcomes(
+        self, part: Rows, calls: list[Call], flying: _Flying = _NOBODY, *, alone: bool = True
+    ) -> Iterator[tuple[Rows, T | Fault]]:
+        """Wait for a call, and yield what came of its batch; in parts, if it has to be divided.
+
+        ``alone``: nothing else is in flight, so a single row for which memory does not suffice is at fault. The call
+        comes in a list, which is emptied: what an error holds must be free before anything is tried again.
+        """
+        failure = None
+        try:
+            with self._guard.timed(0):
+                made: T = calls.pop().result()
+        except BaseException as error:
+            short = is_out_of_memory(error) and not (alone and len(part) <= 1)
+            if not short and not self._guard.is_fault(error):
                 if is_interrupt(error):
                     raise
-                if is_out_of_memory(error):
-                    forget(error)
-                return Raised(error)
-
-    def _landed(self, flying: _Flying) -> Iterator[tuple[Rows, T]]:
-        part, call = flying.popleft()
-        made = self._result(part, call, final=self._caller.depth == 1 and len(part) <= 1)
-        del call  # and with it what an error holds
-        if made is not None:
-            yield part, made
+                raise self._guard.told(error, part)  # noqa: B904 - has its cause
+            if short or len(part) > 1:
+                forget(error)
+            failure = None if short else error
         else:
+            self._guard.done += len(part)
+            yield part, made
+            return
+        if failure is None:
             _settle(flying)
             yield from self._again(part)
+        elif self._guard.tolerant:
+            yield from self._divided(part, failure)
+        else:
+            found, told = self._narrowed(part, failure)
+            if isinstance(failure, ConversionError) and (len(found) > 1 or _begin_alike(found, part)):
+                raise self._guard.told(failure, part)  # it is wrong for all rows, and best seen on many
+            raise self._guard.told(told, found)
 
-    def _result(self, part: Rows, call: Call, *, final: bool) -> T | None:
-        """Wait for a call; None if memory did not suffice, unless nothing is left to be tried (``final``)."""
-        with self._guard.over(part, counted=False):
-            try:
-                made: T = call.result()
-                self._guard.done += len(part)
-                return made
-            except Exception as error:
-                if final or not is_out_of_memory(error):
-                    raise
-                forget(error)
-        return None
+    def _tried(self, part: Rows) -> Iterator[tuple[Rows, T | Fault]]:
+        return self._outcomes(part, [self._begun(part)])
 
-    def _again(self, part: Rows) -> Iterator[tuple[Rows, T]]:
+    def _again(self, part: Rows) -> Iterator[tuple[Rows, T | Fault]]:
         """Try rows again for which memory did not suffice: fewer at a time, or one row with nothing beside it."""
         self._lower(len(part))
         make_room()
         for piece in self._cut(part):
-            made = self._result(piece, self._begun(piece), final=len(piece) <= 1)
-            if made is not None:
-                yield piece, made
+            yield from self._tried(piece)
+
+    def _divided(self, part: Rows, error: BaseException) -> Iterator[tuple[Rows, T | Fault]]:
+        """Halve a batch that failed until the rows at fault stand alone: some k log2(n) calls for k of n rows."""
+        if len(part) == 1:
+            self._guard.done += 1
+            yield part, self._guard.set_aside(part, error)
+            return
+        half = len(part) // 2
+        first, second = part.cut(0, half), part.cut(half, len(part))
+        clean = True
+        for piece, made in self._tried(first):
+            clean = clean and not isinstance(made, Fault)
+            yield piece, made
+        if clean and len(second) > 1:  # then what fails is in there: no need to try it whole
+            yield from self._divided(second, error)
+        else:
+            yield from self._tried(second)
+
+    def _narrowed(self, part: Rows, error: BaseException) -> tuple[Rows, BaseException]:
+        """Find the first row that fails by itself, and how; or the fewest rows found that only fail together."""
+        while len(part) > 1:
+            half = len(part) // 2
+            for piece in (part.cut(0, half), part.cut(half, len(part))):
+                failure = self._failure(piece)
+                if failure is not None:
+                    part, error = piece, failure
+                    break
             else:
-                yield from self._again(piece)
+                break
+        return part, error
+
+    def _failure(self, part: Rows) -> BaseException | None:
+        try:
+            with self._guard.timed(0):
+                self._begun(part).result()
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            if not self._guard.is_fault(error) or (len(part) > 1 and is_out_of_memory(error)):
+                return None
+            if len(part) > 1:
+                forget(error)
+            return error
+        return None
 
     def _lower(self, rows: int) -> None:
         now = rows // 2
         if now and (self._caller.ceiling is None or now < self._caller.ceiling):
             self._caller.ceiling = now
             self._guard.shrunk(rows, now)
+
+
+def _begin_alike(some: Rows, others: Rows) -> bool:
+    return some.cut(0, 1).spans == others.cut(0, 1).spans
 
 
 def _settle(flying: _Flying) -> None:

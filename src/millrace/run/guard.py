@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from millrace.core.values import ConversionError
-from millrace.errors import BadInput, BadReturn, StepError, nearest
+from millrace.core.work import Fault, Faults, Ledger, Reject
+from millrace.errors import BadInput, BadReturn, MillraceError, StepError, nearest
+from millrace.plan.physical import Policy
 from millrace.run.failures import is_interrupt, words
 from millrace.run.memory import is_out_of_memory
+from millrace.run.preview import hidden, preview
 from millrace.run.rows import Rows
 
 Where = Callable[[Rows], str]
 
 
 class Meter:
-    """Counts rows and seconds of one attempt; ``steps`` has (rows in, rows out) for each step."""
+    """Counts rows and seconds of one attempt; ``steps`` has (rows in, rows out, rows set aside) for each step.
 
-    def __init__(self, steps: int) -> None:
-        self.steps = [[0, 0] for _ in range(steps)]
+    ``rejects`` are the rows that were set aside; with ``travels`` also those that failed and were kept, so that
+    whoever takes the meter's rows can count them.
+    """
+
+    def __init__(self, steps: int, *, travels: bool = False) -> None:
+        self.steps = [[0, 0, 0] for _ in range(steps)]
         self.read_rows = 0
+        self.unread = 0  # rows that the source could not make sense of
+        self.nulled = 0
+        self.rejects: list[Reject] = []
+        self._faults: dict[tuple[str, str], list[Any]] = {}
+        self._travels = travels
         self.lead: Guard | None = None  # the first step with user code: where its rows are, the attempt is
         self.seconds = {"read": 0.0, "steps": 0.0, "write": 0.0, "wait": 0.0}
         self.tell: Callable[[], None] = lambda: None  # called now and then as the user's code gets on
@@ -31,9 +44,34 @@ class Meter:
         """How many of the rows read went through the first step with user code."""
         return self.read_rows if self.lead is None else self.lead.done
 
-    def counts(self) -> tuple[tuple[int, int], ...]:
-        """Return (rows in, rows out) of each step so far."""
-        return tuple((taken, given) for taken, given in self.steps)
+    def ledger(self, written: int = 0) -> Ledger:
+        """Return where the rows went so far."""
+        return Ledger(
+            self.read_rows,
+            written,
+            self.unread + sum(aside for _, _, aside in self.steps),
+            tuple((taken, given) for taken, given, _ in self.steps),
+            tuple(aside for _, _, aside in self.steps),
+            self.nulled,
+        )
+
+    def faults(self, *, words: bool = True) -> Faults:
+        """Return how often rows failed, by step and class of the error; ``words``: with those of one of each."""
+        blank = Faults(tuple((Fault(step, kind, ""), n) for (step, kind), (_, n) in self._faults.items()))
+        return Faults(tuple((fault, n) for fault, n in self._faults.values())) if words else blank
+
+    def take_in(self, rejects: Iterable[Reject]) -> None:
+        """Remember rows that failed, be it in a stage before."""
+        for reject in rejects:
+            fault = reject.fault
+            self._faults.setdefault((fault.step, fault.kind), [fault, 0])[1] += reject.count
+            if self._travels or not reject.kept:
+                self.rejects.append(reject)
+
+    def drained(self) -> tuple[Reject, ...]:
+        """Hand over the rejects that there are so far."""
+        rejects, self.rejects = tuple(self.rejects), []
+        return rejects
 
     @contextmanager
     def timing(self, what: str) -> Iterator[None]:
@@ -49,19 +87,41 @@ class Guard:
     """Runs the user's code on some rows, takes the time, and says where it failed.
 
     ``label`` is what messages call the code, ``noun`` what it should give back; ``chosen`` is the argument that
-    left columns out, if one did.
+    left columns out, if one did. ``step`` is the step's number in the meter.
     """
 
-    def __init__(self, label: str, noun: str, where: Where, meter: Meter, chosen: str = "") -> None:
+    def __init__(
+        self,
+        label: str,
+        noun: str,
+        where: Where,
+        meter: Meter,
+        chosen: str = "",
+        *,
+        step: int = 0,
+        policy: Policy = Policy(),  # noqa: B008 - frozen
+    ) -> None:
         self._label = label
         self._noun = noun
         self._chosen = chosen
         self._where = where
         self._meter = meter
+        self._step = step
+        self._policy = policy
         self.row: int | None = None
         self.done = 0
         if meter.lead is None:
             meter.lead = self
+
+    @property
+    def tolerant(self) -> bool:
+        """True if rows that fail do not end the run."""
+        return self._policy.on_error != "raise"
+
+    @property
+    def keeps(self) -> bool:
+        """True if rows that fail go on, with a null in the place of a result."""
+        return self._policy.on_error == "null"
 
     @contextmanager
     def over(self, rows: Rows, *, counted: bool = True) -> Iterator[None]:
@@ -70,44 +130,83 @@ class Guard:
         Code that goes row by row keeps the number of the row at hand in ``row``, and
         counts in ``done`` itself what it does in several goes (``counted=False``).
         """
-        start = time.perf_counter()
         self.row = None
         try:
-            yield
-        except ConversionError as error:
-            raise BadReturn(
-                f"{self._label} gave something that is not {self._noun}: {words(error)}. {self._place(rows)}"
-            ) from error.__cause__
-        except BadInput as error:
-            said = words(error).rstrip(".")
-            end = "" if said.endswith(("?", "!")) else "."
-            raise BadInput(f"{self._label}: {said}{end} {self._place(rows)}") from error.__cause__
-        except StepError:
-            raise
-        except BaseException as error:  # a function that calls sys.exit() ends no worker
-            if is_interrupt(error):
+            with self.timed(len(rows) if counted else 0):
+                yield
+        except BaseException as error:
+            if is_interrupt(error) or (isinstance(error, StepError) and not isinstance(error, BadInput)):
                 raise
-            message = words(error)
-            said = f"{type(error).__name__}: {message}" if message else type(error).__name__
-            hint = self._hint(error, message, rows)
-            raise StepError(f"{self._label} raised {said}{hint} {self._place(rows)}") from error
+            at = self.row
+            raise self.told(error, rows if at is None else rows.cut(at, at + 1))  # noqa: B904 - has its cause
+
+    @contextmanager
+    def timed(self, rows: int) -> Iterator[None]:
+        """Take the time, and count ``rows`` as done."""
+        start = time.perf_counter()
+        try:
+            yield
         finally:
             self._meter.seconds["steps"] += time.perf_counter() - start
-            self.done += len(rows) if counted else 0
+            self.done += rows
             self._meter.tell()
+
+    def told(self, error: BaseException, rows: Rows) -> StepError:
+        """Return the error that says what the user's code raised, and at which rows it was."""
+        kind: type[StepError] = StepError
+        cause: BaseException | None = error.__cause__
+        said = words(error)
+        if not self._policy.show_data:
+            said = hidden(said, rows)
+        if isinstance(error, ConversionError):
+            kind, text = BadReturn, f"{self._label} gave something that is not {self._noun}: {said}."
+        elif isinstance(error, BadInput):
+            said = said.rstrip(".")
+            kind, text = BadInput, f"{self._label}: {said}{'' if said.endswith(('?', '!')) else '.'}"
+        else:
+            cause = error
+            name = type(error).__name__
+            hint = self._hint(error, said, rows)
+            text = f"{self._label} raised {f'{name}: {said}' if said else name}{hint}"
+        told = kind(f"{text} It was working on {self._where(rows)}{self._preview(rows)}.")
+        told.__cause__ = cause if cause is None or self._policy.show_data else _without_words(cause)
+        return told
+
+    def is_fault(self, error: BaseException) -> bool:
+        """Say whether some rows may be to blame for an error, so that it is worth looking for them."""
+        if is_interrupt(error):
+            return False
+        return isinstance(error, BadInput) or not isinstance(error, MillraceError)
+
+    def set_aside(self, row: Rows, error: BaseException, *, keep: bool = True) -> Fault:
+        """Take a row that fails by itself off the way of the others; or count it as kept, if it can be."""
+        kind = "BadReturn" if isinstance(error, ConversionError) else type(error).__name__
+        fault = Fault(self._label, kind, words(error))
+        span = row.spans[0]
+        first, last = span.bounds()
+        kept = keep and self.keeps
+        self._meter.take_in([Reject(span.split, first, last, fault, kept)])
+        if kept:
+            self._meter.nulled += 1
+        else:
+            self._meter.steps[self._step][2] += 1
+        return fault
 
     def shrunk(self, before: int, now: int) -> None:
         """Tell that the code gets fewer rows at a time from now on."""
         self._meter.shrunk(self._label, before, now)
 
-    def _place(self, rows: Rows) -> str:
-        at = self.row
-        return f"It was working on {self._where(rows if at is None else rows.cut(at, at + 1))}."
+    def _preview(self, rows: Rows) -> str:
+        """Show the values of a single row, if they may be shown."""
+        if len(rows) != 1 or not self._policy.show_data:
+            return ""
+        values = preview(rows.batch)
+        return f": {values}" if values else ""
 
     def _hint(self, error: BaseException, message: str, rows: Rows) -> str:
         if isinstance(error, ValueError) and "read-only" in message:
             return ". Batches are read-only views of the input: copy an array before writing to it (`x = x.copy()`)."
-        if (len(rows) == 1 or self.row is not None) and is_out_of_memory(error):
+        if len(rows) == 1 and is_out_of_memory(error):
             end = "" if message.endswith((".", "!", "?")) else "."
             return (
                 f"{end} That is for a single row: give it smaller inputs or a smaller dtype, let fewer workers share "
@@ -121,6 +220,11 @@ class Guard:
                 f". The columns that it gets are {', '.join(names) or 'none'}.{nearest(key, names)}{chosen}"
             )
         return "" if message.endswith((".", "!", "?")) else "."
+
+
+def _without_words(error: BaseException) -> Exception:
+    """Return an error with the traceback of another and none of its words, which may be data."""
+    return RuntimeError(f"{type(error).__name__} (its words are hidden)").with_traceback(error.__traceback__)
 
 
 def _missing_key(error: BaseException) -> str | None:

@@ -8,13 +8,13 @@ from typing import Any
 from millrace.core import failpoints
 from millrace.core.events import BatchShrunk
 from millrace.core.ports import WorkerContext
-from millrace.core.work import Block, Broken, Ended, Made, Piece, Progress, Split, Timings
+from millrace.core.work import Block, Broken, Ended, Made, Piece, Progress, Timings
 from millrace.plan.physical import Program
 from millrace.run import failures
-from millrace.run.batching import read_size
 from millrace.run.guard import Meter
 from millrace.run.places import packed, unpacked, where
-from millrace.run.rows import Rows, Span, join, merged
+from millrace.run.reading import counted, read_split
+from millrace.run.rows import Rows, join, merged
 from millrace.run.steps import Chain
 
 BLOCK_BYTES = 8 << 20
@@ -28,7 +28,13 @@ class Maker:
         failpoints.activate(program.faults)
         self._program = program
         self._context = context
-        self._chain = Chain(program.steps, self._where, unread=program.unread, preparing=context.preparing)
+        self._chain = Chain(
+            program.steps,
+            self._where,
+            unread=program.unread,
+            policy=program.policy,
+            preparing=context.preparing,
+        )
         self._open: dict[int, Iterator[Progress]] = {}
 
     def make(self, piece: Piece) -> Progress | None:
@@ -69,7 +75,7 @@ class Maker:
 
     def _blocks(self, piece: Piece) -> Iterator[Progress]:
         failpoints.hit("piece.started")
-        meter = Meter(len(self._program.steps))
+        meter = Meter(len(self._program.steps), travels=True)
         meter.shrunk = self._shrunk
         if piece.block is not None:
             rows = take(piece.block, self._context, meter)
@@ -82,10 +88,10 @@ class Maker:
                 batches = [part.batch for part in parts]
                 ref = self._context.share(batches[0].schema, batches)
             spans = packed([part.spans for part in parts])
-            block = Block(ref, sum(map(len, parts)), spans)
+            block = Block(ref, sum(map(len, parts)), spans, meter.drained())
             del parts, batches
-            yield Made(piece.number, block, meter.read_rows, meter.counts())
-        yield Ended(piece.number, meter.read_rows, meter.counts(), Timings(**meter.seconds))
+            yield Made(piece.number, block, meter.ledger())
+        yield Ended(piece.number, meter.ledger(), Timings(**meter.seconds), meter.drained())
 
     def _shrunk(self, step: str, before: int, now: int) -> None:
         self._context.notify(BatchShrunk(self._context.worker, step, before, now))
@@ -94,30 +100,11 @@ class Maker:
         return where(self._program.source, rows)
 
 
-def read_split(program: Program, split: Split, meter: Meter) -> Iterator[Rows]:
-    """Read one split; its rows know where they come from."""
-    at = 0
-    batches = program.source.read(split, program.columns, read_size(split))
-    while True:
-        with meter.timing("read"):
-            batch = next(batches, None)
-        if batch is None:
-            return
-        yield Rows(batch, (Span(split, at, batch.num_rows),))
-        at += batch.num_rows
-
-
-def counted(rows: Iterator[Rows], meter: Meter) -> Iterator[Rows]:
-    """Count rows as read when they are taken: what was read ahead of a ``limit`` that is used up is not."""
-    for part in rows:
-        meter.read_rows += len(part)
-        yield part
-
-
 def take(block: Block, context: WorkerContext, meter: Meter) -> Iterator[Rows]:
     """Yield the rows of a block, where they lie."""
     with meter.timing("read"):
         batches = context.take(block.ref)
+    meter.take_in(block.rejects)
     meter.read_rows += block.rows
     for batch, spans in zip(batches, unpacked(block.spans), strict=True):
         yield Rows(batch, spans)

@@ -4,6 +4,7 @@
 
     OUT/part-00007-k3f9a2xq.parquet     published parts
     OUT/_SUCCESS                        the output is complete
+    OUT/_rejected/part-00007-k3f9a2xq.arrow   rows that were set aside
     OUT/_millrace/lock                  held by the driver that works here
     OUT/_millrace/current               names the run whose parts are in OUT
     OUT/_millrace/next                  names the hidden run of mode="overwrite" that will take its place
@@ -24,6 +25,7 @@ from collections.abc import Collection, Container
 from pathlib import Path
 
 from millrace.core import failpoints
+from millrace.core.work import REJECTED
 from millrace.errors import ForeignOutput, OutputWriteFailed, RunLocked
 
 HOME = "_millrace"
@@ -156,6 +158,13 @@ class OutputFolder:
         """Names in the folder that may be parts: everything that is not hidden."""
         return [name for name in os.listdir(self.root) if not name.startswith(("_", "."))]
 
+    def rejected(self) -> list[str]:
+        """Names, from the folder on, of files that may hold rejected rows."""
+        try:
+            return [f"{REJECTED}/{name}" for name in os.listdir(self.root / REJECTED)]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
     def remove_success(self) -> None:
         """Withdraw the word that the output is complete."""
         _remove(self.root / SUCCESS)
@@ -171,10 +180,12 @@ class OutputFolder:
         remove_tree(self.folder(run))
 
     def remove_parts(self, run: str, *, but: Container[str] = ()) -> None:
-        """Remove a run's published parts, except those named in ``but``."""
-        for name in self.parts():
-            if is_part(name, {run}) and name not in but:
+        """Remove what a run has published, except what is named in ``but``."""
+        for name in [*self.parts(), *self.rejected()]:
+            if is_part(name.removeprefix(f"{REJECTED}/"), {run}) and name not in but:
                 _remove(self.root / name)
+        with contextlib.suppress(OSError):
+            (self.root / REJECTED).rmdir()
 
     def close(self, *, forget: bool = False) -> None:
         """Let go of the lock; with ``forget``, remove whatever this object made, as far as it is empty."""

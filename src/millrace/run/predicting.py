@@ -16,9 +16,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from millrace.core.batch import concat, is_tensor, owned, to_format
+from millrace.core.batch import concat, empty_columns, is_tensor, nulled, owned, to_format
 from millrace.core.handed import Handed
 from millrace.core.values import ConversionError, a, from_columns, from_result
+from millrace.core.work import Fault
 from millrace.errors import ColumnExists, UnknownColumn, nearest
 from millrace.plan.logical import Model, Predict, model_label
 from millrace.run.batching import BATCH_BYTES, auto_size
@@ -88,22 +89,42 @@ def _through(
     flight = Flight(caller, guard, ready, made)
     sized = partial(_sized, waiting=waiting, size=model.batch_size, eager=eager)
     look = (model.batch_size or 1) if eager else None
-    for _, columns in flight.over(inputs(), sized, look=look):
-        results.add(columns)
+    for part, columns in flight.over(inputs(), sized, look=look):
+        if isinstance(columns, Fault):
+            results.miss(len(part))
+        else:
+            results.add(columns)
+            caller.seen = columns.schema
         while waiting and results.rows >= len(waiting[0].rows):
-            item = waiting.popleft()
-            at = 0
-            for result in results.take(len(item.rows)):
-                piece = item.cut(at, at + result.num_rows)
-                at += result.num_rows
-                new = dict(zip(result.schema.names, result.columns, strict=True))
-                for name in new:
-                    taken = name in piece.added and "another model"
-                    if name in piece.rows.batch.schema.names and not step.replace and _keeps(step, name):
-                        taken = "the input"
-                    if taken:
-                        raise ColumnExists(_exists(step, model, name, taken))
-                yield _Item(piece.rows, piece.added | new)
+            if guard.keeps and caller.seen is None:
+                break  # until others tell what a result looks like
+            yield from _joined(waiting.popleft(), results, step, model, caller, guard)
+    while waiting:
+        yield from _joined(waiting.popleft(), results, step, model, caller, guard)
+
+
+def _joined(
+    item: _Item, results: _Results, step: Predict, model: Model, caller: Caller, guard: Guard
+) -> Iterator[_Item]:
+    """Put a model's results beside the rows that they belong to; rows without one are left out, or get nulls."""
+    at = 0
+    for result in results.take(len(item.rows)):
+        count = result if isinstance(result, int) else result.num_rows
+        piece = item.cut(at, at + count)
+        at += count
+        if isinstance(result, int):
+            if not guard.keeps:
+                continue
+            schema = caller.seen or pa.schema([(model.output, pa.null())])
+            result = nulled(empty_columns(count), schema)
+        new = dict(zip(result.schema.names, result.columns, strict=True))
+        for name in new:
+            taken = name in piece.added and "another model"
+            if name in piece.rows.batch.schema.names and not step.replace and _keeps(step, name):
+                taken = "the input"
+            if taken:
+                raise ColumnExists(_exists(step, model, name, taken))
+        yield _Item(piece.rows, piece.added | new)
 
 
 def _inputs(item: _Item, model: Model, label: str) -> pa.RecordBatch:
@@ -142,35 +163,52 @@ def _sized(rows: Iterator[Rows], waiting: deque[_Item], size: int | None, eager:
 
 
 class _Results:
-    """What a model has returned and nobody has taken yet, in row order."""
+    """What a model has returned and nobody has taken yet, in row order; a number for rows that it failed on."""
 
     def __init__(self) -> None:
         self.rows = 0
-        self._parts: deque[pa.RecordBatch] = deque()
+        self._parts: deque[pa.RecordBatch | int] = deque()
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Put the results for some more rows behind the others."""
         self._parts.append(batch)
         self.rows += batch.num_rows
 
-    def take(self, count: int) -> Iterator[pa.RecordBatch]:
+    def miss(self, rows: int) -> None:
+        """Go on without results for some rows."""
+        self._parts.append(rows)
+        self.rows += rows
+
+    def take(self, count: int) -> Iterator[pa.RecordBatch | int]:
         """Yield the results for the next ``count`` rows: joined, as far as they have one schema."""
         if not count:  # the batch without rows that tells the columns
             yield self._parts.popleft()
         self.rows -= count
         taken: list[pa.RecordBatch] = []
         while count:
-            part = self._parts.popleft()
-            if part.num_rows > count:
-                self._parts.appendleft(part.slice(count))
-                part = part.slice(0, count)
-            count -= part.num_rows
-            if taken and taken[0].schema != part.schema:
+            part = self._next(count)
+            rows = part if isinstance(part, int) else part.num_rows
+            count -= rows
+            if taken and (isinstance(part, int) or taken[0].schema != part.schema):
                 yield concat(taken)
                 taken = []
-            taken.append(part)
+            if isinstance(part, int):
+                yield part
+            else:
+                taken.append(part)
         if taken:
             yield concat(taken)
+
+    def _next(self, most: int) -> pa.RecordBatch | int:
+        part = self._parts.popleft()
+        rows = part if isinstance(part, int) else part.num_rows
+        if rows <= most:
+            return part
+        if isinstance(part, int):
+            self._parts.appendleft(rows - most)
+            return most
+        self._parts.appendleft(part.slice(most))
+        return part.slice(0, most)
 
 
 def shielded(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -15,7 +15,7 @@ from millrace.errors import StepError, UnknownColumn, nearest
 from millrace.plan.expressions import missing_field
 from millrace.plan.logical import Filter, step_label
 from millrace.run.batching import BATCH_BYTES, ROW_STEP_ROWS, auto_size
-from millrace.run.guard import Guard, Meter
+from millrace.run.guard import Guard
 from millrace.run.rows import Rows
 
 Call = Callable[[Any], Any]
@@ -28,7 +28,10 @@ def map_rows(rows: Iterator[Rows], call: Call, guard: Guard) -> Iterator[Rows]:
     for part in _small(rows):
         made = _Made(part, guard, lambda row: (call(row),))
         for start, batch, index in made.batches():
-            yield part.cut(start, start + len(index)).with_batch(batch)
+            if index[-1] - start + 1 == len(index):
+                yield part.cut(start, start + len(index)).with_batch(batch)
+            else:  # some of the rows between failed
+                yield _spread(part, start, batch, index)
 
 
 def flat_map(rows: Iterator[Rows], call: Call, guard: Guard) -> Iterator[Rows]:
@@ -36,8 +39,12 @@ def flat_map(rows: Iterator[Rows], call: Call, guard: Guard) -> Iterator[Rows]:
     for part in _small(rows):
         made = _Made(part, guard, lambda row: _items(call(row)))
         for start, batch, index in made.batches():
-            counts = np.bincount(np.array(index, np.int64) - start)
-            yield part.cut(start, start + len(counts)).spread(batch, counts.tolist())
+            yield _spread(part, start, batch, index)
+
+
+def _spread(part: Rows, start: int, batch: pa.RecordBatch, index: list[int]) -> Rows:
+    counts = np.bincount(np.array(index, np.int64) - start)
+    return part.cut(start, start + len(counts)).spread(batch, counts.tolist())
 
 
 class _Made:
@@ -71,7 +78,7 @@ class _Made:
                     ended = True
                 self._guard.row = None  # from here on, no single row is to blame
                 if rows:
-                    batch = from_rows(rows, handed, index)
+                    batch = from_rows(self._with_failed(rows), handed, index)
             del rows
             if ended:
                 self._guard.done += len(self._part)
@@ -82,27 +89,76 @@ class _Made:
         """Copy each row as it comes: its values, or the dict itself, may be filled again for the next."""
         for at, row in enumerate(rows_from(handed.columns, len(self._part))):
             self._guard.row = at
+            if self._guard.tolerant:
+                yield from self._whole(at, row, handed)
+                continue
             for item in self._call(row):
-                heavy = _ROW_WEIGHT
-                copy = {}
-                for key, value in _row(item).items():
-                    kind = type(value)
-                    if kind is str or kind is bytes:
-                        heavy += len(value)
-                    elif kind not in PLAIN:
-                        if not handed.has(key, at, value):
-                            value = kept(value)
-                        heavy += weight(value)
-                    copy[key] = value
-                yield at, copy, heavy + 32 * len(copy)
+                yield self._copied(at, item, handed)
+
+    def _whole(
+        self, at: int, row: dict[str, Any], handed: HandedRows
+    ) -> Iterable[tuple[int, dict[Any, Any], int]]:
+        """Make all of one row, or count it as failed: what was made before it failed does not count."""
+        try:
+            return [self._copied(at, item, handed) for item in self._call(row)]
+        except BaseException as error:
+            if not self._guard.is_fault(error):
+                raise
+            self._guard.set_aside(self._part.cut(at, at + 1), error)
+            return [(at, _Failed(row), _ROW_WEIGHT)] if self._guard.keeps else []
+
+    def _copied(self, at: int, item: Any, handed: HandedRows) -> tuple[int, dict[Any, Any], int]:
+        heavy = _ROW_WEIGHT
+        copy = {}
+        for key, value in _row(item).items():
+            kind = type(value)
+            if kind is str or kind is bytes:
+                heavy += len(value)
+            elif kind not in PLAIN:
+                if not handed.has(key, at, value):
+                    value = kept(value)
+                heavy += weight(value)
+            copy[key] = value
+        return at, copy, heavy + 32 * len(copy)
+
+    def _with_failed(self, rows: list[dict[Any, Any]]) -> list[dict[Any, Any]]:
+        """Give rows that failed and are kept the keys that others have: as they were, if of the same type."""
+        if not any(type(row) is _Failed for row in rows):
+            return rows
+        like = next((row for row in rows if type(row) is not _Failed), None)
+        if like is None:
+            return [dict(row) for row in rows]
+        return [
+            {key: row[key] for key, value in like.items() if key in row and type(row[key]) is type(value)}
+            if type(row) is _Failed
+            else row
+            for row in rows
+        ]
+
+
+class _Failed(dict[Any, Any]):
+    """A row that failed, as it was."""
 
 
 def filter_rows(rows: Iterator[Rows], call: Call, guard: Guard) -> Iterator[Rows]:
-    """Keep the rows for which ``call`` is true."""
+    """Keep the rows for which ``call`` is true. One that fails is set aside: nobody knows whether it should stay."""
     for part in _small(rows):
         with guard.over(part):
-            mask = np.fromiter((bool(call(row)) for row in _each(part, guard)), np.bool_, len(part))
+            mask = np.fromiter(_answers(part, call, guard), np.bool_, len(part))
         yield part.keep(part.batch.filter(column_from(mask)), mask)
+
+
+def _answers(part: Rows, call: Call, guard: Guard) -> Iterator[bool]:
+    for at, row in enumerate(rows_of(part.batch)):
+        guard.row = at
+        try:
+            answer = bool(call(row))
+        except BaseException as error:
+            if not (guard.tolerant and guard.is_fault(error)):
+                raise
+            guard.set_aside(part.cut(at, at + 1), error, keep=False)
+            answer = False
+        yield answer
 
 
 def _small(rows: Iterator[Rows]) -> Iterator[Rows]:
@@ -111,11 +167,6 @@ def _small(rows: Iterator[Rows]) -> Iterator[Rows]:
         size = min(ROW_STEP_ROWS, auto_size(part.batch)) if len(part) else 1
         for at in range(0, len(part), size):
             yield part.cut(at, min(at + size, len(part)))
-
-
-def _each(part: Rows, guard: Guard) -> Iterator[dict[str, Any]]:
-    for guard.row, row in enumerate(rows_of(part.batch)):
-        yield row
 
 
 def _row(value: Any) -> Mapping[str, Any]:
@@ -131,14 +182,30 @@ def _items(value: Any) -> Iterable[Any]:
     return value
 
 
-def filter_expression(rows: Iterator[Rows], step: Filter, meter: Meter) -> Iterator[Rows]:
+def filter_expression(rows: Iterator[Rows], step: Filter, guard: Guard) -> Iterator[Rows]:
     """Keep the rows for which the step's Arrow expression is true."""
     for part in rows:
-        with meter.timing("steps"):
+        for piece, mask in _masks(part, step, guard):
+            kept = to_numpy(mask.fill_null(False)) if mask.null_count else to_numpy(mask)
+            yield piece.keep(piece.batch.filter(mask), kept)
+
+
+def _masks(part: Rows, step: Filter, guard: Guard) -> Iterator[tuple[Rows, pa.Array]]:
+    """Evaluate the expression; where it fails, halve the rows until those at fault stand alone."""
+    try:
+        with guard.timed(len(part)):
             mask = _evaluate(step, part.batch)
-            batch = part.batch.filter(mask)
-        kept = to_numpy(mask.fill_null(False)) if mask.null_count else to_numpy(mask)
-        yield part.keep(batch, kept)
+    except StepError as error:
+        if not guard.tolerant or not error.__cause__:
+            raise
+        if len(part) <= 1:
+            guard.set_aside(part, error.__cause__, keep=False)
+            return
+        half = len(part) // 2
+        for piece in (part.cut(0, half), part.cut(half, len(part))):
+            yield from _masks(piece, step, guard)
+    else:
+        yield part, mask
 
 
 def _evaluate(step: Filter, batch: pa.RecordBatch) -> pa.Array:

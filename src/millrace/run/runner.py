@@ -19,6 +19,7 @@ from millrace.core.work import (
     CommitRecord,
     Done,
     Failed,
+    Faults,
     Ledger,
     Lost,
     Outcome,
@@ -28,6 +29,7 @@ from millrace.core.work import (
 )
 from millrace.errors import NeverReady, Stalled, WorkerDied
 from millrace.run import failures
+from millrace.run.allowance import Allowance
 from millrace.run.elastic import Elastic
 from millrace.run.makers import Makers
 from millrace.run.scheduler import Begin, Order, Prepare, Scheduler
@@ -66,6 +68,7 @@ class Tally:
     def __init__(self) -> None:
         self.ledger = Ledger()
         self.timings = Timings()
+        self.faults = Faults()
 
     def settle(self, schema: bytes) -> None:
         """Nothing to keep."""
@@ -74,6 +77,7 @@ class Tally:
         """Add up."""
         self.ledger += record.ledger
         self.timings += record.timings
+        self.faults += record.faults
 
     def flush(self) -> None:
         """Nothing to keep."""
@@ -95,7 +99,9 @@ class Runner:
         watch: Callable[[Event], None] = lambda event: None,
         tick: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
+        allowance: Allowance | None = None,
     ) -> None:
+        self._allowance = allowance or Allowance()
         self._scheduler = scheduler
         self._committer = committer
         self._supply = supply
@@ -146,7 +152,9 @@ class Runner:
                 raise Stalled("No shard is under way and none can begin. This is a defect of ours.")
             for outcome in self._wait():
                 self._keep(outcome)
-                for record in scheduler.complete(self._settled(outcome)):
+                outcome = self._settled(outcome)
+                self._allowance.check(outcome)
+                for record in scheduler.complete(outcome):
                     committer.commit(record)
                 if scheduler.schema is not None and self._schema is None:
                     self._schema = scheduler.schema
@@ -207,6 +215,7 @@ class Runner:
                 if isinstance(message, tuple):
                     yield self._outcome(*message)
                 elif self._makers is None or not self._makers.take(message):
+                    self._allowance.hear(message)
                     self._watch(message)
                 if self._supply is not None and self._supply.error is not None:
                     yield Failed(-1, -1, self._supply.error)

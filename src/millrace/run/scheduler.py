@@ -336,7 +336,14 @@ class Scheduler:
         self._deaths.pop(done.shard, None)
         self._advance()
         return CommitRecord(
-            done.shard, done.attempt, self._revision, done.files, done.ledger, done.timings, done.passed
+            done.shard,
+            done.attempt,
+            self._revision,
+            done.files,
+            done.ledger,
+            done.timings,
+            done.passed,
+            faults=done.faults,
         )
 
     def _advance(self) -> None:

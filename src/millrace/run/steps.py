@@ -10,10 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from millrace.core.batch import empty_array, to_format
+from millrace.core.batch import empty_array, nulled, to_format
 from millrace.core.handed import Handed
 from millrace.core.values import from_result
-from millrace.core.work import Split
+from millrace.core.work import Fault, Split
 from millrace.errors import ArgumentError, BadReturn, ModelError, StepError, UnknownColumn, nearest
 from millrace.plan.logical import (
     Built,
@@ -34,6 +34,7 @@ from millrace.plan.logical import (
     model_label,
     step_label,
 )
+from millrace.plan.physical import Policy
 from millrace.run.batching import auto_size
 from millrace.run.calls import Caller, EventLoop, caller_of
 from millrace.run.failures import is_interrupt, words
@@ -55,6 +56,7 @@ class Chain:
         eager: bool = False,
         unread: Sequence[frozenset[str]] = (),
         preparing: Callable[[str], None] = lambda what: None,
+        policy: Policy = Policy(),  # noqa: B008 - frozen
     ) -> None:
         """``eager``: a batch whose size is ours to choose is never waited for; it is what was read.
 
@@ -65,6 +67,7 @@ class Chain:
         self._eager = eager
         self._unread = tuple(unread) or (frozenset(),) * len(self._steps)
         self._where = where
+        self._policy = policy
         self._preparing = preparing
         self._callers: list[list[Caller]] | None = None
         self._loop = EventLoop()
@@ -117,31 +120,33 @@ class Chain:
             if isinstance(step, Limit):
                 rows = _limit(rows, left.pop(0))
             elif isinstance(step, Predict):
-                guards = [self._guard_of_model(step, model, meter) for model in step.models]
+                guards = [self._guard_of_model(step, model, meter, i) for model in step.models]
                 rows = predict(rows, step, callers, guards, eager=self._eager, unread=self._unread[i])
             elif isinstance(step, MapBatches):
-                guard = Guard(
-                    step_label(step), "a batch", self._where, meter, "columns" if step.columns else ""
-                )
+                chosen = "columns" if step.columns else ""
+                guard = self._guard(step_label(step), "a batch", meter, i, chosen)
                 rows = _map_batches(rows, step, callers[0], guard, self._eager)
             elif isinstance(step, (Select, Drop, Rename)):
                 rows = _recolumned(rows, step, self._unread[i])
             else:
-                rows = self._apply(step, callers, rows, meter)
+                rows = self._apply(step, callers, rows, meter, i)
             rows = _leaving(rows, meter, i)
         return rows
 
-    def _guard_of_model(self, step: Predict, model: Model, meter: Meter) -> Guard:
+    def _guard(self, label: str, noun: str, meter: Meter, step: int, chosen: str = "") -> Guard:
+        return Guard(label, noun, self._where, meter, chosen, step=step, policy=self._policy)
+
+    def _guard_of_model(self, step: Predict, model: Model, meter: Meter, number: int) -> Guard:
         chosen = "inputs" if model.inputs is not None else ""
-        return Guard(model_label(step, model), "one result per row", self._where, meter, chosen)
+        return self._guard(model_label(step, model), "one result per row", meter, number, chosen)
 
     def _apply(
-        self, step: Step, callers: Sequence[Caller], rows: Iterator[Rows], meter: Meter
+        self, step: Step, callers: Sequence[Caller], rows: Iterator[Rows], meter: Meter, number: int
     ) -> Iterator[Rows]:
+        guard = self._guard(step_label(step), "a row", meter, number)
         if isinstance(step, Filter) and step.function is None:
-            return filter_expression(rows, step, meter)
+            return filter_expression(rows, step, guard)
         call = callers[0].built.call
-        guard = Guard(step_label(step), "a row", self._where, meter)
         if isinstance(step, MapRows):
             return map_rows(rows, call, guard)
         if isinstance(step, FlatMap):
@@ -177,10 +182,26 @@ def _map_batches(
     flight = Flight(caller, guard, ready, _batches)
     sized = partial(_sized, size=step.batch_size, eager=eager)
     look = (step.batch_size or 1) if eager else None
+    failed: list[Rows] = []  # rows that are kept, and wait for others to tell what a result looks like
     for part, results in flight.over(_projected(rows, step), sized, look=look):
+        if isinstance(results, Fault):
+            failed += [part] if guard.keeps else []
+            results = []
         for batch in results:
+            caller.seen = batch.schema
+            yield from _nulled(failed, caller)
             same = len(results) == 1 and batch.num_rows == len(part)
             yield part.with_batch(batch) if same else part.blurred(batch)
+        if caller.seen is not None:
+            yield from _nulled(failed, caller)
+    yield from failed
+
+
+def _nulled(failed: list[Rows], caller: Caller) -> Iterator[Rows]:
+    assert caller.seen is not None
+    for part in failed:
+        yield part.with_batch(nulled(part.batch, caller.seen))
+    failed.clear()
 
 
 def _batches(part: Rows, handed: Handed, result: Any) -> list[pa.RecordBatch]:

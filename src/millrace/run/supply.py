@@ -32,6 +32,7 @@ from millrace.core.work import (
     Made,
     Piece,
     Progress,
+    Tail,
     Task,
     Timings,
     Waiting,
@@ -76,7 +77,7 @@ class Feed:
     worker: int
     shard: int
     attempt: int
-    block: Block | None
+    block: Block | Tail | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +99,6 @@ class Drop:
 
 SupplyOrder = Make | More | GiveUp | Feed | Abort | Drop
 
-_Count = tuple[int, tuple[tuple[int, int], ...]]  # rows read; rows in and out of each step of a stage
-
 
 @dataclass(slots=True, eq=False)
 class _Node:
@@ -110,9 +109,9 @@ class _Node:
     parent: _Node | None = None
     worker: int | None = None
     asked: int = 0  # calls that are not answered
-    given: list[_Node | Block] = field(default_factory=list)
+    given: list[_Node | Block | Tail] = field(default_factory=list)
     at: int = 0  # the first of them that is not used up
-    counts: list[_Count] = field(default_factory=list)  # when each of them was given
+    ledgers: list[Ledger] = field(default_factory=list)  # when each of them was given
     ended: Ended | None = None
     fed: bool = False  # something of it has reached the attempt
 
@@ -204,31 +203,40 @@ class Supply:
         """
         flow = self._flows[done.shard]
         self.busy[-1] += _worked(done.timings)
-        counts = [[[0, 0] for _ in range(count)] for count in self._steps]
-        found: list[tuple[_Node, _Count]] = []
+        found: list[tuple[_Node, Ledger]] = []
         left = math.inf if done.taken is None else done.taken
         for node in flow.nodes:
             left = _used(node, left, found) if left > 0 else 0
-        read, timings = 0, done.timings
-        for node, (rows, steps) in found:
-            read += rows if node.stage == 0 else 0
+        stages = [Ledger() for _ in self._steps]
+        timings = done.timings
+        for node, ledger in found:
+            stages[node.stage] += ledger
             timings += node.ended.timings if node.ended is not None else Timings()
-            for count, (taken, given) in zip(counts[node.stage], steps, strict=True):
-                count[0] += taken
-                count[1] += given
-        pairs = tuple((taken, given) for stage in counts for taken, given in stage)
-        passed = (counts[stage][i][1] for stage, limits in enumerate(self._limits) for i in limits)
-        ledger = Ledger(
-            read, done.ledger.written, done.ledger.rejected, self._by_origin((*pairs, *done.ledger.steps))
+        stages = [each if each.steps else _nothing(n) for each, n in zip(stages, self._steps, strict=True)]
+        passed = (stages[stage].steps[i][1] for stage, limits in enumerate(self._limits) for i in limits)
+        return msgspec.structs.replace(
+            done,
+            ledger=self._whole(stages, done.ledger),
+            timings=timings,
+            passed=(*passed, *done.passed),
         )
-        return msgspec.structs.replace(done, ledger=ledger, timings=timings, passed=(*passed, *done.passed))
 
-    def _by_origin(self, counts: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
-        """Count a step that was parted as one: rows in of its first part, rows out of its last."""
-        whole: dict[int, tuple[int, int]] = {}
-        for origin, (taken, given) in zip(self._origins or range(len(counts)), counts, strict=True):
-            whole[origin] = whole.get(origin, (taken, given))[0], given
-        return tuple(whole.values())
+    def _whole(self, stages: Sequence[Ledger], last: Ledger) -> Ledger:
+        """Put the ledgers of all stages together. A step that was parted counts as one."""
+        each = [*stages, last]
+        counts = [count for ledger in each for count in zip(ledger.steps, ledger.rejects, strict=True)]
+        whole: dict[int, tuple[int, int, int]] = {}
+        for origin, ((taken, given), aside) in zip(self._origins or range(len(counts)), counts, strict=True):
+            first, _, before = whole.get(origin, (taken, given, 0))
+            whole[origin] = first, given, before + aside
+        return Ledger(
+            stages[0].read,
+            last.written,
+            sum(ledger.rejected for ledger in each),
+            tuple((taken, given) for taken, given, _ in whole.values()),
+            tuple(aside for _, _, aside in whole.values()),
+            sum(ledger.nulled for ledger in each),
+        )
 
     def waiting(self, stage: int) -> int:
         """Return how many pieces of a stage wait for a worker to begin them; none while there is no room."""
@@ -249,12 +257,15 @@ class Supply:
             if node is None or flow is None or flow.aborted:
                 self._orders.append(Drop(outcome.block.ref))
             else:
-                node.counts.append((outcome.read, outcome.steps))
+                node.ledgers.append(outcome.ledger)
                 self._take(flow, node, outcome.block)
         elif node is None:
             return
         elif isinstance(outcome, Ended):
             node.ended = outcome
+            if outcome.rejects:
+                node.given.append(Tail(outcome.rejects))
+                node.ledgers.append(outcome.ledger)
             self.busy[node.stage] += _worked(outcome.timings)
         elif isinstance(outcome, Gone):
             self._lose(node, outcome)
@@ -302,7 +313,7 @@ class Supply:
             self._orders.append(Feed(flow.worker, flow.shard, flow.attempt, found))
         flow.needed = None
 
-    def _next(self, flow: _Flow) -> Block | _Node | None:
+    def _next(self, flow: _Flow) -> Block | Tail | _Node | None:
         """Take the next block of a flow, or return the piece that has to give it; None if there is no more."""
         while flow.at < len(flow.nodes):
             found = self._first(flow.nodes[flow.at])
@@ -311,13 +322,13 @@ class Supply:
             flow.at += 1
         return None
 
-    def _first(self, node: _Node) -> Block | _Node | None:
+    def _first(self, node: _Node) -> Block | Tail | _Node | None:
         while node.at < len(node.given):
             given = node.given[node.at]
-            found = given if isinstance(given, Block) else self._first(given)
-            if isinstance(found, Block):
+            found = self._first(given) if isinstance(given, _Node) else given
+            if found is not None and not isinstance(found, _Node):
                 node.fed = True
-                node.at += isinstance(given, Block)
+                node.at += not isinstance(given, _Node)
             if found is not None:
                 return found
             node.at += 1
@@ -413,7 +424,7 @@ class Supply:
         left = list(flow.budgets[first : first + len(limits)])
         for other in _walk(flow.nodes):
             if other.stage == node.stage and other.ended is not None:
-                left = [most - other.ended.steps[i][1] for most, i in zip(left, limits, strict=True)]
+                left = [most - other.ended.ledger.steps[i][1] for most, i in zip(left, limits, strict=True)]
         return msgspec.structs.replace(node.piece, budgets=tuple(left))
 
     # ------------------------------------------------------------ pieces and blocks
@@ -456,7 +467,7 @@ class Supply:
         for given in itertools.islice(node.given, node.at, None):
             if isinstance(given, _Node):
                 self._discard(given)
-            else:
+            elif isinstance(given, Block):
                 self._drop(given)
 
     def _drop(self, block: Block) -> None:
@@ -516,7 +527,7 @@ class Supply:
         self._discard(node)
         node.piece = msgspec.structs.replace(node.piece, number=next(self._numbers))
         node.worker, node.ended, node.at = None, None, 0
-        node.given, node.counts = [], []
+        node.given, node.ledgers = [], []
         self._nodes[node.piece.number] = node
 
 
@@ -524,25 +535,29 @@ def _worked(timings: Timings) -> float:
     return timings.read + timings.steps + timings.write
 
 
-def _walk(nodes: Sequence[_Node | Block]) -> Iterator[_Node]:
+def _nothing(steps: int) -> Ledger:
+    return Ledger(steps=((0, 0),) * steps, rejects=(0,) * steps)
+
+
+def _walk(nodes: Sequence[_Node | Block | Tail]) -> Iterator[_Node]:
     for node in nodes:
         if isinstance(node, _Node):
             yield node
             yield from _walk(node.given)
 
 
-def _used(node: _Node, blocks: float, found: list[tuple[_Node, _Count]]) -> float:
+def _used(node: _Node, blocks: float, found: list[tuple[_Node, Ledger]]) -> float:
     """Add to ``found`` a piece, and those made of it, as they had counted when it had given ``blocks`` blocks.
 
     Returns how many blocks have to come from the pieces behind it.
     """
-    for given, count in zip(node.given, node.counts, strict=True):
+    for given, ledger in zip(node.given, node.ledgers, strict=True):
         blocks = _used(given, blocks, found) if isinstance(given, _Node) else blocks - 1
         if blocks <= 0:
-            found.append((node, count))
+            found.append((node, ledger))
             return 0
     assert node.ended is not None
-    found.append((node, (node.ended.read, node.ended.steps)))
+    found.append((node, node.ended.ledger))
     return blocks
 
 

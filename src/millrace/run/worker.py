@@ -23,11 +23,11 @@ from millrace.core.work import (
     Deferred,
     Done,
     Failed,
-    Ledger,
     Lost,
     Outcome,
     Proposal,
     StagedFile,
+    Tail,
     Task,
     Timings,
     Waiting,
@@ -38,8 +38,10 @@ from millrace.plan.physical import Program
 from millrace.run import failures
 from millrace.run.guard import Meter
 from millrace.run.lanes import Behind, ahead
-from millrace.run.maker import counted, read_split, take
+from millrace.run.maker import take
 from millrace.run.places import where
+from millrace.run.reading import Read, counted, read_split
+from millrace.run.rejected import set_aside
 from millrace.run.rows import Rows
 from millrace.run.schemas import conform, fill, is_complete
 from millrace.run.steps import Chain
@@ -48,6 +50,7 @@ BLOCK_BYTES = 8 << 20
 UNDECIDED_BYTES = 64 << 20
 TELL_EVERY = 0.25
 
+Fodder = Block | Tail | str | None
 Conversation = Generator[Outcome, "bytes | None", None]
 
 
@@ -64,10 +67,11 @@ class ShardWorker:
             eager=program.kind == "look",
             unread=program.unread,
             preparing=context.preparing,
+            policy=program.policy,
         )
         self._open: dict[int, tuple[_Attempt, Conversation]] = {}
         self._finisher = ThreadPoolExecutor(1, "millrace-finish")
-        self._troughs: dict[tuple[int, int], queue.SimpleQueue[Block | str | None]] = {}
+        self._troughs: dict[tuple[int, int], queue.SimpleQueue[Fodder]] = {}
         self._over: deque[tuple[int, int]] = deque(
             maxlen=64
         )  # attempts to which something may still be on its way
@@ -75,7 +79,7 @@ class ShardWorker:
         functions = [step for step in program.steps if functions_of(step)]
         self._made_by = step_label(functions[-1]) if functions else "The source"
 
-    def feed(self, shard: int, attempt: int, fodder: Block | str | None) -> None:
+    def feed(self, shard: int, attempt: int, fodder: Fodder) -> None:
         """Take the next block of an attempt; None after the last, words if it cannot go on.
 
         Called from another thread than the rest, maybe before the attempt is begun.
@@ -87,7 +91,7 @@ class ShardWorker:
         elif isinstance(fodder, Block):
             self._context.take(fodder.ref)  # to let go of it at once
 
-    def _trough(self, shard: int, attempt: int) -> queue.SimpleQueue[Block | str | None]:
+    def _trough(self, shard: int, attempt: int) -> queue.SimpleQueue[Fodder]:
         return self._troughs.setdefault((shard, attempt), queue.SimpleQueue())
 
     def _clear(self, shard: int, attempt: int) -> None:
@@ -140,7 +144,7 @@ class ShardWorker:
         next(talk, None)  # to its end; closing it would be giving it up
         if self._program.fed:
             self._clear(shard, outcome.attempt)
-        if isinstance(outcome, Done) and attempt.has_part:
+        if isinstance(outcome, Done) and attempt.has_files:
             # Encoding behind and the disk may take their time: the next shard begins meanwhile.
             return self._finisher.submit(attempt.finished, outcome)
         return outcome
@@ -173,7 +177,7 @@ class _Attempt:
         task: Task,
         made_by: str,
         where: Callable[[Rows], str],
-        trough: queue.SimpleQueue[Block | str | None] | None = None,
+        trough: queue.SimpleQueue[Fodder] | None = None,
     ) -> None:
         self._where = where
         self._trough = trough
@@ -188,6 +192,7 @@ class _Attempt:
         self._schema = schema_from(task.schema) if task.schema is not None else None
         self._seen: pa.Schema | None = None
         self._writer: Writer | None = None
+        self._aside: Writer | None = None  # of rows that failed
         self._files: tuple[StagedFile, ...] = ()
         self._written = 0
         self._taken = 0  # blocks of the stage before
@@ -221,8 +226,11 @@ class _Attempt:
                 block = []
         if block:
             yield self._blocks(block)
-        if self.has_part and not self._program.lanes:
+        if self._writer is not None and not self._program.lanes:
             self._end_part()
+        if self._meter.rejects and self._program.sink is not None:
+            with self._meter.timing("write"):
+                self._aside = set_aside(self._program, self._task, self._meter.rejects)
         yield self._done()
 
     def _conform(self, part: Rows) -> pa.RecordBatch:
@@ -273,7 +281,7 @@ class _Attempt:
         """Say whether a ``limit`` has let pass all that it may: no further rows will come."""
         passed = [
             given
-            for (_, given), step in zip(self._meter.steps, self._program.steps, strict=True)
+            for (_, given, _), step in zip(self._meter.steps, self._program.steps, strict=True)
             if step.verb == "limit"
         ]
         return any(given >= budget for given, budget in zip(passed, self._task.budgets, strict=True))
@@ -281,15 +289,15 @@ class _Attempt:
     def _read(self) -> Iterator[Rows]:
         if self._trough is not None:
             return self._fed(self._trough)
-        rows = self._splits()
-        return counted(ahead(rows) if self._program.lanes else rows, self._meter)
+        reads = self._splits()
+        rows = counted(ahead(reads) if self._program.lanes else reads, self._meter)
+        return self._growing(rows) if self._program.kind == "look" else rows
 
-    def _splits(self) -> Iterator[Rows]:
+    def _splits(self) -> Iterator[Read]:
         for split in self._task.shard.splits:
-            for rows in read_split(self._program, split, self._meter):
-                yield from self._growing(rows) if self._program.kind == "look" else (rows,)
+            yield from read_split(self._program, split, self._meter)
 
-    def _fed(self, trough: queue.SimpleQueue[Block | str | None]) -> Iterator[Rows]:
+    def _fed(self, trough: queue.SimpleQueue[Fodder]) -> Iterator[Rows]:
         """Yield the rows of the blocks that the stage before gives, in order, as they come."""
         while True:
             with self._meter.timing("wait"):
@@ -300,9 +308,12 @@ class _Attempt:
             if isinstance(fodder, str):
                 raise _CutOff(fodder)
             self._taken += 1
+            if isinstance(fodder, Tail):
+                self._meter.take_in(fodder.rejects)
+                continue
             yield from take(fodder, self._context, self._meter)
 
-    def _next_fed(self, trough: queue.SimpleQueue[Block | str | None]) -> Block | str | None:
+    def _next_fed(self, trough: queue.SimpleQueue[Fodder]) -> Fodder:
         self._context.tidy()
         try:
             return trough.get_nowait()
@@ -314,21 +325,27 @@ class _Attempt:
             except queue.Empty:
                 self._context.tidy()  # somebody else here may have let go of a block
 
-    def _growing(self, rows: Rows) -> Iterator[Rows]:
+    def _growing(self, parts: Iterator[Rows]) -> Iterator[Rows]:
         """For a look at some rows: hand out as many as are asked for, then twice as many, and so on."""
-        at = 0
-        while at < len(rows):
-            size = max(self._task.budgets[-1], 1) << min(self._looks, 16)
-            self._looks += 1
-            yield rows.cut(at, min(at + size, len(rows)))
-            at += size
+        for part in parts:
+            at = 0
+            while at < len(part):
+                size = max(self._task.budgets[-1], 1) << min(self._looks, 16)
+                self._looks += 1
+                yield part.cut(at, min(at + size, len(part)))
+                at += size
 
     def _tell(self) -> None:
         now = time.monotonic()
         if now - self._told >= TELL_EVERY:
             self._told = now
             self._context.notify(
-                RowsRead(self._context.worker, self._task.shard.index, self._meter.done_rows)
+                RowsRead(
+                    self._context.worker,
+                    self._task.shard.index,
+                    self._meter.done_rows,
+                    self._meter.faults(words=self._program.policy.show_data),
+                )
             )
 
     def _shrunk(self, step: str, before: int, now: int) -> None:
@@ -348,9 +365,9 @@ class _Attempt:
         return Blocks(self._task.shard.index, self._task.attempt, to_ipc(batches[0].schema, batches))
 
     @property
-    def has_part(self) -> bool:
-        """True if the attempt wrote rows."""
-        return self._writer is not None
+    def has_files(self) -> bool:
+        """True if the attempt wrote rows, be it that they are set aside."""
+        return self._writer is not None or self._aside is not None
 
     def _end_part(self) -> None:
         """Encode what is left; with lanes this runs in the finishing thread, else in the worker's own."""
@@ -360,11 +377,14 @@ class _Attempt:
 
     def finished(self, done: Done) -> Outcome:
         """End the part and make it last; runs in a thread of its own, after ``run`` has ended."""
-        assert self._writer is not None
         try:
-            if self._program.lanes:
-                self._end_part()
-            self._writer.sync()
+            if self._writer is not None:
+                if self._program.lanes:
+                    self._end_part()
+                self._writer.sync()
+            if self._aside is not None:
+                self._files += self._aside.close()
+                self._aside.sync()
         except BaseException as error:
             self.abort()
             return self.failed(error)
@@ -378,21 +398,23 @@ class _Attempt:
         return Failed(shard, attempt, failures.report(error))
 
     def _done(self) -> Done:
-        counts = self._meter.counts()
+        ledger = self._meter.ledger(self._written)
         limits = [i for i, step in enumerate(self._program.steps) if step.verb == "limit"]
         return Done(
             self._task.shard.index,
             self._task.attempt,
             self._files,
-            Ledger(self._meter.read_rows, self._written, 0, counts),
+            ledger,
             Timings(**self._meter.seconds),
             schema_bytes(self._seen) if self._seen is not None and not self._written else None,
-            tuple(counts[i][1] for i in limits),
+            tuple(ledger.steps[i][1] for i in limits),
             None if self._used_all else self._taken,
+            self._meter.faults(words=self._program.policy.show_data),
         )
 
     def abort(self) -> None:
         """Drop what was staged."""
-        if self._writer is not None:
-            self._writer.abort()
-            self._writer = None
+        for writer in (self._writer, self._aside):
+            if writer is not None:
+                writer.abort()
+        self._writer = self._aside = None

@@ -7,14 +7,14 @@ publication and ``_SUCCESS`` are the same for all.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Protocol
 
 import pyarrow as pa
 
 from millrace.core import failpoints
-from millrace.core.work import Durability, StagedFile, Task
+from millrace.core.work import REJECTED, Durability, StagedFile, Task
 from millrace.errors import ArgumentError, SinkError, nearest
 from millrace.sinks.staged import StagedStream, sync_dir, sync_fd, write_failed
 
@@ -86,6 +86,12 @@ class FileSink:
         staged = f"{shard}-{task.attempt}-{os.getpid()}-{os.urandom(4).hex()}.staged"
         return PartWriter(self, schema, staged, f"part-{shard}-{self._run}.{self.suffix}")
 
+    def open_rejected(self, task: Task, schema: pa.Schema) -> PartWriter:
+        """Begin the file of the rows that one attempt rejected: Arrow, whatever the format of the parts."""
+        shard = f"{task.shard.index:0{self._digits}d}"
+        staged = f"{shard}-{task.attempt}-{os.getpid()}-{os.urandom(4).hex()}.rejected.staged"
+        return PartWriter(self, schema, staged, f"{REJECTED}/part-{shard}-{self._run}.arrow", ArrowEncoder)
+
     def state(self, file: StagedFile) -> Literal["published", "staged", "missing"]:
         """Say where a committed file is; one of another size than recorded is missing."""
         if _size(self._final(file)) == file.size:
@@ -99,6 +105,8 @@ class FileSink:
         final = self._final(file)
         try:
             failpoints.hit("publish.rename")
+            if "/" in file.name:
+                os.makedirs(os.path.dirname(final), exist_ok=True)
             os.rename(self._staged(file), final)
             failpoints.hit("publish.renamed")
         except FileNotFoundError as error:
@@ -115,6 +123,9 @@ class FileSink:
         try:
             if lasting:
                 sync_dir(self.root)
+                rejected = os.path.join(self.root, REJECTED)
+                if os.path.isdir(rejected):
+                    sync_dir(rejected)
             with open(temporary, "xb") as file:
                 file.write(success)
                 if lasting:
@@ -134,11 +145,34 @@ class FileSink:
         return os.path.join(self.root, file.name)
 
 
+class ArrowEncoder:
+    """Writes Arrow's own file format."""
+
+    def __init__(self, stream: StagedStream, schema: pa.Schema) -> None:
+        self._writer = pa.ipc.new_file(stream, schema)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write a batch at once."""
+        self._writer.write_batch(batch)
+
+    def close(self) -> None:
+        """Write the footer."""
+        self._writer.close()
+
+
 class PartWriter:
     """One attempt's part, of any format. Used by one thread at a time."""
 
-    def __init__(self, sink: FileSink, schema: pa.Schema, staged: str, name: str) -> None:
+    def __init__(
+        self,
+        sink: FileSink,
+        schema: pa.Schema,
+        staged: str,
+        name: str,
+        encoder: Callable[[StagedStream, pa.Schema], Encoder] | None = None,
+    ) -> None:
         self._sink = sink
+        self._encode = encoder or sink.encoder
         self._schema = schema
         self._staged = staged
         self._name = name
@@ -183,7 +217,7 @@ class PartWriter:
         if self._stream.error is not None:
             raise self._stream.error
         if self._encoder is None:
-            self._encoder = self._sink.encoder(self._stream, self._schema)
+            self._encoder = self._encode(self._stream, self._schema)
         return self._encoder
 
     def _refused(self, error: Exception) -> SinkError:

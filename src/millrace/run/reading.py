@@ -1,0 +1,95 @@
+"""Splits as rows that know where they come from; what the source cannot make sense of stands beside them."""
+
+from __future__ import annotations
+
+import inspect
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from millrace.core.ports import Source
+from millrace.core.work import Fault, Reject, Split
+from millrace.plan.physical import Program
+from millrace.run.batching import read_size
+from millrace.run.failures import words
+from millrace.run.guard import Meter
+from millrace.run.rows import Rows, Span
+
+THE_SOURCE = "read"
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Some rows of a split, and those before or among them that could not be read."""
+
+    rows: Rows
+    rejects: tuple[Reject, ...] = ()
+
+
+def read_split(program: Program, split: Split, meter: Meter) -> Iterator[Read]:
+    """Read one split, as the program has it."""
+    reading = Reading(program.source, split, program.columns, tolerant=program.policy.on_error != "raise")
+    while True:
+        with meter.timing("read"):
+            read = reading.next()
+        if read is None:
+            return
+        yield read
+
+
+def counted(reads: Iterator[Read], meter: Meter) -> Iterator[Rows]:
+    """Count rows as read when they are taken: what was read ahead of a ``limit`` that is used up is not."""
+    for read in reads:
+        if read.rejects:
+            lost = sum(reject.count for reject in read.rejects)
+            meter.take_in(read.rejects)
+            meter.unread += lost
+            meter.read_rows += lost
+        if len(read.rows) or not read.rejects:
+            meter.read_rows += len(read.rows)
+            yield read.rows
+
+
+class Reading:
+    """Reads one split; ``tolerant``: what cannot be read is told, and left out."""
+
+    def __init__(
+        self, source: Source, split: Split, columns: Sequence[str] | None, *, tolerant: bool
+    ) -> None:
+        self._split = split
+        self._lost: deque[tuple[int, int]] = deque()  # the first of some rows that cannot be read, how many
+        self._rejects: list[Reject] = []
+        self._at = 0
+        if tolerant and "bad" in inspect.signature(source.read).parameters:
+            self._batches = source.read(split, columns, read_size(split), self._bad)
+        else:
+            self._batches = source.read(split, columns, read_size(split))
+
+    def next(self) -> Read | None:
+        """Return the next rows; None if there are no more."""
+        batch = next(self._batches, None)
+        rejects = tuple(self._rejects)
+        self._rejects.clear()
+        if batch is not None:
+            return Read(Rows(batch, self._spans(batch)), rejects)
+        return Read(Rows(pa.record_batch({}), ()), rejects) if rejects else None
+
+    def _bad(self, row: int, count: int, error: Exception) -> None:
+        self._lost.append((row, count))
+        fault = Fault(THE_SOURCE, type(error).__name__, words(error))
+        self._rejects.append(Reject(self._split, row, row + count - 1, fault, False, count))
+
+    def _spans(self, batch: pa.RecordBatch) -> tuple[Span, ...]:
+        """Number the rows of a batch: those that were left out keep their numbers."""
+        left = batch.num_rows
+        spans: list[Span] = []
+        while left or not spans:
+            while self._lost and self._lost[0][0] == self._at:
+                self._at += self._lost.popleft()[1]
+            count = min(left, self._lost[0][0] - self._at) if self._lost else left
+            spans.append(Span(self._split, self._at, count))
+            self._at += count
+            left -= count
+        return tuple(spans)

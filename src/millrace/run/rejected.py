@@ -1,0 +1,142 @@
+"""Rows that failed, written beside the output: as they stand in the source, and why they are there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.core.batch import one_batch
+from millrace.core.ports import Source, Writer
+from millrace.core.work import Reject, Split, Task
+from millrace.plan.physical import Program
+from millrace.run.reading import Reading
+
+ROWS = 4_096
+
+ERROR_FIELDS = (
+    pa.field("_error", pa.string()),
+    pa.field("_error_type", pa.string()),
+    pa.field("_step", pa.string()),
+    pa.field("_file", pa.string()),
+    pa.field("_row", pa.int64()),
+    pa.field("_attempts", pa.int32()),
+)
+
+
+def schema_of(source: pa.Schema) -> pa.Schema:
+    """Return the schema of rejected rows: the source's columns, all nullable, and those that tell why."""
+    ours = {field.name for field in ERROR_FIELDS}
+    kept = [field.with_nullable(True) for field in source if field.name not in ours]
+    return pa.schema([*kept, *ERROR_FIELDS])
+
+
+def set_aside(program: Program, task: Task, rejects: Sequence[Reject]) -> Writer:
+    """Write what an attempt rejected, in the order of the source; the caller closes the writer."""
+    assert program.sink is not None
+    schema = schema_of(program.source.schema())
+    writer = program.sink.open_rejected(task, schema)
+    place = {split: at for at, split in enumerate(task.shard.splits)}
+    try:
+        ordered = sorted(rejects, key=lambda reject: (place.get(reject.split, len(place)), reject.row))
+        for split, of_split in groupby(ordered, key=lambda reject: reject.split):
+            for batch in _batches(program.source, split, list(of_split), schema, task.attempt + 1):
+                writer.write(batch)
+    except BaseException:
+        writer.abort()
+        raise
+    return writer
+
+
+def _batches(
+    source: Source, split: Split, rejects: list[Reject], schema: pa.Schema, attempts: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rejected rows of one split. Their columns are read from the source again, whatever was projected."""
+    numbers = np.concatenate([np.arange(each.row, each.row + each.count) for each in rejects])
+    whose = np.repeat(np.arange(len(rejects)), [each.count for each in rejects])
+    exact = np.array([each.row + each.count - 1 == each.last for each in rejects])[whose]
+    originals = _Originals(source, split, np.unique(numbers[exact]))
+    places = _Places(source, split)
+    for at in range(0, len(numbers), ROWS):
+        part = slice(at, at + ROWS)
+        columns = originals.columns(np.where(exact[part], numbers[part], -1), schema)
+        chosen = [rejects[i] for i in whose[part]]
+        files, rows = places.of(numbers[part], exact[part])
+        ours = [
+            [each.fault.message for each in chosen],
+            [each.fault.kind for each in chosen],
+            [each.fault.step for each in chosen],
+            files,
+            rows,
+            [attempts] * len(chosen),
+        ]
+        columns += [pa.array(values, field.type) for values, field in zip(ours, ERROR_FIELDS, strict=True)]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+class _Originals:
+    """The rows of a split that have certain numbers, as far as they can be read."""
+
+    def __init__(self, source: Source, split: Split, numbers: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+        found: list[pa.RecordBatch] = []
+        self._numbers: list[int] = []
+        reading = Reading(source, split, None, tolerant=True)
+        while len(numbers) and (read := reading.next()) is not None:
+            if not len(read.rows):
+                continue
+            there = np.concatenate([span.numbers() for span in read.rows.spans])
+            at = np.flatnonzero(np.isin(there, numbers))
+            if len(at):
+                found.append(read.rows.batch.take(pa.array(at)))
+                self._numbers += there[at].tolist()
+            if there[-1] >= numbers[-1]:
+                break
+        self._rows = one_batch(pa.Table.from_batches(found)) if found else None
+
+    def columns(self, numbers: np.ndarray[Any, np.dtype[np.int64]], schema: pa.Schema) -> list[pa.Array]:
+        """Return the source's columns of these rows, with nulls where a row could not be read."""
+        fields = list(schema)[: -len(ERROR_FIELDS)]
+        if self._rows is None:
+            return [pa.nulls(len(numbers), field.type) for field in fields]
+        at = np.searchsorted(self._numbers, numbers).clip(max=len(self._numbers) - 1)
+        missing = np.asarray(self._numbers)[at] != numbers
+        index = pa.array(at, mask=missing)
+        return [self._rows.column(field.name).take(index) for field in fields]
+
+
+class _Places:
+    """File and row number of rows of a split, of the words in which the source tells them."""
+
+    def __init__(self, source: Source, split: Split) -> None:
+        self._source = source
+        self._split = split
+
+    def of(
+        self, numbers: np.ndarray[Any, np.dtype[np.int64]], exact: np.ndarray[Any, np.dtype[np.bool_]]
+    ) -> tuple[list[str], list[int | None]]:
+        """Return files and row numbers. Asking may be slow: where first and last say enough, no others are asked."""
+        (file, first), (other, last) = self._place(int(numbers[0])), self._place(int(numbers[-1]))
+        between = int(numbers[-1] - numbers[0])
+        if file == other and first is not None and last is not None and last - first == between:
+            files, rows = [file] * len(numbers), (numbers - numbers[0] + first).tolist()
+        else:
+            places = [self._place(int(number)) for number in numbers]
+            files, rows = [place for place, _ in places], [row for _, row in places]
+        return files, [row if known else None for row, known in zip(rows, exact.tolist(), strict=True)]
+
+    def _place(self, number: int) -> tuple[str, int | None]:
+        return place(self._source.locate(self._split, number))
+
+
+def place(words: str) -> tuple[str, int | None]:
+    """Take a source's words apart: the file, and the row in it.
+
+    >>> place("/data/a.csv, row 17"), place("/data/cat.jpg")
+    (('/data/a.csv', 17), ('/data/cat.jpg', None))
+    """
+    match = re.fullmatch(r"(.*), (?:row|line) ([\d,]+)", words, re.DOTALL)
+    return (match[1], int(match[2].replace(",", ""))) if match else (words, None)

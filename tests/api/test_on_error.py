@@ -1,0 +1,288 @@
+"""Rows that fail: reported, set aside, or kept with a null; the others come out as if those had never been there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+import millrace as mr
+from millrace.dataset import Dataset
+from millrace.errors import ArgumentError, StepError, TooManyErrors
+
+ROWS = 3_000
+BAD = [0, 7, 8, 999, 1000, 1500, 2999]
+
+Batch = dict[str, Any]
+
+
+def check(ids: Any) -> None:
+    found = np.isin(ids, BAD)
+    if np.any(found):
+        raise ValueError(f"cannot do row {np.asarray(ids)[found][0]}")
+
+
+def batches(batch: Batch) -> Batch:
+    check(batch["id"])
+    return {"id": batch["id"], "y": batch["id"] * 2.0}
+
+
+def yields(batch: Batch) -> Any:
+    yield {"id": batch["id"][:1], "y": batch["id"][:1] * 2.0}
+    check(batch["id"])
+    if len(batch["id"]) > 1:
+        yield {"id": batch["id"][1:], "y": batch["id"][1:] * 2.0}
+
+
+def row(row: dict[str, Any]) -> dict[str, Any]:
+    check(row["id"])
+    return {"id": row["id"], "y": row["id"] * 2.0}
+
+
+def rows(given: dict[str, Any]) -> Any:
+    yield {"id": given["id"], "y": given["id"] * 2.0}
+    check(given["id"])
+
+
+def keep(row: dict[str, Any]) -> bool:
+    check(row["id"])
+    return True
+
+
+class Model:
+    def __call__(self, batch: Batch) -> Any:
+        check(batch["id"])
+        return batch["id"] * 2.0
+
+
+class Short:
+    """Gives no result for some rows, without a word."""
+
+    def __call__(self, batch: Batch) -> Any:
+        return batch["id"][~np.isin(batch["id"], BAD)] * 2.0
+
+
+class Several:
+    async def __call__(self, batch: Batch) -> Any:
+        check(batch["id"])
+        return {"y": batch["id"] * 2.0, "z": batch["id"].astype(str)}
+
+
+Build = Callable[[Dataset], Dataset]
+
+STEPS: dict[str, Build] = {
+    "map_batches": lambda d: d.map_batches(batches, batch_size=100),
+    "map_batches auto": lambda d: d.map_batches(batches),
+    "map_batches yields": lambda d: d.map_batches(yields, batch_size=64),
+    "map_batches threads": lambda d: d.map_batches(batches, batch_size=50, max_in_flight=3),
+    "map": lambda d: d.map(row),
+    "flat_map": lambda d: d.flat_map(rows),
+    "predict": lambda d: d.predict(Model, inputs=["id"], output="y", batch_size=128),
+    "predict short": lambda d: d.predict(Short, inputs=["id"], output="y", batch_size=100),
+    "predict async": lambda d: d.predict({"m": Several}, inputs=["id"], batch_size=100).rename_columns(
+        {"m_y": "y"}
+    ),
+    "two models": lambda d: d.predict({"y": Model, "w": Model}, inputs=["id"]),
+    "filter": lambda d: d.filter(keep).predict(lambda b: b["id"] * 2.0, inputs=["id"], output="y"),
+    "two stages": lambda d: d.map_batches(batches, batch_size=64, num_cpus=1).predict(
+        Model, inputs=["id"], output="p", concurrency=1
+    ),
+    "late": lambda d: d.map_batches(lambda b: b, num_cpus=1).predict(
+        Model, inputs=["id"], output="y", concurrency=1
+    ),
+}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Dataset:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for i, start in enumerate(range(0, ROWS, 1000)):
+        ids = np.arange(start, start + 1000)
+        table = pa.table({"id": ids, "text": ids.astype(str), "unused": ids * 1.5})
+        pq.write_table(table, folder / f"{i}.parquet", row_group_size=250)
+    return mr.read_parquet(str(folder)).with_options(progress=False, workers=2, shard_rows=700)
+
+
+def ids_in(out: Path) -> list[int]:
+    return pq.read_table(out).column("id").to_pylist()
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_rejected_rows_leave_the_others_as_they_are(name: str, source: Dataset, tmp_path: Path) -> None:
+    data = STEPS[name](source)
+    result = data.with_options(on_error="reject").write_parquet(tmp_path / "out")
+    good = [i for i in range(ROWS) if i not in BAD]
+    assert ids_in(tmp_path / "out") == good
+    assert pq.read_table(tmp_path / "out").column("y").to_pylist() == [2.0 * i for i in good]
+    assert (result.rows, result.rejected) == (ROWS - len(BAD), len(BAD))
+    assert result.ledger.read == result.ledger.written + result.ledger.rejected
+    assert sum(result.ledger.rejects) == len(BAD)
+
+    rejected = mr.read_rejected(tmp_path / "out").to_arrow()
+    assert rejected.column("id").to_pylist() == BAD
+    assert rejected.column("text").to_pylist() == [str(i) for i in BAD], "what no step reads is there as well"
+    assert rejected.column("unused").to_pylist() == [i * 1.5 for i in BAD]
+    assert [Path(file).name for file in rejected.column("_file").to_pylist()] == [
+        f"{i // 1000}.parquet" for i in BAD
+    ]
+    assert rejected.column("_row").to_pylist() == [i % 1000 for i in BAD]
+    kind = "BadReturn" if name == "predict short" else "ValueError"
+    assert set(rejected.column("_error_type").to_pylist()) == {kind}
+    if kind == "ValueError":
+        assert rejected.column("_error").to_pylist() == [f"cannot do row {i}" for i in BAD]
+    assert set(rejected.column("_attempts").to_pylist()) == {1}
+
+    again = data.with_options(on_error="raise").write_parquet(tmp_path / "out")
+    assert (again.rows, again.rejected, again.resumed) == (result.rows, result.rejected, True)
+
+
+@pytest.mark.parametrize("name", [name for name in STEPS if name not in ("filter", "two stages")])
+def test_rows_that_are_kept_have_a_null(name: str, source: Dataset, tmp_path: Path) -> None:
+    result = STEPS[name](source).with_options(on_error="null").write_parquet(tmp_path / "out")
+    assert ids_in(tmp_path / "out") == list(range(ROWS))
+    expected = [None if i in BAD else 2.0 * i for i in range(ROWS)]
+    assert pq.read_table(tmp_path / "out").column("y").to_pylist() == expected
+    assert (result.rows, result.rejected) == (ROWS, 0)
+    times = 2 if name == "two models" else 1
+    assert result.ledger.nulled == times * len(BAD)
+    assert not (tmp_path / "out" / "_rejected").exists()
+
+
+def test_a_filter_that_fails_sets_the_row_aside_rather_than_null_it(source: Dataset, tmp_path: Path) -> None:
+    result = source.filter(keep).with_options(on_error="null").write_parquet(tmp_path / "out")
+    assert (result.rows, result.rejected, result.ledger.nulled) == (ROWS - len(BAD), len(BAD), 0)
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("engine", ["inline", "local"])
+def test_the_first_bad_row_is_named(name: str, engine: str, source: Dataset, tmp_path: Path) -> None:
+    with pytest.raises(StepError, match=r"0\.parquet, row 0: .*id=0|returned \d+ rows for \d+") as caught:
+        STEPS[name](source).with_options(engine=engine, workers=1).write_parquet(tmp_path / "out")
+    if name != "predict short":
+        assert "ValueError: cannot do row 0" in str(caught.value)
+
+
+def test_values_are_hidden(source: Dataset, tmp_path: Path) -> None:
+    data = source.predict(Model, inputs=["id"], output="y").with_options(show_data=False)
+    with pytest.raises(StepError) as caught:
+        data.write_parquet(tmp_path / "out")
+    told = f"{caught.value} {caught.value.__cause__}"
+    assert "cannot do row …" in told and "row 0." in told and "id=0" not in told
+    result = data.with_options(on_error="reject").write_parquet(tmp_path / "out2")
+    assert "cannot do row" not in result.summary and "ValueError" in result.summary
+
+
+def test_few_calls_for_few_rows(tmp_path: Path) -> None:
+    calls: list[int] = []
+
+    def fails(batch: Batch) -> Any:
+        calls.append(len(batch["id"]))
+        check(batch["id"])
+        return batch["id"]
+
+    data = mr.range(1024).predict(fails, inputs=["id"], output="y", batch_size=1024)
+    result = data.with_options(engine="inline", on_error="reject", progress=False).write_parquet(
+        tmp_path / "out"
+    )
+    assert result.rejected == 5
+    assert len(calls) <= 1 + 2 * 5 * 10 and sum(calls) <= 1024 * 10
+
+
+@pytest.mark.parametrize("on_error", ["reject", "null"])
+def test_every_row_fails(on_error: Any, tmp_path: Path) -> None:
+    def fails(batch: Batch) -> Any:
+        raise RuntimeError("never")
+
+    data = mr.range(300).predict(fails, inputs=["id"], output="y", batch_size=100)
+    data = data.with_options(on_error=on_error, progress=False, shard_rows=100)
+    result = data.write_parquet(tmp_path / "out")
+    kept = 300 if on_error == "null" else 0
+    assert (result.rows, result.rejected, result.ledger.nulled) == (kept, 300 - kept, kept)
+    assert mr.read_rejected(tmp_path / "out").count() == 300 - kept
+
+
+def test_what_fails_only_together_is_no_bad_row(tmp_path: Path) -> None:
+    def same(batch: Batch) -> Any:
+        if len(set(batch["id"] // 100)) > 1:
+            raise ValueError("all rows of a batch must be of one hundred")
+        return batch["id"]
+
+    data = (
+        mr.range(1000).predict(same, inputs=["id"], output="y", batch_size=250).with_options(progress=False)
+    )
+    result = data.with_options(on_error="reject").write_parquet(tmp_path / "out")
+    assert (result.rows, result.rejected) == (1000, 0)
+    assert pq.read_table(tmp_path / "out").column("y").to_pylist() == list(range(1000))
+
+
+@pytest.mark.parametrize(("most", "fails"), [(7, False), (6, True), (0.01, False), (0.001, True), (0, True)])
+@pytest.mark.parametrize("name", ["predict", "late"])
+def test_too_many(name: str, most: float, fails: bool, source: Dataset, tmp_path: Path) -> None:
+    data = STEPS[name](source).with_options(on_error="reject", max_errors=most)
+    if not fails:
+        assert data.write_parquet(tmp_path / "out").rejected == len(BAD)
+        return
+    with pytest.raises(TooManyErrors, match=r"rows read so far failed, more than max_errors=.*ValueError"):
+        data.write_parquet(tmp_path / "out")
+    more = data.with_options(max_errors=None).write_parquet(tmp_path / "out")
+    assert (more.rows, more.rejected) == (ROWS - len(BAD), len(BAD))
+
+
+@pytest.mark.parametrize("most", [-1, 1.5, "many", True])
+def test_odd_allowances(most: Any) -> None:
+    with pytest.raises(ArgumentError, match="max_errors="):
+        mr.range(3).with_options(max_errors=most)
+
+
+def test_reading_says_what_is_left_out(source: Dataset) -> None:
+    data = STEPS["predict"](source).with_options(on_error="reject")
+    with pytest.warns(UserWarning, match=r"7 of 3,000 rows failed and are left out: 7 in predict\(Model\)"):
+        assert data.to_arrow().num_rows == ROWS - len(BAD)
+    with pytest.warns(UserWarning, match="7 of 3,000"):
+        assert data.count() == ROWS - len(BAD)
+    assert len(data.take(5)) == 5
+
+
+def test_rows_that_nobody_can_tell_apart_any_more(source: Dataset, tmp_path: Path) -> None:
+    twice = source.map_batches(lambda b: {"id": np.repeat(b["id"], 2)}, batch_size=500)
+    result = (
+        twice.map_batches(batches, batch_size=500)
+        .with_options(on_error="reject")
+        .write_parquet(tmp_path / "out")
+    )
+    assert result.rejected == 2 * len(BAD) and result.rows == 2 * (ROWS - len(BAD))
+    rejected = mr.read_rejected(tmp_path / "out").to_arrow()
+    assert rejected.column("_row").null_count == rejected.num_rows == 2 * len(BAD)
+    assert rejected.column("id").null_count == rejected.num_rows
+
+
+def test_an_expression(tmp_path: Path) -> None:
+    data = mr.from_items([{"n": str(i) if i % 10 else "none"} for i in range(50)])
+    cast = data.filter(expr=pc.field("n").cast(pa.int64()) > 25).with_options(progress=False)
+    with pytest.raises(StepError, match="cannot be evaluated"):
+        cast.write_parquet(tmp_path / "raise")
+    result = cast.with_options(on_error="reject").write_parquet(tmp_path / "out")
+    assert (result.rejected, result.rows) == (5, 22)
+    assert mr.read_rejected(tmp_path / "out").to_arrow().column("n").to_pylist() == ["none"] * 5
+
+
+def test_rejected_rows_run_again(source: Dataset, tmp_path: Path) -> None:
+    STEPS["predict"](source).with_options(on_error="reject").write_parquet(tmp_path / "out")
+    mended = mr.read_rejected(tmp_path / "out").select_columns(["id", "text"])
+    rest = mended.map_batches(lambda b: {**b, "y": b["id"] * 2.0}).to_arrow()
+    assert rest.column("y").to_pylist() == [2.0 * i for i in BAD]
+
+
+def test_overwrite_takes_the_rejected_along(source: Dataset, tmp_path: Path) -> None:
+    STEPS["predict"](source).with_options(on_error="reject").write_parquet(tmp_path / "out")
+    clean = source.predict(lambda b: b["id"], inputs=["id"], output="y")
+    clean.with_options(mode="overwrite").write_parquet(tmp_path / "out")
+    assert not (tmp_path / "out" / "_rejected").exists()
+    assert mr.read_rejected(tmp_path / "out").count() == 0
