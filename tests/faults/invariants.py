@@ -7,23 +7,31 @@ import hashlib
 import json
 import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 
+from millrace.io import read_rejected
 from millrace.result import Result
 
 HOME = "_millrace"
 
 
-def check(output: Path, expected: list[dict[str, Any]], again: Callable[[], Result]) -> None:
-    """Assert that ``output`` is complete, exact and clean, and that running ``again`` changes nothing."""
+def check(
+    output: Path, expected: list[dict[str, Any]], again: Callable[[], Result], rejected: Sequence[int] = ()
+) -> None:
+    """Assert that ``output`` is complete, exact and clean, and that running ``again`` changes nothing.
+
+    ``rejected`` are the ids of the rows that were set aside.
+    """
     success = json.loads((output / "_SUCCESS").read_text())
-    files = manifest(output, success)
-    check_files(output, files)
+    listed = manifest(output, success)
+    check_files(output, listed)
+    files = [file for file in listed if not file["name"].startswith("_rejected/")]
     assert rows_of(output) == expected
+    check_rejected(output, rejected, [file["name"] for file in listed if file not in files])
     assert success["rows"] == len(expected)
     assert success["files"] == len(files)
     assert success["bytes"] == sum(file["size"] for file in files)
@@ -38,6 +46,15 @@ def check(output: Path, expected: list[dict[str, Any]], again: Callable[[], Resu
     assert stamps(output) == before
     check_listing(output, success["run"], {file["name"] for file in files})
     assert_unlocked(output)
+
+
+def check_rejected(output: Path, rejected: Sequence[int], names: list[str]) -> None:
+    """The rows that were set aside are there once, in files that are listed."""
+    folder = output / "_rejected"
+    assert folder.exists() == bool(rejected)
+    if rejected:
+        assert sorted(f"_rejected/{name}" for name in os.listdir(folder)) == sorted(names)
+        assert read_rejected(output).to_arrow().column("id").to_pylist() == list(rejected)
 
 
 def manifest(output: Path, success: dict[str, Any]) -> list[dict[str, Any]]:
@@ -58,7 +75,7 @@ def check_files(output: Path, files: list[dict[str, Any]]) -> None:
 
 def check_listing(output: Path, run: str, names: set[str]) -> None:
     """No file anywhere that is not listed: not in the folder, not in ours, not in staging."""
-    assert set(os.listdir(output)) == {HOME, "_SUCCESS"} | names
+    assert set(os.listdir(output)) - {"_rejected"} == {HOME, "_SUCCESS"} | names
     assert set(os.listdir(output / HOME)) == {"lock", "current", run}
     assert (output / HOME / "current").read_text().strip() == run
     assert set(os.listdir(output / HOME / run)) - {"staging"} == {"plan", "journal", "manifest"}

@@ -40,6 +40,13 @@ def same(batch: dict[str, Any]) -> dict[str, Any]:
     return dict(batch)
 
 
+def picky(batch: dict[str, Any], bad: int) -> dict[str, Any]:
+    """Raises over some rows."""
+    if any(batch["id"] % bad == 7):
+        raise ValueError("not this one")
+    return dict(batch)
+
+
 @dataclass(frozen=True)
 class Job:
     """One plan: where it reads and writes, and what may differ between runs of it."""
@@ -50,6 +57,7 @@ class Job:
     limit: int | None = None
     first: int = 0  # rows below are filtered out
     staged: bool = False  # with pools of their own for making and for writing
+    bad: int = 0  # one row in so many fails, and is rejected
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def dataset(self, **options: Any) -> Dataset:
@@ -59,6 +67,9 @@ class Job:
         dataset = dataset.map_batches(times, fn_args=[self.factor], batch_size=30, **making)
         if self.staged:
             dataset = dataset.map_batches(same, batch_size=40, concurrency=1)
+        if self.bad:
+            dataset = dataset.map_batches(picky, fn_args=[self.bad], batch_size=25)
+            dataset = dataset.with_options(on_error="reject")
         if self.first:
             dataset = dataset.filter(expr=pc.field("id") >= self.first)
         if self.limit is not None:
@@ -83,8 +94,12 @@ class Job:
         ids = [
             i for path in sorted(Path(self.source).iterdir()) for i in pq.read_table(path)["id"].to_pylist()
         ]
-        kept = [i for i in ids if i >= self.first][: self.limit]
+        kept = [i for i in ids if i >= self.first and not self.fails(i)][: self.limit]
         return [{"id": i, "product": i * self.factor} for i in kept]
+
+    def fails(self, number: int) -> bool:
+        """Say whether a row fails."""
+        return bool(self.bad) and number % self.bad == 7
 
 
 class Driver:

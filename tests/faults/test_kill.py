@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from millrace.core import failpoints
 
 from .invariants import check, parts, rows_of, stamps
-from .job import FILES, Job
+from .job import FILES, ROWS, Job
 
 # Point and passage at which the driver kills itself. Passages of plan.written: plan, pointer, manifest;
 # of the journal: opened, schema, then commits in groups.
@@ -101,6 +102,30 @@ def test_driver_of_stages_killed(staged: Job, point: str) -> None:
     assert code == -signal.SIGKILL, err
     staged.here()
     check(Path(staged.output), staged.expected(), staged.here)
+
+
+@pytest.mark.parametrize("staging", [False, True])
+@pytest.mark.parametrize(
+    ("point", "action"),
+    [
+        ("attempt.batch", "kill-driver@4"),
+        ("stage.closed", "kill-driver@3"),
+        ("stage.sync", "kill-driver@4"),
+        ("journal.synced", "kill@3"),
+        ("publish.rename", "kill@1"),
+        ("publish.rename", "kill@2"),
+        ("publish.renamed", "kill@3"),
+        ("finish.manifest", "kill@1"),
+        ("finish.success", "kill@1"),
+    ],
+)
+def test_rows_that_were_set_aside_outlive_any_crash(job: Job, staging: bool, point: str, action: str) -> None:
+    picky = replace(job, bad=50, staged=staging)
+    rejected = [i for i in range(FILES * ROWS) if picky.fails(i)]
+    code, _, err = picky.start({point: action}).wait()
+    assert code == -signal.SIGKILL, err
+    assert picky.here().rejected == len(rejected)
+    check(Path(picky.output), picky.expected(), picky.here, rejected)
 
 
 @pytest.mark.parametrize("point", RECOVER)
