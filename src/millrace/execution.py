@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from millrace.run.runner import Runner, Tally
     from millrace.run.scheduler import Scheduler
     from millrace.run.supply import Supply
+    from millrace.run.suspicion import Suspicion
 
 BLOCKS_SHARE = 4  # of the memory limit, for blocks between stages: one part in so many
 
@@ -238,6 +239,7 @@ def _prepared(plan: Plan, options: RunOptions, kind: str) -> tuple[Tally, Iterat
                 supply=workplace.supply(options),
                 bounds=workplace.bounds,
                 allowance=Allowance(options.max_errors),
+                suspicion=_suspicion(plan, options),
             )
             yield from workplace.drive(runner, programs, options)
             if tally.ledger.rejected and kind != "look":
@@ -246,6 +248,12 @@ def _prepared(plan: Plan, options: RunOptions, kind: str) -> tuple[Tally, Iterat
             workplace.close()
 
     return tally, stream()
+
+
+def _suspicion(plan: Plan, options: RunOptions) -> Suspicion:
+    from millrace.run.suspicion import Suspicion
+
+    return Suspicion(options.batch_timeout, raises=options.on_error == "raise", locate=plan.source.locate)
 
 
 def _warn_of_rejects(tally: Tally) -> None:
@@ -367,6 +375,7 @@ def _write(job: Job, options: RunOptions, workplace: _Workplace, started: float)
         watch=watchers.on_event,
         tick=watchers.tick,
         allowance=Allowance(options.max_errors, state.ledger, state.faults),
+        suspicion=_suspicion(plan, options),
     )
     try:
         for _ in workplace.drive(runner, programs, options):

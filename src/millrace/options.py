@@ -36,7 +36,8 @@ class RunOptions:
     durability
         ``"power"``: what is committed survives a loss of power; ``"process"``: only kill -9.
     max_attempts
-        How often a shard may end its worker before the run fails.
+        How often a shard may end its worker before the run fails. From the third time on (so not with less than 3)
+        the rows over which that happens are narrowed down instead, and treated as ``on_error`` says.
     shard_rows
         Rows per shard, about; default: by size, so that workers stay busy and files stay decent.
     memory_limit
@@ -53,6 +54,9 @@ class RunOptions:
         (0.001: one in a thousand, looked at from 1,000 rows on). Default: any number.
     show_data
         False: the values of rows do not appear in messages.
+    batch_timeout
+        Seconds that a call of a function or model may take, the worker being ended otherwise. The batch is then cut,
+        until the row that takes so long is known; it is treated as ``on_error`` says. Default: any time.
     stall_timeout
         Seconds after which a worker that the operating system has stopped is given up and replaced.
     """
@@ -69,6 +73,7 @@ class RunOptions:
     on_error: OnError = "raise"
     max_errors: float | None = None
     show_data: bool = True
+    batch_timeout: float | None = None
     stall_timeout: float = 300.0
 
     def updated(self, changes: Mapping[str, Any]) -> RunOptions:
@@ -116,7 +121,7 @@ def _check(name: str, value: Any) -> None:
             raise ArgumentError(f"{name}=None: it takes a number.")
     elif isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
         raise ArgumentError(f"{name}={value!r}: it takes a number above zero.")
-    elif name != "stall_timeout" and not isinstance(value, int):
+    elif name not in ("stall_timeout", "batch_timeout") and not isinstance(value, int):
         raise ArgumentError(f"{name}={value!r}: it takes a whole number.")
 
 

@@ -253,6 +253,10 @@ class Pool(Protocol):
         """Grow now, or shrink by ending idle workers, except those in ``keep``; it may stay bigger than asked."""
         ...
 
+    def kill(self, worker: int, reason: str) -> None:
+        """End a worker, if it is one of ours: its calls fail with ``reason``, and another takes its place."""
+        ...
+
     def close(self) -> None:
         """End every worker, at once and without mercy for calls under way. May be called more than once."""
         ...

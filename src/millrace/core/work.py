@@ -43,19 +43,6 @@ class Shard(msgspec.Struct, frozen=True, array_like=True):
         return total
 
 
-class Task(msgspec.Struct, frozen=True):
-    """One attempt at a shard, as a worker gets it.
-
-    ``schema`` is the settled output schema (Arrow IPC bytes) or None while it is open. ``budgets`` holds, for
-    each ``limit`` step in order, how many rows may pass it in this shard.
-    """
-
-    shard: Shard
-    attempt: int
-    schema: bytes | None = None
-    budgets: tuple[int, ...] = ()
-
-
 class BlockRef(msgspec.Struct, frozen=True, array_like=True):
     """Where a block lies: the engine's own words, which only it reads.
 
@@ -146,6 +133,40 @@ class Faults(msgspec.Struct, frozen=True, array_like=True):
         return Faults(tuple(summed.values()))
 
 
+class Suspect(msgspec.Struct, frozen=True, array_like=True):
+    """Rows ``first`` … ``last`` of ``split``, among which some end their worker: at most ``size`` at a time."""
+
+    split: Split
+    first: int
+    last: int
+    size: int
+
+
+class Caution(msgspec.Struct, frozen=True):
+    """What is known of rows that end their worker.
+
+    ``watched``: calls of the user's code are told to the driver, before and after. ``skip``: rows that are guilty.
+    """
+
+    watched: bool = False
+    suspects: tuple[Suspect, ...] = ()
+    skip: tuple[Reject, ...] = ()
+
+
+class Task(msgspec.Struct, frozen=True):
+    """One attempt at a shard, as a worker gets it.
+
+    ``schema`` is the settled output schema (Arrow IPC bytes) or None while it is open. ``budgets`` holds, for
+    each ``limit`` step in order, how many rows may pass it in this shard.
+    """
+
+    shard: Shard
+    attempt: int
+    schema: bytes | None = None
+    budgets: tuple[int, ...] = ()
+    caution: Caution = Caution()
+
+
 class Block(msgspec.Struct, frozen=True, array_like=True):
     """A batch that crosses a process border between two stages, by reference.
 
@@ -176,6 +197,7 @@ class Piece(msgspec.Struct, frozen=True):
     split: Split | None = None
     block: Block | None = None
     budgets: tuple[int, ...] = ()
+    caution: Caution = Caution()
 
 
 REJECTED = "_rejected"
@@ -335,6 +357,28 @@ class Waiting(msgspec.Struct, frozen=True):
     shard: int
     attempt: int
     taken: int
+
+
+class Calling(msgspec.Struct, frozen=True):
+    """A worker begins a call of the user's code, number ``call`` of its own, over these rows of a shard.
+
+    ``rows`` has (split, first, last) for each stretch of them; ``count`` is how many there are, if they still are the
+    rows of the source.
+    """
+
+    worker: int
+    call: int
+    shard: int
+    step: str
+    rows: tuple[tuple[Split, int, int], ...]
+    count: int
+
+
+class Called(msgspec.Struct, frozen=True):
+    """A call has ended, well or not."""
+
+    worker: int
+    call: int
 
 
 Progress = Made | Ended | Broken | Gone

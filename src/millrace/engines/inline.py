@@ -108,6 +108,9 @@ class InlinePool:
     def resize(self, size: int, *, keep: Collection[int] = ()) -> None:
         """See ``Pool.resize``: there is one worker, always."""
 
+    def kill(self, worker: int, reason: str) -> None:
+        """See ``Pool.kill``: nobody can be ended here."""
+
     def close(self, *, kill: bool = False) -> None:
         """See ``Pool.close``."""
         close = getattr(self._hosted, "close", None)

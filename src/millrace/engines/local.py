@@ -189,6 +189,14 @@ class LocalPool:
             worker.end(kill=False)
             self._freed(worker.number, self._store.bury(worker.number))
 
+    def kill(self, worker: int, reason: str) -> None:
+        """See ``Pool.kill``."""
+        with self._lock:
+            chosen = self._workers.get(worker)
+            if chosen is not None:
+                chosen.sentence = reason
+                chosen.kill()
+
     def close(self, *, kill: bool = True) -> None:
         """See ``Pool.close``; without ``kill``, workers close what they host, except those still at a call."""
         with self._lock:
@@ -260,7 +268,8 @@ class LocalPool:
             while self._broken is None and len(self._workers) < self._size:
                 self._adopt(Worker(self._spec.threads))
         self._freed(worker.number, self._store.bury(worker.number))
-        _fail(worker, (NeverReady if death.preparing else WorkerDied)(str(death)))
+        died = WorkerDied(worker.sentence or str(death))
+        _fail(worker, NeverReady(str(death)) if death.preparing and not worker.sentence else died)
 
     def _freed(self, reader: int, refs: list[BlockRef]) -> None:
         self._free(refs)

@@ -88,6 +88,7 @@ class Worker:
     def __init__(self, threads: int) -> None:
         self.number = next(self._numbers)
         self.calls: dict[int, Future[Any]] = {}
+        self.sentence = ""  # why it was ended, if we did it
         self.preparing = "starting"  # what it does before it can work; empty if it can
         self.heard = time.monotonic()
         self.inbox = wire.Inbox()

@@ -19,6 +19,7 @@ from millrace.run.failures import is_interrupt
 from millrace.run.guard import Guard
 from millrace.run.memory import forget, is_out_of_memory, make_room
 from millrace.run.rows import Rows
+from millrace.run.watching import Watched
 
 T = TypeVar("T")
 
@@ -58,14 +59,15 @@ class Flight(Generic[T]):
         would be read, all results are let out.
         """
         self._left = 0
+        depth = 1 if self._guard.suspicious else self._caller.depth
         thread = threading.get_ident()
         flying: _Flying = deque()
         try:
             for part in sized(self._counted(rows)):
                 self._left -= len(part)
-                for piece in self._cut(part):
+                for piece in self._pieces(part):
                     flying.append((piece, self._begun(piece)))
-                    if len(flying) >= self._caller.depth:
+                    if len(flying) >= depth:
                         yield from self._landed(flying)
                 while flying and look is not None and self._left < look:
                     yield from self._landed(flying)
@@ -92,7 +94,16 @@ class Flight(Generic[T]):
             if at >= len(part):
                 return
 
+    def _pieces(self, part: Rows) -> Iterator[Rows]:
+        for piece in self._cut(part):
+            yield from self._guard.pieces(piece)
+
     def _begun(self, part: Rows) -> Call:
+        end = self._guard.begins(part)
+        call = self._started(part)
+        return call if end is None else Watched(call, end)
+
+    def _started(self, part: Rows) -> Call:
         try:
             with self._guard.timed(0):
                 view, handed = self._ready(part)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from millrace.core.values import ConversionError
 from millrace.core.work import Fault, Faults, Ledger, Reject
@@ -15,6 +16,9 @@ from millrace.run.failures import is_interrupt, words
 from millrace.run.memory import is_out_of_memory
 from millrace.run.preview import hidden, preview
 from millrace.run.rows import Rows
+
+if TYPE_CHECKING:
+    from millrace.run.watching import Watch
 
 Where = Callable[[Rows], str]
 
@@ -32,6 +36,7 @@ class Meter:
         self.unread = 0  # rows that the source could not make sense of
         self.nulled = 0
         self.rejects: list[Reject] = []
+        self.watch: Watch | None = None  # tells the driver of calls
         self._faults: dict[tuple[str, str], list[Any]] = {}
         self._travels = travels
         self.lead: Guard | None = None  # the first step with user code: where its rows are, the attempt is
@@ -150,6 +155,30 @@ class Guard:
             self._meter.seconds["steps"] += time.perf_counter() - start
             self.done += rows
             self._meter.tell()
+
+    @contextmanager
+    def watched(self, rows: Rows) -> Iterator[None]:
+        """Tell the driver of a call over these rows, before and after, if it wants to know."""
+        end = self.begins(rows)
+        try:
+            yield
+        finally:
+            if end is not None:
+                end()
+
+    def begins(self, rows: Rows) -> Callable[[], None] | None:
+        """Tell the driver that a call begins, if it wants to know; return what tells the end."""
+        watch = self._meter.watch
+        return partial(watch.ends, watch.begins(self._label, rows)) if watch is not None else None
+
+    @property
+    def suspicious(self) -> bool:
+        """True if some rows of the shard may end the worker: then they are at hand one batch at a time."""
+        return self._meter.watch is not None and self._meter.watch.suspicious
+
+    def pieces(self, rows: Rows) -> Iterable[Rows]:
+        """Cut a batch so that rows that may end the worker stand apart."""
+        return self._meter.watch.pieces(rows) if self._meter.watch is not None else (rows,)
 
     def told(self, error: BaseException, rows: Rows) -> StepError:
         """Return the error that says what the user's code raised, and at which rows it was."""

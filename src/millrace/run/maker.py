@@ -16,6 +16,7 @@ from millrace.run.places import packed, unpacked, where
 from millrace.run.reading import counted, read_split
 from millrace.run.rows import Rows, join, merged
 from millrace.run.steps import Chain
+from millrace.run.watching import Watch
 
 BLOCK_BYTES = 8 << 20
 SMALL = 256 << 10  # batches below this are joined in their block: each costs its readers some time
@@ -77,11 +78,13 @@ class Maker:
         failpoints.hit("piece.started")
         meter = Meter(len(self._program.steps), travels=True)
         meter.shrunk = self._shrunk
+        if piece.caution.watched:
+            meter.watch = Watch(piece.caution, self._context.worker, piece.shard, self._context.notify)
         if piece.block is not None:
             rows = take(piece.block, self._context, meter)
         else:
             assert piece.split is not None
-            rows = counted(read_split(self._program, piece.split, meter), meter)
+            rows = counted(read_split(self._program, piece.split, meter, piece.caution.skip), meter)
         for parts in _grouped(self._chain.run(rows, meter, piece.budgets)):
             failpoints.hit("piece.block")
             with meter.timing("write"):

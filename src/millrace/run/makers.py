@@ -7,11 +7,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from millrace.core.ports import Pool
-from millrace.core.work import BlockRef, Broken, Freed, Gone, Waiting
+from millrace.core.work import BlockRef, Broken, ErrorReport, Freed, Gone, Waiting
 from millrace.errors import NeverReady, WorkerDied
 from millrace.run import failures
 from millrace.run.supply import Abort, Drop, Feed, GiveUp, Make, More, Supply, SupplyOrder
+from millrace.run.suspicion import Suspicion
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,7 @@ class Makers:
         last: Pool,
         drop: Callable[[BlockRef], None],
         put: Callable[[Any], None],
+        suspicion: Suspicion,
     ) -> None:
         """``put`` brings messages of other threads back to ``take``."""
         self._supply = supply
@@ -39,6 +43,7 @@ class Makers:
         self._last = last
         self._drop = drop
         self._put = put
+        self._suspicion = suspicion
 
     def order(self) -> None:
         """Have done what the supply wants done now."""
@@ -59,7 +64,9 @@ class Makers:
 
     def _carry_out(self, order: SupplyOrder) -> None:
         if isinstance(order, Make):
-            self._call(order.stage, order.worker, "make", order.piece.number, order.piece)
+            caution = self._suspicion.caution(order.piece.shard)
+            piece = msgspec.structs.replace(order.piece, caution=caution)
+            self._call(order.stage, order.worker, "make", piece.number, piece)
         elif isinstance(order, More):
             self._call(order.stage, order.worker, "more", order.piece, order.piece)
         elif isinstance(order, GiveUp):
@@ -85,7 +92,13 @@ class Makers:
                 self._supply.complete(outcome)
         elif isinstance(error, WorkerDied):
             worker = getattr(answer.future, "worker", -1)
-            blame = not isinstance(error, NeverReady)
-            self._supply.complete(Gone(answer.piece, worker, str(error), blame))
+            shard = self._supply.shard_of(answer.piece)
+            blame: ErrorReport | bool = False
+            if shard is not None and not isinstance(error, NeverReady):
+                blame = self._suspicion.died(shard, worker, str(error))
+            if isinstance(blame, ErrorReport):
+                self._supply.complete(Broken(answer.piece, blame))
+            else:
+                self._supply.complete(Gone(answer.piece, worker, str(error), blame))
         else:
             self._supply.complete(Broken(answer.piece, failures.of_a_call(error)))

@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import msgspec
+import numpy as np
 import pyarrow as pa
 
 from millrace.core.ports import Source
@@ -28,9 +30,11 @@ class Read:
     rejects: tuple[Reject, ...] = ()
 
 
-def read_split(program: Program, split: Split, meter: Meter) -> Iterator[Read]:
-    """Read one split, as the program has it."""
-    reading = Reading(program.source, split, program.columns, tolerant=program.policy.on_error != "raise")
+def read_split(program: Program, split: Split, meter: Meter, skip: Sequence[Reject] = ()) -> Iterator[Read]:
+    """Read one split, as the program has it; without the rows in ``skip``, which are set aside."""
+    tolerant = program.policy.on_error != "raise"
+    guilty = [reject for reject in skip if reject.split == split]
+    reading = Reading(program.source, split, program.columns, tolerant=tolerant, skip=guilty)
     while True:
         with meter.timing("read"):
             read = reading.next()
@@ -56,9 +60,16 @@ class Reading:
     """Reads one split; ``tolerant``: what cannot be read is told, and left out."""
 
     def __init__(
-        self, source: Source, split: Split, columns: Sequence[str] | None, *, tolerant: bool
+        self,
+        source: Source,
+        split: Split,
+        columns: Sequence[str] | None,
+        *,
+        tolerant: bool,
+        skip: Sequence[Reject] = (),
     ) -> None:
         self._split = split
+        self._skip = list(skip)
         self._lost: deque[tuple[int, int]] = deque()  # the first of some rows that cannot be read, how many
         self._rejects: list[Reject] = []
         self._at = 0
@@ -73,8 +84,28 @@ class Reading:
         rejects = tuple(self._rejects)
         self._rejects.clear()
         if batch is not None:
-            return Read(Rows(batch, self._spans(batch)), rejects)
+            rows, guilty = self._without(Rows(batch, self._spans(batch)))
+            return Read(rows, (*rejects, *guilty))
         return Read(Rows(pa.record_batch({}), ()), rejects) if rejects else None
+
+    def _without(self, rows: Rows) -> tuple[Rows, list[Reject]]:
+        """Leave out the rows that are to be skipped."""
+        if not self._skip or not len(rows):
+            return rows, []
+        numbers = np.concatenate([span.numbers() for span in rows.spans])
+        mask = np.ones(len(numbers), np.bool_)
+        guilty = []
+        for reject in self._skip:
+            among = (numbers >= reject.row) & (numbers <= reject.last)
+            if among.any():
+                mask &= ~among
+                found = numbers[among]
+                guilty.append(
+                    msgspec.structs.replace(
+                        reject, row=int(found[0]), last=int(found[-1]), count=int(among.sum())
+                    )
+                )
+        return (rows.keep(rows.batch.filter(pa.array(mask)), mask), guilty) if guilty else (rows, [])
 
     def _bad(self, row: int, count: int, error: Exception) -> None:
         self._lost.append((row, count))

@@ -25,7 +25,7 @@ _ROW_WEIGHT = 256  # a dict's own bytes
 
 def map_rows(rows: Iterator[Rows], call: Call, guard: Guard) -> Iterator[Rows]:
     """Replace each row by what ``call`` returns for it."""
-    for part in _small(rows):
+    for part in _small(rows, guard):
         made = _Made(part, guard, lambda row: (call(row),))
         for start, batch, index in made.batches():
             if index[-1] - start + 1 == len(index):
@@ -36,7 +36,7 @@ def map_rows(rows: Iterator[Rows], call: Call, guard: Guard) -> Iterator[Rows]:
 
 def flat_map(rows: Iterator[Rows], call: Call, guard: Guard) -> Iterator[Rows]:
     """Replace each row by the rows that ``call`` returns for it."""
-    for part in _small(rows):
+    for part in _small(rows, guard):
         made = _Made(part, guard, lambda row: _items(call(row)))
         for start, batch, index in made.batches():
             yield _spread(part, start, batch, index)
@@ -65,7 +65,7 @@ class _Made:
             index: list[int] = []
             held = 0
             batch = None
-            with self._guard.over(self._part, counted=False):
+            with self._guard.watched(self._part), self._guard.over(self._part, counted=False):
                 handed = handed or HandedRows(self._part.batch)
                 made = made or self._each(handed)
                 for at, row, heavy in made:
@@ -142,8 +142,8 @@ class _Failed(dict[Any, Any]):
 
 def filter_rows(rows: Iterator[Rows], call: Call, guard: Guard) -> Iterator[Rows]:
     """Keep the rows for which ``call`` is true. One that fails is set aside: nobody knows whether it should stay."""
-    for part in _small(rows):
-        with guard.over(part):
+    for part in _small(rows, guard):
+        with guard.watched(part), guard.over(part):
             mask = np.fromiter(_answers(part, call, guard), np.bool_, len(part))
         yield part.keep(part.batch.filter(column_from(mask)), mask)
 
@@ -161,12 +161,12 @@ def _answers(part: Rows, call: Call, guard: Guard) -> Iterator[bool]:
         yield answer
 
 
-def _small(rows: Iterator[Rows]) -> Iterator[Rows]:
+def _small(rows: Iterator[Rows], guard: Guard) -> Iterator[Rows]:
     """Cut big batches: rows as Python objects need many times the memory."""
     for part in rows:
         size = min(ROW_STEP_ROWS, auto_size(part.batch)) if len(part) else 1
         for at in range(0, len(part), size):
-            yield part.cut(at, min(at + size, len(part)))
+            yield from guard.pieces(part.cut(at, min(at + size, len(part))))
 
 
 def _row(value: Any) -> Mapping[str, Any]:

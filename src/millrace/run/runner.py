@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
+import msgspec
 import pyarrow as pa
 
 from millrace.core.batch import from_ipc
@@ -18,6 +19,7 @@ from millrace.core.work import (
     Blocks,
     CommitRecord,
     Done,
+    ErrorReport,
     Failed,
     Faults,
     Ledger,
@@ -34,6 +36,7 @@ from millrace.run.elastic import Elastic
 from millrace.run.makers import Makers
 from millrace.run.scheduler import Begin, Order, Prepare, Scheduler
 from millrace.run.supply import Supply
+from millrace.run.suspicion import Suspicion
 
 TICK = 0.2
 GROUP = 0.025  # seconds: commits that come faster than this share one sync of the journal
@@ -100,8 +103,10 @@ class Runner:
         tick: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         allowance: Allowance | None = None,
+        suspicion: Suspicion | None = None,
     ) -> None:
         self._allowance = allowance or Allowance()
+        self._suspicion = suspicion or Suspicion()
         self._scheduler = scheduler
         self._committer = committer
         self._supply = supply
@@ -139,7 +144,7 @@ class Runner:
         """
         scheduler, committer = self._scheduler, self._committer
         if self._supply is not None:
-            self._makers = Makers(self._supply, earlier, pool, drop, self._inbox.put)
+            self._makers = Makers(self._supply, earlier, pool, drop, self._inbox.put, self._suspicion)
         while not scheduler.finished:
             orders = scheduler.ready(pool.loads())
             for order in orders:
@@ -162,6 +167,9 @@ class Runner:
             if committer.pending and (scheduler.finished or self._clock() - self._flushed >= GROUP):
                 committer.flush()
                 self._flushed = self._clock()
+            for worker, reason in self._suspicion.overdue(self._clock()):
+                for each in (*earlier, pool):
+                    each.kill(worker, reason)
             self._tick()
             yield from self._deliver()
         committer.flush()
@@ -202,10 +210,11 @@ class Runner:
 
     def _opened(self, begin: Begin) -> Task:
         """Return what the worker is told, once the stages before know of the attempt."""
-        prepared = self._prepared.pop(begin.task.shard.index, None)
-        if prepared is not None and prepared.attempt == begin.task.attempt:
-            return prepared
-        return self._supply.open(begin.task, begin.worker) if self._supply is not None else begin.task
+        task = self._prepared.pop(begin.task.shard.index, None)
+        if task is None or task.attempt != begin.task.attempt:
+            task = begin.task
+            task = self._supply.open(task, begin.worker) if self._supply is not None else task
+        return msgspec.structs.replace(task, caution=self._suspicion.caution(task.shard.index))
 
     def _wait(self) -> Iterator[Outcome]:
         timeout = GROUP if self._committer.pending else TICK
@@ -214,7 +223,9 @@ class Runner:
             while True:
                 if isinstance(message, tuple):
                     yield self._outcome(*message)
-                elif self._makers is None or not self._makers.take(message):
+                elif not self._suspicion.hear(message, self._clock()) and (
+                    self._makers is None or not self._makers.take(message)
+                ):
                     self._allowance.hear(message)
                     self._watch(message)
                 if self._supply is not None and self._supply.error is not None:
@@ -238,9 +249,15 @@ class Runner:
             outcome: Outcome = future.result()
             return outcome
         if isinstance(error, WorkerDied):
-            self._watch(WorkerLost(getattr(future, "worker", -1), str(error)))
-            self._watch(ShardRetried(shard, attempt + 1, str(error)))
-            return Lost(shard, attempt, str(error), blame=not isinstance(error, NeverReady))
+            worker, reason = getattr(future, "worker", -1), str(error)
+            self._watch(WorkerLost(worker, reason))
+            blame: ErrorReport | bool = False
+            if not isinstance(error, NeverReady):
+                blame = self._suspicion.died(shard, worker, reason)
+            if isinstance(blame, ErrorReport):
+                return Failed(shard, attempt, blame)
+            self._watch(ShardRetried(shard, attempt + 1, reason))
+            return Lost(shard, attempt, reason, blame=blame)
         return Failed(shard, attempt, failures.of_a_call(error))
 
     # ------------------------------------------------------------ output for a reader

@@ -272,6 +272,10 @@ class Supply:
         elif isinstance(outcome, Broken):
             self.error = self.error or outcome.error
 
+    def shard_of(self, piece: int) -> int | None:
+        """Return the shard of a piece; None if it is not needed any more."""
+        return self._nodes[piece].piece.shard if piece in self._nodes else None
+
     def idle(self, piece: int) -> None:
         """A call for a piece found that it had ended before."""
         if piece in self._nodes:

@@ -45,6 +45,7 @@ from millrace.run.rejected import set_aside
 from millrace.run.rows import Rows
 from millrace.run.schemas import conform, fill, is_complete
 from millrace.run.steps import Chain
+from millrace.run.watching import Watch
 
 BLOCK_BYTES = 8 << 20
 UNDECIDED_BYTES = 64 << 20
@@ -189,6 +190,8 @@ class _Attempt:
         self._meter = Meter(len(program.steps))
         self._meter.tell = self._tell
         self._meter.shrunk = self._shrunk
+        if task.caution.watched:
+            self._meter.watch = Watch(task.caution, context.worker, task.shard.index, context.notify)
         self._schema = schema_from(task.schema) if task.schema is not None else None
         self._seen: pa.Schema | None = None
         self._writer: Writer | None = None
@@ -295,7 +298,7 @@ class _Attempt:
 
     def _splits(self) -> Iterator[Read]:
         for split in self._task.shard.splits:
-            yield from read_split(self._program, split, self._meter)
+            yield from read_split(self._program, split, self._meter, self._task.caution.skip)
 
     def _fed(self, trough: queue.SimpleQueue[Fodder]) -> Iterator[Rows]:
         """Yield the rows of the blocks that the stage before gives, in order, as they come."""
