@@ -99,7 +99,7 @@ class _Workplace:
                 options.durability,
                 failpoints.active(),
                 i > 0,
-                Policy(options.on_error, options.show_data),
+                _policy(options),
             )
             for i, stage in enumerate(self.stages)
         ]
@@ -178,6 +178,11 @@ class _Workplace:
     def close(self) -> None:
         """End what is still there."""
         self.engine.close(kill=True)
+
+
+def _policy(options: RunOptions) -> Policy:
+    kinds = options.retry_on if isinstance(options.retry_on, tuple) else (options.retry_on,)
+    return Policy(options.on_error, options.show_data, kinds, options.max_retries)
 
 
 def _stages(plan: Plan, options: RunOptions) -> tuple[Stage, ...]:
@@ -407,6 +412,7 @@ def _write(job: Job, options: RunOptions, workplace: _Workplace, started: float)
         retries=scheduler.retries,
         stages=workplace.uses(supply, seconds),
         ceilings=watchers.ceilings.settled(),
+        retried=watchers.retried(),
     )
     watchers.on_event(event)
     result = _result(job, event, rows_before)
@@ -490,6 +496,7 @@ def _finished(
     retries: int = 0,
     stages: tuple[StageUse, ...] = (),
     ceilings: tuple[Ceiling, ...] = (),
+    retried: tuple[tuple[str, str, int], ...] = (),
 ) -> RunFinished:
     state = job.committer.state
     return RunFinished(
@@ -505,6 +512,7 @@ def _finished(
         stages,
         ceilings,
         state.faults,
+        retried,
     )
 
 

@@ -54,6 +54,11 @@ class RunOptions:
         (0.001: one in a thousand, looked at from 1,000 rows on). Default: any number.
     show_data
         False: the values of rows do not appear in messages.
+    retry_on
+        Classes of errors that pass, such as ``TimeoutError``: a call of a function or model that raises one is tried
+        again, after half a second, one, two, … (a random half more or less); other errors are not.
+    max_retries
+        How often such a call is tried again before its rows count as failed.
     batch_timeout
         Seconds that a call of a function or model may take, the worker being ended otherwise. The batch is then cut,
         until the row that takes so long is known; it is treated as ``on_error`` says. Default: any time.
@@ -73,6 +78,8 @@ class RunOptions:
     on_error: OnError = "raise"
     max_errors: float | None = None
     show_data: bool = True
+    retry_on: type[BaseException] | tuple[type[BaseException], ...] = ()
+    max_retries: int = 3
     batch_timeout: float | None = None
     stall_timeout: float = 300.0
 
@@ -114,6 +121,8 @@ def _check(name: str, value: Any) -> None:
         if not isinstance(value, bool) and not (value is None and choices):
             allowed = "True, False nor None" if choices else "True nor False"
             raise ArgumentError(f"{name}={value!r} is neither {allowed}.")
+    elif name == "retry_on":
+        _check_retry_on(value)
     elif name == "max_errors":
         _check_max_errors(value)
     elif value is None:
@@ -132,4 +141,12 @@ def _check_max_errors(value: Any) -> None:
     if value is not None and not whole and not share:
         raise ArgumentError(
             f"max_errors={value!r}: it takes a whole number of rows, or a share of them between 0 and 1."
+        )
+
+
+def _check_retry_on(value: Any) -> None:
+    kinds = value if isinstance(value, tuple) else (value,)
+    if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
+        raise ArgumentError(
+            f"retry_on={value!r}: it takes a class of errors, or a tuple of them, such as (TimeoutError, OSError)."
         )

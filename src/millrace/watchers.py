@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 
-from millrace.core.events import Event
+from millrace.core.events import CallRetried, Event
 from millrace.core.ports import Observer
 from millrace.observers.ceilings import Ceilings
 from millrace.options import RunOptions
@@ -18,6 +19,7 @@ class Watchers:
     def __init__(self, watchers: list[Observer]) -> None:
         self._watchers = watchers
         self.ceilings = Ceilings()
+        self._retried: Counter[tuple[str, str]] = Counter()
 
     @classmethod
     def of(cls, options: RunOptions) -> Watchers:
@@ -31,11 +33,17 @@ class Watchers:
     def on_event(self, event: Event) -> None:
         """Tell everybody."""
         self.ceilings.add(event)
+        if isinstance(event, CallRetried):
+            self._retried[event.step, event.error] += 1
         for watcher in list(self._watchers):
             try:
                 watcher.on_event(event)
             except Exception:
                 self._drop(watcher)
+
+    def retried(self) -> tuple[tuple[str, str, int], ...]:
+        """Return which calls were tried again: step, class of the error, how many."""
+        return tuple((step, error, count) for (step, error), count in self._retried.most_common())
 
     def tick(self) -> None:
         """Let those who draw draw; called about five times a second."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -278,6 +279,65 @@ def test_rejected_rows_run_again(source: Dataset, tmp_path: Path) -> None:
     mended = mr.read_rejected(tmp_path / "out").select_columns(["id", "text"])
     rest = mended.map_batches(lambda b: {**b, "y": b["id"] * 2.0}).to_arrow()
     assert rest.column("y").to_pylist() == [2.0 * i for i in BAD]
+
+
+class Flaky:
+    """Fails a few times before each batch succeeds; asynchronously if asked to."""
+
+    def __init__(self, times: int, kind: type[Exception] = TimeoutError) -> None:
+        self.times = times
+        self.kind = kind
+        self.calls = 0
+
+    def __call__(self, batch: Batch) -> Any:
+        self.calls += 1
+        if self.calls % (self.times + 1):
+            raise self.kind("try later")
+        return batch["id"] * 2.0
+
+
+class FlakyRow(Flaky):
+    def __call__(self, row: dict[str, Any]) -> Any:
+        return {"id": row["id"], "y": super().__call__({"id": np.array([row["id"]])})[0]}
+
+
+@pytest.mark.parametrize("shape", ["batch", "row", "in flight"])
+def test_calls_that_fail_for_a_while(shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millrace.run.guard.PAUSE", 0.0)
+    data = mr.range(60).with_options(engine="inline", progress=False, retry_on=(TimeoutError, KeyError))
+    if shape == "row":
+        data = data.map(FlakyRow, fn_constructor_args=[2])
+    else:
+        more: dict[str, Any] = {"max_in_flight": 2} if shape == "in flight" else {}
+        data = data.predict(Flaky, inputs=["id"], output="y", fn_constructor_args=[2], batch_size=20, **more)
+    result = data.write_parquet(tmp_path / "out")
+    assert pq.read_table(tmp_path / "out").column("y").to_pylist() == [2.0 * i for i in range(60)]
+    calls = 120 if shape == "row" else 6
+    assert re.search(rf"{calls} calls of \w+\(Flaky(Row)?\) tried again after TimeoutError", result.summary)
+
+
+def test_other_errors_are_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millrace.run.guard.PAUSE", 0.0)
+    calls: list[int] = []
+
+    def fails(batch: Batch) -> Any:
+        calls.append(len(batch["id"]))
+        raise ValueError("no")
+
+    data = mr.range(1).map_batches(fails).with_options(engine="inline", progress=False, retry_on=TimeoutError)
+    with pytest.raises(StepError, match="ValueError: no"):
+        data.write_parquet(tmp_path / "out")
+    assert calls == [1]
+    calls.clear()
+    with pytest.raises(StepError, match="ValueError: no"):
+        data.with_options(retry_on=ValueError, max_retries=4).write_parquet(tmp_path / "out")
+    assert calls == [1] * 5
+
+
+@pytest.mark.parametrize("value", ["TimeoutError", (TimeoutError, 3), TimeoutError()])
+def test_what_is_no_class_of_errors(value: Any) -> None:
+    with pytest.raises(ArgumentError, match="retry_on="):
+        mr.range(3).with_options(retry_on=value)
 
 
 def test_overwrite_takes_the_rejected_along(source: Dataset, tmp_path: Path) -> None:

@@ -37,6 +37,14 @@ class BatchShrunk(msgspec.Struct, frozen=True):
     now: int
 
 
+class CallRetried(msgspec.Struct, frozen=True):
+    """A call of the user's code failed with an error of a kind that passes, and is tried again."""
+
+    worker: int
+    step: str
+    error: str
+
+
 class ShardCommitted(msgspec.Struct, frozen=True):
     """A shard's rows are in the output for good."""
 
@@ -99,12 +107,14 @@ class RunFinished(msgspec.Struct, frozen=True):
     stages: tuple[StageUse, ...] = ()
     ceilings: tuple[Ceiling, ...] = ()
     faults: Faults = Faults()
+    retried: tuple[tuple[str, str, int], ...] = ()  # step, class of the error, calls
 
 
 Event = (
     RunStarted
     | RowsRead
     | BatchShrunk
+    | CallRetried
     | ShardCommitted
     | ShardRetried
     | WorkerLost

@@ -54,6 +54,9 @@ def summary(
     if work:
         lines.append(f"workers: {work}")
     lines += fault_lines(event)
+    lines += [
+        f"{plural(calls, 'call')} of {step} tried again after {error}" for step, error, calls in event.retried
+    ]
     lines += stage_lines(event.stages)
     lines += ceiling_lines(event.ceilings)
     if left_out:

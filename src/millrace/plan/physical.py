@@ -28,10 +28,15 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What becomes of rows that fail. ``show_data``: their values may be shown in messages."""
+    """What becomes of rows that fail. ``show_data``: their values may be shown in messages.
+
+    A call that raises one of ``retry_on`` is tried again, ``max_retries`` times.
+    """
 
     on_error: OnError = "raise"
     show_data: bool = True
+    retry_on: tuple[type[BaseException], ...] = ()
+    max_retries: int = 3
 
 
 @dataclass(frozen=True, slots=True)

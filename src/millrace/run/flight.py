@@ -5,6 +5,7 @@ Results come in the order of the rows, each row's exactly once, whatever ends fi
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -131,8 +132,7 @@ class Flight(Generic[T]):
         """
         failure = None
         try:
-            with self._guard.timed(0):
-                made: T = calls.pop().result()
+            made = self._patient(part, calls)
         except BaseException as error:
             short = is_out_of_memory(error) and not (alone and len(part) <= 1)
             if not short and not self._guard.is_fault(error):
@@ -156,6 +156,19 @@ class Flight(Generic[T]):
             if isinstance(failure, ConversionError) and (len(found) > 1 or _begin_alike(found, part)):
                 raise self._guard.told(failure, part)  # it is wrong for all rows, and best seen on many
             raise self._guard.told(told, found)
+
+    def _patient(self, part: Rows, calls: list[Call]) -> T:
+        """Wait for a call; if it raises what passes, make it again after a while."""
+        for tried in itertools.count(1):
+            try:
+                with self._guard.timed(0):
+                    made: T = calls.pop().result()
+                    return made
+            except BaseException as error:
+                if not self._guard.patience(error, tried):
+                    raise
+            calls.append(self._begun(part))
+        raise AssertionError
 
     def _tried(self, part: Rows) -> Iterator[tuple[Rows, T | Fault]]:
         return self._outcomes(part, [self._begun(part)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from millrace.run.watching import Watch
 
 Where = Callable[[Rows], str]
+
+PAUSE = 0.5  # seconds before a call that failed is tried again, doubled each time
+LONGEST = 30.0
 
 
 class Meter:
@@ -42,6 +47,7 @@ class Meter:
         self.lead: Guard | None = None  # the first step with user code: where its rows are, the attempt is
         self.seconds = {"read": 0.0, "steps": 0.0, "write": 0.0, "wait": 0.0}
         self.tell: Callable[[], None] = lambda: None  # called now and then as the user's code gets on
+        self.retried: Callable[[str, str], None] = lambda label, error: None
         self.shrunk: Callable[[str, int, int], None] = lambda label, before, now: None
 
     @property
@@ -179,6 +185,30 @@ class Guard:
     def pieces(self, rows: Rows) -> Iterable[Rows]:
         """Cut a batch so that rows that may end the worker stand apart."""
         return self._meter.watch.pieces(rows) if self._meter.watch is not None else (rows,)
+
+    def patience(self, error: BaseException, tried: int) -> bool:
+        """Say whether a call that failed for the ``tried``-th time is to be tried again, once its time has come."""
+        policy = self._policy
+        if tried > policy.max_retries or not isinstance(error, policy.retry_on) or is_interrupt(error):
+            return False
+        self._meter.retried(self._label, type(error).__name__)
+        time.sleep(min(PAUSE * 2 ** (tried - 1), LONGEST) * random.uniform(0.5, 1.5))
+        return True
+
+    def patient(self, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Return the function with its patience, for code that goes row by row."""
+        if not self._policy.retry_on:
+            return call
+
+        def patient(row: Any) -> Any:
+            for tried in itertools.count(1):
+                try:
+                    return call(row)
+                except BaseException as error:
+                    if not self.patience(error, tried):
+                        raise
+
+        return patient
 
     def told(self, error: BaseException, rows: Rows) -> StepError:
         """Return the error that says what the user's code raised, and at which rows it was."""

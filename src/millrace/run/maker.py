@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from millrace.core import failpoints
-from millrace.core.events import BatchShrunk
+from millrace.core.events import BatchShrunk, CallRetried
 from millrace.core.ports import WorkerContext
 from millrace.core.work import Block, Broken, Ended, Made, Piece, Progress, Timings
 from millrace.plan.physical import Program
@@ -78,6 +78,7 @@ class Maker:
         failpoints.hit("piece.started")
         meter = Meter(len(self._program.steps), travels=True)
         meter.shrunk = self._shrunk
+        meter.retried = self._retried
         if piece.caution.watched:
             meter.watch = Watch(piece.caution, self._context.worker, piece.shard, self._context.notify)
         if piece.block is not None:
@@ -95,6 +96,9 @@ class Maker:
             del parts, batches
             yield Made(piece.number, block, meter.ledger())
         yield Ended(piece.number, meter.ledger(), Timings(**meter.seconds), meter.drained())
+
+    def _retried(self, step: str, error: str) -> None:
+        self._context.notify(CallRetried(self._context.worker, step, error))
 
     def _shrunk(self, step: str, before: int, now: int) -> None:
         self._context.notify(BatchShrunk(self._context.worker, step, before, now))

@@ -146,7 +146,7 @@ class Chain:
         guard = self._guard(step_label(step), "a row", meter, number)
         if isinstance(step, Filter) and step.function is None:
             return filter_expression(rows, step, guard)
-        call = callers[0].built.call
+        call = guard.patient(callers[0].built.call)
         if isinstance(step, MapRows):
             return map_rows(rows, call, guard)
         if isinstance(step, FlatMap):

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from millrace.core import failpoints
 from millrace.core.batch import owned, schema_bytes, schema_from, to_ipc
-from millrace.core.events import BatchShrunk, RowsRead
+from millrace.core.events import BatchShrunk, CallRetried, RowsRead
 from millrace.core.ports import WorkerContext, Writer
 from millrace.core.work import (
     Block,
@@ -190,6 +190,7 @@ class _Attempt:
         self._meter = Meter(len(program.steps))
         self._meter.tell = self._tell
         self._meter.shrunk = self._shrunk
+        self._meter.retried = self._retried
         if task.caution.watched:
             self._meter.watch = Watch(task.caution, context.worker, task.shard.index, context.notify)
         self._schema = schema_from(task.schema) if task.schema is not None else None
@@ -350,6 +351,9 @@ class _Attempt:
                     self._meter.faults(words=self._program.policy.show_data),
                 )
             )
+
+    def _retried(self, step: str, error: str) -> None:
+        self._context.notify(CallRetried(self._context.worker, step, error))
 
     def _shrunk(self, step: str, before: int, now: int) -> None:
         self._context.notify(BatchShrunk(self._context.worker, step, before, now))
