@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-PAGE = Path(__file__).parents[2] / "docs" / "stages.md"
+DOCS = Path(__file__).parents[2] / "docs"
 _BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def blocks(kind: str) -> list[str]:
-    return [text for found, text in _BLOCK.findall(PAGE.read_text()) if found == kind]
+def blocks(page: str, kind: str) -> list[str]:
+    return [text for found, text in _BLOCK.findall((DOCS / page).read_text()) if found == kind]
 
 
 def on_any_machine(line: str) -> str:
@@ -30,6 +30,19 @@ def rows_of(folder: Path) -> pa.Table:
     return pa.concat_tables(pq.read_table(file) for file in sorted(folder.glob("part-*")))
 
 
+def run(script: Callable[..., Any], page: str) -> None:
+    """Run a page's programs as one, and look for what it shows in what they print."""
+    ended = script("\n".join(blocks(page, "python")), env={"MILLRACE_PROGRESS": "1"})
+    assert ended.code == 0, ended.err
+    printed = {on_any_machine(line) for line in (ended.out + ended.err).splitlines()}
+    for line in "".join(blocks(page, "text")).splitlines():
+        assert on_any_machine(line) in printed, ended.err
+
+
+def test_errors(script: Callable[..., Any]) -> None:
+    run(script, "errors.md")
+
+
 def test_stages(script: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "reviews").mkdir()
@@ -39,12 +52,7 @@ def test_stages(script: Callable[..., Any], tmp_path: Path) -> None:
     lines = [f"  {'Good ' * (i % 4)}work, number {i}" for i in range(500)]
     (tmp_path / "reviews" / "all.txt").write_text("\n".join(lines))
 
-    ended = script("\n".join(blocks("python")), env={"MILLRACE_PROGRESS": "1"})
-
-    assert ended.code == 0, ended.err
-    printed = {on_any_machine(line) for line in (ended.out + ended.err).splitlines()}
-    for line in "".join(blocks("text")).splitlines():
-        assert on_any_machine(line) in printed, ended.err
+    run(script, "stages.md")
     assert rows_of(tmp_path / "labels").num_rows == 12
     scores = rows_of(tmp_path / "scores")
     assert scores.column("score").to_pylist() == [i % 4 for i in range(500)]
