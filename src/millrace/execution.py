@@ -245,6 +245,7 @@ def _prepared(plan: Plan, options: RunOptions, kind: str) -> tuple[Tally, Iterat
                 bounds=workplace.bounds,
                 allowance=Allowance(options.max_errors),
                 suspicion=_suspicion(plan, options),
+                stall_timeout=options.stall_timeout,
             )
             yield from workplace.drive(runner, programs, options)
             if tally.ledger.rejected and kind != "look":
@@ -381,6 +382,7 @@ def _write(job: Job, options: RunOptions, workplace: _Workplace, started: float)
         tick=watchers.tick,
         allowance=Allowance(options.max_errors, state.ledger, state.faults),
         suspicion=_suspicion(plan, options),
+        stall_timeout=options.stall_timeout,
     )
     try:
         for _ in workplace.drive(runner, programs, options):

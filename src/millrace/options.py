@@ -63,7 +63,9 @@ class RunOptions:
         Seconds that a call of a function or model may take, the worker being ended otherwise. The batch is then cut,
         until the row that takes so long is known; it is treated as ``on_error`` says. Default: any time.
     stall_timeout
-        Seconds after which a worker that the operating system has stopped is given up and replaced.
+        Seconds after which a worker that the operating system has stopped is given up and replaced; and after which a
+        run in which nobody is at work ends, with the stacks of all workers. A model that is being loaded and a batch
+        that is being computed are work.
     """
 
     engine: EngineName = "local"

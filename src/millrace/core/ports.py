@@ -257,6 +257,10 @@ class Pool(Protocol):
         """End a worker, if it is one of ours: its calls fail with ``reason``, and another takes its place."""
         ...
 
+    def dump(self) -> None:
+        """Have every worker print the stacks of its threads to standard error, where it can."""
+        ...
+
     def close(self) -> None:
         """End every worker, at once and without mercy for calls under way. May be called more than once."""
         ...

@@ -48,6 +48,7 @@ def main(fd: int, parent: int) -> None:
     # Batches are read-only views by design; torch.from_numpy would warn about each.
     warnings.filterwarnings("ignore", message="The given NumPy array is not writ")
     faulthandler.enable(all_threads=False)  # a crash in native code says where it was
+    faulthandler.register(signal.SIGUSR1)  # when asked, every thread does
     sock = socket.socket(fileno=fd)
     sock.setblocking(True)
     os.register_at_fork(after_in_child=sock.close)  # a child must not look like us to the driver

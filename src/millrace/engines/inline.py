@@ -111,6 +111,9 @@ class InlinePool:
     def kill(self, worker: int, reason: str) -> None:
         """See ``Pool.kill``: nobody can be ended here."""
 
+    def dump(self) -> None:
+        """See ``Pool.dump``: who asks is the one worker."""
+
     def close(self, *, kill: bool = False) -> None:
         """See ``Pool.close``."""
         close = getattr(self._hosted, "close", None)

@@ -7,6 +7,7 @@ before the driver imports what it needs for planning, so that both import at the
 from __future__ import annotations
 
 import contextlib
+import signal
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -196,6 +197,12 @@ class LocalPool:
             if chosen is not None:
                 chosen.sentence = reason
                 chosen.kill()
+
+    def dump(self) -> None:
+        """See ``Pool.dump``."""
+        for worker in self.workers():
+            if not worker.preparing:  # else it may not listen to the signal yet, and die of it
+                worker.signal(signal.SIGUSR1)
 
     def close(self, *, kill: bool = True) -> None:
         """See ``Pool.close``; without ``kill``, workers close what they host, except those still at a call."""

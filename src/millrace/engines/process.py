@@ -132,6 +132,11 @@ class Worker:
         self.process.wait()
         self.release()
 
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process alone."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(number)
+
     def kill(self) -> None:
         """End the process and whatever it started."""
         with contextlib.suppress(ProcessLookupError, PermissionError):

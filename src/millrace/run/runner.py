@@ -39,6 +39,7 @@ from millrace.run.supply import Supply
 from millrace.run.suspicion import Suspicion
 
 TICK = 0.2
+DUMP = 1.0  # seconds for workers to print their stacks
 GROUP = 0.025  # seconds: commits that come faster than this share one sync of the journal
 
 
@@ -104,6 +105,7 @@ class Runner:
         clock: Callable[[], float] = time.monotonic,
         allowance: Allowance | None = None,
         suspicion: Suspicion | None = None,
+        stall_timeout: float = 300.0,
     ) -> None:
         self._allowance = allowance or Allowance()
         self._suspicion = suspicion or Suspicion()
@@ -122,6 +124,8 @@ class Runner:
         self._delivered: dict[int, int] = {}
         self._skip: dict[int, int] = {}
         self._prepared: dict[int, Task] = {}
+        self._quiet = 0.0  # seconds since a message came
+        self._patience = stall_timeout
 
     def notify(self, worker: int, message: Any) -> None:
         """Take what a worker tells in passing; may be called from any thread."""
@@ -153,8 +157,7 @@ class Runner:
                 self._makers.order()
             if any(self._elastic):
                 self._resize([*earlier, pool])
-            if not orders and scheduler.idle and not scheduler.finished:
-                raise Stalled("No shard is under way and none can begin. This is a defect of ours.")
+            self._check_progress([*earlier, pool], idle=not orders and scheduler.idle)
             for outcome in self._wait():
                 self._keep(outcome)
                 outcome = self._settled(outcome)
@@ -176,6 +179,23 @@ class Runner:
         yield from self._deliver()
         if scheduler.error is not None:
             raise failures.revive(scheduler.error)
+
+    def _check_progress(self, pools: Sequence[Pool], *, idle: bool) -> None:
+        """End a run in which nobody is at work and nothing is heard any more: that would be so for ever."""
+        if self._scheduler.finished or not (idle or self._quiet >= self._patience):
+            return
+        starving = self._supply.starving if self._supply is not None else 0
+        if not idle and sum(sum(pool.loads().values()) for pool in pools) > starving:
+            return
+        for pool in pools:
+            pool.dump()
+        if not idle:
+            time.sleep(DUMP)
+        raise Stalled(
+            f"Nothing has happened for {self._quiet:.0f} s, no worker is at work, and no shard can begin. What the "
+            "workers' threads are at stands above, on standard error. This is a defect of ours: please report it. "
+            "What was committed is kept; the same command, run again, goes on from there."
+        )
 
     def _resize(self, pools: Sequence[Pool]) -> None:
         """Let pools with bounds grow and shrink with their work."""
@@ -220,6 +240,7 @@ class Runner:
         timeout = GROUP if self._committer.pending else TICK
         try:
             message = self._inbox.get(timeout=timeout)
+            self._quiet = 0.0
             while True:
                 if isinstance(message, tuple):
                     yield self._outcome(*message)
@@ -232,6 +253,7 @@ class Runner:
                     yield Failed(-1, -1, self._supply.error)
                 message = self._inbox.get_nowait()
         except queue.Empty:
+            self._quiet += timeout  # unless something was heard; a little too much does no harm
             return
 
     def _settled(self, outcome: Outcome) -> Outcome:

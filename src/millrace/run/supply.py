@@ -286,6 +286,11 @@ class Supply:
         for number in note.numbers:
             self._forget(number)
 
+    @property
+    def starving(self) -> int:
+        """How many attempts wait for a block."""
+        return sum(flow.waiting for flow in self._flows.values())
+
     def wait(self, note: Waiting) -> None:
         """An attempt's worker has used up what it was fed."""
         flow = self._flows.get(note.shard)

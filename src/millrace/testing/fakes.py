@@ -162,6 +162,9 @@ class FakePool:
             del self._hosted[worker]
             self.resize(self._spec.size)
 
+    def dump(self) -> None:
+        """See ``Pool.dump``: nobody is at anything."""
+
     def close(self) -> None:
         """See ``Pool.close``."""
         for worker in list(self._hosted):
