@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 import millrace as mr
 from bench import data, jobs, rounds
+from millrace.core.ports import Bad
 from millrace.core.work import Split
 from millrace.sources.range import RangeSource
 
@@ -46,7 +47,9 @@ class Preloaded(RangeSource):
     def schema(self) -> pa.Schema:
         return self._images().schema
 
-    def read(self, split: Split, columns: Sequence[str] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
+    ) -> Iterator[pa.RecordBatch]:
         for start in range(split.start, split.stop, BATCH):
             yield self._images().slice(0, min(BATCH, split.stop - start))
 

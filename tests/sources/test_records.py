@@ -19,7 +19,7 @@ from millrace.errors import UnreadableFile
 from millrace.sources.csv import CsvSource
 from millrace.sources.json import JsonSource
 from millrace.sources.records import QuoteNeverClosed, RecordScanner, newline_cuts, quoted_cuts
-from millrace.testing.sources import read_all
+from millrace.testing.sources import read_all, read_sound
 
 QUICK = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -189,4 +189,8 @@ def test_an_open_quote_is_an_error_however_far_on_it_stands(tmp_path: Path) -> N
     path = tmp_path / "a.csv"
     path.write_text("a,b\n" + "1,2\n" * 400_000 + '3,"4\n5,6\n')
     with pytest.raises(UnreadableFile, match="quote at byte 1,600,006 is never closed"):
-        CsvSource(path, block_bytes=1000).splits()
+        read_all(CsvSource(path, block_bytes=1000))
+    sound = [read_sound(source, split) for source in [CsvSource(path)] for split in source.splits()]
+    assert sum(part.table.num_rows for part in sound) == 400_000
+    (error,) = (error for part in sound for error in part.bad.values())
+    assert "the part that begins at byte 1,572,868: a quote in it is never closed" in str(error)

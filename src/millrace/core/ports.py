@@ -16,6 +16,8 @@ from millrace.core.work import BlockRef, Durability, Split, StagedFile, Task
 if TYPE_CHECKING:
     import pyarrow as pa
 
+Bad = Callable[[int, int, Exception], None]
+
 
 Bad = Callable[[int, int, Exception], None]
 
@@ -61,6 +63,13 @@ class Source(Protocol):
 
         Raises ``InputChanged`` when the file is not the one that was planned with, ``UnreadableFile`` when it
         is damaged (with its name and the offset or row group).
+
+        With ``bad``, rows that make no sense are told instead, and left out: ``bad(row, count, error)`` means the
+        rows ``row`` to ``row + count - 1`` of the split; more than one where they are lost together. A bad row
+        keeps its number, for ``locate`` too. It is told between the batch with the rows before it and the batch
+        with those after it: no batch lies around it. ``error`` names file and row and says what is wrong. Read
+        again with the same columns and ``batch_rows``, the same rows are bad; with fewer columns perhaps fewer.
+        What is wrong with a file as a whole is raised all the same, ``InputChanged`` included.
         """
         ...
 

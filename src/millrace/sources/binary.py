@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from millrace.core.ports import Bad
 from millrace.core.work import Split
 from millrace.errors import UnreadableFile
 from millrace.sources.files import InputFile, PathArgument, check_unchanged
@@ -46,7 +47,9 @@ class BinarySource(WholeFileSource[bool]):
             fields.append(pa.field("path", pa.string()))
         return pa.schema(fields)
 
-    def read(self, split: Split, columns: Sequence[str] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """Read the files of a split; a batch ends early at 64 MiB."""
         from millrace.sources.schemas import select
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from millrace.core.ports import Bad
 from millrace.core.work import Split
 from millrace.errors import ArgumentError
 from millrace.sources.csv_format import CsvFormat
@@ -123,12 +124,14 @@ class CsvSource(FileSource["Layout"]):
         layout = self._look()
         return csv_layout.cut(self._files, layout, self._format, self._block_bytes or block_of(self._files))
 
-    def read(self, split: Split, columns: Sequence[str] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """Read one split."""
-        from millrace.sources import csv_reader
+        from millrace.sources.csv_reader import CsvReader
 
-        file = self._unchanged(split.file)
-        return csv_reader.read(file, split, self._known(), self._format, columns, batch_rows)
+        path = self._unchanged(split.file).path
+        return CsvReader(path, split, self._known(), self._format, columns).read(batch_rows, bad)
 
     def locate(self, split: Split, row: int) -> str:
         """Name the file and the row in it, counted from 0 after the header. Reads the file up to there."""

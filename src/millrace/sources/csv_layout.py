@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from millrace.sources.csv_format import CsvFormat
 from millrace.sources.files import InputFile
 from millrace.sources.records import QuoteNeverClosed, RecordScanner, newline_cuts, quoted_cuts
 from millrace.sources.schemas import unify
+from millrace.sources.sieve import Faults, faults_of
 from millrace.sources.signatures import not_text, refuse_other_formats
 from millrace.sources.text import TextFile
 
@@ -39,6 +41,7 @@ class Layout:
     schema: pa.Schema
     headers: tuple[tuple[str, ...], ...]
     texts: tuple[TextFile, ...]
+    faults: Faults
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ class _Start:
     text: TextFile
     schema: pa.Schema
     whole: bool
+    fault: UnreadableFile | None = None
 
 
 # ---------------------------------------------------------------- settling names and types
@@ -69,6 +73,7 @@ def look(files: Sequence[InputFile], form: CsvFormat) -> Layout:
             pa.schema([pa.field(name, types.get(name, pa.null())) for name in names]),
             (),
             tuple(start.text for start in starts),
+            faults_of(start.fault for start in starts),
         )
     _check_widths(known, form)
     schema = _unified(known)
@@ -88,7 +93,7 @@ def look(files: Sequence[InputFile], form: CsvFormat) -> Layout:
         else start.text
         for start in starts
     ]
-    return Layout(schema, tuple(headers), tuple(texts))
+    return Layout(schema, tuple(headers), tuple(texts), faults_of(start.fault for start in starts))
 
 
 def _unified(known: Sequence[tuple[InputFile, _Start]]) -> pa.Schema:
@@ -147,29 +152,28 @@ def _look_at(
         try:
             found = _records(head, form)
         except QuoteNeverClosed as error:
-            raise _never_closed(file, error) from error
+            raise never_closed(file.path, error.args[0]) from error
         if found is None:
             continue
-        start, body, end = found
+        start, body, end, opened = found
         if start == body == end:
             return _Start(TextFile(0, cuttable, -1), pa.schema([]), True)
         names = _names(file, head.data[start:body], form)
-        schema = _infer(file, head.data[body:end], names, form, types)
-        if any(pa.types.is_binary(field.type) and field.name not in types for field in schema):
-            # Arrow takes what is not UTF-8 for binary; asking for strings tells which row is not.
-            strings = {field.name: pa.string() for field in schema if pa.types.is_binary(field.type)}
-            schema = _infer(file, head.data[body:end], names, form, {**strings, **types})
+        schema, fault = _settled(file, head.data[body:end], names, form, types)
+        if opened is not None:
+            fault = fault or never_closed(file.path, opened)
         if not head.whole and len(head.data) < settle and any(map(pa.types.is_null, schema.types)):
             continue
-        return _Start(TextFile(body, cuttable, 0), schema, head.whole)
+        return _Start(TextFile(body, cuttable, 0), schema, head.whole, fault)
     raise UnreadableFile(
         f"Cannot find the end of a record in the first {len(head.data):,} bytes of {file.path!r}: perhaps a "
         f"quote is never closed, or the file is not CSV. If quotes mean nothing in it, say quote_char=None."
     )
 
 
-def _records(head: text.Head, form: CsvFormat) -> tuple[int, int, int] | None:
-    """Find where the header begins, the records begin, and the last whole record ends; None: read more."""
+def _records(head: text.Head, form: CsvFormat) -> tuple[int, int, int, int | None] | None:
+    """Find where the header and the records begin, where the last whole record ends, and a quote that is never
+    closed; None: read more."""
     data = head.data
     start = text.skip_mark(data)
     for _ in range(form.skip_rows):
@@ -177,14 +181,11 @@ def _records(head: text.Head, form: CsvFormat) -> tuple[int, int, int] | None:
         start = line.end() if line else len(data)
     first = re.compile(rb"[^\r\n]").search(data, start)
     if first is None:
-        return (len(data), len(data), len(data)) if head.whole else None
+        return (len(data), len(data), len(data), None) if head.whole else None
     start = first.start()
-    scanner = _scanner(form)
-    scanned = data[start:]
-    if form.escape_char is not None:  # an escaped quote or newline is neither
-        scanned = re.sub(re.escape(form.escape_char.encode()) + rb".", b"xx", scanned, flags=re.DOTALL)
-    scanner.feed(scanned)
-    if head.whole and (opened := scanner.open_quote()) is not None:
+    scanner = scanned(data[start:], form)
+    opened = scanner.open_quote() if head.whole else None
+    if opened is not None and scanner.first_end() is None:
         raise QuoteNeverClosed(start + opened)
     body = start
     if form.has_header:
@@ -192,15 +193,27 @@ def _records(head: text.Head, form: CsvFormat) -> tuple[int, int, int] | None:
         if not head.whole and (end is None or start + end == len(data)):  # "\r" may be half of "\r\n"
             return None
         body = len(data) if end is None else start + end
+    if opened is not None:
+        return start, body, max(body, start + (scanner.last_end() or 0)), start + opened
     last = len(data) if head.whole else start + (scanner.last_end() or 0)
-    return (start, body, last) if head.whole or last > body else None
+    return (start, body, last, None) if head.whole or last > body else None
 
 
-def _never_closed(file: InputFile, error: QuoteNeverClosed) -> UnreadableFile:
+def never_closed(path: str, offset: int) -> UnreadableFile:
+    """Say that a quote is never closed."""
     return UnreadableFile(
-        f"Cannot read {file.path!r}: the quote at byte {error.args[0]:,} is never closed, so the rest of the file "
+        f"Cannot read {path!r}: the quote at byte {offset:,} is never closed, so the rest of the file "
         "would be one value. Repair the file, or say quote_char=None if quotes mean nothing in it."
     )
+
+
+def scanned(data: bytes, form: CsvFormat) -> RecordScanner:
+    """Scan text that starts with a record."""
+    if form.escape_char is not None:  # an escaped quote or newline is neither
+        data = re.sub(re.escape(form.escape_char.encode()) + rb".", b"xx", data, flags=re.DOTALL)
+    scanner = _scanner(form)
+    scanner.feed(data)
+    return scanner
 
 
 def _scanner(form: CsvFormat) -> RecordScanner:
@@ -231,6 +244,58 @@ def _wrong_names(file: InputFile, names: Sequence[str], what: str) -> ArgumentEr
     return ArgumentError(f"column_names has {len(names)} names, but {file.path!r} {what}.")
 
 
+def _settled(
+    file: InputFile,
+    records: bytes,
+    names: tuple[str, ...] | None,
+    form: CsvFormat,
+    types: dict[str, pa.DataType],
+) -> tuple[pa.Schema, UnreadableFile | None]:
+    """Infer the schema; of records some of which make no sense, from the others."""
+    strings: dict[str, pa.DataType] = {}
+    try:
+        schema = _infer(file, records, names, form, types)
+        strings = {
+            field.name: pa.string()
+            for field in schema
+            if pa.types.is_binary(field.type) and field.name not in types
+        }
+        # Arrow takes what is not UTF-8 for binary; asking for strings tells which row is not.
+        return (_infer(file, records, names, form, {**strings, **types}) if strings else schema), None
+    except UnreadableFile as fault:
+        schema = _infer_leniently(records, names, form, types)
+        if schema is None:
+            raise
+        fields = [
+            field.with_type(pa.string())
+            if pa.types.is_binary(field.type) and field.name not in types
+            else field
+            for field in schema
+        ]
+        return pa.schema(fields), fault.with_traceback(None)
+
+
+def _infer_leniently(
+    records: bytes, names: tuple[str, ...] | None, form: CsvFormat, types: dict[str, pa.DataType]
+) -> pa.Schema | None:
+    """Infer from the records of the right width, whatever a column's values; None if there are none."""
+    if text.plain_encoding(form.encoding) not in ("utf8", None):
+        records = b"".join(text.transcoded([records], form.encoding, text.UNREADABLE))
+        form = replace(form, encoding="utf8")
+    try:
+        reader = pacsv.open_csv(
+            pa.BufferReader(records),
+            read_options=csv_options.read_options(form, names, len(records) + 1),
+            parse_options=csv_options.parse_options(form, lambda row: "skip"),
+            convert_options=csv_options.convert_options(form, dict.fromkeys(types, pa.binary()), None),
+        )
+        if not sum(batch.num_rows for batch in reader):
+            return None
+    except (pa.ArrowException, UnicodeError):
+        return None
+    return pa.schema([field.with_type(types.get(field.name, field.type)) for field in reader.schema])
+
+
 def _infer(
     file: InputFile,
     records: bytes,
@@ -252,32 +317,33 @@ def _infer(
         if width and form.column_names is not None:
             what = f"has {width[1]} fields in its first row"
             raise _wrong_names(file, form.column_names, what) from error
-        raise csv_options.explained(file.path, error, names, lambda: 0) from error
+        where = functools.partial(csv_options.row_of, file.path)
+        raise csv_options.explained(file.path, error, names, where) from error
 
 
 # ---------------------------------------------------------------- cutting and reading
 
 
 def cut(files: Sequence[InputFile], layout: Layout, form: CsvFormat, block: int) -> list[Split]:
-    """List the splits of all files in order."""
+    """List the splits of all files in order. One that ends inside quotes ends with a split ``TO_THE_END``."""
 
-    def cuts(number: int) -> list[int]:
-        known = layout.texts[number]
-        if known.header < 0 or not known.cuttable or files[number].size - known.body <= block:
-            return []
+    def cuts(number: int) -> tuple[list[int], int]:
+        known, size = layout.texts[number], files[number].size
+        if known.header < 0 or not known.cuttable or size - known.body <= block:
+            return [], size
         try:
             with open(files[number].path, "rb") as file:
                 if form.quote_char is None or not form.newlines_in_values:
-                    return newline_cuts(file, known.body, block)
-                return quoted_cuts(file, known.body, block, _scanner(form))
+                    return newline_cuts(file, known.body, block), size
+                return quoted_cuts(file, known.body, block, _scanner(form)), size
         except QuoteNeverClosed as error:
-            raise _never_closed(files[number], error) from error
+            return error.args[1], text.TO_THE_END
         except OSError as error:
             raise text.unreadable(files[number].path, error) from error
 
     with ThreadPoolExecutor(4, thread_name_prefix="csv") as threads:
         return [
             split
-            for number, found in enumerate(threads.map(cuts, range(len(files))))
-            for split in text.splits_of(number, layout.texts[number], files[number].size, found)
+            for number, (found, end) in enumerate(threads.map(cuts, range(len(files))))
+            for split in text.splits_of(number, layout.texts[number], files[number].size, found, end)
         ]

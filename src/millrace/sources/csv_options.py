@@ -30,13 +30,16 @@ def read_options(form: CsvFormat, names: Sequence[str] | None, block: int) -> pa
     )
 
 
-def parse_options(form: CsvFormat) -> pacsv.ParseOptions:
-    """Return how to tell fields and records apart."""
+def parse_options(
+    form: CsvFormat, invalid: Callable[[pacsv.InvalidRow], str] | None = None
+) -> pacsv.ParseOptions:
+    """Return how to tell fields and records apart; ``invalid`` is asked about rows of another width."""
     return pacsv.ParseOptions(
         delimiter=form.delimiter,
         quote_char=form.quote_char or False,
         escape_char=form.escape_char or False,
         newlines_in_values=form.newlines_in_values,
+        invalid_row_handler=invalid,
     )
 
 
@@ -60,45 +63,43 @@ def convert_options(
 
 
 def explained(
-    path: str, error: Exception, names: Sequence[str] | None, before: Callable[[], int | None]
+    path: str, error: Exception, names: Sequence[str] | None, where: Callable[[int], str]
 ) -> UnreadableFile:
-    """Turn what Arrow says into file, row and column; ``before`` counts the rows before the split."""
+    """Turn what Arrow says into file, row and column; ``where`` names a row of what was parsed."""
     if isinstance(error, UnicodeError):
         return not_text(path, "its text", error)
     message = str(error)
     width = re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)(?:: (.*))?", message, re.DOTALL)
     if width:
-        where = _where(path, int(width[1]) - 1, before)
+        place = where(int(width[1]) - 1)
         shown = f" ({tell(width[4])})" if width[4] else ""
         return UnreadableFile(
-            f"Cannot read {where}: it has {width[3]} fields where {width[2]} are expected{shown}. Repair the "
+            f"Cannot read {place}: it has {width[3]} fields where {width[2]} are expected{shown}. Repair the "
             "row, or check delimiter=, quote_char= and has_header=."
         )
     value = re.search(
         r"CSV column #(\d+): Row #(\d+): CSV conversion error to (.+?): (.*)", message, re.DOTALL
     )
     if value:
-        where = _where(path, int(value[2]) - 1, before)
+        place = where(int(value[2]) - 1)
         number = int(value[1])
         column = names[number] if names is not None and number < len(names) else f"f{number}"
         held = re.fullmatch(r"invalid value '(.*)'", value[4], re.DOTALL)
         if held:
             what = f"column {column!r} holds {tell(held[1])}, which is not {value[3]} as in the rows before"
-            return UnreadableFile(f"Cannot read {where}: {what}. {_ADVICE.format(column=column)}")
+            return UnreadableFile(f"Cannot read {place}: {what}. {_ADVICE.format(column=column)}")
         if "UTF8" in value[4]:
             return UnreadableFile(
-                f"Cannot read {where}: column {column!r} is not valid UTF-8. Say which encoding the file has, "
+                f"Cannot read {place}: column {column!r} is not valid UTF-8. Say which encoding the file has, "
                 "for instance encoding='latin1'."
             )
         return UnreadableFile(
-            f"Cannot read {where}: column {column!r} cannot become {value[3]}: {value[4].rstrip('.')}. "
+            f"Cannot read {place}: column {column!r} cannot become {value[3]}: {value[4].rstrip('.')}. "
             f"{_ADVICE.format(column=column)}"
         )
     return text.unreadable(path, error)
 
 
-def _where(path: str, row: int, before: Callable[[], int | None]) -> str:
-    rows = before()
-    if rows is None:
-        return f"{path!r}, row {row} after an earlier unreadable row"
-    return f"{path!r}, row {rows + row} (counted from 0, without the header)"
+def row_of(path: str, row: int) -> str:
+    """Name a row of a file."""
+    return f"{path!r}, row {row} (counted from 0, without the header)"

@@ -2,62 +2,153 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from millrace.core.work import Split
+from millrace.core.ports import Bad
+from millrace.core.work import Split, tell
+from millrace.errors import UnreadableFile
 from millrace.sources import text
 from millrace.sources.csv_format import CsvFormat
-from millrace.sources.csv_options import convert_options, explained, parse_options, read_options
-from millrace.sources.files import InputFile
+from millrace.sources.csv_layout import never_closed, scanned
+from millrace.sources.csv_options import convert_options, explained, parse_options, read_options, row_of
 from millrace.sources.schemas import conform, read_guarded, select
+from millrace.sources.sieve import Sieve, raise_fault
 
 if TYPE_CHECKING:
     from millrace.sources.csv_layout import Layout
 
 
-def read(
-    file: InputFile,
-    split: Split,
-    layout: Layout,
-    form: CsvFormat,
-    columns: Sequence[str] | None,
-    batch_rows: int,
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one split."""
-    target = layout.schema if columns is None else select(layout.schema, columns)
-    names = layout.headers[layout.texts[split.file].header]
-    types = {field.name: field.type for field in layout.schema}
-    include = target.names or names[:1]  # an empty list would mean all
+class CsvReader:
+    """Reads one split: in one go with Arrow, and record by record where that fails and bad rows are told."""
 
-    def explain(error: Exception) -> Exception:
-        return explained(file.path, error, names, lambda: rows_before(file.path, split, layout, form))
+    def __init__(
+        self, path: str, split: Split, layout: Layout, form: CsvFormat, columns: Sequence[str] | None
+    ) -> None:
+        self._path = path
+        self._split = split
+        self._layout = layout
+        self._form = form
+        self._target = layout.schema if columns is None else select(layout.schema, columns)
+        self._names = layout.headers[layout.texts[split.file].header]
+        self._types = {field.name: field.type for field in layout.schema}
 
-    for batch in read_guarded(_batches(file.path, split, form, names, types, include), explain):
-        whole = batch if batch.schema.equals(target) else conform(batch, target, file.path, _no_constant)
-        for start in range(0, whole.num_rows, batch_rows):
-            yield whole.slice(start, batch_rows)
+    def read(self, batch_rows: int, bad: Bad | None) -> Iterator[pa.RecordBatch]:
+        """Return the rows."""
+        if bad is None:
+            raise_fault(self._layout.faults, self._split.file)
+            if self._ends_inside_quotes():
+                raise never_closed(self._path, self._open_quote())
+        batches = self._in_one_go() if bad is None else self._sound(bad)
+        return self._cut(read_guarded(batches, self._explained), batch_rows)
+
+    def _cut(self, batches: Iterator[pa.RecordBatch], batch_rows: int) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            whole = batch
+            if not batch.schema.equals(self._target):
+                whole = conform(batch, self._target, self._path, _no_constant)
+            for start in range(0, whole.num_rows, batch_rows):
+                yield whole.slice(start, batch_rows)
+
+    def _in_one_go(self) -> Iterator[pa.RecordBatch]:
+        return _batches(self._path, self._split, self._form, self._parsed)
+
+    def _parsed(self, stream: pa.NativeFile, form: CsvFormat, block: int) -> pacsv.CSVStreamingReader:
+        include, types = self._target.names, self._types
+        if not include:  # an empty list would mean all; one column counts the rows, whatever it holds
+            include, types = self._names[:1], {self._names[0]: pa.binary()}
+        return pacsv.open_csv(
+            stream,
+            read_options=read_options(form, self._names, block),
+            parse_options=parse_options(form),
+            convert_options=convert_options(form, types, include),
+        )
+
+    def _explained(self, error: Exception) -> UnreadableFile:
+        return explained(self._path, error, self._names, self._where)
+
+    def _where(self, row: int) -> str:
+        before = rows_before(self._path, self._split, self._layout, self._form)
+        return self._roughly(row) if before is None else row_of(self._path, before + row)
+
+    # ------------------------------------------------------------ bad rows
+
+    def _sound(self, bad: Bad) -> Iterator[pa.RecordBatch]:
+        given = 0
+        doubtful = self._begins_the_file() and self._split.file in self._layout.faults
+        if not (doubtful or self._ends_inside_quotes()):
+            try:
+                for batch in self._in_one_go():
+                    yield batch
+                    given += batch.num_rows
+                return
+            except MemoryError:
+                raise
+            except (pa.ArrowException, UnicodeError):
+                pass
+        yield from self._sifted(bad, given)
+
+    def _sifted(self, bad: Bad, given: int) -> Iterator[pa.RecordBatch]:
+        sieve = Sieve(self._parse, self._bad_record, bad, given=given)
+        chunks = text.tolerant_chunks(self._path, self._split, self._form.encoding)
+        for piece in text.pieces(chunks, self._end_of):
+            scanner = scanned(piece, self._form)
+            if scanner.open_quote() is None:
+                yield from sieve.sift(piece, scanner.records)
+                continue
+            *records, last = scanner.records(piece)
+            yield from sieve.narrow(records)
+            sieve.reject(self._unclosed(last, sieve.next_row()))
+
+    def _end_of(self, data: bytes) -> int:
+        if b"\n" not in data:  # ended by carriage returns; the last one may be half of a newline
+            data = data[:-1].replace(b"\r", b"\n")
+        return scanned(data, self._form).last_end() or 0
+
+    def _parse(self, records: bytes) -> list[pa.RecordBatch]:
+        return list(self._parsed(pa.BufferReader(records), self._form, len(records) + 1)) if records else []
+
+    def _bad_record(self, error: Exception, record: bytes, row: int) -> UnreadableFile:
+        if isinstance(error, UnicodeError):
+            return UnreadableFile(f"Cannot read {self._roughly(row)}: it is not valid {self._form.encoding}.")
+        return explained(self._path, error, self._names, lambda _: self._roughly(row))
+
+    def _unclosed(self, record: bytes, row: int) -> UnreadableFile:
+        shown = tell(record[:200].decode(errors="replace"))
+        return UnreadableFile(
+            f"Cannot read {self._roughly(row)}: a quote in it is never closed, so the rest of the file, "
+            f"{len(record):,} bytes, would be one value ({shown})."
+        )
+
+    def _roughly(self, row: int) -> str:
+        """Name a row without counting those of earlier splits, which may take long."""
+        if self._begins_the_file():
+            return row_of(self._path, row)
+        return f"{self._path!r}, row {row} of the part that begins at byte {self._split.start:,}"
+
+    def _begins_the_file(self) -> bool:
+        return self._split.start == self._layout.texts[self._split.file].body
+
+    def _ends_inside_quotes(self) -> bool:
+        """Say whether planning found that the file does."""
+        return self._split.stop == text.TO_THE_END and self._layout.texts[self._split.file].cuttable
+
+    def _open_quote(self) -> int:
+        with open(self._path, "rb") as file:
+            file.seek(self._split.start)
+            return self._split.start + (scanned(file.read(), self._form).open_quote() or 0)
 
 
 def _batches(
-    path: str,
-    split: Split,
-    form: CsvFormat,
-    names: Sequence[str],
-    types: dict[str, pa.DataType],
-    include: Sequence[str],
+    path: str, split: Split, form: CsvFormat, parsed: Callable[..., pacsv.CSVStreamingReader]
 ) -> Iterator[pa.RecordBatch]:
     def batches(block: int) -> Iterator[pa.RecordBatch]:
         with text.open_split(path, split, form.encoding) as stream:
-            yield from pacsv.open_csv(
-                stream,
-                read_options=read_options(form, names, block),
-                parse_options=parse_options(form),
-                convert_options=convert_options(form, types, include),
-            )
+            yield from parsed(stream, form, block)
 
     return text.in_blocks(batches)
 
@@ -70,14 +161,30 @@ def _no_constant(name: str, rows: int) -> None:
 
 
 def rows_before(path: str, split: Split, layout: Layout, form: CsvFormat) -> int | None:
-    """Count the records of a file before a split; None if they cannot be parsed."""
+    """Count the records of a file before a split, those of another width, too; None if they cannot be parsed."""
     known = layout.texts[split.file]
     if split.start == known.body:
         return 0
     names = layout.headers[known.header]
-    before = Split(split.file, known.body, split.start)
+    form = replace(form, encoding="utf8")  # only newlines count, and such a file is cut by its bytes
+    skipped: list[pacsv.InvalidRow] = []
+
+    def skip(row: pacsv.InvalidRow) -> str:
+        skipped.append(row)
+        return "skip"
+
+    def parsed(stream: pa.NativeFile, form: CsvFormat, block: int) -> pacsv.CSVStreamingReader:
+        skipped.clear()
+        return pacsv.open_csv(
+            stream,
+            read_options=read_options(form, names, block),
+            parse_options=parse_options(form, skip),
+            convert_options=convert_options(form, {names[0]: pa.binary()}, names[:1]),
+        )
+
     try:
-        batches = _batches(path, before, form, names, {names[0]: pa.binary()}, names[:1])
-        return sum(int(batch.num_rows) for batch in batches)
-    except (pa.ArrowException, OSError):
+        before = Split(split.file, known.body, split.start)
+        rows = sum(int(batch.num_rows) for batch in _batches(path, before, form, parsed))
+        return rows + len(skipped)
+    except (pa.ArrowException, OSError, UnicodeError):
         return None

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millrace.core.artifacts import require
+from millrace.core.ports import Bad
 from millrace.core.work import Split
 from millrace.errors import ArgumentError, nearest
 from millrace.sources.files import InputFile, PathArgument
@@ -97,7 +98,9 @@ class ImageSource(WholeFileSource[Sizes]):
 
         return image_reader.schema_of(self._known(), self._look_of, self._include_paths)
 
-    def read(self, split: Split, columns: Sequence[str] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """Read the images of a split; a batch ends early at 64 MiB."""
         from millrace.sources import image_reader
         from millrace.sources.schemas import select

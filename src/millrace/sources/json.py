@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from millrace.core.ports import Bad
 from millrace.core.work import Split
 from millrace.errors import ArgumentError
 from millrace.sources.filed import FileSource, block_of
@@ -65,7 +66,9 @@ class JsonSource(FileSource["Layout"]):
         layout = self._look()
         return json_reader.cut(layout, self._files, self._block_bytes or block_of(self._files))
 
-    def read(self, split: Split, columns: Sequence[str] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """Read one split."""
         from millrace.sources import json_reader
 

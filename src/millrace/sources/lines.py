@@ -6,6 +6,7 @@ import codecs
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from millrace.core.ports import Bad
 from millrace.core.work import Split
 from millrace.errors import ArgumentError
 from millrace.sources.filed import FileSource, block_of
@@ -104,7 +105,9 @@ class TextSource(FileSource["tuple[bool, ...]"]):
             splits.append(Split(first, 0, first - len(self._files), bytes=max(held, 1)))
         return splits
 
-    def read(self, split: Split, columns: Sequence[str] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """Read one split."""
         from millrace.sources import line_reader
         from millrace.sources.schemas import select

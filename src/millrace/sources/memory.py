@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from millrace.core.ports import Bad
 from millrace.core.values import ConversionError, column_from, from_columns, from_rows
 from millrace.core.work import Split, tell
 from millrace.errors import ArgumentError
@@ -76,7 +77,9 @@ class MemorySource:
         step = self._rows_per_split or min(rows_of_a_split(rows), -(-_SPLIT_BYTES // row_bytes))
         return row_ranges(rows, step, row_bytes)
 
-    def read(self, split: Split, columns: Sequence[str] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """Read a range of rows; the batches view the table."""
         target = self.schema() if columns is None else select(self.schema(), columns)
         rows = self._table.slice(split.start, split.stop - split.start)

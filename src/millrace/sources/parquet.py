@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from millrace.core.ports import Bad
 from millrace.core.work import Split
 from millrace.errors import ArgumentError
 from millrace.sources.filed import FileSource
@@ -84,7 +85,9 @@ class ParquetSource(FileSource["Found"]):
         grain = Grain.of(footers, MERGE_BELOW)
         return [split for number, footer in enumerate(footers) for split in footer.splits(number, grain)]
 
-    def read(self, split: Split, columns: Sequence[str] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """Read a range of row groups, or a piece of one."""
         return self._opened(split.file).read(split, columns, batch_rows)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from millrace.core.ports import Bad
 from millrace.core.work import Split
 from millrace.errors import ArgumentError
 
@@ -54,7 +55,9 @@ class RangeSource:
         """Cut the range into about 64 ranges, of 1,024 to 65,536 rows."""
         return row_ranges(self._n, self._rows_per_split or rows_of_a_split(self._n), 8)
 
-    def read(self, split: Split, columns: Sequence[str] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """Make the numbers of a range."""
         import numpy as np
         import pyarrow as pa

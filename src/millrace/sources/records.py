@@ -12,6 +12,7 @@ import os
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import BinaryIO
 
 import numpy as np
@@ -21,7 +22,7 @@ _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
 class QuoteNeverClosed(ValueError):
-    """The file ends inside quotes; the argument is the offset of the opening one."""
+    """The file ends inside quotes; the arguments are the offset of the opening one, and the cuts before it."""
 
 
 class RecordScanner:
@@ -79,6 +80,11 @@ class RecordScanner:
                 return match.end()
         return None
 
+    def records(self, data: bytes) -> list[bytes]:
+        """Cut ``data``, as long as what was fed, at every record's end."""
+        ends = [m.end() for m in _LINE_END.finditer(self._chunk) if self._quoted(m.start()) is None]
+        return [data[start:end] for start, end in pairwise(dict.fromkeys([0, *ends, len(data)]))]
+
     def open_quote(self) -> int | None:
         """Return the offset of a quote that is still open at the end; -1: it came before this chunk."""
         return self._opens[-1] if self._inside else None
@@ -135,7 +141,7 @@ def quoted_cuts(
 ) -> list[int]:
     """Return record ends, at least ``step`` bytes apart, between ``start`` and the file's end.
 
-    Raises ``QuoteNeverClosed`` with the offset of the opening quote.
+    Raises ``QuoteNeverClosed`` if the file ends inside quotes.
     """
     size = os.fstat(file.fileno()).st_size
     cuts: list[int] = []
@@ -151,7 +157,7 @@ def quoted_cuts(
             last_opened = offset + opened
         offset += len(data)
     if scanner.open_quote() is not None:
-        raise QuoteNeverClosed(last_opened)
+        raise QuoteNeverClosed(last_opened, cuts)
     return cuts
 
 

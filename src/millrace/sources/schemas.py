@@ -92,7 +92,7 @@ def read_guarded(
             batch = next(batches, None)
         except MemoryError:
             raise
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeError) as error:
             raise explain(error) from error
         if batch is None:
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -77,7 +77,10 @@ def open_split(path: str, split: Split, encoding: str = "utf8") -> pa.NativeFile
     if split.stop != TO_THE_END:
         return pa.OSFile(path, "rb").get_stream(split.start, split.stop - split.start)
     stream = open_stream(path, encoding)
-    read_fully(stream, split.start)
+    if isinstance(stream, pa.OSFile):
+        stream.seek(split.start)
+    else:
+        read_fully(stream, split.start)
     return stream
 
 
@@ -136,6 +139,67 @@ def in_blocks(batches: Callable[[int], Iterator[pa.RecordBatch]]) -> Iterator[pa
             block *= 8
 
 
+def tolerant_chunks(path: str, split: Split, encoding: str = "utf8") -> Iterator[bytes]:
+    """Yield the bytes of one split; where ``open_split`` fails to transcode, a byte that is never UTF-8."""
+    if plain_encoding(encoding) is not None:
+        with open_split(path, split, encoding) as stream:
+            while chunk := stream.read(_BLOCK):
+                yield chunk
+        return
+    before = split.start
+    with open_stream(path) as stream:
+        for chunk in transcoded(iter(lambda: stream.read(_BLOCK), b""), encoding, errors=UNREADABLE):
+            yield chunk[before:]
+            before = max(0, before - len(chunk))
+
+
+def transcoded(chunks: Iterable[bytes], encoding: str, errors: str = "strict") -> Iterator[bytes]:
+    """Yield the same text in UTF-8. Before bytes that are no text, what comes before them is given."""
+    decoder = codecs.getincrementaldecoder(encoding)(errors)
+    for chunk in chunks:
+        state = decoder.getstate()
+        try:
+            decoded = decoder.decode(chunk)
+        except UnicodeDecodeError as error:
+            decoder.setstate(state)
+            yield decoder.decode(chunk[: max(0, error.start - len(state[0]))]).encode()
+            raise
+        yield decoded.encode("utf-8", "surrogateescape")
+    yield decoder.decode(b"", final=True).encode("utf-8", "surrogateescape")
+
+
+def _as_unreadable(error: UnicodeError) -> tuple[str, int]:
+    """Stand in for bytes that are no text: ``surrogateescape`` makes it 0xFF again, which no UTF-8 has."""
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    return "\udcff", error.end
+
+
+UNREADABLE = "millrace.unreadable"
+codecs.register_error(UNREADABLE, _as_unreadable)
+
+
+def pieces(chunks: Iterable[bytes], end_of: Callable[[bytes], int]) -> Iterator[bytes]:
+    """Yield whole records, a megabyte or more at a time; ``end_of`` finds the end of the last whole one."""
+    held: list[bytes] = []
+    size = wanted = 0
+    for chunk in chunks:
+        held.append(chunk)
+        size += len(chunk)
+        if size < wanted:
+            continue
+        data = b"".join(held)
+        end = end_of(data)
+        if end:
+            yield data[:end]
+        held, size = [data[end:]], len(data) - end
+        wanted = 0 if end else 2 * size
+        if size > _LARGEST_BLOCK:
+            raise pa.ArrowInvalid("it has a record of more than 1 GiB")
+    if size:
+        yield b"".join(held)
+
+
 def skip_mark(data: bytes) -> int:
     """Return the length of a byte order mark at the start of UTF-8 text."""
     return len(_BOM) if data.startswith(_BOM) else 0
@@ -148,8 +212,13 @@ def unreadable(path: str, error: Exception) -> UnreadableFile:
     )
 
 
-def splits_of(file: int, text: TextFile, size: int, cuts: Sequence[int]) -> Iterator[Split]:
-    """Yield the splits of a file: between the cuts, or one for a file that must be read as a stream."""
+def splits_of(
+    file: int, text: TextFile, size: int, cuts: Sequence[int], end: int | None = None
+) -> Iterator[Split]:
+    """Yield the splits of a file: between the cuts, or one for a file that must be read as a stream.
+
+    ``end`` is the ``stop`` of the last one, if not ``size``.
+    """
     if text.header < 0:
         return
     if not text.cuttable:
@@ -158,4 +227,5 @@ def splits_of(file: int, text: TextFile, size: int, cuts: Sequence[int]) -> Iter
     edges = [text.body, *cuts, size]
     for start, stop in pairwise(edges):
         if start < stop:
-            yield Split(file, start, stop, bytes=stop - start, first=0 if start == text.body else -1)
+            last = stop if stop < size or end is None else end
+            yield Split(file, start, last, bytes=stop - start, first=0 if start == text.body else -1)

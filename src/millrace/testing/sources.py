@@ -5,27 +5,63 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
 
-from millrace.core.ports import Source
+from millrace.core.ports import Bad, Source
 from millrace.core.work import Split
-from millrace.errors import UnknownColumn
+from millrace.errors import SourceError, UnknownColumn
 
 
 def read_all(
-    source: Source, splits: Sequence[Split] | None = None, columns: list[str] | None = None, rows: int = 1000
+    source: Source,
+    splits: Sequence[Split] | None = None,
+    columns: list[str] | None = None,
+    rows: int = 1000,
+    bad: Bad | None = None,
 ) -> pa.Table:
     """Read ``splits`` (default: all) one after the other into a table."""
     batches = [
         batch
         for split in (source.splits() if splits is None else splits)
-        for batch in source.read(split, columns, rows)
+        for batch in source.read(split, columns, rows, bad)
     ]
     schema = source.schema() if columns is None else pa.schema([source.schema().field(c) for c in columns])
     return pa.Table.from_batches(batches, schema)
+
+
+class Sound(NamedTuple):
+    """What a split gave to a reader who asked for bad rows to be told; ``numbers`` are those of the rows."""
+
+    table: pa.Table
+    numbers: list[int]
+    bad: dict[range, Exception]
+
+
+def read_sound(source: Source, split: Split, columns: list[str] | None = None, rows: int = 1000) -> Sound:
+    """Read one split with ``bad``, and check that bad rows are told in their turn."""
+    told: dict[range, Exception] = {}
+    numbers: list[int] = []
+    at = 0
+
+    def bad(row: int, count: int, error: Exception) -> None:
+        nonlocal at
+        assert (row, count > 0) == (at, True), f"row {row} is told after row {at}"
+        assert isinstance(error, SourceError)
+        told[range(row, row + count)] = error
+        at += count
+
+    batches = []
+    for batch in source.read(split, columns, rows, bad):
+        batch.validate(full=True)
+        assert 0 < batch.num_rows <= rows
+        numbers.extend(range(at, at + batch.num_rows))
+        at += batch.num_rows
+        batches.append(batch)
+    schema = source.schema() if columns is None else pa.schema([source.schema().field(c) for c in columns])
+    return Sound(pa.Table.from_batches(batches, schema), numbers, told)
 
 
 class SourceContract:
@@ -76,6 +112,13 @@ class SourceContract:
         splits = source.splits()
         assert read_all(source, splits, rows=rows).equals(read_all(source, splits))
         assert all(0 < batch.num_rows <= rows for s in splits for batch in source.read(s, None, rows))
+
+    def test_of_good_input_nothing_is_bad(self, source: Source) -> None:
+        for split in source.splits():
+            for rows in (2, 1000):
+                sound = read_sound(source, split, rows=rows)
+                assert not sound.bad
+                assert sound.table.equals(read_all(source, [split]))
 
     def test_columns_come_as_asked_for(self, source: Source) -> None:
         splits, names = source.splits(), source.schema().names

@@ -1,0 +1,84 @@
+"""Telling the records that make no sense from those that do, where a fast reader gave up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import pyarrow as pa
+
+from millrace.core.ports import Bad
+from millrace.errors import SourceError, UnreadableFile
+
+Faults = Mapping[int, str]  # what planning saw of rows that make no sense: file number to message
+Parse = Callable[[bytes], Sequence[pa.RecordBatch]]
+Explain = Callable[[Exception, bytes, int], SourceError]
+
+
+def faults_of(errors: Iterable[SourceError | None]) -> Faults:
+    """Number what was found in each file. Without somebody to tell bad rows to, it is raised when they are read."""
+    return {file: str(error) for file, error in enumerate(errors) if error is not None}
+
+
+def raise_fault(faults: Faults, file: int) -> None:
+    """Raise what planning found in a file."""
+    if file in faults:
+        raise UnreadableFile(faults[file])
+
+
+class Sieve:
+    """Parses records, and halves what fails down to the records at fault.
+
+    ``explain(error, record, row)`` puts what ``parse`` raised into words. Rows before row ``given`` have been
+    read before: they are counted, and neither yielded nor told.
+    """
+
+    def __init__(self, parse: Parse, explain: Explain, bad: Bad, *, given: int) -> None:
+        self._parse = parse
+        self._explain = explain
+        self._bad = bad
+        self._given = given
+        self._row = 0
+
+    def sift(self, piece: bytes, records: Callable[[bytes], Sequence[bytes]]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a piece of text; ``records`` cuts it if it must be cut."""
+        try:
+            batches = self._parse(piece)
+        except MemoryError:
+            raise
+        except (pa.ArrowException, UnicodeError):
+            yield from self.narrow(records(piece))
+        else:
+            yield from self._passed(batches)
+
+    def narrow(self, records: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of these records but for the bad ones."""
+        try:
+            batches = self._parse(b"".join(records))
+        except MemoryError:
+            raise
+        except (pa.ArrowException, UnicodeError) as error:
+            if len(records) == 1:
+                self.reject(self._explain(error, records[0], self._row))
+                return
+            middle = len(records) // 2
+            yield from self.narrow(records[:middle])
+            yield from self.narrow(records[middle:])
+        else:
+            yield from self._passed(batches)
+
+    def reject(self, error: SourceError) -> None:
+        """Tell that the next row is bad."""
+        if self._row >= self._given:
+            self._bad(self._row, 1, error)
+        self._row += 1
+
+    def next_row(self) -> int:
+        """Return the number of the next row."""
+        return self._row
+
+    def _passed(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            fresh = batch.slice(min(max(self._given - self._row, 0), batch.num_rows))
+            self._row += batch.num_rows
+            if fresh.num_rows:
+                yield fresh

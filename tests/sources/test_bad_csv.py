@@ -1,0 +1,141 @@
+"""CSV rows that make no sense: told with their numbers, and left out."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from millrace.core.ports import Source
+from millrace.errors import UnreadableFile
+from millrace.sources.csv import CsvSource
+from millrace.testing.sources import read_all, read_sound
+
+QUICK = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def told(source: Source) -> tuple[list[dict[str, Any]], dict[int, str]]:
+    """Read all splits of one file: the rows, and what was said of which row of the file."""
+    rows: list[dict[str, Any]] = []
+    bad: dict[int, str] = {}
+    at = 0
+    for split in source.splits():
+        sound = read_sound(source, split)
+        rows += sound.table.to_pylist()
+        for numbers, error in sound.bad.items():
+            for number in numbers:
+                bad[at + number] = str(error)
+                assert source.locate(split, number).endswith(f", row {at + number}")
+        for number in sound.numbers:
+            assert source.locate(split, number).endswith(f", row {at + number}")
+        at += len(sound.numbers) + sum(map(len, sound.bad))
+    return rows, bad
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+@pytest.mark.parametrize("block", [1, 20, 1 << 20])
+@pytest.mark.parametrize(
+    ("content", "options", "good", "bad"),
+    [
+        (b"n,s\n1,x\n2\n3,z\n", {}, [0, 2], {1: "it has 1 fields where 2 are expected"}),
+        (b"n,s\n1,x\n2,y,z\n3,z\n", {}, [0, 2], {1: "it has 3 fields where 2 are expected"}),
+        (b"n,s\n\n7\n\n1,x\n\n2", {}, [1], {0: "1 fields", 2: "1 fields"}),
+        (b"n,s\n1,x\noops,y\n3,z\n", {"column_types": {"n": int}}, [0, 2], {1: "column 'n' holds 'oops'"}),
+        (b"n,s\n1,x\n2,\xe9\n3,z\n", {}, [0, 2], {1: "column 's' is not valid UTF-8"}),
+        (b'n,s\n1,x\n2,"y\n3,z\n', {}, [0], {1: "a quote in it is never closed"}),
+        (b'n,s\n1,x\n"2,y\n3,z\n', {}, [0], {1: "a quote in it is never closed"}),
+        (b'n,s\n"2,y\n3,z\n', {}, [], {0: "a quote in it is never closed"}),
+        (b'n,s\r1,"x\ry"\r2\r3,z\r', {}, [0, 2], {1: "1 fields"}),
+        (b'n,s\r\n1,"x\r\n"\r\n2\r\n3,z', {}, [0, 2], {1: "1 fields"}),
+        (b"n,s\n1,x\\\ny\n2\n3,z\n", {"escape_char": "\\"}, [0, 2], {1: "1 fields"}),
+        (b"n,s\n1,x\n2,\x81\n3,z\n", {"encoding": "cp1252"}, [0, 2], {1: "not valid cp1252"}),
+    ],
+)
+def test_bad_rows(
+    tmp_path: Path,
+    pack: Callable[[bytes], bytes],
+    block: int,
+    content: bytes,
+    options: dict[str, Any],
+    good: list[int],
+    bad: dict[int, str],
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(pack(content))
+    source = CsvSource(path, block_bytes=block, **options)
+    rows, errors = told(source)
+    assert len(rows) == len(good)
+    assert errors.keys() == bad.keys()
+    for row, message in bad.items():
+        assert re.search(re.escape(repr(str(path))) + rf", row \d+ .*{message}", errors[row]), errors[row]
+    assert (told(source)) == (rows, errors)
+    with pytest.raises(UnreadableFile, match=r"a\.csv'"):
+        read_all(source)
+
+
+GOOD = ["{n},w{n}\n", '"{n}","w{n}"\n', '{n},"w{n}"\r\n', "\n{n},w{n}\n"]
+BAD = [b"x,y\n", b"1\n", b"1,2,3\n", b'1,"a\nb",3\n', b"1,\xe9\n", b'"1",\xff\n', b"\n1\n", b'"y\n",2\n']
+
+
+@given(
+    st.lists(st.one_of(st.sampled_from(GOOD), st.sampled_from(BAD)), min_size=1, max_size=30),
+    st.integers(1, 60),
+    st.booleans(),
+)
+@QUICK
+def test_the_bad_ones_and_no_others_wherever_files_are_cut(
+    records: list[str | bytes], block: int, packed: bool
+) -> None:
+    lines = [r.format(n=n).encode() if isinstance(r, str) else r for n, r in enumerate(records)]
+    good = [n for n, record in enumerate(records) if isinstance(record, str)]
+    data = b"n,s\n0,w0\n" + b"".join(lines)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "a.csv")
+        path.write_bytes(gzip.compress(data) if packed else data)
+        rows, bad = told(CsvSource(path, block_bytes=block, column_types={"n": int, "s": str}))
+    assert [row["n"] for row in rows] == [0, *good]
+    assert [row["s"] for row in rows] == ["w0", *(f"w{n}" for n in good)]
+    assert sorted(bad) == [n + 1 for n in range(len(records)) if n not in good]
+
+
+def test_late_rows_among_many(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    lines = [f"{n},x" for n in range(300_000)]
+    for n in (150_000, 150_001, 299_999):
+        lines[n] = "oops,y"
+    path.write_text("n,s\n" + "\n".join(lines))
+    for block in (1 << 17, 1 << 30):
+        source = CsvSource(path, block_bytes=block)
+        sound = [read_sound(source, split, rows=10_000) for split in source.splits()]
+        assert sum(len(part.numbers) for part in sound) == 299_997
+        assert sum(len(part.bad) for part in sound) == 3
+
+
+def test_values_of_columns_that_nobody_asked_for_are_not_bad(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("n,s\n1,x\noops,y\n3\n4,z\n")
+    source = CsvSource(path, column_types={"n": int})
+    (split,) = source.splits()
+    assert read_sound(source, split).numbers == [0, 3]
+    assert read_sound(source, split, ["s"]).numbers == [0, 1, 3]
+    assert read_sound(source, split, []).numbers == [0, 1, 3]
+
+
+def test_an_encoding_that_must_be_decoded(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    word = "日本".encode("shift_jis")
+    path.write_bytes(b"n,s\n" + b"1,%s\n" % word * 300_000 + b"2,\xff\xff\n3,%s\n" % word)
+    source = CsvSource(path, encoding="shift_jis")
+    (split,) = source.splits()
+    sound = read_sound(source, split)
+    assert list(sound.bad) == [range(300_000, 300_001)]
+    assert sound.table["s"][-1].as_py() == "日本"
+    with pytest.raises(UnreadableFile, match="not valid UTF-8"):
+        read_all(source)
