@@ -13,30 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millrace.core.ports import Source
 from millrace.errors import UnreadableFile
 from millrace.sources.csv import CsvSource
-from millrace.testing.sources import read_all, read_sound
+from millrace.testing.sources import read_all, read_sound, read_told
 
 QUICK = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
-
-
-def told(source: Source) -> tuple[list[dict[str, Any]], dict[int, str]]:
-    """Read all splits of one file: the rows, and what was said of which row of the file."""
-    rows: list[dict[str, Any]] = []
-    bad: dict[int, str] = {}
-    at = 0
-    for split in source.splits():
-        sound = read_sound(source, split)
-        rows += sound.table.to_pylist()
-        for numbers, error in sound.bad.items():
-            for number in numbers:
-                bad[at + number] = str(error)
-                assert source.locate(split, number).endswith(f", row {at + number}")
-        for number in sound.numbers:
-            assert source.locate(split, number).endswith(f", row {at + number}")
-        at += len(sound.numbers) + sum(map(len, sound.bad))
-    return rows, bad
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
@@ -70,12 +51,12 @@ def test_bad_rows(
     path = tmp_path / "a.csv"
     path.write_bytes(pack(content))
     source = CsvSource(path, block_bytes=block, **options)
-    rows, errors = told(source)
+    rows, errors = read_told(source)
     assert len(rows) == len(good)
     assert errors.keys() == bad.keys()
     for row, message in bad.items():
         assert re.search(re.escape(repr(str(path))) + rf", row \d+ .*{message}", errors[row]), errors[row]
-    assert (told(source)) == (rows, errors)
+    assert read_told(source) == (rows, errors)
     with pytest.raises(UnreadableFile, match=r"a\.csv'"):
         read_all(source)
 
@@ -99,7 +80,7 @@ def test_the_bad_ones_and_no_others_wherever_files_are_cut(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "a.csv")
         path.write_bytes(gzip.compress(data) if packed else data)
-        rows, bad = told(CsvSource(path, block_bytes=block, column_types={"n": int, "s": str}))
+        rows, bad = read_told(CsvSource(path, block_bytes=block, column_types={"n": int, "s": str}))
     assert [row["n"] for row in rows] == [0, *good]
     assert [row["s"] for row in rows] == ["w0", *(f"w{n}" for n in good)]
     assert sorted(bad) == [n + 1 for n in range(len(records)) if n not in good]

@@ -73,7 +73,7 @@ class JsonSource(FileSource["Layout"]):
         from millrace.sources import json_reader
 
         file = self._unchanged(split.file)
-        return json_reader.read(file.path, split, self._known(), columns, batch_rows)
+        return json_reader.read(file.path, split, self._known(), columns, batch_rows, bad)
 
     def locate(self, split: Split, row: int) -> str:
         """Name the file and the row in it, counted from 0 without blank lines. Reads the file up to there."""

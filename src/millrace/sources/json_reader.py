@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -12,17 +13,21 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.json as pajson
 
+from millrace.core.ports import Bad
 from millrace.core.work import Split, tell
 from millrace.errors import SchemaMismatch, UnreadableFile
 from millrace.sources import text
 from millrace.sources.files import InputFile
+from millrace.sources.json_nulls import NullGuard, refuse_null
 from millrace.sources.records import newline_cuts
 from millrace.sources.schemas import conform, read_guarded, select, unify
+from millrace.sources.sieve import Faults, Sieve, faults_of, raise_fault
 from millrace.sources.signatures import refuse_other_formats
 from millrace.sources.text import TextFile
 
-_BLOCK = 1 << 20
+_CONTRADICTIONS = 100  # among the lines that the schema is inferred from
 _OTHER_HEADS = 1 << 16  # what is read of each file after the first
+_NULL_LINE = re.compile(rb"^\s*null", re.MULTILINE)
 _SETTLE_BYTES = 1 << 24  # how far to read for a field that is null at first
 
 
@@ -33,6 +38,16 @@ class Layout:
     schema: pa.Schema
     strict: bool
     texts: tuple[TextFile, ...]
+    faults: Faults
+
+
+@dataclass(frozen=True)
+class _Start:
+    """What the first bytes of one file tell."""
+
+    text: TextFile
+    schema: pa.Schema | None = None
+    fault: UnreadableFile | None = None
 
 
 # ---------------------------------------------------------------- settling the schema
@@ -43,23 +58,24 @@ def look(files: Sequence[InputFile], given: pa.Schema | None) -> Layout:
     found = [_look_at(files[0], given, text.HEAD_BYTES, _SETTLE_BYTES)] if files else []
     with ThreadPoolExecutor(4, thread_name_prefix="json") as threads:
         found.extend(threads.map(lambda file: _look_at(file, given, _OTHER_HEADS, 0), files[1:]))
-    texts = tuple(known for known, _ in found)
+    texts = tuple(start.text for start in found)
+    faults = faults_of(start.fault for start in found)
     if given is not None:
-        return Layout(given.remove_metadata(), False, texts)
+        return Layout(given.remove_metadata(), False, texts, faults)
     schemas = [
-        (file.path, schema) for file, (_, schema) in zip(files, found, strict=True) if schema is not None
+        (file.path, start.schema)
+        for file, start in zip(files, found, strict=True)
+        if start.schema is not None
     ]
     if not schemas:
-        return Layout(pa.schema([]), True, texts)
+        return Layout(pa.schema([]), True, texts, faults)
     try:
-        return Layout(unify(schemas), True, texts)
+        return Layout(unify(schemas), True, texts, faults)
     except SchemaMismatch as error:
         raise SchemaMismatch(f"{error} For JSON, `schema=` settles the types.") from error
 
 
-def _look_at(
-    file: InputFile, given: pa.Schema | None, size: int, settle: int
-) -> tuple[TextFile, pa.Schema | None]:
+def _look_at(file: InputFile, given: pa.Schema | None, size: int, settle: int) -> _Start:
     cuttable = text.compression_of(file.path) is None
     for head in text.heads(file.path, size=size):
         refuse_other_formats(file.path, head.data, "JSON lines", encoding=None)
@@ -68,27 +84,68 @@ def _look_at(
         lines = head.data[body:end]
         if not lines.strip():
             if head.whole:
-                return TextFile(body, cuttable, -1), None
+                return _Start(TextFile(body, cuttable, -1))
             continue
         if lines.lstrip().startswith(b"["):
             raise UnreadableFile(
                 f"Cannot read {file.path!r}: it begins with '[', a JSON array, but JSON lines are wanted: one "
                 "object per line. Convert it, for instance with `jq -c '.[]'`."
             )
-        _check_first_line(file.path, lines)
+        schema, fault = _settled(file.path, lines, given)
         if given is not None:
-            return TextFile(body, cuttable, 0), None
-        try:
-            schema = _open(pa.BufferReader(lines), None, "infer", len(lines) + 1).schema
-        except pa.ArrowException as error:
-            raise _explained(file.path, lines, 0, None, error) from error
+            return _Start(TextFile(body, cuttable, 0), None, fault)
         if not head.whole and len(head.data) < settle and any(_has_null(field.type) for field in schema):
             continue
-        return TextFile(body, cuttable, 0), schema
+        return _Start(TextFile(body, cuttable, 0), schema, fault)
     raise UnreadableFile(
         f"Cannot find the end of a line in the first {len(head.data):,} bytes of {file.path!r}; JSON lines "
         "are wanted: one object per line."
     )
+
+
+def _settled(path: str, lines: bytes, given: pa.Schema | None) -> tuple[pa.Schema, UnreadableFile | None]:
+    """Infer the schema, unless it is given; of lines some of which make no sense, from the others."""
+    try:
+        _check_first_line(path, lines)
+        if given is not None:
+            return given, None
+        try:
+            return _open_lines(lines, None, "infer").schema, None
+        except pa.ArrowException as error:
+            raise _explained(lines, _rows_of(path), None, error) from error
+    except UnreadableFile as fault:
+        objects = _fitting([line for line in _records(lines) if _is_object(line)], given is not None)
+        if not objects:
+            raise
+        schema = given if given is not None else _open_lines(b"".join(objects), None, "infer").schema
+        return schema, fault.with_traceback(None)
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
+
+
+def _fitting(lines: list[bytes], given: bool) -> list[bytes]:
+    """Leave out lines that contradict those before; none is left if there are many such."""
+    fitting: list[bytes] = []
+    waiting, refused = [lines], 0
+    while waiting and not given:
+        part = waiting.pop()
+        try:
+            _open_lines(b"".join(fitting + part), None, "infer")
+            fitting += part
+        except pa.ArrowException:
+            middle = len(part) // 2
+            if middle:
+                waiting += [part[middle:], part[:middle]]
+                continue
+            refused += 1
+            if refused > _CONTRADICTIONS:
+                return []
+    return lines if given else fitting
 
 
 def _check_first_line(path: str, lines: bytes) -> None:
@@ -97,12 +154,17 @@ def _check_first_line(path: str, lines: bytes) -> None:
     try:
         json.loads(first)
     except ValueError as error:
-        raise _explained(path, first, 0, None, error) from error
+        raise _explained(first, _rows_of(path), None, error) from error
 
 
 def _has_null(type_: pa.DataType) -> bool:
     inner = (type_.field(i).type for i in range(type_.num_fields))
     return pa.types.is_null(type_) or any(map(_has_null, inner))
+
+
+def _open_lines(lines: bytes, schema: pa.Schema | None, unexpected: str) -> pajson.JSONStreamingReader:
+    refuse_null(lines)
+    return _open(pa.BufferReader(lines), schema, unexpected, len(lines) + 1)
 
 
 def _open(
@@ -134,9 +196,16 @@ def cut(layout: Layout, files: Sequence[InputFile], block: int) -> list[Split]:
 
 
 def read(
-    path: str, split: Split, layout: Layout, columns: Sequence[str] | None, batch_rows: int
+    path: str,
+    split: Split,
+    layout: Layout,
+    columns: Sequence[str] | None,
+    batch_rows: int,
+    bad: Bad | None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one split."""
+    if bad is None:
+        raise_fault(layout.faults, split.file)
     target = layout.schema if columns is None else select(layout.schema, columns)
     schema, unexpected = layout.schema, "error" if layout.strict else "ignore"
     if columns is not None and len(target) and not any(pa.types.is_nested(field.type) for field in target):
@@ -146,7 +215,11 @@ def read(
     def explain(error: Exception) -> Exception:
         return _diagnosed(path, split, layout, schema, unexpected, error)
 
-    for batch in read_guarded(_batches(path, split, schema, unexpected), explain):
+    if bad is None:
+        batches = _batches(path, split, schema, unexpected)
+    else:
+        batches = _sound(path, split, layout, schema, unexpected, bad)
+    for batch in read_guarded(batches, explain):
         whole = batch if batch.schema.equals(target) else conform(batch, target, path, _no_constant)
         for start in range(0, whole.num_rows, batch_rows):
             yield whole.slice(start, batch_rows)
@@ -155,11 +228,60 @@ def read(
 def _batches(path: str, split: Split, schema: pa.Schema, unexpected: str) -> Iterator[pa.RecordBatch]:
     def batches(block: int) -> Iterator[pa.RecordBatch]:
         with text.open_split(path, split) as stream:
-            for batch in _open(stream, schema, unexpected, block):
+            guarded = pa.PythonFile(NullGuard(stream), mode="r")
+            for batch in _open(guarded, schema, unexpected, block):
                 batch.validate(full=True)  # Arrow takes any bytes for UTF-8 here
                 yield batch
 
     return text.in_blocks(batches)
+
+
+def _sound(
+    path: str, split: Split, layout: Layout, schema: pa.Schema, unexpected: str, bad: Bad
+) -> Iterator[pa.RecordBatch]:
+    """Read in one go, and line by line where that fails."""
+    given = 0
+    begins = split.start == layout.texts[split.file].body
+    if not (begins and split.file in layout.faults):
+        try:
+            for batch in _batches(path, split, schema, unexpected):
+                yield batch
+                given += batch.num_rows
+            return
+        except MemoryError:
+            raise
+        except pa.ArrowException:
+            pass
+
+    def explain(error: Exception, line: bytes, row: int) -> UnreadableFile:
+        where = _rows_of(path, row) if begins else lambda _: _in_part(path, split, row)
+        return _explained(line, where, schema if unexpected == "error" else None, error, schema)
+
+    sieve = Sieve(functools.partial(_parsed, schema=schema, unexpected=unexpected), explain, bad, given=given)
+    for lines in _lines(path, split):
+        yield from sieve.sift(lines, _records)
+
+
+def _parsed(lines: bytes, schema: pa.Schema, unexpected: str) -> list[pa.RecordBatch]:
+    """Parse lines of one object each."""
+    count = _count(lines)
+    if _NULL_LINE.search(lines):
+        raise pa.ArrowInvalid("it is null, not an object")
+    batches = list(_open_lines(lines, schema, unexpected)) if count else []
+    for batch in batches:
+        batch.validate(full=True)
+    if sum(batch.num_rows for batch in batches) != count:
+        raise pa.ArrowInvalid("it is not one object per line")
+    return batches
+
+
+def _records(lines: bytes) -> list[bytes]:
+    return [line for line in lines.splitlines(keepends=True) if line.strip()]
+
+
+def _in_part(path: str, split: Split, row: int) -> str:
+    """Name a row without counting those of earlier splits, which may take long."""
+    return f"{path!r}, row {row} of the part that begins at byte {split.start:,}"
 
 
 def _no_constant(name: str, rows: int) -> None:
@@ -184,16 +306,7 @@ def _count(lines: bytes) -> int:
 
 def _lines(path: str, split: Split) -> Iterator[bytes]:
     """Yield the bytes of a split in pieces of whole lines."""
-    with text.open_split(path, split) as stream:
-        rest = b""
-        while data := stream.read(_BLOCK):
-            rest += data
-            end = rest.rfind(b"\n") + 1
-            if end:
-                yield rest[:end]
-                rest = rest[end:]
-        if rest:
-            yield rest
+    return text.pieces(text.tolerant_chunks(path, split), lambda data: data.rfind(b"\n") + 1)
 
 
 def _diagnosed(
@@ -205,32 +318,36 @@ def _diagnosed(
         for lines in _lines(path, split):
             if _fails(lines, schema, unexpected) is not None:
                 row += rows_before(path, split, layout)
-                return _explained(path, lines, row, schema if unexpected == "error" else None, error, schema)
+                known = schema if unexpected == "error" else None
+                return _explained(lines, _rows_of(path, row), known, error, schema)
             row += _count(lines)
-    except OSError:  # the compressed stream itself is damaged
+    except (OSError, pa.ArrowInvalid):  # the compressed stream itself is damaged
         pass
     return text.unreadable(path, error)
 
 
 def _fails(lines: bytes, schema: pa.Schema | None, unexpected: str) -> Exception | None:
     try:
-        for batch in _open(pa.BufferReader(lines), schema, unexpected, len(lines) + 1):
+        for batch in _open_lines(lines, schema, unexpected):
             batch.validate(full=True)
     except pa.ArrowInvalid as error:
         return None if "Empty JSON" in str(error) else error
     return None
 
 
+def _rows_of(path: str, first: int = 0) -> Callable[[int], str]:
+    return lambda row: f"{path!r}, row {first + row} (counted from 0, without blank lines)"
+
+
 def _explained(
-    path: str,
     lines: bytes,
-    row: int,
+    name: Callable[[int], str],
     known: pa.Schema | None,
     error: Exception,
     schema: pa.Schema | None = None,
 ) -> UnreadableFile:
-    """Explain the first line at fault among ``lines``, the first of which is row ``row``."""
-    records = [line for line in lines.splitlines(keepends=True) if line.strip()]
+    """Explain the first line at fault among ``lines``; ``name`` tells where the n-th of them stands."""
+    records = _records(lines)
     unexpected = "infer" if schema is None else ("error" if known is not None else "ignore")
     low, high = 0, len(records)
     while high - low > 1:
@@ -240,7 +357,7 @@ def _explained(
         failed = _fails(b"".join(records[start:middle]), schema, unexpected) is not None
         low, high = (low, middle) if failed else (middle, high)
     line = records[low]
-    where = f"{path!r}, row {row + low} (counted from 0, without blank lines)"
+    where = name(low)
     reason = str(_fails(line, schema, unexpected) or error).rstrip(".")
     reason = re.sub(r" in row \d+$", "", reason)
     try:

@@ -29,7 +29,7 @@ class Sieve:
     """Parses records, and halves what fails down to the records at fault.
 
     ``explain(error, record, row)`` puts what ``parse`` raised into words. Rows before row ``given`` have been
-    read before: they are counted, and neither yielded nor told.
+    read before: they are counted, and not yielded; one of them that fails now is an error.
     """
 
     def __init__(self, parse: Parse, explain: Explain, bad: Bad, *, given: int) -> None:
@@ -68,8 +68,9 @@ class Sieve:
 
     def reject(self, error: SourceError) -> None:
         """Tell that the next row is bad."""
-        if self._row >= self._given:
-            self._bad(self._row, 1, error)
+        if self._row < self._given:
+            raise error
+        self._bad(self._row, 1, error)
         self._row += 1
 
     def next_row(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -62,6 +63,23 @@ def read_sound(source: Source, split: Split, columns: list[str] | None = None, r
         batches.append(batch)
     schema = source.schema() if columns is None else pa.schema([source.schema().field(c) for c in columns])
     return Sound(pa.Table.from_batches(batches, schema), numbers, told)
+
+
+def read_told(source: Source) -> tuple[list[dict[str, Any]], dict[int, str]]:
+    """Read all splits of one file: the rows, and what was said of which row of the file."""
+    rows: list[dict[str, Any]] = []
+    bad: dict[int, str] = {}
+    at = 0
+    for split in source.splits():
+        sound = read_sound(source, split)
+        rows += sound.table.to_pylist()
+        for numbers, error in sound.bad.items():
+            bad.update((at + number, str(error)) for number in numbers)
+        count = len(sound.numbers) + sum(map(len, sound.bad))
+        for number in range(count):
+            assert re.search(rf"\b{at + number}$", source.locate(split, number))
+        at += count
+    return rows, bad
 
 
 class SourceContract:

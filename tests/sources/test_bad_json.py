@@ -1,0 +1,154 @@
+"""Lines of JSON that make no sense: told with their numbers, and left out."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from millrace.errors import UnreadableFile
+from millrace.sources.json import JsonSource
+from millrace.testing.sources import read_all, read_sound, read_told
+
+QUICK = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+SCHEMA = pa.schema([("a", pa.int64()), ("s", pa.string())])
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+@pytest.mark.parametrize("block", [1, 20, 1 << 20])
+@pytest.mark.parametrize(
+    ("content", "good", "bad"),
+    [
+        (b'{"a": 0}\n{"a": \n{"a": 2}\n', [0, 2], {1: r"'\{\"a\":' is not JSON"}),
+        (b'{"a":\n\n{"a": 1}\n{"a": 2}', [1, 2], {0: "is not JSON"}),
+        (
+            b'{"a": 0}\n[1]\n5\n"x"\n{"a": 4}\n',
+            [0, 4],
+            {1: "array", 2: "from object to number", 3: "to string"},
+        ),
+        (b'{"a": 0}\n{"a": "x"}\n{"a": 2}\n', [0, 2], {1: "changed from number to string"}),
+        (b'{"a": 0}\n{"a": 1, "s": "\xe9"}\n{"a": 2, "s": "y"}\n', [0, 2], {1: "not valid UTF-8"}),
+        (b'{"a": 0}\nnull\n{"a":\n{"a": 3}\n', [0, 3], {1: "it is null", 2: "is not JSON"}),
+        (b'null\n{"a": 1}\n', [1], {0: "it is null"}),
+        (b'{\n"a": 0}\n{"a": 2}\n', [2], {0: "is not JSON", 1: "is not JSON"}),
+    ],
+)
+def test_bad_lines(
+    tmp_path: Path,
+    pack: Callable[[bytes], bytes],
+    block: int,
+    content: bytes,
+    good: list[int],
+    bad: dict[int, str],
+) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(pack(content))
+    source = JsonSource(path, block_bytes=block)
+    rows, errors = read_told(source)
+    assert [row["a"] for row in rows] == good
+    assert errors.keys() == bad.keys()
+    for row, message in bad.items():
+        assert re.search(re.escape(repr(str(path))) + rf", row \d+ .*{message}", errors[row]), errors[row]
+    assert read_told(source) == (rows, errors)
+    with pytest.raises(UnreadableFile, match=r"a\.jsonl'"):
+        read_all(source)
+
+
+BAD = [
+    b"{\n",
+    b"[]\n",
+    b'{"a": "x"}\n',
+    b'{"a": 1.5}\n',
+    b'{"s": "\xff"}\n',
+    b'{"a": 1} {"a": 1}\n',
+    b"\n]\n",
+]
+
+
+@given(
+    st.lists(st.one_of(st.none(), st.sampled_from(BAD)), min_size=1, max_size=30),
+    st.integers(1, 60),
+    st.booleans(),
+)
+@QUICK
+def test_the_bad_ones_and_no_others_wherever_files_are_cut(
+    lines: list[bytes | None], block: int, packed: bool
+) -> None:
+    data = b'{"a": -1}\n' + b"".join(line or b'{"a": %d}\n' % n for n, line in enumerate(lines))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "a.jsonl")
+        # What Arrow takes for two rows is only refused where something near it fails.
+        data += b"{\n" if packed else b""
+        path.write_bytes(gzip.compress(data) if packed else data)
+        source = JsonSource(path, schema=SCHEMA, block_bytes=1 << 20 if packed else block)
+        if any(line and b"} {" in line for line in lines) and not packed:
+            return
+        rows, bad = read_told(source)
+    assert [row["a"] for row in rows] == [-1, *(n for n, line in enumerate(lines) if line is None)]
+    expected = [n + 1 for n, line in enumerate(lines) if line is not None]
+    assert sorted(bad) == [*expected, *([len(lines) + 1] if packed else [])]
+
+
+def test_two_objects_on_a_line_are_bad_where_lines_are_told_apart(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"a": 0}\n{"a": 1}{"a": 1}\n{"a":\n{"a": 3}\n')
+    rows, bad = read_told(JsonSource(path))
+    assert [row["a"] for row in rows] == [0, 3]
+    assert "One whole object per line is wanted" in bad[1]
+    assert sorted(bad) == [1, 2]
+
+
+@pytest.mark.parametrize("block", [8, 11, 80])
+def test_a_null_where_a_block_begins_does_not_end_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
+    monkeypatch.setattr("millrace.sources.text._BLOCK", block)
+    path = tmp_path / "a.jsonl"
+    for before in range(30):
+        for gap in ("", "\n", " \r\n" * block):
+            path.write_text('{"a":1}\n' * before + gap + "null\n" + '{"a":1}\n' * 10)
+            source = JsonSource(path, schema=SCHEMA)
+            rows, bad = read_told(source)
+            assert sorted(bad) in ([before], [])
+            assert len(rows) + len(bad) == before + 11
+            if bad:
+                with pytest.raises(UnreadableFile, match="null"):
+                    read_all(source)
+
+
+def test_late_lines_among_many(tmp_path: Path) -> None:
+    lines = [f'{{"a": {n}}}' for n in range(200_000)]
+    for n in (100_000, 100_001, 199_999):
+        lines[n] = "oops"
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(lines))
+    for block in (1 << 17, 1 << 30):
+        source = JsonSource(path, block_bytes=block)
+        sound = [read_sound(source, split, rows=10_000) for split in source.splits()]
+        assert sum(len(part.numbers) for part in sound) == 199_997
+        assert sum(len(part.bad) for part in sound) == 3
+
+
+def test_the_types_are_those_of_the_lines_that_fit(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"a": 1, "t": "2024-01-01"}\noops\n{"a": 1.5, "t": "text"}\n{"a": "x"}\n')
+    rows, bad = read_told(JsonSource(path))
+    assert sorted(bad) == [1, 3]
+    assert rows == [{"a": 1.0, "t": "2024-01-01"}, {"a": 1.5, "t": "text"}]
+
+
+def test_fields_that_nobody_asked_for_are_not_bad(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"a": 1, "s": "x"}\n{"a": 2, "s": 5}\n{"a": "y"}\n')
+    source: Any = JsonSource(path, schema=SCHEMA)
+    (split,) = source.splits()
+    assert read_sound(source, split).numbers == [0]
+    assert read_sound(source, split, ["a"]).numbers == [0, 1]
