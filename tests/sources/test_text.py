@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
+import re
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,7 @@ from millrace.core.ports import Source
 from millrace.errors import ArgumentError, UnreadableFile
 from millrace.sources import line_reader
 from millrace.sources.lines import TextSource
-from millrace.testing.sources import SourceContract, read_all
+from millrace.testing.sources import SourceContract, read_all, read_sound, read_told
 
 QUICK = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -113,6 +114,63 @@ def test_bytes_that_are_no_text_are_found(pieces: list[bytes]) -> None:
                 read_all(source)
         else:
             assert read_all(source)["text"].to_pylist() == python_lines(data, "utf-8")
+
+
+@given(
+    st.lists(
+        st.sampled_from([b"\n", b"\r\n", b"\r", b" ", b"a", b"\xe9", "é".encode(), b"\xe2\x82", b"\xac"]),
+        max_size=25,
+    ),
+    st.integers(1, 20),
+    st.integers(1, 9),
+    st.booleans(),
+    st.sampled_from([None, gzip.compress]),
+)
+@QUICK
+def test_lines_that_are_no_text_are_told_and_left_out(
+    pieces: list[bytes], cut: int, block: int, drop: bool, pack: object
+) -> None:
+    data = b"".join(pieces)
+    lines = [line for line in _lines_of(data) if not drop or line.strip()]
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(line_reader, "_BLOCK", block)
+        for name in ("a", "b"):
+            Path(folder, name).write_bytes(pack(data) if callable(pack) else data)
+        source = TextSource(folder, drop_empty_lines=drop, block_bytes=cut)
+        found: list[str | None] = []
+        for split in source.splits():
+            sound = read_sound(source, split)
+            bad = {number for told in sound.bad for number in told}
+            rows = iter(sound.table["text"].to_pylist())
+            found += [None if n in bad else next(rows) for n in range(len(bad) + len(sound.numbers))]
+            for error in sound.bad.values():
+                assert re.search(r"/[ab]': line \d+ .*is not valid UTF-8 \(byte", str(error))
+    assert found == [_decoded(line) for line in lines] * 2
+
+
+def _lines_of(data: bytes) -> list[bytes]:
+    ended = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    return ended.removesuffix(b"\n").split(b"\n") if ended else []
+
+
+def _decoded(line: bytes) -> str | None:
+    try:
+        return line.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+@pytest.mark.parametrize("encoding", ["shift-jis", "cp1252", "utf-16-le"])
+def test_lines_that_are_not_of_their_encoding(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "a.txt"
+    wrong = b"\x00\xdc" if encoding == "utf-16-le" else b"\x81" + b"\xff" * (encoding == "shift-jis")
+    end = "\n".encode(encoding)
+    path.write_bytes(end.join(["é1".encode(encoding, "replace"), wrong, "3".encode(encoding), b""]))
+    source = TextSource(path, encoding=encoding)
+    rows, bad = read_told(source)
+    assert [row["text"][-1] for row in rows] == ["1", "3"]
+    assert list(bad) == [1]
+    assert f"line 2 is not valid {encoding.upper()}" in bad[1]
 
 
 def test_white_space_is_what_python_takes_for_it() -> None:

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.core.batch import concat, empty_columns
+from millrace.core.ports import Bad
 from millrace.core.work import Split
 from millrace.errors import UnreadableFile
 from millrace.sources import text
@@ -68,6 +69,46 @@ class Lines:
         self._encoding = encoding
         self._drop_empty = drop_empty
 
+    def sound(self) -> Iterator[pa.Array | UnreadableFile]:
+        """Yield columns of strings, and in the place of each line that is no text, an error."""
+        line = 0
+        for block in self._blocks(tolerant=True):
+            kept = _without_blank(block) if self._drop_empty else block
+            try:
+                strings = _strings(kept)
+            except pa.ArrowInvalid:
+                yield from self._told_apart(block, line)
+            else:
+                if len(strings):
+                    yield strings
+            line += block.count(b"\n")
+
+    def _told_apart(self, block: bytes, line: int) -> Iterator[pa.Array | UnreadableFile]:
+        good: list[bytes] = []
+        for content in block.splitlines(keepends=True):  # only newlines are left as ends
+            line += 1
+            if self._drop_empty and _BLANK.fullmatch(content):
+                continue
+            try:
+                content.decode()
+            except UnicodeDecodeError as error:
+                if good:
+                    yield _strings(b"".join(good))
+                    good = []
+                yield self._not_text(line, error)
+            else:
+                good.append(content)
+        if good:
+            yield _strings(b"".join(good))
+
+    def _not_text(self, line: int, error: UnicodeDecodeError) -> UnreadableFile:
+        where = f"line {line:,}"
+        if self._split.start:  # counting those before may take long
+            where += f" of the part that begins at byte {self._split.start:,}"
+        if not self._is_utf8():
+            return not_text(self._path, where, UnicodeError(), self._encoding.upper())
+        return not_text(self._path, where, error)
+
     def arrays(self) -> Iterator[pa.Array]:
         """Yield columns of strings."""
         line = 0
@@ -90,7 +131,7 @@ class Lines:
     def find(self, row: int) -> tuple[int | None, int]:
         """Return the number, in the file and from 1, of the line that row ``row`` holds; or None, and the rest."""
         line = self._before() + 1
-        for block in self._blocks():
+        for block in self._blocks(tolerant=True):
             for content in block.removesuffix(b"\n").split(b"\n"):
                 if not (self._drop_empty and _BLANK.fullmatch(content)):
                     if row == 0:
@@ -108,10 +149,13 @@ class Lines:
     def _is_utf8(self) -> bool:
         return codecs.lookup(self._encoding).name in ("utf-8", "utf-8-sig")
 
-    def _blocks(self) -> Iterator[bytes]:
-        """Yield whole lines in UTF-8, each ended by ``\\n``, but perhaps the last."""
+    def _blocks(self, *, tolerant: bool = False) -> Iterator[bytes]:
+        """Yield whole lines, each ended by ``\\n``, but perhaps the last; in UTF-8 but for what is no text."""
         chunks = self._chunks()
-        return _whole_lines(self._path, chunks if self._is_utf8() else _transcoded(chunks, self._encoding))
+        if not self._is_utf8():
+            errors = text.UNREADABLE if tolerant else "strict"
+            chunks = text.transcoded(chunks, self._encoding, errors)
+        return _whole_lines(self._path, chunks)
 
     def _chunks(self) -> Iterator[bytes]:
         """Yield the decompressed bytes, without a byte order mark of UTF-8."""
@@ -130,32 +174,21 @@ class Lines:
             raise text.unreadable(self._path, error) from error
 
 
-def _transcoded(chunks: Iterable[bytes], encoding: str) -> Iterator[bytes]:
-    """Yield the same text in UTF-8. Before bytes that are no text, what comes before them is given."""
-    decoder = codecs.getincrementaldecoder(encoding)()
-    for chunk in chunks:
-        state = decoder.getstate()
-        try:
-            decoded = decoder.decode(chunk)
-        except UnicodeDecodeError as error:
-            decoder.setstate(state)
-            yield decoder.decode(chunk[: max(0, error.start - len(state[0]))]).encode()
-            raise
-        yield decoded.encode()
-    yield decoder.decode(b"", final=True).encode()
-
-
 def _whole_lines(path: str, chunks: Iterable[bytes]) -> Iterator[bytes]:
     held: list[bytes] = []
+    size = 0
     try:
         for chunk in chunks:
             newline = chunk.rfind(b"\n") + 1
             end = max(newline, chunk.rfind(b"\r", newline, -1) + 1)  # not the last: a newline may follow
             if end:
                 yield _ended_by_newlines(path, [*held, chunk[:end]])
-                held = []
+                held, size = [], 0
             if end < len(chunk):
                 held.append(chunk[end:])
+                size += len(chunk) - end
+                if size > _LONGEST:
+                    raise _too_long(path)
     except UnicodeError:
         yield _ended_by_newlines(path, held)
         raise
@@ -166,8 +199,12 @@ def _whole_lines(path: str, chunks: Iterable[bytes]) -> Iterator[bytes]:
 def _ended_by_newlines(path: str, pieces: Sequence[bytes]) -> bytes:
     block = pieces[0] if len(pieces) == 1 else b"".join(pieces)
     if len(block) > _LONGEST:
-        raise UnreadableFile(f"Cannot read {path!r} as text: it has a line of 2 GiB or more. Is it binary?")
+        raise _too_long(path)
     return block.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in block else block
+
+
+def _too_long(path: str) -> UnreadableFile:
+    return UnreadableFile(f"Cannot read {path!r} as text: it has a line of 2 GiB or more. Is it binary?")
 
 
 def _without_blank(block: bytes) -> bytes:
@@ -197,12 +234,22 @@ def _strings(block: bytes) -> pa.Array:
     return strings
 
 
-def read(parts: Iterable[tuple[str, Lines]], target: pa.Schema, batch_rows: int) -> Iterator[pa.RecordBatch]:
+def read(
+    parts: Iterable[tuple[str, Lines]], target: pa.Schema, batch_rows: int, bad: Bad | None
+) -> Iterator[pa.RecordBatch]:
     """Yield the lines of ``(path, lines)`` pairs; those of small files share batches."""
     held: list[pa.RecordBatch] = []
-    rows = size = 0
+    rows = size = row = 0
     for path, lines in parts:
-        for strings in lines.arrays():
+        for strings in lines.arrays() if bad is None else lines.sound():
+            if isinstance(strings, UnreadableFile):
+                yield from _cut(held, batch_rows)
+                held, rows, size = [], 0, 0
+                assert bad is not None
+                bad(row, 1, strings)
+                row += 1
+                continue
+            row += len(strings)
             for start in range(0, len(strings), batch_rows):
                 held.append(_batch(path, strings.slice(start, batch_rows), target))
                 rows, size = rows + len(held[-1]), size + held[-1].nbytes

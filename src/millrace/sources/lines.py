@@ -115,7 +115,7 @@ class TextSource(FileSource["tuple[bool, ...]"]):
         target = self.schema() if columns is None else select(self.schema(), columns)
         files = [self._unchanged(number) for number in self.files_of(split)]
         parts = [(file.path, self._lines(split, file)) for file in files]
-        return line_reader.read(parts, target, batch_rows)
+        return line_reader.read(parts, target, batch_rows, bad)
 
     def locate(self, split: Split, row: int) -> str:
         """Name the file and the line, counted from 1 as editors do. Reads the file up to there."""

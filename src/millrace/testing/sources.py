@@ -77,7 +77,7 @@ def read_told(source: Source) -> tuple[list[dict[str, Any]], dict[int, str]]:
             bad.update((at + number, str(error)) for number in numbers)
         count = len(sound.numbers) + sum(map(len, sound.bad))
         for number in range(count):
-            assert re.search(rf"\b{at + number}$", source.locate(split, number))
+            assert re.search(rf"(row {at + number}|line {at + number + 1:,})$", source.locate(split, number))
         at += count
     return rows, bad
 
