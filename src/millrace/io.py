@@ -250,6 +250,7 @@ def read_images(
     mode: str | None = None,
     include_paths: bool = False,
     draft: bool = True,
+    max_pixels: int = 89_478_485,
 ) -> Dataset:
     """Read each image file as one row: its pixels, uint8, in the column ``image``. Needs ``millrace[images]``.
 
@@ -275,6 +276,9 @@ def read_images(
         True lets the JPEG decoder halve images, once or more, as long as both sides stay at least twice what
         ``size`` asks for: three times as fast for a photo of 12 megapixels, and pixels differ from the full
         decoding by about one of 255 levels on average. False decodes in full, as Ray Data does.
+    max_pixels
+        How many pixels a file may hold, by its header, against files of a few kilobytes that unpack to more than a
+        machine has. The default is where Pillow begins to warn: a quarter of a GiB as RGB.
 
     The orientation that a camera notes in EXIF is not applied, as in Ray Data and torchvision: pixels come as
     they are stored, and ``size`` is that of the stored image.
@@ -286,7 +290,7 @@ def read_images(
     NothingMatched, InputChanged
         As for :func:`read_parquet`.
     UnreadableFile
-        A file is damaged, cut short, no image, or of more pixels than ``PIL.Image.MAX_IMAGE_PIXELS``.
+        A file is damaged, cut short, no image, or of more pixels than ``max_pixels``.
 
     Examples
     --------
@@ -301,7 +305,9 @@ def read_images(
     from millrace.sources.images import ImageSource
 
     _warn_of_unfinished(paths)
-    source = ImageSource(paths, size=size, mode=mode, include_paths=include_paths, draft=draft)
+    source = ImageSource(
+        paths, size=size, mode=mode, include_paths=include_paths, draft=draft, max_pixels=max_pixels
+    )
     return Dataset.from_source(source)
 
 

@@ -23,7 +23,7 @@ from millrace.core.ports import Source
 from millrace.core.ragged import RaggedTensorType
 from millrace.errors import ArgumentError, InputChanged, UnreadableFile
 from millrace.sources.images import MODES, ImageSource
-from millrace.testing.sources import SourceContract, read_all
+from millrace.testing.sources import SourceContract, read_all, read_sound
 
 RANDOM = np.random.default_rng(0)
 
@@ -274,8 +274,80 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str, size: tuple[int, int
     source = ImageSource(tmp_path, size=size)
     with pytest.raises(UnreadableFile, match=rf"Cannot read .*{name}'") as caught:
         read_all(source)
-    assert ("MAX_IMAGE_PIXELS" in str(caught.value)) == ("bomb" in name)
+    assert ("raise max_pixels=" in str(caught.value)) == ("bomb" in name)
     assert source.schema().field("image").type.shape[2] == 3  # the others settle it
+
+
+@pytest.mark.parametrize("options", [{}, {"size": (8, 8)}, {"mode": "L", "size": (50, 50)}])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_damaged_files_are_told_and_left_out(tmp_path: Path, options: dict[str, Any], mixed: bool) -> None:
+    for number, (name, data) in enumerate(damaged().items()):
+        (tmp_path / f"{number}-{name}").write_bytes(data)
+        if number % 2:
+            picture(50 + number * mixed, 50).save(tmp_path / f"{number}.png")
+    source = ImageSource(tmp_path, include_paths=True, **options)
+    names, told = [], []
+    for split in source.splits():
+        sound = read_sound(source, split, rows=3)
+        names += [Path(path).name for path in sound.table["path"].to_pylist()]
+        for rows, error in sound.bad.items():
+            assert isinstance(error, UnreadableFile)
+            assert str(error).startswith(f"Cannot read the image {source.locate(split, rows.start)!r}: ")
+            told.append(Path(source.locate(split, rows.start)).name.partition("-")[2])
+    assert names == ["1.png", "3.png", "5.png", "7.png"]
+    assert told == list(damaged())
+
+
+def test_of_a_thousand_images_exactly_the_bad_ones_are_told(tmp_path: Path) -> None:
+    whole = io.BytesIO()
+    picture(40, 60).save(whole, "jpeg")
+    wrong: dict[int, bytes] = {
+        **{number: whole.getvalue()[: 200 + 20 * number // 50] for number in range(7, 1000, 50)},
+        **dict.fromkeys(range(11, 1000, 200), b"no image at all"),
+        **{number: bomb(20_000 * number) for number in (1, 2)},
+    }
+    paths = [tmp_path / f"{number:03}.jpg" for number in range(1000)]
+    for number, path in enumerate(paths):
+        path.write_bytes(wrong.get(number, whole.getvalue()))
+    source = ImageSource(tmp_path, include_paths=True)
+    told, given = [], []
+    for split in source.splits():
+        sound = read_sound(source, split, rows=100)
+        told += [Path(source.locate(split, row)) for rows in sound.bad for row in rows]
+        given += map(Path, sound.table["path"].to_pylist())
+    assert len(told) == 27
+    assert told == [paths[number] for number in sorted(wrong)]
+    assert given == [path for number, path in enumerate(paths) if number not in wrong]
+
+
+def test_the_limit_of_pixels_is_the_callers(tmp_path: Path) -> None:
+    picture(50, 50).save(tmp_path / "a.png")
+    assert read_all(ImageSource(tmp_path, max_pixels=2500)).num_rows == 1
+    with pytest.raises(UnreadableFile, match="more than 2,499 pixels"):
+        read_all(ImageSource(tmp_path, max_pixels=2499))
+    (tmp_path / "a.png").write_bytes(bomb(14_000))
+    with pytest.raises(UnreadableFile, match="truncated|broken|Truncated"):
+        read_all(ImageSource(tmp_path, size=(8, 8), max_pixels=1 << 40))
+    assert Image.MAX_IMAGE_PIXELS == 89_478_485
+
+
+def test_an_image_that_is_a_program_is_not_run(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n%%EOF\n"
+    )
+    with pytest.raises(UnreadableFile, match=r"a\.jpg': it is PostScript"):
+        read_all(ImageSource(tmp_path, size=(8, 8)))
+
+
+def test_a_file_that_vanished_is_no_bad_row(tmp_path: Path) -> None:
+    for name in ("a.png", "b.png"):
+        picture(5, 5).save(tmp_path / name)
+    source = ImageSource(tmp_path)
+    splits = source.splits()
+    (tmp_path / "b.png").unlink()
+    with pytest.raises(InputChanged, match="gone"):
+        for split in splits:
+            read_sound(source, split)
 
 
 def test_only_unreadable_files(tmp_path: Path) -> None:
@@ -323,6 +395,8 @@ def test_a_changed_file(tmp_path: Path) -> None:
         ({"mode": "rgb"}, "not 'rgb'"),
         ({"mode": "RGBAX"}, "not 'RGBAX'. Did you mean 'RGBA'"),
         ({"mode": 3}, "not 3"),
+        ({"max_pixels": 0}, "max_pixels is a number of pixels, at least 1, not 0"),
+        ({"max_pixels": 1e6}, "not 1000000.0"),
     ],
 )
 def test_wrong_options(options: dict[str, Any], message: str) -> None:

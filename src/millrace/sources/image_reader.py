@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import math
 import re
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
@@ -15,6 +17,7 @@ import pyarrow as pa
 
 from millrace.core.batch import empty_columns
 from millrace.core.layout import joined
+from millrace.core.ports import Bad
 from millrace.core.ragged import RaggedTensorType, ragged_column
 from millrace.errors import MillraceError, UnreadableFile
 from millrace.sources.files import InputFile, check_unchanged
@@ -30,26 +33,29 @@ _DEEP = ("I;16", "I;16L", "I;16B", "I;16N")
 
 Size = tuple[int, int]
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
+Faults = dict[int, UnreadableFile]
+
+_LIMIT = threading.Lock()
 
 
 # ---------------------------------------------------------------- planning
 
 
-def sizes_of(files: Sequence[InputFile]) -> Sizes:
+def sizes_of(files: Sequence[InputFile], max_pixels: int) -> Sizes:
     """Read the sizes of all images from their headers. A file without a readable one is left to ``read``."""
     with ThreadPoolExecutor(4, thread_name_prefix="images") as threads:
-        each = tuple(threads.map(_size_of, files))
+        each = tuple(threads.map(_size_of, files, repeat(max_pixels)))
     distinct = set(each)
     if len(distinct) == 1:
         return Sizes(each[0], () if each[0] is not None else each)
     return Sizes(None, each)
 
 
-def _size_of(file: InputFile) -> Size | None:
+def _size_of(file: InputFile, max_pixels: int) -> Size | None:
     try:
         with open(file.path, "rb") as data:
             data.peek()  # threads wait for the disk here, side by side
-            with _opened(file.path, data) as image:
+            with _opened(file.path, data, max_pixels) as image:
                 return image.height, image.width
     except (UnreadableFile, OSError):
         return None
@@ -73,22 +79,49 @@ def schema_of(sizes: Sizes, look: Look, include_paths: bool) -> pa.Schema:
 
 
 def read(
-    files: Sequence[InputFile], sizes: Sequence[Size | None], look: Look, target: pa.Schema, batch_rows: int
+    files: Sequence[InputFile],
+    sizes: Sequence[Size | None],
+    look: Look,
+    target: pa.Schema,
+    batch_rows: int,
+    bad: Bad | None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield these files, whose images have ``sizes`` once they are what ``look`` says, as batches."""
+    if "image" in target.names and not isinstance(type_ := target.field("image").type, RaggedTensorType):
+        sizes = [size or (type_.shape[0], type_.shape[1]) for size in sizes]
+    for start, stop in _runs(sizes, look, batch_rows):
+        faults: Faults = {}
+        batch = _batch(files[start:stop], sizes[start:stop], look, target, None if bad is None else faults)
+        at = 0
+        for row, error in faults.items():
+            if row > at:
+                yield batch.slice(at, row - at)
+            assert bad is not None
+            bad(start + row, 1, error)
+            at = row + 1
+        if at < batch.num_rows:
+            yield batch.slice(at)
+
+
+def _runs(sizes: Sequence[Size | None], look: Look, batch_rows: int) -> Iterator[tuple[int, int]]:
+    """Yield which files make a batch."""
     start = held = 0
     for stop, size in enumerate(sizes):
         more = math.prod((*size, *look.channels)) if size is not None else 0
         if stop > start and (stop - start >= batch_rows or held + more > _BATCH_BYTES):
-            yield _batch(files[start:stop], sizes[start:stop], look, target)
+            yield start, stop
             start, held = stop, 0
         held += more
-    if start < len(files):
-        yield _batch(files[start:], sizes[start:], look, target)
+    if start < len(sizes):
+        yield start, len(sizes)
 
 
 def _batch(
-    files: Sequence[InputFile], sizes: Sequence[Size | None], look: Look, target: pa.Schema
+    files: Sequence[InputFile],
+    sizes: Sequence[Size | None],
+    look: Look,
+    target: pa.Schema,
+    faults: Faults | None,
 ) -> pa.RecordBatch:
     if not len(target):
         return empty_columns(len(files))
@@ -97,20 +130,29 @@ def _batch(
         if field.name == "path":
             columns.append(joined([file.path.encode() for file in files], pa.string(), pa.large_string()))
         else:
-            columns.append(_images(files, sizes, look, field.type))
+            columns.append(_images(files, sizes, look, field.type, faults))
     return pa.RecordBatch.from_arrays(columns, schema=target)
 
 
 def _images(
-    files: Sequence[InputFile], sizes: Sequence[Size | None], look: Look, type_: pa.DataType
+    files: Sequence[InputFile],
+    sizes: Sequence[Size | None],
+    look: Look,
+    type_: pa.DataType,
+    faults: Faults | None,
 ) -> pa.Array:
-    """Decode into one array, image by image: the column's own memory."""
+    """Decode into one array, image by image: the column's own memory. What fails goes to ``faults``, if given."""
     shapes = np.array([(*(size or (0, 0)), *look.channels) for size in sizes], np.int64)
     ends = shapes.prod(axis=1).cumsum()
     pixels = np.empty(int(ends[-1]), np.uint8)
     start = 0
-    for file, shape, end in zip(files, shapes, ends.tolist(), strict=True):
-        decode(file, look, pixels[start:end].reshape(shape))
+    for row, (file, shape, end) in enumerate(zip(files, shapes, ends.tolist(), strict=True)):
+        try:
+            decode(file, look, pixels[start:end].reshape(shape))
+        except UnreadableFile as error:
+            if faults is None:
+                raise
+            faults[row] = error.with_traceback(None)
         start = end
     if isinstance(type_, RaggedTensorType):
         return ragged_column(pixels, shapes, type_)
@@ -123,7 +165,7 @@ def decode(file: InputFile, look: Look, out: Pixels) -> None:
     """Decode one file into ``out``, of shape (h, w) or (h, w, channels); whatever is wrong with it names it."""
     check_unchanged(file)
     try:
-        with open(file.path, "rb") as data, _opened(file.path, data) as image:
+        with open(file.path, "rb") as data, _opened(file.path, data, look.max_pixels) as image:
             made = _made(image, look)
             if made.size != (out.shape[1], out.shape[0]):  # a header that Pillow could not read, then could
                 raise ValueError(f"its size was {out.shape[1]} × {out.shape[0]} at planning")
@@ -136,41 +178,65 @@ def decode(file: InputFile, look: Look, out: Pixels) -> None:
         raise _undecodable(file.path, error) from error
 
 
-def _opened(path: str, data: BinaryIO) -> Image:
+def _opened(path: str, data: BinaryIO, max_pixels: int) -> Image:
     """Read the header. Pillow's advice on odd metadata is nobody's business; an oversized image is an error."""
     from PIL import Image
 
     try:
-        with _strict(Image.DecompressionBombWarning):
-            return Image.open(data)
-    except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
-        raise UnreadableFile(
-            f"Cannot read {path!r}: as pixels it is larger than {Image.MAX_IMAGE_PIXELS:,}, the limit of Pillow "
-            "against files that unpack to more than a machine can hold. If you trust it, scale it down first, or "
-            "decode it in a step of your own after read_binary_files, with a higher PIL.Image.MAX_IMAGE_PIXELS."
-        ) from error
+        with _own_limit(max_pixels), _without_advice():
+            image = Image.open(data)
     except MemoryError:
         raise
+    except Image.DecompressionBombError as error:
+        raise _oversized(path, max_pixels) from error
     except Exception as error:
         raise _undecodable(path, error) from error
+    if image.width * image.height > max_pixels:
+        raise _oversized(path, max_pixels)
+    if image.format == "EPS":
+        raise _undecodable(path, ValueError("it is PostScript, a program that Ghostscript would run"))
+    return image
+
+
+def _oversized(path: str, max_pixels: int) -> UnreadableFile:
+    return UnreadableFile(
+        f"Cannot read the image {path!r}: it has more than {max_pixels:,} pixels, the limit against files that unpack "
+        "to more than a machine can hold. If you trust it, raise max_pixels=."
+    )
 
 
 @contextlib.contextmanager
-def _strict(category: type[Warning]) -> Iterator[None]:
-    """Make warnings of ``category`` errors, and pass over Pillow's others.
+def _own_limit(max_pixels: int) -> Iterator[None]:
+    """Raise Pillow's limit to ours where it is lower; it is the whole process's, so one thread at a time."""
+    from PIL import Image
+
+    theirs = Image.MAX_IMAGE_PIXELS
+    if theirs is None or max_pixels <= 2 * theirs:  # it warns at its limit, and refuses at twice that
+        yield
+        return
+    with _LIMIT:
+        theirs, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, max_pixels
+        try:
+            yield
+        finally:
+            Image.MAX_IMAGE_PIXELS = theirs
+
+
+@contextlib.contextmanager
+def _without_advice() -> Iterator[None]:
+    """Pass over Pillow's warnings.
 
     The filters are the whole process's. ``catch_warnings`` swaps them, which threads may do crosswise, and
     forgets what was warned of before: once for each image, it would repeat the user's own warnings.
     """
     filters = cast("list[Any]", warnings.filters)
-    ours = [("error", None, category, None, 0), ("ignore", None, Warning, _PILLOW, 0)]
-    filters[:0] = ours
+    ours = ("ignore", None, Warning, _PILLOW, 0)
+    filters.insert(0, ours)
     try:
         yield
     finally:
-        for one in ours:
-            with contextlib.suppress(ValueError):  # somebody has cleared the list
-                filters.remove(one)
+        with contextlib.suppress(ValueError):  # somebody has cleared the list
+            filters.remove(ours)
 
 
 def _made(image: Image, look: Look) -> Image:

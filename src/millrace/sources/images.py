@@ -18,15 +18,18 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp")
 MODES = {"L": 1, "LA": 2, "RGB": 3, "RGBA": 4, "CMYK": 4, "YCbCr": 3, "HSV": 3}  # their channels, of one byte
+MAX_PIXELS = 89_478_485  # as many as Pillow reads without a word: a quarter of 2**30 bytes, of three each
 _LARGEST = 1 << 16  # a side that Pillow would not make anyway
 
 
 class Look(NamedTuple):
-    """What an image is made to be: its size (None: as it is), its mode, and whether JPEGs are scaled on the way."""
+    """What an image is made to be: its size (None: as it is), its mode, and whether JPEGs are scaled on the way;
+    and how many pixels a file may hold."""
 
     size: tuple[int, int] | None
     mode: str
     draft: bool
+    max_pixels: int
 
     @property
     def channels(self) -> tuple[int, ...]:
@@ -60,6 +63,8 @@ class ImageSource(WholeFileSource[Sizes]):
         Whether to add the column ``path``: the absolute path, a string.
     draft
         Whether JPEGs at least four times as high and wide as ``size`` are scaled by their decoder first.
+    max_pixels
+        How many pixels a file may hold.
     """
 
     suffixes = SUFFIXES
@@ -74,15 +79,16 @@ class ImageSource(WholeFileSource[Sizes]):
         mode: str | None = None,
         include_paths: bool = False,
         draft: bool = True,
+        max_pixels: int = MAX_PIXELS,
     ) -> None:
         super().__init__(paths)
         require("PIL", "images", "read_images")
-        self._look_of = Look(_size(size), _mode(mode), draft)
+        self._look_of = Look(_size(size), _mode(mode), draft, _max_pixels(max_pixels))
         self._include_paths = include_paths
 
     def describe(self) -> dict[str, Any]:
         """Return the paths and options as given."""
-        size, mode, draft = self._look_of
+        size, mode, draft, _ = self._look_of
         return {
             "kind": "images",
             "paths": list(self._paths),
@@ -109,7 +115,7 @@ class ImageSource(WholeFileSource[Sizes]):
         numbers = self.files_of(split)
         files, sizes = [self._file(number) for number in numbers], self._known()
         each = sizes.each[numbers.start : numbers.stop] or (sizes.common,) * len(files)
-        return image_reader.read(files, each, self._look_of, target, batch_rows)
+        return image_reader.read(files, each, self._look_of, target, batch_rows, bad)
 
     def _sizes(self, found: Sizes) -> Sequence[int]:
         """Count the bytes of the pixels: images are packed to anything between a hundredth and all of it."""
@@ -126,7 +132,7 @@ class ImageSource(WholeFileSource[Sizes]):
             return Sizes(self._look_of.size)
         from millrace.sources import image_reader
 
-        return image_reader.sizes_of(files)
+        return image_reader.sizes_of(files, self._look_of.max_pixels)
 
 
 def _size(size: Any) -> tuple[int, int] | None:
@@ -141,6 +147,16 @@ def _size(size: Any) -> tuple[int, int] | None:
     if not (0 < height <= _LARGEST and 0 < width <= _LARGEST):
         raise ArgumentError(f"size is (height, width), each from 1 to {_LARGEST:,} pixels, not {size!r}.")
     return height, width
+
+
+def _max_pixels(max_pixels: Any) -> int:
+    try:
+        count = operator.index(max_pixels)
+    except TypeError:
+        count = 0
+    if count < 1:
+        raise ArgumentError(f"max_pixels is a number of pixels, at least 1, not {max_pixels!r}.")
+    return count
 
 
 def _mode(mode: Any) -> str:
