@@ -326,15 +326,14 @@ def test_the_limit_of_pixels_is_the_callers(tmp_path: Path) -> None:
     with pytest.raises(UnreadableFile, match="more than 2,499 pixels"):
         read_all(ImageSource(tmp_path, max_pixels=2499))
     (tmp_path / "a.png").write_bytes(bomb(14_000))
-    with pytest.raises(UnreadableFile, match="truncated|broken|Truncated"):
+    with pytest.raises(UnreadableFile, match="truncated"):
         read_all(ImageSource(tmp_path, size=(8, 8), max_pixels=1 << 40))
     assert Image.MAX_IMAGE_PIXELS == 89_478_485
 
 
 def test_an_image_that_is_a_program_is_not_run(tmp_path: Path) -> None:
-    (tmp_path / "a.jpg").write_bytes(
-        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n%%EOF\n"
-    )
+    start = "%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n"
+    (tmp_path / "a.jpg").write_text(f"{start}showpage\n%%EOF\n")
     with pytest.raises(UnreadableFile, match=r"a\.jpg': it is PostScript"):
         read_all(ImageSource(tmp_path, size=(8, 8)))
 

@@ -6,6 +6,9 @@ import datetime
 import decimal
 import os
 import pickle
+import re
+import subprocess
+import sys
 from itertools import islice
 from pathlib import Path
 
@@ -25,7 +28,7 @@ from millrace.errors import (
 )
 from millrace.sources.parquet import ParquetSource
 from millrace.sources.parquet_files import Footer, Grain
-from millrace.testing.sources import read_all
+from millrace.testing.sources import read_all, read_sound, read_told
 
 
 def write(path: Path, columns: dict[str, object], **options: object) -> Path:
@@ -370,6 +373,91 @@ def test_damage_inside_names_row_group_and_offset(tmp_path: Path) -> None:
             UnreadableFile, match=rf"row group 1 \(of 2, from offset {column.data_page_offset:,}\)"
         ):
             read_all(source, [split])
+
+
+def damage(path: Path, group: int, *, page: int = 0, column: int = 0) -> None:
+    """Spoil a page of a row group; pages of one column are of about equal size."""
+    chunk = pq.read_metadata(path).row_group(group).column(column)
+    data = bytearray(path.read_bytes())
+    at = chunk.data_page_offset + chunk.total_compressed_size * page // 8
+    data[at : at + 200] = b"\xff" * 200
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("pieces", [False, True])
+def test_a_damaged_row_group_is_told_and_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: bool
+) -> None:
+    if not pieces:
+        monkeypatch.setattr("millrace.sources.parquet_files._FEW_GROUPS", 1)
+        monkeypatch.setattr("millrace.sources.parquet_files._SPLITS", 1)
+    path = write(tmp_path / "a.parquet", {"x": range(40_000)}, row_group_size=10_000, use_dictionary=False)
+    damage(path, 1)
+    damage(path, 3)
+    source = ParquetSource(path)
+    rows, bad = read_told(source)
+    assert [row["x"] for row in rows] == [*range(10_000), *range(20_000, 30_000)]
+    assert sorted(bad) == [*range(10_000, 20_000), *range(30_000, 40_000)]
+    assert "row group 1 (of 4" in bad[19_999]
+    assert re.match(rf"Cannot read rows [\d,]+ to 39,999 in row group 3 .*{path}", bad[39_999])
+    if not pieces:
+        (split,) = source.splits()
+        assert list(read_sound(source, split).bad) == [range(10_000, 20_000), range(30_000, 40_000)]
+    assert read_sound(source, source.splits()[-1], []).table.num_rows > 0  # of no column, nothing is damaged
+
+
+@pytest.mark.parametrize("pieces", [False, True])
+def test_rows_before_the_damage_are_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: bool
+) -> None:
+    if not pieces:
+        monkeypatch.setattr("millrace.sources.parquet_files._FEW_GROUPS", 1)
+    path = write(
+        tmp_path / "a.parquet",
+        {"x": range(80_000)},
+        row_group_size=40_000,
+        use_dictionary=False,
+        data_page_size=4096,
+    )
+    damage(path, 0, page=5)
+    rows, bad = read_told(ParquetSource(path))
+    lost = sorted(bad)
+    assert 10_000 < lost[0] < 30_000
+    assert lost == [*range(lost[0], 40_000)]
+    assert [row["x"] for row in rows] == [*range(lost[0]), *range(40_000, 80_000)]
+
+
+def test_spoilt_bytes_never_end_the_process(tmp_path: Path) -> None:
+    """Wherever they are: an error of ours that names the file, or rows."""
+    code = f"""
+import random
+from pathlib import Path
+from millrace.errors import SourceError
+from millrace.sources.parquet import ParquetSource
+whole = Path({str(tmp_path)!r}, "whole.parquet").read_bytes()
+path = Path({str(tmp_path)!r}, "spoilt.parquet")
+for seed in range(400):
+    chance = random.Random(seed)
+    data = bytearray(whole)
+    for _ in range(chance.choice((1, 3, 30))):
+        data[chance.randrange(4, len(data) - 8)] = chance.randrange(256)
+    path.write_bytes(data)
+    source = ParquetSource(path)
+    try:
+        for split in source.splits():
+            for batch in source.read(split, None, 100, lambda row, count, error: None):
+                batch.validate()
+    except SourceError as error:
+        assert str(path) in str(error), error
+"""
+    columns = {
+        "n": pa.array([None if n % 7 == 0 else n for n in range(500)]),
+        "s": pa.array([f"s{n % 50}" for n in range(500)]),
+        "l": pa.array([[str(n)] * (n % 4) for n in range(500)]),
+        "d": pa.array([f"d{n % 5}" for n in range(500)]).dictionary_encode(),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "whole.parquet", row_group_size=200)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
 
 
 def test_a_file_that_changed_since_planning_is_never_read(tmp_path: Path) -> None:

@@ -200,8 +200,8 @@ def _opened(path: str, data: BinaryIO, max_pixels: int) -> Image:
 
 def _oversized(path: str, max_pixels: int) -> UnreadableFile:
     return UnreadableFile(
-        f"Cannot read the image {path!r}: it has more than {max_pixels:,} pixels, the limit against files that unpack "
-        "to more than a machine can hold. If you trust it, raise max_pixels=."
+        f"Cannot read the image {path!r}: it has more than {max_pixels:,} pixels, the limit against files that "
+        "unpack to more than a machine can hold. If you trust it, raise max_pixels=."
     )
 
 

@@ -89,7 +89,12 @@ class ParquetSource(FileSource["Found"]):
         self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Read a range of row groups, or a piece of one."""
-        return self._opened(split.file).read(split, columns, batch_rows)
+        opened = self._opened(split.file)
+        return (
+            opened.read(split, columns, batch_rows)
+            if bad is None
+            else opened.sound(split, columns, batch_rows, bad)
+        )
 
     def locate(self, split: Split, row: int) -> str:
         """Name the file and the row in it, counted from 0."""
