@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from millrace.core.ports import Source
 from millrace.errors import ArgumentError, InputChanged, NothingMatched, UnreadableFile
+from millrace.sources.binary import BinarySource
+from millrace.sources.csv import CsvSource
 from millrace.sources.files import absolute_paths, check_unchanged, expand, hive_values, record
+from millrace.sources.images import ImageSource
+from millrace.sources.json import JsonSource
+from millrace.sources.lines import TextSource
+from millrace.sources.parquet import ParquetSource
 
 NAMES = [
     "a.parquet",
@@ -154,6 +163,39 @@ def test_what_cannot_be_read_twice_is_refused(tmp_path: Path) -> None:
     (tmp_path / "dangling.parquet").symlink_to(tmp_path / "nowhere")
     with pytest.raises(UnreadableFile, match=r"dangling\.parquet.*No such file"):
         listed(tmp_path, tmp_path / "*.parquet")
+
+
+@pytest.mark.parametrize(
+    "make", [CsvSource, JsonSource, TextSource, ParquetSource, BinarySource, ImageSource]
+)
+def test_no_source_waits_for_what_never_ends(tmp_path: Path, make: Callable[[Path], Source]) -> None:
+    suffix = {CsvSource: "csv", JsonSource: "jsonl", ParquetSource: "parquet", ImageSource: "png"}
+    name = f"pipe.{suffix.get(cast('Any', make), 'txt')}"
+    for target in ("fifo", "/dev/zero", name):
+        folder = tmp_path / target.strip("/").replace("/", "-")
+        folder.mkdir()
+        if target == "fifo":
+            os.mkfifo(folder / name)
+        else:
+            (folder / name).symlink_to(target)
+        with pytest.raises(UnreadableFile, match=r"not a regular file|levels of symbolic links"):
+            make(folder).splits()
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://me:hush@host/a.csv?token=hush&x=1",
+        "s3://hush:hu/sh@bucket/a.csv",
+        "file://me:hush@host/a.csv",
+        "https://hush@host/a.csv",
+        "abfs://host/a.csv?sig=hush",
+    ],
+)
+def test_no_message_tells_a_secret(address: str) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        absolute_paths([address])
+    assert "hush" not in str(caught.value).replace("hu/sh", "hush")
 
 
 def test_a_changed_file_is_noticed_with_what_changed(tmp_path: Path) -> None:

@@ -68,13 +68,20 @@ def _absolute(path: object) -> str:
         return os.path.abspath(os.path.expanduser(text))
     if scheme[1].lower() != "file":
         raise ArgumentError(
-            f"Cannot read {text!r}: {scheme[1]}:// addresses are not supported, only local files. "
+            f"Cannot read {_without_secrets(text)!r}: {scheme[1]}:// addresses are not supported, only local files. "
             "Copy the data here or mount it, and give its path."
         )
     host, slash, rest = text[scheme.end() :].partition("/")
     if host not in ("", "localhost") or not slash:
-        raise ArgumentError(f"Cannot read {text!r}: write a local file as file:///folder/name.")
+        raise ArgumentError(
+            f"Cannot read {_without_secrets(text)!r}: write a local file as file:///folder/name."
+        )
     return os.path.abspath("/" + unquote(rest))
+
+
+def _without_secrets(address: str) -> str:
+    """Hide who logs in and what is asked for: messages end up in logs."""
+    return re.sub(r"\?.*", "?***", re.sub(r"://.*@", "://***@", address, flags=re.DOTALL), flags=re.DOTALL)
 
 
 # ---------------------------------------------------------------- expansion
