@@ -359,7 +359,7 @@ def test_files_without_a_footer_say_why(tmp_path: Path, damage: object, message:
     assert caught.value.__cause__ is not None
 
 
-def test_damage_inside_names_row_group_and_offset(tmp_path: Path) -> None:
+def test_damage_inside_names_the_row_group(tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", {"x": range(400_000)}, row_group_size=200_000, use_dictionary=False)
     column = pq.read_metadata(path).row_group(1).column(0)
     data = bytearray(path.read_bytes())
@@ -369,9 +369,7 @@ def test_damage_inside_names_row_group_and_offset(tmp_path: Path) -> None:
     splits = source.splits()
     assert read_all(source, splits[:8]).num_rows == 200_000
     for split in (splits[8], splits[15]):
-        with pytest.raises(
-            UnreadableFile, match=rf"row group 1 \(of 2, from offset {column.data_page_offset:,}\)"
-        ):
+        with pytest.raises(UnreadableFile, match=r"row group 1 \(of 2\) of .*a\.parquet'"):
             read_all(source, [split])
 
 
@@ -447,6 +445,8 @@ for seed in range(400):
         for split in source.splits():
             for batch in source.read(split, None, 100, lambda row, count, error: None):
                 batch.validate()
+                d = batch["d"]
+                assert all(i is None or 0 <= i < len(d.dictionary) for i in d.indices.to_pylist())
     except SourceError as error:
         assert str(path) in str(error), error
 """
