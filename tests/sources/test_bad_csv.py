@@ -36,6 +36,7 @@ QUICK = settings(max_examples=120, deadline=None, suppress_health_check=list(Hea
         (b'n,s\r1,"x\ry"\r2\r3,z\r', {}, [0, 2], {1: "1 fields"}),
         (b'n,s\r\n1,"x\r\n"\r\n2\r\n3,z', {}, [0, 2], {1: "1 fields"}),
         (b"n,s\n1,x\\\ny\n2\n3,z\n", {"escape_char": "\\"}, [0, 2], {1: "1 fields"}),
+        (b"n,s\n1,x\n2,\xe9,\xff\n3,z\n", {}, [0, 2], {1: "3 fields"}),
         (b"n,s\n1,x\n2,\x81\n3,z\n", {"encoding": "cp1252"}, [0, 2], {1: "not valid cp1252"}),
     ],
 )
@@ -62,7 +63,17 @@ def test_bad_rows(
 
 
 GOOD = ["{n},w{n}\n", '"{n}","w{n}"\n', '{n},"w{n}"\r\n', "\n{n},w{n}\n"]
-BAD = [b"x,y\n", b"1\n", b"1,2,3\n", b'1,"a\nb",3\n', b"1,\xe9\n", b'"1",\xff\n', b"\n1\n", b'"y\n",2\n']
+BAD = [
+    b"x,y\n",
+    b"1\n",
+    b"1,2,3\n",
+    b'1,"a\nb",3\n',
+    b"1,\xe9\n",
+    b'"1",\xff\n',
+    b"1,2,\xff\n",
+    b"\n1\n",
+    b'"y\n",2\n',
+]
 
 
 @given(

@@ -37,6 +37,7 @@ SCHEMA = pa.schema([("a", pa.int64()), ("s", pa.string())])
         (b'{"a": 0}\n{"a": "x"}\n{"a": 2}\n', [0, 2], {1: "changed from number to string"}),
         (b'{"a": 0}\n{"a": 1, "s": "\xe9"}\n{"a": 2, "s": "y"}\n', [0, 2], {1: "not valid UTF-8"}),
         (b'{"a": 0}\nnull\n{"a":\n{"a": 3}\n', [0, 3], {1: "it is null", 2: "is not JSON"}),
+        (b'{"a": 0}\n{"\xe9": 1}\n{"a": 2}\n', [0, 2], {1: "not valid UTF-8"}),
         (b'null\n{"a": 1}\n', [1], {0: "it is null"}),
         (b'{\n"a": 0}\n{"a": 2}\n', [2], {0: "is not JSON", 1: "is not JSON"}),
     ],

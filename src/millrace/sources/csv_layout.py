@@ -279,9 +279,9 @@ def _infer_leniently(
     records: bytes, names: tuple[str, ...] | None, form: CsvFormat, types: dict[str, pa.DataType]
 ) -> pa.Schema | None:
     """Infer from the records of the right width, whatever a column's values; None if there are none."""
-    if text.plain_encoding(form.encoding) not in ("utf8", None):
-        records = b"".join(text.transcoded([records], form.encoding, text.UNREADABLE))
-        form = replace(form, encoding="utf8")
+    encoding = text.plain_encoding(form.encoding) or "utf8"
+    records = records.decode(encoding, "replace").encode()  # rows that are skipped must be text
+    form = replace(form, encoding="utf8")
     try:
         reader = pacsv.open_csv(
             pa.BufferReader(records),

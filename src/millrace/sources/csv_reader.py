@@ -166,7 +166,19 @@ def rows_before(path: str, split: Split, layout: Layout, form: CsvFormat) -> int
     if split.start == known.body:
         return 0
     names = layout.headers[known.header]
-    form = replace(form, encoding="utf8")  # only newlines count, and such a file is cut by its bytes
+    before = Split(split.file, known.body, split.start)
+    # Only newlines count, and such a file is cut by its bytes. In Latin-1, any bytes are text, but slowly.
+    for encoding in ("utf8", "latin1"):
+        try:
+            return _count(
+                path, before, replace(form, encoding=encoding), names, tolerant=encoding == "latin1"
+            )
+        except (pa.ArrowException, OSError):
+            continue
+    return None
+
+
+def _count(path: str, split: Split, form: CsvFormat, names: Sequence[str], *, tolerant: bool) -> int:
     skipped: list[pacsv.InvalidRow] = []
 
     def skip(row: pacsv.InvalidRow) -> str:
@@ -178,13 +190,9 @@ def rows_before(path: str, split: Split, layout: Layout, form: CsvFormat) -> int
         return pacsv.open_csv(
             stream,
             read_options=read_options(form, names, block),
-            parse_options=parse_options(form, skip),
+            parse_options=parse_options(form, skip if tolerant else None),
             convert_options=convert_options(form, {names[0]: pa.binary()}, names[:1]),
         )
 
-    try:
-        before = Split(split.file, known.body, split.start)
-        rows = sum(int(batch.num_rows) for batch in _batches(path, before, form, parsed))
-        return rows + len(skipped)
-    except (pa.ArrowException, OSError, UnicodeError):
-        return None
+    rows = sum(int(batch.num_rows) for batch in _batches(path, split, form, parsed))
+    return rows + len(skipped)

@@ -107,6 +107,7 @@ def _settled(path: str, lines: bytes, given: pa.Schema | None) -> tuple[pa.Schem
     """Infer the schema, unless it is given; of lines some of which make no sense, from the others."""
     try:
         _check_first_line(path, lines)
+        _check_text(path, lines)
         if given is not None:
             return given, None
         try:
@@ -119,6 +120,17 @@ def _settled(path: str, lines: bytes, given: pa.Schema | None) -> tuple[pa.Schem
             raise
         schema = given if given is not None else _open_lines(b"".join(objects), None, "infer").schema
         return schema, fault.with_traceback(None)
+
+
+def _check_text(path: str, lines: bytes) -> None:
+    """Refuse what is not UTF-8, which Arrow would take even for the names of fields."""
+    try:
+        lines.decode()
+    except UnicodeDecodeError as error:
+        where = _rows_of(path)(max(_count(lines[: error.start + 1]) - 1, 0))
+        raise UnreadableFile(
+            f"Cannot read {where}: it is not valid UTF-8. Convert the file to UTF-8."
+        ) from error
 
 
 def _is_object(line: bytes) -> bool:
