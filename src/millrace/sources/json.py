@@ -14,7 +14,7 @@ from millrace.sources.files import InputFile, PathArgument
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from millrace.sources.json_reader import Layout
+    from millrace.sources.json_layout import Layout
 
 _PLAIN = (".jsonl", ".ndjson", ".json")
 SUFFIXES = tuple(name + packed for name in _PLAIN for packed in ("", ".gz", ".zst", ".bz2", ".lz4"))
@@ -61,10 +61,10 @@ class JsonSource(FileSource["Layout"]):
 
     def splits(self) -> list[Split]:
         """Cut the files at line ends."""
-        from millrace.sources import json_reader
+        from millrace.sources import json_layout
 
         layout = self._look()
-        return json_reader.cut(layout, self._files, self._block_bytes or block_of(self._files))
+        return json_layout.cut(layout, self._files, self._block_bytes or block_of(self._files))
 
     def read(
         self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
@@ -83,6 +83,6 @@ class JsonSource(FileSource["Layout"]):
         return f"{path}, row {json_reader.rows_before(path, split, self._known()) + row}"
 
     def _study(self, files: list[InputFile]) -> Layout:
-        from millrace.sources import json_reader
+        from millrace.sources import json_layout
 
-        return json_reader.look(files, self._given)
+        return json_layout.look(files, self._given)
