@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 Bad = Callable[[int, int, Exception], None]
 
 
-Bad = Callable[[int, int, Exception], None]
-
-
 class Source(Protocol):
     """Something that is read split by split, on any worker, in any order, more than once.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -73,10 +72,7 @@ class Reading:
         self._lost: deque[tuple[int, int]] = deque()  # the first of some rows that cannot be read, how many
         self._rejects: list[Reject] = []
         self._at = 0
-        if tolerant and "bad" in inspect.signature(source.read).parameters:
-            self._batches = source.read(split, columns, read_size(split), self._bad)
-        else:
-            self._batches = source.read(split, columns, read_size(split))
+        self._batches = source.read(split, columns, read_size(split), self._bad if tolerant else None)
 
     def next(self) -> Read | None:
         """Return the next rows; None if there are no more."""

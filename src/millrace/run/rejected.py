@@ -12,33 +12,18 @@ import pyarrow as pa
 
 from millrace.core.batch import one_batch
 from millrace.core.ports import Source, Writer
+from millrace.core.rejected import ERROR_FIELDS, rejected_schema
 from millrace.core.work import Reject, Split, Task
 from millrace.plan.physical import Program
 from millrace.run.reading import Reading
 
 ROWS = 4_096
 
-ERROR_FIELDS = (
-    pa.field("_error", pa.string()),
-    pa.field("_error_type", pa.string()),
-    pa.field("_step", pa.string()),
-    pa.field("_file", pa.string()),
-    pa.field("_row", pa.int64()),
-    pa.field("_attempts", pa.int32()),
-)
-
-
-def schema_of(source: pa.Schema) -> pa.Schema:
-    """Return the schema of rejected rows: the source's columns, all nullable, and those that tell why."""
-    ours = {field.name for field in ERROR_FIELDS}
-    kept = [field.with_nullable(True) for field in source if field.name not in ours]
-    return pa.schema([*kept, *ERROR_FIELDS])
-
 
 def set_aside(program: Program, task: Task, rejects: Sequence[Reject]) -> Writer:
     """Write what an attempt rejected, in the order of the source; the caller closes the writer."""
     assert program.sink is not None
-    schema = schema_of(program.source.schema())
+    schema = rejected_schema(program.source.schema())
     writer = program.sink.open_rejected(task, schema)
     place = {split: at for at, split in enumerate(task.shard.splits)}
     try:

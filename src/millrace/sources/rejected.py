@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from millrace.core.rejected import rejected_schema
 from millrace.core.work import REJECTED
 from millrace.errors import NothingMatched, UnreadableFile
 
@@ -19,7 +20,9 @@ def rejected_table(output: str | os.PathLike[str]) -> pa.Table:
             f"There is no output of Millrace in {root}: read_rejected takes a folder written to."
         )
     tables = [_table(path) for path in sorted((root / REJECTED).glob("part-*.arrow"))]
-    return pa.concat_tables(tables, promote_options="permissive") if tables else pa.table({})
+    if not tables:
+        return rejected_schema(pa.schema([])).empty_table()
+    return pa.concat_tables(tables, promote_options="permissive")
 
 
 def _table(path: Path) -> pa.Table:

@@ -1,0 +1,108 @@
+"""What a source cannot read takes the same road as rows that a step cannot process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+import millrace as mr
+from millrace.errors import SourceError
+
+
+def photos(folder: Path, count: int) -> Path:
+    folder.mkdir()
+    pixels = np.random.default_rng(3).integers(0, 256, (12, 16, 3), np.uint8)
+    for i in range(count):
+        Image.fromarray(np.roll(pixels, i, 0)).save(folder / f"{i:04d}.jpg")
+    return folder
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_photos(staged: bool, tmp_path: Path) -> None:
+    folder = photos(tmp_path / "photos", 1000)
+    bad = sorted(np.random.default_rng(5).permutation(1000)[:27].tolist())
+    for i in bad[:20]:
+        path = folder / f"{i:04d}.jpg"
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    for i in bad[20:25]:
+        (folder / f"{i:04d}.jpg").write_text("no photo at all")
+    for i in bad[25:]:
+        Image.new("L", (300, 300)).save(folder / f"{i:04d}.jpg")
+
+    data = mr.read_images(str(folder), size=(8, 8), include_paths=True, max_pixels=50_000)
+    if staged:
+        data = data.map_batches(lambda b: b, num_cpus=1)
+    data = data.predict(lambda b: b["image"].mean(axis=(1, 2, 3)), inputs=["image"], output="mean")
+    data = data.with_options(progress=False, workers=2)
+    with pytest.raises(SourceError, match=f"{bad[0]:04d}.jpg"):
+        data.with_options(workers=1).write_parquet(tmp_path / "raise")
+    result = data.drop_columns(["image"]).with_options(on_error="reject").write_parquet(tmp_path / "out")
+    assert (result.ledger.read, result.rows, result.rejected) == (1000, 973, 27)
+    rejected = mr.read_rejected(tmp_path / "out").to_arrow()
+    assert [int(Path(path).stem) for path in rejected.column("_file").to_pylist()] == bad
+    assert set(rejected.column("_step").to_pylist()) == {"read"}
+    written = [int(Path(path).stem) for path in pq.read_table(tmp_path / "out").column("path").to_pylist()]
+    assert written == [i for i in range(1000) if i not in bad]
+
+
+def check(data: Any, out: Path, good: list[int], rows: list[int]) -> pa.Table:
+    result = data.with_options(on_error="reject", progress=False).write_parquet(out)
+    assert pq.read_table(out).column("id").to_pylist() == good
+    assert result.ledger.read == result.rows + result.rejected
+    rejected = mr.read_rejected(out).to_arrow()
+    assert rejected.column("_row").to_pylist() == rows
+    return rejected
+
+
+def test_lines_of_csv_and_json(tmp_path: Path) -> None:
+    text = "".join(f"{i},{'x' if i in (3, 500) else i * 2}\n" for i in range(1000))
+    (tmp_path / "a.csv").write_text("id,n\n" + text)
+    good = [i for i in range(1000) if i not in (3, 500)]
+    data = mr.read_csv(str(tmp_path / "a.csv"), column_types={"n": "int64"})
+    check(data.map_batches(lambda b: b), tmp_path / "csv", good, [3, 500])
+
+    lines = ["{broken" if i == 700 else f'{{"id": {i}}}' for i in range(1000)]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines) + "\n")
+    good = [i for i in range(1000) if i != 700]
+    check(mr.read_json(str(tmp_path / "a.jsonl")), tmp_path / "json", good, [700])
+
+
+def test_rows_that_the_source_and_a_step_refuse(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,n\n" + "".join(f"{i},{'x' if i == 3 else i}\n" for i in range(100)))
+
+    def picky(batch: Any) -> Any:
+        if 50 in batch["n"]:
+            raise ValueError("not 50")
+        return batch
+
+    data = mr.read_csv(str(tmp_path / "a.csv"), column_types={"n": "int64"})
+    good = [i for i in range(100) if i not in (3, 50)]
+    rejected = check(data.map_batches(picky), tmp_path / "out", good, [3, 50])
+    assert rejected.column("id").to_pylist()[1] == 50, "what can be read is there"
+    assert rejected.column("_step").to_pylist()[0] == "read"
+
+
+def test_a_damaged_row_group(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(
+        pa.table({"id": np.arange(3000)}), path, row_group_size=1000, use_dictionary=False, compression="zstd"
+    )
+    meta = pq.ParquetFile(path).metadata.row_group(1).column(0)
+    data = bytearray(path.read_bytes())
+    data[meta.data_page_offset : meta.data_page_offset + 20] = bytes(20)
+    path.write_bytes(data)
+    result = (
+        mr.read_parquet(str(path))
+        .with_options(on_error="reject", progress=False)
+        .write_parquet(tmp_path / "out")
+    )
+    assert (result.ledger.read, result.rejected) == (3000, 3000 - result.rows)
+    ids = pq.read_table(tmp_path / "out").column("id").to_pylist()
+    rejected = mr.read_rejected(tmp_path / "out").to_arrow().column("_row").to_pylist()
+    assert sorted(ids + rejected) == list(range(3000)) and set(rejected) <= set(range(1000, 2000))
