@@ -19,6 +19,8 @@ class Tally:
         self.shards = start.shards_done
         self.bytes = 0
         self.retries = 0
+        self.failed = 0  # rows in committed shards that failed
+        self._failing: dict[int, int] = {}  # by shard under way
         self._committed = start.rows_done
         self._under_way: dict[int, tuple[int, int]] = {}  # worker → (shard, rows read in it)
         self._samples: deque[tuple[float, int, int]] = deque([(now, self.rows, self.shards)])
@@ -27,10 +29,12 @@ class Tally:
         """Take one more event into account."""
         if isinstance(event, RowsRead):
             self._under_way[event.worker] = (event.shard, event.rows)
+            self._failing[event.shard] = event.faults.total
         elif isinstance(event, ShardCommitted):
             self.shards += 1
             self.bytes += event.bytes
             self._committed += event.ledger.read
+            self.failed += event.ledger.rejected + event.ledger.nulled
             self._forget(event.shard)
         elif isinstance(event, ShardRetried):
             self.retries += 1
@@ -84,6 +88,9 @@ class Tally:
             f"{self.shards}/{self.start.shards} shards",
             size(self.bytes),
         ]
+        failed = self.failed + sum(self._failing.values())
+        if failed:
+            parts.append(f"{plural(failed, 'row')} failed")
         if self.retries:
             parts.append(plural(self.retries, "retry", "retries"))
         parts.append(f"ETA {'-:--' if left is None else countdown(left)}")
@@ -91,3 +98,4 @@ class Tally:
 
     def _forget(self, shard: int) -> None:
         self._under_way = {worker: at for worker, at in self._under_way.items() if at[0] != shard}
+        self._failing.pop(shard, None)

@@ -64,7 +64,8 @@ class OutputFolder:
         path = self.home / "lock"
         for patience in reversed(range(_PATIENCE)):
             try:
-                self.home.mkdir(parents=True, exist_ok=True)
+                self.root.mkdir(parents=True, exist_ok=True)
+                self.home.mkdir(mode=0o700, exist_ok=True)  # plans and journals are nobody else's business
                 lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             except (FileNotFoundError, FileExistsError):
                 if not patience:
@@ -145,7 +146,8 @@ class OutputFolder:
         """Make a run's folder and its staging folder, as far as they are not there."""
         folder = self.folder(run)
         try:
-            (folder / "staging").mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, exist_ok=True)
+            (folder / "staging").mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise _failed("make", folder, error) from error
         return folder
