@@ -11,9 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 import millrace as mr
+from millrace.core.devices import Devices
 from millrace.core.ports import Capacity
 from millrace.errors import (
     ArgumentError,
@@ -111,6 +114,15 @@ def test_which_steps_share_a_stage(chain: Any, stages: Any) -> None:
             r"1 × 2 \+ 1 × 1 GPUs",
         ),
         (
+            lambda d: (
+                d.predict(nothing, num_gpus=1, concurrency=2, output="a")
+                .map(nothing)
+                .predict(nothing, num_gpus=1, concurrency=(1, 2))
+            ),
+            r"2 × 1 \+ 1 × 1 GPUs.*has 2",
+        ),
+        (lambda d: d.predict(nothing, num_gpus=0.6, concurrency=3), r"3 × 0\.6 GPUs.*has 2; a worker's part"),
+        (
             lambda d: d.map(nothing, memory=40 << 30).map(nothing, memory=30 << 30),
             r"each of the 2 stages.*70\.00 GiB",
         ),
@@ -119,6 +131,73 @@ def test_which_steps_share_a_stage(chain: Any, stages: Any) -> None:
 def test_what_can_never_run_is_refused_with_the_numbers(chain: Any, message: str) -> None:
     with pytest.raises(ResourcesUnavailable, match=message):
         made(chain(mr.range(10)))
+
+
+def held(data: mr.Dataset, gpus: int) -> list[tuple[int, int]]:
+    """Return how few and how many workers each stage with GPUs has."""
+    stages = stages_of(data._plan, Capacity(8, 64 << 30, gpus), workers=None, memory_limit=None)
+    return [(stage.least, stage.workers) for stage in stages if stage.num_gpus]
+
+
+def holding(*needs: dict[str, Any]) -> mr.Dataset:
+    """Return a dataset with models that hold GPUs, each in a stage of its own."""
+    data = mr.range(10)
+    for i, each in enumerate(needs):
+        data = data.map_batches(nothing, num_cpus=1).predict(nothing, output=f"p{i}", **each)
+    return data
+
+
+@pytest.mark.parametrize(
+    ("gpus", "needs", "sizes"),
+    [
+        (4, [{"num_gpus": 1}, {"num_gpus": 1}], [(2, 2), (2, 2)]),
+        (5, [{"num_gpus": 1}, {"num_gpus": 1}], [(3, 3), (2, 2)]),
+        (4, [{"num_gpus": 1, "concurrency": 1}, {"num_gpus": 1}], [(1, 1), (3, 3)]),
+        (8, [{"num_gpus": 1, "concurrency": (1, 8)}, {"num_gpus": 1, "concurrency": (1, 7)}], [(1, 4), (1, 4)]),
+        (8, [{"num_gpus": 1, "concurrency": (1, 2)}, {"num_gpus": 1, "concurrency": (1, 7)}], [(1, 2), (1, 6)]),
+        (8, [{"num_gpus": 1, "concurrency": (5, 8)}, {"num_gpus": 1}], [(5, 5), (3, 3)]),
+        (2, [{"num_gpus": 0.5}, {"num_gpus": 1}], [(2, 2), (1, 1)]),
+        (8, [{"num_gpus": 2}, {"num_gpus": 1}], [(2, 2), (4, 4)]),
+        (2, [{"num_gpus": 0.4}], [(4, 4)]),
+    ],
+)  # fmt: skip
+def test_gpus_are_shared_among_the_stages_that_hold_some(
+    gpus: int, needs: list[dict[str, Any]], sizes: list[tuple[int, int]]
+) -> None:
+    assert held(holding(*needs), gpus) == sizes
+
+
+NEEDS = st.fixed_dictionaries(
+    {"num_gpus": st.sampled_from([0.25, 0.3, 0.5, 0.6, 1, 1.5, 2])},
+    optional={"concurrency": st.tuples(st.integers(1, 3), st.integers(3, 9))},
+)
+
+
+@given(st.integers(1, 8), st.lists(NEEDS, min_size=1, max_size=4))
+def test_no_more_gpus_are_promised_than_there_are(gpus: int, needs: list[dict[str, Any]]) -> None:
+    leasts = [each.get("concurrency", (1, 9))[0] for each in needs]
+    try:
+        sizes = held(holding(*needs), gpus)
+    except ResourcesUnavailable:
+        devices = Devices(gpus)
+        assert any(
+            devices.take(each["num_gpus"], least) is None for each, least in zip(needs, leasts, strict=True)
+        )
+        return
+    devices = Devices(gpus)
+    for each, least, (low, high) in zip(needs, leasts, sizes, strict=True):
+        assert devices.take(each["num_gpus"], high) is not None, "the engine has a place for each"
+        assert high >= low >= least
+        assert "concurrency" not in each or (low == least and high <= each["concurrency"][1])
+    if all("concurrency" not in each and each["num_gpus"] == 1 for each in needs):
+        counts = [high for _, high in sizes]
+        assert sum(counts) == gpus and max(counts) - min(counts) <= 1
+
+
+def test_a_look_at_some_rows_needs_the_gpus_of_one_worker() -> None:
+    data = mr.range(10).map_batches(nothing, concurrency=4).predict(nothing, num_gpus=1)
+    (stage,) = stages_of(data._plan, MACHINE, workers=None, memory_limit=None, fused=True)
+    assert stage.num_gpus == 1
 
 
 def test_memory_bounds_the_pools() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from millrace.core.devices import Devices
 from millrace.core.ports import Capacity
 from millrace.errors import ArgumentError, ResourcesUnavailable
 from millrace.plan.logical import Plan, Predict, Resources, Step, functions_of, resources_of, step_label
@@ -67,7 +68,8 @@ def stages_of(
     limit = memory_limit or capacity.memory
     for run in runs:
         _check(run, capacity, limit)
-    sizes = [_size(run, runs, capacity, workers) for run in runs]
+    devices = {} if fused else _devices(runs, capacity.gpus)
+    sizes = [devices.get(i) or _size(run, capacity, workers) for i, run in enumerate(runs)]
     sizes = _within_memory(runs, sizes, limit)
     total = sum(high for _, high in sizes)
     threads = max(1, capacity.cpus // total)
@@ -168,21 +170,46 @@ def _check(run: _Run, capacity: Capacity, limit: int) -> None:
         )
 
 
-def _size(run: _Run, runs: Sequence[_Run], capacity: Capacity, workers: int | None) -> tuple[int, int]:
-    declared = run.workers
-    if run.num_gpus:
-        holders = [each for each in runs if each.num_gpus]
-        taken = sum(each.num_gpus * (each.workers or (1, 1))[0] for each in holders if each is not run)
-        room = int((capacity.gpus - taken) / run.num_gpus + 1e-9)
-        if room < 1 or (declared is not None and declared[0] > int(capacity.gpus / run.num_gpus + 1e-9)):
-            asked = " + ".join(f"{(each.workers or (1, 1))[0]} × {each.num_gpus:g}" for each in holders)
-            raise ResourcesUnavailable(
-                f"The workers of this plan need {asked} GPUs at the same time, and this machine has "
-                f"{capacity.gpus}. Nothing was started: lower num_gpus or concurrency, or run where there are enough."
-            )
-        return (min(declared[0], room), min(declared[1], room)) if declared else (room, room)
-    if declared is not None:
-        return declared
+def _devices(runs: Sequence[_Run], gpus: int) -> dict[int, tuple[int, int]]:
+    """Share the GPUs out; return how few and how many workers each run that holds any may have.
+
+    Each gets its least; then whoever has the fewest GPUs, and may have more, gets one worker more, until they are
+    used up.
+    """
+    bounds = {i: run.workers or (1, None) for i, run in enumerate(runs) if run.num_gpus}
+    counts = {i: low for i, (low, _) in bounds.items()}
+    if not _fit(runs, counts, gpus):
+        raise ResourcesUnavailable(_too_many(runs, counts, gpus))
+    growing = set(counts)
+    while growing:
+        i = min(growing, key=lambda i: (counts[i] * runs[i].num_gpus, i))
+        more = counts | {i: counts[i] + 1}
+        if counts[i] != bounds[i][1] and _fit(runs, more, gpus):
+            counts = more
+        else:
+            growing.discard(i)
+    return {i: (low if high else counts[i], counts[i]) for i, (low, high) in bounds.items()}
+
+
+def _fit(runs: Sequence[_Run], counts: Mapping[int, int], gpus: int) -> bool:
+    devices = Devices(gpus)
+    return all(devices.take(runs[i].num_gpus, count) is not None for i, count in counts.items())
+
+
+def _too_many(runs: Sequence[_Run], counts: Mapping[int, int], gpus: int) -> str:
+    asked = " + ".join(f"{count} × {runs[i].num_gpus:g}" for i, count in counts.items())
+    enough = sum(count * runs[i].num_gpus for i, count in counts.items()) <= gpus
+    why = "; a worker's part of a device must be free on one of them" if enough else ""
+    return (
+        f"The workers of this plan need {asked} GPUs at the same time, and this machine has {gpus}"
+        f"{why}. Nothing was started: lower num_gpus or "
+        "concurrency, or run where there are enough."
+    )
+
+
+def _size(run: _Run, capacity: Capacity, workers: int | None) -> tuple[int, int]:
+    if run.workers is not None:
+        return run.workers
     wanted = workers or max(1, int(capacity.cpus / run.num_cpus))
     return wanted, wanted
 
