@@ -7,10 +7,12 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from random import Random
+from threading import Thread, get_native_id
+from threading import enumerate as active_threads
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ import psutil
 import pyarrow as pa
 import pytest
 
+import millrace as mr
 from millrace.core.ports import PoolSpec, WorkerContext
 from millrace.core.work import BlockRef
 from millrace.engines.local import LocalEngine, LocalPool
@@ -31,6 +34,11 @@ def engine() -> Iterator[LocalEngine]:
     engine = LocalEngine()
     yield engine
     engine.close(kill=True)
+
+
+def with_process(batch: dict[str, Any]) -> dict[str, Any]:
+    time.sleep(0.01)
+    return {**batch, "process": np.full(len(batch["id"]), os.getpid())}
 
 
 def starts_forever(fifo: str, context: WorkerContext) -> Any:
@@ -59,6 +67,61 @@ def test_workers_that_are_killed_as_they_start(engine: LocalEngine, tmp_path: Pa
     assert "`dmesg` tells" in said and said.endswith(".")
     with pytest.raises(NeverReady, match="killed by SIGKILL while"):
         lost.result(30)
+
+
+# ---------------------------------------------------------------- who started a worker
+
+
+def in_a_thread_that_ends(act: Callable[[], Any]) -> Any:
+    """Call ``act`` in a thread of its own; return what it returned, when the thread is gone from the kernel, too."""
+    found: list[Any] = []
+    thread = Thread(target=lambda: found.append((act(), get_native_id())))
+    thread.start()
+    thread.join()
+    while sys.platform == "linux" and Path(f"/proc/self/task/{found[0][1]}").exists():
+        time.sleep(0.001)
+    return found[0][0]
+
+
+def processes(pool: LocalPool) -> dict[int, int]:
+    """Return the process of each worker, as it says itself."""
+    return {worker: pool.submit("about", worker=worker).result(30)[2] for worker in pool.loads()}
+
+
+def test_workers_outlive_the_thread_that_asked_for_them(engine: LocalEngine) -> None:
+    spec = PoolSpec("stage 1", partial(Hosted, ""), 1)
+
+    def begin() -> tuple[LocalPool, dict[int, int]]:
+        pool = engine.start(spec, lambda *note: None)
+        return pool, processes(pool)
+
+    def grow() -> dict[int, int]:
+        pool.resize(2)
+        return processes(pool)
+
+    pool, first = in_a_thread_that_ends(begin)
+    assert processes(pool) == first
+    grown = in_a_thread_that_ends(grow)
+    assert processes(pool) == grown and first.items() < grown.items()
+
+
+def test_a_reader_may_go_on_in_another_thread() -> None:
+    data = mr.range(20_000).with_options(engine="local", workers=2, shard_rows=1024)
+    batches = iter(data.map_batches(with_process, batch_size=256).iter_batches(batch_size=256))
+    found = [in_a_thread_that_ends(lambda: next(batches))]
+    found += batches
+    assert [int(i) for batch in found for i in batch["id"]] == list(range(20_000))
+    assert len({int(i) for batch in found for i in batch["process"]}) <= 2, "nobody was replaced"
+
+
+def test_nothing_is_left_of_a_closed_engine() -> None:
+    before = set(active_threads())
+    engine = LocalEngine(1)
+    pool = engine.start(PoolSpec("stage 1", partial(Hosted, ""), 2), lambda *note: None)
+    assert pool.submit("echo", 1).result(30) == 1
+    engine.close()
+    engine.close()
+    assert set(active_threads()) == before
 
 
 # ---------------------------------------------------------------- memory that workers share

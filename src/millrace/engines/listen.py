@@ -35,8 +35,7 @@ class Crowd(Protocol):
 
 
 class Listener:
-    """Reads what workers send and print, until stopped. Also starts replacements: a process asked to die with
-    its parent dies with the *thread* that started it, and this thread lives as long as the pool."""
+    """Reads what workers send and print, until stopped."""
 
     def __init__(self, pool: Crowd) -> None:
         self._pool = pool

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from millrace.core.ports import PoolSpec, WorkerContext
 from millrace.core.work import Block, BlockRef, Freed, Piece
 from millrace.engines.listen import Listener
-from millrace.engines.process import Death, Worker, never_ready
+from millrace.engines.process import Death, Spawner, Worker, never_ready
 from millrace.errors import NeverReady, WorkerDied
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ class LocalEngine:
         self._pools: list[LocalPool] = []
         self._store: Store | None = None
         self._threads = threads
-        self._warm = [Worker(threads) for _ in range(warm)]
+        self._spawner = Spawner()
+        self._warm = [self._spawner.worker(threads) for _ in range(warm)]
 
     def start(self, spec: PoolSpec, notify: Notify) -> LocalPool:
         """See ``Engine.start``. Warm workers with as many threads are taken first."""
@@ -44,9 +45,8 @@ class LocalEngine:
 
         self._store = self._store or Store()
         warm = self._warm[: spec.size] if spec.threads == self._threads else []
-        pool = LocalPool(
-            spec, notify, warm, self._store, self._free
-        )  # if the factory cannot travel, they stay ours to end
+        # If the factory cannot travel, warm workers stay ours to end.
+        pool = LocalPool(spec, notify, warm, self._spawner.worker, self._store, self._free)
         del self._warm[: len(warm)]
         self._pools.append(pool)
         return pool
@@ -78,6 +78,7 @@ class LocalEngine:
         for worker in self._warm:
             worker.end(kill=True)
         self._warm.clear()
+        self._spawner.close()
 
 
 class LocalPool:
@@ -88,6 +89,7 @@ class LocalPool:
         spec: PoolSpec,
         notify: Notify,
         warm: list[Worker],
+        spawn: Callable[[int], Worker],
         store: Store,
         free: Callable[[list[BlockRef]], None],
     ) -> None:
@@ -95,6 +97,7 @@ class LocalPool:
 
         self._spec = spec
         self._notify = notify
+        self._spawn = spawn
         self._store = store
         self._free = free
         self._parcel = pack(spec.factory)
@@ -176,8 +179,10 @@ class LocalPool:
     def resize(self, size: int, *, keep: Collection[int] = ()) -> None:
         """See ``Pool.resize``."""
         with self._lock:
+            if self._closing:
+                return
             while len(self._workers) < size:
-                self._adopt(Worker(self._spec.threads))
+                self._adopt(self._spawn(self._spec.threads))
             idle = [
                 worker for worker in self._workers.values() if not worker.calls and worker.number not in keep
             ]
@@ -273,7 +278,7 @@ class LocalPool:
             if self._broken is None and len(self._stillborn) >= max(_BROKEN_AFTER, self._size):
                 self._broken = never_ready(self._spec.name, self._stillborn)
             while self._broken is None and len(self._workers) < self._size:
-                self._adopt(Worker(self._spec.threads))
+                self._adopt(self._spawn(self._spec.threads))
         self._freed(worker.number, self._store.bury(worker.number))
         died = WorkerDied(worker.sentence or str(death))
         _fail(worker, NeverReady(str(death)) if death.preparing and not worker.sentence else died)

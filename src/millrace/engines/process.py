@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import signal
 import socket
 import subprocess
@@ -157,6 +158,39 @@ class Worker:
     def way_of_death(self) -> Death:
         """Say how the process ended, with the last lines that it wrote to stderr."""
         return Death(self.process.pid, self.process.wait(), self.preparing, self.relays[1].tail())
+
+
+class Spawner:
+    """Starts worker processes in one thread, which lives until ``close``.
+
+    A process that asked to die with its parent dies with the *thread* that started it. Threads of the user's come
+    and go.
+    """
+
+    def __init__(self) -> None:
+        self._wanted: queue.SimpleQueue[tuple[Future[Worker], int] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="millrace-spawn", daemon=True)
+        self._thread.start()
+
+    def worker(self, threads: int) -> Worker:
+        """Start a process, from any thread."""
+        future: Future[Worker] = Future()
+        self._wanted.put((future, threads))
+        return future.result()
+
+    def close(self) -> None:
+        """End the thread, and with it, where the kernel sees to it, every process that is left."""
+        self._wanted.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (wanted := self._wanted.get()) is not None:
+            future, threads = wanted
+            try:
+                future.set_result(Worker(threads))
+            except BaseException as error:
+                future.set_exception(error)
+            del wanted, future  # who waits for the next one holds no worker
 
 
 def _pidfd(pid: int) -> int:
