@@ -63,7 +63,8 @@ class _Workplace:
             return cls(InlineEngine(), stages, capacity.cpus, budget)
         # One core is left for the driver, which imports and plans meanwhile; the other workers start after that.
         warm = min(stages[0].workers, max(1, capacity.cpus - 1))
-        return cls(LocalEngine(warm, stages[0].threads), stages, capacity.cpus, budget)
+        engine = LocalEngine(warm, stages[0].threads, devices=machine.devices())
+        return cls(engine, stages, capacity.cpus, budget)
 
     @property
     def workers(self) -> int:
@@ -159,6 +160,7 @@ class _Workplace:
         from millrace.run.worker import ShardWorker
 
         pools: list[Any] = []
+        held = any(stage.num_gpus for stage in self.stages)
         for i, (stage, program) in enumerate(zip(self.stages, programs, strict=True)):
             kind = ShardWorker if i + 1 == len(programs) else Maker
             spec = PoolSpec(
@@ -166,9 +168,10 @@ class _Workplace:
                 partial(kind, program),
                 stage.least,
                 stage.threads,
-                stage.num_gpus,
+                stage.num_gpus if held else None,
                 stage.memory,
                 options.stall_timeout,
+                stage.workers,
             )
             with explained(program.steps):
                 pools.append(self.engine.start(spec, runner.notify))

@@ -47,6 +47,7 @@ def explain(plan: Plan, options: RunOptions) -> str:
         f"columns  reads {len(read)} of {len(schema.names)}: {_listed(read)}",
         f"shards   {len(shards):,}",
         f"engine   {options.engine}: {_pools(stages)}, on {_count(capacity.cpus, 'core')}"
+        + (f" and {_count(capacity.gpus, 'GPU')}" if any(each.num_gpus for each in stages) else "")
         + (" (more workers than cores)" if sum(each.workers for each in stages) > capacity.cpus else ""),
     ]
     for i, stage in enumerate(stages):

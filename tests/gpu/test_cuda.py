@@ -116,7 +116,7 @@ def test_images_are_decoded_in_other_workers_than_the_device_has(folder: Path) -
 def test_a_worker_that_declares_a_device_has_it() -> None:
     rows = mr.range(100).with_options(**LOCAL).map_batches(Where, num_gpus=1, concurrency=1).take_all()
     assert {row["one"] for row in rows} == {1.0}
-    assert all(row["count"] >= 1 for row in rows)
+    assert {row["count"] for row in rows} == {1}
 
 
 def test_two_workers_share_a_device_by_halves() -> None:

@@ -200,15 +200,20 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class PoolSpec:
-    """What a pool is made of: ``factory(context)`` makes the object that each worker hosts."""
+    """What a pool is made of: ``factory(context)`` makes the object that each worker hosts.
+
+    ``num_gpus`` is what each worker has for itself, in devices: it sees those and no others, none if it is 0, all
+    that the driver sees if it is None. ``most``: the size to which the pool may grow, so that devices are kept free.
+    """
 
     name: str
     factory: Callable[[Any], Any]
     size: int = 1
     threads: int = 1
-    num_gpus: float = 0.0
+    num_gpus: float | None = None
     memory: int | None = None
     stall_timeout: float = 300.0
+    most: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +224,8 @@ class WorkerContext:
     ``take(ref)`` returns the batches of one, where they lie: they stay valid, and their memory in use, until the
     last reference to them is gone. ``tidy()`` tells which memory that is; call it now and then. ``preparing(what)``
     tells what has to be done before the worker can work, such as loading a model; ``""`` that it is done.
+    ``devices`` are the GPUs that it was given, by the names that CUDA knows; None: all that there are. In code that
+    runs here they are numbered from 0.
     """
 
     worker: int
@@ -228,6 +235,7 @@ class WorkerContext:
     take: Callable[[BlockRef], list[pa.RecordBatch]] = field(repr=False)
     tidy: Callable[[], None] = field(repr=False)
     preparing: Callable[[str], None] = field(repr=False)
+    devices: tuple[str, ...] | None = None
 
 
 class Pool(Protocol):

@@ -1,9 +1,10 @@
 """The main of a worker process: it hosts one object and calls its methods, one after another, as asked.
 
-Messages in: ``("host", context, pickled, places)`` once, maybe with a descriptor; ``("call", id, method,
-args)``; ``("end",)``; and, served at once by the thread that listens, ``("feed", args)``, ``("slot", owner,
-slot)`` with the descriptor of a slot that will be read, ``("unmap", owner, slot)`` when it will not be any more,
-``("free", slot)`` for a slot of our own, ``("give back", slot)`` for one too many. Messages out:
+Messages in: ``("host", context, visible, pickled, places)`` once, maybe with a descriptor, where ``visible`` are
+the GPUs to see; ``("call", id, method, args)``; ``("end",)``; and, served at once by the thread that listens,
+``("feed", args)``, ``("slot", owner, slot)`` with the descriptor of a slot that will be read, ``("unmap", owner,
+slot)`` when it will not be any more, ``("free", slot)`` for a slot of our own, ``("give back", slot)`` for one too
+many. Messages out:
 ``("preparing", what)`` before the worker can work, ``("preparing", "")`` once it can; ``("result", id, value)``,
 ``("error", id, exception)``, ``("note", value)``, ``("slot", slot)`` with its descriptor, ``("laid", ref)`` of
 a block in one, ``("given back", slot, given)``, ``("unread", numbers)`` of blocks.
@@ -120,8 +121,10 @@ class Host:
             os._exit(1)
 
     def _take_in(self, message: tuple[Any, ...], fd: int) -> None:
-        _, context, pickled, places = message
+        _, context, visible, pickled, places = message
         hosted: Any
+        if visible is not None:  # CUDA looks once, when the first library that uses it is imported or asks
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible)
         self._preparing("importing what the plan's functions need")
         try:
             factory = unpack(pickled, places, fd)

@@ -10,13 +10,14 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from millrace.core.ports import PoolSpec, WorkerContext
 from millrace.core.work import Block, BlockRef, Freed, Piece
+from millrace.engines.gpus import Gpus, Seats
 from millrace.engines.listen import Listener
 from millrace.engines.process import Death, Spawner, Worker, never_ready
 from millrace.errors import NeverReady, WorkerDied
@@ -30,11 +31,15 @@ _BROKEN_AFTER = 3  # deaths in a row; or one of each worker: some may die where 
 
 
 class LocalEngine:
-    """Pools of worker processes. ``warm`` workers with ``threads`` threads each are started at once."""
+    """Pools of worker processes. ``warm`` workers with ``threads`` threads each are started at once.
 
-    def __init__(self, warm: int = 0, threads: int = 1) -> None:
+    ``devices`` are the GPUs to hand out, by the names that ``CUDA_VISIBLE_DEVICES`` takes.
+    """
+
+    def __init__(self, warm: int = 0, threads: int = 1, *, devices: Sequence[str] = ()) -> None:
         self._pools: list[LocalPool] = []
         self._store: Store | None = None
+        self._gpus = Gpus(devices)
         self._threads = threads
         self._spawner = Spawner()
         self._warm = [self._spawner.worker(threads) for _ in range(warm)]
@@ -45,8 +50,13 @@ class LocalEngine:
 
         self._store = self._store or Store()
         warm = self._warm[: spec.size] if spec.threads == self._threads else []
+        seats = self._gpus.reserve(spec.num_gpus, spec.size, spec.most or spec.size)
         # If the factory cannot travel, warm workers stay ours to end.
-        pool = LocalPool(spec, notify, warm, self._spawner.worker, self._store, self._free)
+        try:
+            pool = LocalPool(spec, notify, warm, self._spawner.worker, seats, self._store, self._free)
+        except BaseException:
+            seats.close()
+            raise
         del self._warm[: len(warm)]
         self._pools.append(pool)
         return pool
@@ -90,6 +100,7 @@ class LocalPool:
         notify: Notify,
         warm: list[Worker],
         spawn: Callable[[int], Worker],
+        seats: Seats,
         store: Store,
         free: Callable[[list[BlockRef]], None],
     ) -> None:
@@ -98,6 +109,7 @@ class LocalPool:
         self._spec = spec
         self._notify = notify
         self._spawn = spawn
+        self._seats = seats
         self._store = store
         self._free = free
         self._parcel = pack(spec.factory)
@@ -181,6 +193,7 @@ class LocalPool:
         with self._lock:
             if self._closing:
                 return
+            size = self._seats.room(size)
             while len(self._workers) < size:
                 self._adopt(self._spawn(self._spec.threads))
             idle = [
@@ -193,6 +206,8 @@ class LocalPool:
             self._listener.wake()
         for worker in leaving:
             worker.end(kill=False)
+            with self._lock:
+                self._seats.give(worker.visible)
             self._freed(worker.number, self._store.bury(worker.number))
 
     def kill(self, worker: int, reason: str) -> None:
@@ -225,6 +240,7 @@ class LocalPool:
             worker.end(kill=at_once[worker.number])
             _fail(worker, WorkerDied("the pool was closed"))
         self._workers.clear()
+        self._seats.close()
         self._parcel.close()
 
     # ------------------------------------------------------------ what the listener calls
@@ -272,6 +288,7 @@ class LocalPool:
                 return
             worker.kill()
             death = worker.way_of_death()
+            self._seats.give(worker.visible)
             worker.release()
             if death.preparing:
                 self._stillborn.append(death)
@@ -297,9 +314,10 @@ class LocalPool:
             _fail(worker, WorkerDied(reason))
 
     def _adopt(self, worker: Worker) -> None:
-        context = partial(WorkerContext, worker.number, self._spec.threads)
+        worker.visible = visible = self._seats.take()
+        context = partial(WorkerContext, worker.number, self._spec.threads, devices=visible)
         self._workers[worker.number] = worker
-        worker.send(("host", context, self._parcel.pickled, self._parcel.places), self._parcel.fd)
+        worker.send(("host", context, visible, self._parcel.pickled, self._parcel.places), self._parcel.fd)
 
 
 def lent_by(args: Iterable[Any]) -> Iterator[BlockRef]:

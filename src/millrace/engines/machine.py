@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+from functools import partial
 from pathlib import Path
 
 from millrace.core.ports import Capacity
 
+_NVIDIA = Path("/proc/driver/nvidia/gpus")
+
 
 def capacity() -> Capacity:
     """Return cores by affinity and cgroup quota, 80 % of the memory that the container allows, and GPUs."""
-    return Capacity(_cpus(), int(_memory() * 0.8), _gpus())
+    return Capacity(_cpus(), int(_memory() * 0.8), len(devices()))
+
+
+def devices() -> tuple[str, ...]:
+    """Return the GPUs that we may use, by the names that ``CUDA_VISIBLE_DEVICES`` takes.
+
+    If it is set, CUDA looks at its entries up to the first that means nothing; so do we.
+    """
+    found = len(list(_NVIDIA.glob("*")))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None or not found:
+        return tuple(map(str, range(found)))
+    names = itertools.takewhile(partial(_is_device, found), map(str.strip, visible.split(",")))
+    return tuple(dict.fromkeys(names))
+
+
+def _is_device(found: int, name: str) -> bool:
+    return int(name) < found if name.isdigit() else name.startswith(("GPU-", "MIG-"))
 
 
 def _cpus() -> int:
@@ -28,14 +49,6 @@ def _memory() -> int:
         if text.isdigit():
             total = min(total, int(text))
     return total
-
-
-def _gpus() -> int:
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    found = len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
-    if visible is not None:
-        return min(found, len([part for part in visible.split(",") if part.strip() not in ("", "-1")]))
-    return found
 
 
 def _read(path: str) -> str:

@@ -91,6 +91,7 @@ class Worker:
         self.calls: dict[int, Future[Any]] = {}
         self.sentence = ""  # why it was ended, if we did it
         self.preparing = "starting"  # what it does before it can work; empty if it can
+        self.visible: tuple[str, ...] | None = None  # the GPUs that it was given
         self.heard = time.monotonic()
         self.inbox = wire.Inbox()
         self._sending = threading.Lock()
