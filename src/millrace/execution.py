@@ -63,7 +63,7 @@ class _Workplace:
             return cls(InlineEngine(), stages, capacity.cpus, budget)
         # One core is left for the driver, which imports and plans meanwhile; the other workers start after that.
         warm = min(stages[0].workers, max(1, capacity.cpus - 1))
-        engine = LocalEngine(warm, stages[0].threads, devices=machine.devices())
+        engine = LocalEngine(warm, stages[0].threads, devices=machine.devices(), budget=budget)
         return cls(engine, stages, capacity.cpus, budget)
 
     @property
@@ -107,6 +107,7 @@ class _Workplace:
 
     def supply(self, options: RunOptions) -> Supply | None:
         """Return what decides for the stages before the last, if there are any."""
+        from millrace.engines.slots import spare_of
         from millrace.run.supply import Supply
 
         *earlier, _ = self.stages
@@ -117,7 +118,7 @@ class _Workplace:
         return Supply(
             steps,
             limits,
-            budget=self.budget,
+            budget=self.budget - spare_of(self.budget),
             max_attempts=options.max_attempts,
             origins=[origin for stage in self.stages for origin in stage.origins],
         )

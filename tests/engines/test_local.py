@@ -24,14 +24,14 @@ import millrace as mr
 from millrace.core.ports import PoolSpec, WorkerContext
 from millrace.core.work import BlockRef
 from millrace.engines.local import LocalEngine, LocalPool
-from millrace.engines.slots import SPARE, Reading, Shelf, Store
+from millrace.engines.slots import SPARE, Reading, Shelf, Store, spare_of
 from millrace.errors import NeverReady, WorkerDied
 from millrace.testing.engines import Hosted
 
 
 @pytest.fixture
-def engine() -> Iterator[LocalEngine]:
-    engine = LocalEngine()
+def engine(request: pytest.FixtureRequest) -> Iterator[LocalEngine]:
+    engine = LocalEngine(budget=getattr(request, "param", None))
     yield engine
     engine.close(kill=True)
 
@@ -160,16 +160,17 @@ def lay_and_keep(pools: tuple[LocalPool, LocalPool], count: int, size: int) -> i
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-def test_slots_that_nobody_uses_are_given_back(pools: tuple[LocalPool, LocalPool]) -> None:
+@pytest.mark.parametrize(("engine", "spare"), [(None, SPARE), (32 << 20, 4 << 20)], indirect=["engine"])
+def test_slots_that_nobody_uses_are_given_back(pools: tuple[LocalPool, LocalPool], spare: int) -> None:
     before = shared_memory()
     most = 0
     for count, size in ((96, 1_000_000), (24, 4_000_000), (6, 16_000_000), (96, 1_000_000)):
         most = max(most, lay_and_keep(pools, count, size))
-        assert shared_memory() - before <= most + SPARE
+        assert shared_memory() - before <= most + spare
     for pool in pools:
         (worker,) = pool.workers()
         mapped = psutil.Process(worker.process.pid).memory_maps()
-        assert sum(entry.rss for entry in mapped if "memfd:millrace" in entry.path) <= most + SPARE
+        assert sum(entry.rss for entry in mapped if "memfd:millrace" in entry.path) <= most + spare
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
@@ -185,6 +186,13 @@ def test_a_block_counts_with_all_the_memory_that_it_keeps_in_use(pools: tuple[Lo
     assert readers.submit("total", small).result(30) == 800_000
     again = makers.submit("lay", 4, 1000).result(30)
     assert tiny.size == again.size < 10_000, "a small block does not keep a big slot from others"
+
+
+@pytest.mark.parametrize(
+    ("budget", "spare"), [(8, 1), (16 << 20, 2 << 20), (256 << 20, SPARE), (8 << 30, SPARE)]
+)
+def test_what_is_kept_to_spare_is_a_part_of_the_budget(budget: int, spare: int) -> None:
+    assert spare_of(budget) == spare
 
 
 class Post:

@@ -33,22 +33,27 @@ _BROKEN_AFTER = 3  # deaths in a row; or one of each worker: some may die where 
 class LocalEngine:
     """Pools of worker processes. ``warm`` workers with ``threads`` threads each are started at once.
 
-    ``devices`` are the GPUs to hand out, by the names that ``CUDA_VISIBLE_DEVICES`` takes.
+    ``devices`` are the GPUs to hand out, by the names that ``CUDA_VISIBLE_DEVICES`` takes. ``budget`` is the memory,
+    in bytes, for blocks and for what is kept to lay others in.
     """
 
-    def __init__(self, warm: int = 0, threads: int = 1, *, devices: Sequence[str] = ()) -> None:
+    def __init__(
+        self, warm: int = 0, threads: int = 1, *, devices: Sequence[str] = (), budget: int | None = None
+    ) -> None:
         self._pools: list[LocalPool] = []
         self._store: Store | None = None
         self._gpus = Gpus(devices)
+        self._budget = budget
         self._threads = threads
         self._spawner = Spawner()
         self._warm = [self._spawner.worker(threads) for _ in range(warm)]
 
     def start(self, spec: PoolSpec, notify: Notify) -> LocalPool:
         """See ``Engine.start``. Warm workers with as many threads are taken first."""
-        from millrace.engines.slots import Store  # imports pyarrow: after the first workers have started
+        from millrace.engines import slots  # imports pyarrow: after the first workers have started
 
-        self._store = self._store or Store()
+        if self._store is None:
+            self._store = slots.Store(slots.SPARE if self._budget is None else slots.spare_of(self._budget))
         warm = self._warm[: spec.size] if spec.threads == self._threads else []
         seats = self._gpus.reserve(spec.num_gpus, spec.size, spec.most or spec.size)
         # If the factory cannot travel, warm workers stay ours to end.

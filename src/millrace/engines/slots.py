@@ -27,6 +27,12 @@ T = TypeVar("T")
 LEAST = 1 << 20
 LOOSE = 4  # a slot holds blocks down to this fraction of it: smaller ones would keep too much memory in use
 SPARE = 32 << 20  # bytes of slots beyond what was in use at one time: news of a free one take their time
+SPARE_PART = 8  # of a budget for blocks and spare slots together, spare is one part in so many at most
+
+
+def spare_of(budget: int) -> int:
+    """Return how many bytes of a budget are for slots that nobody uses."""
+    return min(SPARE, budget // SPARE_PART)
 
 
 class Shelf:
@@ -137,9 +143,13 @@ class Reading:
 
 
 class Store:
-    """What the driver knows of all slots of an engine: descriptors, what lies in them, and who reads it."""
+    """What the driver knows of all slots of an engine: descriptors, what lies in them, and who reads it.
 
-    def __init__(self) -> None:
+    What is in use and what is idle together may take what was in use at one time, and ``spare`` bytes.
+    """
+
+    def __init__(self, spare: int = SPARE) -> None:
+        self._spare = spare
         self._lock = threading.RLock()
         self._fds: dict[tuple[int, int], int] = {}
         self._sizes: dict[tuple[int, int], int] = {}
@@ -173,13 +183,10 @@ class Store:
             self._peak = max(self._peak, self._used)
 
     def surplus(self) -> list[tuple[int, int]]:
-        """Return the slots that their owners should give back, the longest idle first.
-
-        What is in use and what is idle together may take what was in use at one time, and ``SPARE``.
-        """
+        """Return the slots that their owners should give back, the longest idle first."""
         with self._lock:
             asked = []
-            while self._total > self._peak + SPARE and self._idle:
+            while self._total > self._peak + self._spare and self._idle:
                 key = next(iter(self._idle))
                 del self._idle[key]
                 self._leaving.add(key)
