@@ -40,8 +40,8 @@ _PR_SET_PDEATHSIG = 1
 _TRIM_EVERY = 0.5  # seconds
 
 
-def main(fd: int, parent: int) -> None:
-    """Serve the driver at the other end of socket ``fd`` until it says so or is gone."""
+def main(fd: int, parent: int, pause: float) -> None:
+    """Serve the driver at the other end of socket ``fd`` until it says so or is gone, after ``pause`` seconds."""
     _die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the driver decides
     for stream in (sys.stdout, sys.stderr):
@@ -53,7 +53,7 @@ def main(fd: int, parent: int) -> None:
     sock = socket.socket(fileno=fd)
     sock.setblocking(True)
     os.register_at_fork(after_in_child=sock.close)  # a child must not look like us to the driver
-    Host(sock).serve()
+    Host(sock).serve(pause)
 
 
 def _die_with(parent: int) -> None:
@@ -71,6 +71,7 @@ class Host:
         self._sock = sock
         self._calls: queue.SimpleQueue[tuple[Any, int]] = queue.SimpleQueue()
         self._sending = threading.Lock()
+        self._ended = threading.Event()
         self._hosted: Any = None
         self._number = -1
         self._shelf: Any = None
@@ -80,9 +81,11 @@ class Host:
         self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         self._trimmed = time.monotonic()
 
-    def serve(self) -> None:
+    def serve(self, pause: float) -> None:
         """Do what is asked, until the end."""
         threading.Thread(target=self._listen, name="millrace-listen", daemon=True).start()
+        if pause and self._ended.wait(pause):
+            self._end()
         _preload()
         while True:
             message, fd = self._calls.get()
@@ -113,6 +116,8 @@ class Host:
                     self._shelf.give_back(message[1])
                     self._calls.put((("tidy",), -1))  # this thread sends nothing: who listens never waits
                 else:
+                    if message[0] == "end":
+                        self._ended.set()
                     self._calls.put((message, fd))
         except (EOFError, OSError):
             os._exit(1)  # the driver is gone; nobody is left to work for

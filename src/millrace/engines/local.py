@@ -17,17 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 from millrace.core.ports import PoolSpec, WorkerContext
 from millrace.core.work import Block, BlockRef, Freed, Piece
+from millrace.engines.births import Births
 from millrace.engines.gpus import Gpus, Seats
 from millrace.engines.listen import Listener
-from millrace.engines.process import Death, Spawner, Worker, never_ready
+from millrace.engines.process import Spawner, Worker, never_ready
 from millrace.errors import NeverReady, WorkerDied
 
 if TYPE_CHECKING:
     from millrace.engines.slots import Store
 
 Notify = Callable[[int, Any], None]
-
-_BROKEN_AFTER = 3  # deaths in a row; or one of each worker: some may die where all at once are too much
 
 
 class LocalEngine:
@@ -104,7 +103,7 @@ class LocalPool:
         spec: PoolSpec,
         notify: Notify,
         warm: list[Worker],
-        spawn: Callable[[int], Worker],
+        spawn: Callable[[int, float], Worker],
         seats: Seats,
         store: Store,
         free: Callable[[list[BlockRef]], None],
@@ -121,7 +120,7 @@ class LocalPool:
         self._lock = threading.RLock()
         self._workers: dict[int, Worker] = {}
         self._calls = iter(range(1 << 62))
-        self._stillborn: list[Death] = []  # since the last that could work
+        self._births = Births()
         self._broken: str | None = None
         self._closing = False
         self._size = spec.size
@@ -200,7 +199,7 @@ class LocalPool:
                 return
             size = self._seats.room(size)
             while len(self._workers) < size:
-                self._adopt(self._spawn(self._spec.threads))
+                self._adopt(self._spawn(self._spec.threads, self._births.pause))
             idle = [
                 worker for worker in self._workers.values() if not worker.calls and worker.number not in keep
             ]
@@ -279,7 +278,7 @@ class LocalPool:
             return
         kind, number, value = message
         with self._lock:
-            self._stillborn.clear()
+            self._births.worked()
             future = worker.calls.pop(number, None)
         if future is None:
             return
@@ -296,11 +295,11 @@ class LocalPool:
             self._seats.give(worker.visible)
             worker.release()
             if death.preparing:
-                self._stillborn.append(death)
-            if self._broken is None and len(self._stillborn) >= max(_BROKEN_AFTER, self._size):
-                self._broken = never_ready(self._spec.name, self._stillborn)
+                self._births.died(death, worker.born)
+            if self._broken is None and self._births.hopeless(self._size):
+                self._broken = never_ready(self._spec.name, self._births.deaths)
             while self._broken is None and len(self._workers) < self._size:
-                self._adopt(self._spawn(self._spec.threads))
+                self._adopt(self._spawn(self._spec.threads, self._births.pause))
         self._freed(worker.number, self._store.bury(worker.number))
         died = WorkerDied(worker.sentence or str(death))
         _fail(worker, NeverReady(str(death)) if death.preparing and not worker.sentence else died)
@@ -319,6 +318,7 @@ class LocalPool:
             _fail(worker, WorkerDied(reason))
 
     def _adopt(self, worker: Worker) -> None:
+        worker.born = self._births.round
         worker.visible = visible = self._seats.take()
         context = partial(WorkerContext, worker.number, self._spec.threads, devices=visible)
         self._workers[worker.number] = worker

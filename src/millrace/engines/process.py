@@ -21,7 +21,9 @@ from millrace.engines import wire
 from millrace.engines.output import Relay
 from millrace.errors import EngineError
 
-_BOOT = "import sys; sys.path[:] = {path!r}; from millrace.engines.host import main; main({fd}, {pid})"
+_BOOT = (
+    "import sys; sys.path[:] = {path!r}; from millrace.engines.host import main; main({fd}, {pid}, {pause})"
+)
 _THREADS = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -86,11 +88,13 @@ class Worker:
 
     _numbers = iter(range(1 << 62))
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, pause: float = 0.0) -> None:
+        """``pause``: seconds that the process waits before it imports anything big."""
         self.number = next(self._numbers)
         self.calls: dict[int, Future[Any]] = {}
         self.sentence = ""  # why it was ended, if we did it
         self.preparing = "starting"  # what it does before it can work; empty if it can
+        self.born = 0  # after how many rounds of deaths
         self.visible: tuple[str, ...] | None = None  # the GPUs that it was given
         self.heard = time.monotonic()
         self.inbox = wire.Inbox()
@@ -99,7 +103,7 @@ class Worker:
         ours.setblocking(True)  # whatever socket.setdefaulttimeout says
         theirs.setblocking(True)
         environment = {name: str(threads) for name in _THREADS} | _ALLOCATOR | dict(os.environ)
-        boot = _BOOT.format(path=sys.path, fd=theirs.fileno(), pid=os.getpid())
+        boot = _BOOT.format(path=sys.path, fd=theirs.fileno(), pid=os.getpid(), pause=pause)
         try:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", boot],
@@ -169,14 +173,14 @@ class Spawner:
     """
 
     def __init__(self) -> None:
-        self._wanted: queue.SimpleQueue[tuple[Future[Worker], int] | None] = queue.SimpleQueue()
+        self._wanted: queue.SimpleQueue[tuple[Future[Worker], int, float] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="millrace-spawn", daemon=True)
         self._thread.start()
 
-    def worker(self, threads: int) -> Worker:
+    def worker(self, threads: int, pause: float = 0.0) -> Worker:
         """Start a process, from any thread."""
         future: Future[Worker] = Future()
-        self._wanted.put((future, threads))
+        self._wanted.put((future, threads, pause))
         return future.result()
 
     def close(self) -> None:
@@ -186,9 +190,9 @@ class Spawner:
 
     def _run(self) -> None:
         while (wanted := self._wanted.get()) is not None:
-            future, threads = wanted
+            future, threads, pause = wanted
             try:
-                future.set_result(Worker(threads))
+                future.set_result(Worker(threads, pause))
             except BaseException as error:
                 future.set_exception(error)
             del wanted, future  # who waits for the next one holds no worker
