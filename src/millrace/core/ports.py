@@ -290,8 +290,12 @@ class Engine(Protocol):
         """
         ...
 
+    def keep(self, ref: BlockRef) -> None:
+        """This block will be lent twice: it stays until the second reader has let go of it, or it is dropped."""
+        ...
+
     def drop(self, ref: BlockRef) -> None:
-        """Nobody will be lent this block: its memory may be used again."""
+        """Nobody will be lent this block any more: its memory may be used again, once nobody reads it."""
         ...
 
     def close(self) -> None:

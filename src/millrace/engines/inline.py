@@ -23,14 +23,20 @@ class InlineEngine:
     def __init__(self) -> None:
         self._pools: list[InlinePool] = []
         self._blocks: dict[int, list[pa.RecordBatch]] = {}
+        self._kept: set[int] = set()
 
     def start(self, spec: PoolSpec, notify: Callable[[int, Any], None]) -> InlinePool:
         """See ``Engine.start``."""
-        self._pools.append(InlinePool(spec, notify, self._blocks))
+        self._pools.append(InlinePool(spec, notify, self._blocks, self._kept))
         return self._pools[-1]
+
+    def keep(self, ref: BlockRef) -> None:
+        """See ``Engine.keep``."""
+        self._kept.add(ref.number)
 
     def drop(self, ref: BlockRef) -> None:
         """See ``Engine.drop``."""
+        self._kept.discard(ref.number)
         self._blocks.pop(ref.number, None)
 
     def close(self, *, kill: bool = False) -> None:
@@ -42,11 +48,17 @@ class InlineEngine:
 class Blocks:
     """Blocks of workers that live in one process: ``held`` has the batches of each, by number.
 
-    ``tell`` hears of those that were taken, when it is time to tidy.
+    ``tell`` hears of those that were taken, when it is time to tidy; those in ``kept`` will be taken twice.
     """
 
-    def __init__(self, held: dict[int, list[pa.RecordBatch]], tell: Callable[[Any], None]) -> None:
+    def __init__(
+        self,
+        held: dict[int, list[pa.RecordBatch]],
+        tell: Callable[[Any], None],
+        kept: set[int] | None = None,
+    ) -> None:
         self._held = held
+        self._kept = kept if kept is not None else set()
         self._tell = tell
         self._taken: list[int] = []
 
@@ -62,6 +74,9 @@ class Blocks:
 
     def take(self, ref: BlockRef) -> list[pa.RecordBatch]:
         """See ``WorkerContext``."""
+        if ref.number in self._kept:
+            self._kept.discard(ref.number)
+            return self._held[ref.number]
         self._taken.append(ref.number)
         return self._held.pop(ref.number)
 
@@ -80,8 +95,9 @@ class InlinePool:
         spec: PoolSpec,
         notify: Callable[[int, Any], None],
         blocks: dict[int, list[pa.RecordBatch]],
+        kept: set[int],
     ) -> None:
-        self._blocks = Blocks(blocks, partial(notify, 0))
+        self._blocks = Blocks(blocks, partial(notify, 0), kept)
         context = self._blocks.context(0, spec.threads, partial(notify, 0))
         self._hosted: Any = spec.factory(context)
 

@@ -65,6 +65,11 @@ class LocalEngine:
         self._pools.append(pool)
         return pool
 
+    def keep(self, ref: BlockRef) -> None:
+        """See ``Engine.keep``."""
+        if self._store is not None:
+            self._store.keep(ref)
+
     def drop(self, ref: BlockRef) -> None:
         """See ``Engine.drop``."""
         if self._store is not None:
@@ -174,7 +179,7 @@ class LocalPool:
 
     def _lend_to_nobody(self, worker: int, args: tuple[Any, ...]) -> None:
         for ref in lent_by(args):
-            self._freed(worker, self._store.drop(ref))
+            self._freed(worker, self._store.missed(ref))
 
     def tell(self, worker: int, message: tuple[Any, ...]) -> None:
         """Send a message to a worker, if it is one of ours."""
@@ -186,7 +191,7 @@ class LocalPool:
     def _lend(self, worker: Worker, args: tuple[Any, ...]) -> None:
         for ref in lent_by(args):
             if not self._store.lend(ref, worker.number):
-                self._freed(worker.number, self._store.drop(ref))
+                self._freed(worker.number, self._store.missed(ref))
                 continue
             fd = self._store.to_send(ref, worker.number)
             if fd is not None:
@@ -329,7 +334,7 @@ def lent_by(args: Iterable[Any]) -> Iterator[BlockRef]:
     """Yield the blocks that a call's arguments speak of."""
     for value in args:
         if isinstance(value, Piece):
-            value = value.block
+            yield from lent_by(value.blocks)
         if isinstance(value, Block):
             value = value.ref
         if isinstance(value, BlockRef):

@@ -159,7 +159,8 @@ class Store:
         self._idle: dict[tuple[int, int], None] = {}  # slots without a block; the longest idle is the first
         self._leaving: set[tuple[int, int]] = set()  # slots that were asked back
         self._blocks: dict[int, BlockRef] = {}
-        self._readers: dict[int, set[int]] = {}  # by block: the workers that it was lent to
+        self._readers: dict[int, list[int]] = {}  # by block: the workers that it was lent to, each as often
+        self._due: dict[int, int] = {}  # by block: how often it will still be lent, if that is known
         self._known: dict[int, set[tuple[int, int]]] = {}  # by worker: the slots that it has mapped
         self._gone: set[int] = set()
         self._retired: list[tuple[int, int, int]] = []
@@ -212,7 +213,8 @@ class Store:
         with self._lock:
             if reader in self._gone or ref.number not in self._blocks:
                 return False
-            self._readers.setdefault(ref.number, set()).add(reader)
+            self._was_due(ref)
+            self._readers.setdefault(ref.number, []).append(reader)
             return True
 
     def to_send(self, ref: BlockRef, reader: int) -> int | None:
@@ -238,22 +240,41 @@ class Store:
                 readers = self._readers.get(number)
                 if readers is None:
                     continue
-                readers.discard(reader)
-                if not readers and number in self._blocks:
+                if reader in readers:
+                    readers.remove(reader)
+                if not readers and number in self._blocks and not self._due.get(number):
                     freed += self._forget(self._blocks[number])
             return freed
 
-    def drop(self, ref: BlockRef) -> list[BlockRef]:
-        """Forget a block that was lent to nobody."""
+    def keep(self, ref: BlockRef) -> None:
+        """Hold on to a block until it was lent twice, though its first reader lets go of it."""
         with self._lock:
-            known = ref.number in self._blocks and not self._readers.get(ref.number)
-            return self._forget(ref) if known else []
+            self._due[ref.number] = 2
+
+    def drop(self, ref: BlockRef) -> list[BlockRef]:
+        """Forget a block that will not be lent any more, unless somebody reads it."""
+        with self._lock:
+            self._due.pop(ref.number, None)
+            return self.missed(ref)
+
+    def missed(self, ref: BlockRef) -> list[BlockRef]:
+        """Somebody who was to be lent a block is gone: forget it, unless it is read or due elsewhere."""
+        with self._lock:
+            self._was_due(ref)
+            idle = not self._readers.get(ref.number) and not self._due.get(ref.number)
+            return self._forget(ref) if idle and ref.number in self._blocks else []
+
+    def _was_due(self, ref: BlockRef) -> None:
+        if self._due.get(ref.number):
+            self._due[ref.number] -= 1
 
     def bury(self, worker: int) -> list[BlockRef]:
         """A worker is gone: return the blocks that nobody reads now. What it laid stays as long as it is read."""
         with self._lock:
             self._known.pop(worker, None)
-            lent = [number for number, readers in self._readers.items() if worker in readers]
+            lent = [
+                number for number, readers in self._readers.items() for reader in readers if reader == worker
+            ]
             freed = self.unread(lent, worker)
             self._gone.add(worker)
             for owner, slot in [key for key in self._fds if key[0] == worker]:
@@ -272,6 +293,7 @@ class Store:
         key = ref.owner, ref.slot
         self._blocks.pop(ref.number, None)
         self._readers.pop(ref.number, None)
+        self._due.pop(ref.number, None)
         self._used -= ref.size
         if ref.owner in self._gone:
             self._close(key)

@@ -297,6 +297,25 @@ class EngineContract:
         makers.submit("lay", 10, 50_000).result(WITHIN)
         assert readers.submit("kept_total").result(WITHIN) == 50_000
 
+    def test_a_block_that_is_kept_may_be_lent_twice(
+        self, engine: Engine, start: Callable[..., Pool], notes: list[tuple[int, Any]]
+    ) -> None:
+        makers, readers = start(size=1), start(size=1)
+        ref = makers.submit("lay", 3, 100_000).result(WITHIN)
+        engine.keep(ref)
+        for _ in range(2):
+            assert not any(isinstance(note, Freed) and ref.number in note.numbers for _, note in notes)
+            assert readers.submit("total", ref).result(WITHIN) == 300_000
+            for value in range(3):  # would lie where it lay
+                makers.submit("lay", value, 100_000).result(WITHIN)
+        assert readers.submit("echo", 1).result(WITHIN) == 1
+        assert [number for _, note in notes if isinstance(note, Freed) for number in note.numbers] == [
+            ref.number
+        ]
+        unread = makers.submit("lay", 4, 100_000).result(WITHIN)
+        engine.keep(unread)
+        engine.drop(unread)
+
     def test_a_block_outlives_its_maker(self, start: Callable[..., Pool]) -> None:
         if not self.processes:
             pytest.skip("this engine's worker is this process")

@@ -68,14 +68,20 @@ class FakeEngine:
         self.calls: list[tuple[int, str, int | None]] = []
         self.pools: list[FakePool] = []
         self._blocks: dict[int, list[pa.RecordBatch]] = {}
+        self._kept: set[int] = set()
 
     def start(self, spec: PoolSpec, notify: Notify) -> FakePool:
         """See ``Engine.start``."""
-        self.pools.append(FakePool(spec, notify, self.faults, self.calls, self._blocks))
+        self.pools.append(FakePool(spec, notify, self.faults, self.calls, self._blocks, self._kept))
         return self.pools[-1]
+
+    def keep(self, ref: BlockRef) -> None:
+        """See ``Engine.keep``."""
+        self._kept.add(ref.number)
 
     def drop(self, ref: BlockRef) -> None:
         """See ``Engine.drop``."""
+        self._kept.discard(ref.number)
         self._blocks.pop(ref.number, None)
 
     def close(self) -> None:
@@ -94,13 +100,14 @@ class FakePool:
         faults: Faults | None = None,
         calls: list[tuple[int, str, int | None]] | None = None,
         blocks: dict[int, list[pa.RecordBatch]] | None = None,
+        kept: set[int] | None = None,
     ) -> None:
         self._spec = spec
         self._notify = notify
         self._faults = faults or {}
         self._calls = calls if calls is not None else []
         self._hosted: dict[int, Any] = {}
-        self._blocks = Blocks(blocks if blocks is not None else {}, partial(notify, -1))
+        self._blocks = Blocks(blocks if blocks is not None else {}, partial(notify, -1), kept)
         self._hired = 0
         self.resize(spec.size)
 
