@@ -22,6 +22,7 @@ from millrace.engines.local import LocalEngine
 from millrace.errors import StepError, TooManyErrors
 from millrace.options import RunOptions
 from millrace.plan import compile as compiler
+from millrace.plan import cuts as cutting
 from millrace.plan.logical import Plan
 from millrace.plan.physical import Policy, Program, Stage
 from millrace.plan.stages import stages_of
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from millrace.core.work import CommitRecord, Shard
+    from millrace.plan.cuts import Cuts
     from millrace.run.resume import Job
     from millrace.run.runner import Runner, Tally
     from millrace.run.scheduler import Scheduler
@@ -53,6 +55,9 @@ class _Workplace:
     stages: tuple[Stage, ...]
     cpus: int
     budget: int
+    plan: Plan
+    options: RunOptions
+    _cuts: Cuts | None = None
 
     @classmethod
     def open(cls, plan: Plan, options: RunOptions) -> _Workplace:
@@ -60,27 +65,28 @@ class _Workplace:
         stages = _stages(plan, options)
         budget = (options.memory_limit or capacity.memory) // BLOCKS_SHARE
         if options.engine == "inline":
-            return cls(InlineEngine(), stages, capacity.cpus, budget)
+            return cls(InlineEngine(), stages, capacity.cpus, budget, plan, options)
         # One core is left for the driver, which imports and plans meanwhile; the other workers start after that.
         warm = min(stages[0].workers, max(1, capacity.cpus - 1))
         engine = LocalEngine(warm, stages[0].threads, devices=machine.devices(), budget=budget)
-        return cls(engine, stages, capacity.cpus, budget)
+        return cls(engine, stages, capacity.cpus, budget, plan, options)
+
+    @property
+    def cuts(self) -> Cuts:
+        """How the work is cut; may look at the input, so not before workers have been started."""
+        if self._cuts is None:
+            self._cuts = cutting.cuts_of(self.stages, self.plan.source, self.options.shard_rows)
+        return self._cuts
 
     @property
     def workers(self) -> int:
         """How many workers there are at most, of all stages."""
         return sum(stage.workers for stage in self.stages)
 
-    def programs(self, plan: Plan, kind: str, options: RunOptions, shards: int) -> list[Program]:
-        """Return what the workers of each stage run."""
-        *earlier, last = self.stages
-        workers = min(last.workers, max(shards, 1))
-        last = replace(
-            last,
-            least=min(last.least, workers),
-            workers=workers,
-            lanes=last.lanes or sum(s.workers for s in earlier) + workers < self.cpus,
-        )
+    def programs(self, plan: Plan, kind: str, options: RunOptions, shards: Sequence[Shard]) -> list[Program]:
+        """Return what the workers of each stage run, for the shards that are to be done."""
+        *earlier, last = cutting.fitted(self.stages, self.cuts, shards)
+        last = replace(last, lanes=last.lanes or sum(s.workers for s in earlier) + last.workers < self.cpus)
         self.stages = (*earlier, last)
         schema = plan.source.schema()
         columns = compiler.columns_to_read(plan.steps, schema)
@@ -101,6 +107,8 @@ class _Workplace:
                 failpoints.active(),
                 i > 0,
                 _policy(options),
+                0 if stage is last else self.cuts.units[i + 1],
+                0 if i + 2 >= len(self.stages) else cutting.rows_for_all(shards, self.stages[i + 1].workers),
             )
             for i, stage in enumerate(self.stages)
         ]
@@ -121,6 +129,8 @@ class _Workplace:
             budget=self.budget - spare_of(self.budget),
             max_attempts=options.max_attempts,
             origins=[origin for stage in self.stages for origin in stage.origins],
+            units=self.cuts.units[:-1],
+            pieces=self.cuts.pieces,
         )
 
     @property
@@ -148,7 +158,7 @@ class _Workplace:
         *earlier, last = self.stages
         if not earlier or not shards:
             return 2
-        pieces = sum(len(shard.splits) for shard in shards) / len(shards)
+        pieces = sum(len(self.cuts.pieces(shard)) for shard in shards) / len(shards)
         wanted = 2 * max(stage.workers for stage in earlier) / (pieces * last.workers)
         return min(64, max(2, 1 + math.ceil(wanted)))
 
@@ -176,7 +186,7 @@ class _Workplace:
             )
             with explained(program.steps):
                 pools.append(self.engine.start(spec, runner.notify))
-        yield from runner.stream(pools[-1], pools[:-1], self.engine.drop)
+        yield from runner.stream(pools[-1], pools[:-1], self.engine.drop, self.engine.keep)
         self.engine.close()
 
     def close(self) -> None:
@@ -225,14 +235,14 @@ def _prepared(plan: Plan, options: RunOptions, kind: str) -> tuple[Tally, Iterat
     from millrace.run.schemas import merge
 
     tally = Tally()
-    shards = _plan_shards(plan, options)
-    if len(shards) <= 1:
+    shards, declared = _plan_shards(plan, options)
+    if not shards or (len(shards) == 1 and not declared):
         options = replace(options, engine="inline")  # one worker suffices, and this process is at hand
 
     def stream() -> Iterator[pa.RecordBatch]:
         workplace = _Workplace.open(plan, options)
         try:
-            programs = workplace.programs(plan, kind, options, len(shards))
+            programs = workplace.programs(plan, kind, options, shards)
             scheduler = Scheduler(
                 shards,
                 merge=merge,
@@ -278,9 +288,12 @@ def _warn_of_rejects(tally: Tally) -> None:
     )
 
 
-def _plan_shards(plan: Plan, options: RunOptions) -> list[Shard]:
+def _plan_shards(plan: Plan, options: RunOptions) -> tuple[list[Shard], bool]:
+    """Return a plan's shards, and whether a step says what workers it needs."""
     compiler.columns_at(plan.steps, plan.source.schema())
-    return compiler.make_shards(plan.source.splits(), _stages(plan, options)[-1].workers, options.shard_rows)
+    stages = _stages(plan, options)
+    cuts = cutting.cuts_of(stages, plan.source, options.shard_rows)
+    return cuts.shards(plan.source), any(map(cutting.is_declared, stages))
 
 
 def head(plan: Plan, rows: int, options: RunOptions) -> Iterator[pa.RecordBatch]:
@@ -336,8 +349,7 @@ def write(plan: Plan, complete: Callable[[Plan], Plan], options: RunOptions) -> 
             options.mode,
             options.on_change,
             options.durability,
-            workplace.stages[-1].workers,
-            options.shard_rows,
+            workplace.cuts,
             __version__,
         )
         with open_job(plan, wish) as job:
@@ -373,7 +385,8 @@ def _write(job: Job, options: RunOptions, workplace: _Workplace, started: float)
         fed=len(workplace.stages) > 1,
     )
     watchers = Watchers.of(options)
-    programs = workplace.programs(plan, "write", options, state.done.count(0))
+    pending = [shard for shard in job.shards if not state.done[shard.index]]
+    programs = workplace.programs(plan, "write", options, pending)
     watchers.on_event(_started(job, workplace.workers))
     committer.on_published = partial(_tell_published, watchers)
     supply = workplace.supply(options)

@@ -6,8 +6,10 @@ import heapq
 import itertools
 import math
 import random
+from ast import literal_eval
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ from millrace.core.work import (
     Blocks,
     Done,
     Ended,
+    Fault,
     Freed,
     Gone,
     Ledger,
@@ -27,26 +30,32 @@ from millrace.core.work import (
     Made,
     Piece,
     Proposal,
+    Reject,
     Shard,
     Split,
+    Tail,
     Timings,
     Waiting,
 )
+from millrace.plan.cuts import extents
 from millrace.run.scheduler import Begin, Prepare, Proceed, Scheduler
-from millrace.run.supply import USUAL, Abort, Drop, Feed, GiveUp, Make, More, Supply
+from millrace.run.supply import USUAL, Abort, Drop, Feed, GiveUp, Keep, Make, More, Supply
 
 Path = tuple[int, ...]
-LEDGER = Ledger(1, 0, 0, ((1, 1),), (0,))
 
 
 @dataclass
 class Plan:
-    """What the world is like. ``blocks(path)`` says how many blocks a piece gives."""
+    """What the world is like.
+
+    Rows are paths. A stage makes ``fan(row)`` rows of one, and rejects those of which ``rejects`` says so. Blocks
+    have ``cut`` rows, and a stage's pieces multiples of its ``units``.
+    """
 
     makers: list[int]
     last: int
     shards: list[int]  # splits of each
-    blocks: Callable[[Path], int]
+    fan: Callable[[Path], int]
     size: Callable[[Path], int]
     make_time: Callable[[int], float]
     use_time: Callable[[], float]
@@ -55,6 +64,20 @@ class Plan:
     reading: bool = False
     ahead: int = 2
     keeps: int = 1  # blocks that an attempt holds on to while it waits
+    rows: Callable[[int], int] = lambda split: 1
+    rejects: Callable[[Path], bool] = lambda row: False
+    cut: int = 1
+    units: list[int] = field(default_factory=list)
+    whole: bool = False
+
+
+@dataclass
+class Give:
+    """A block to give, or the end: its rows, those rejected before it, and the counts then."""
+
+    rows: list[Path]
+    rejects: list[Path]
+    counts: Ledger
 
 
 @dataclass
@@ -62,11 +85,11 @@ class Worker:
     number: int
     stage: int
     calls: list[tuple[str, Any]] = field(default_factory=list)
-    open: dict[int, list[Path]] = field(default_factory=dict)  # by piece: blocks to give
+    open: dict[int, list[Give]] = field(default_factory=dict)  # by piece: what it will give
     troughs: dict[tuple[int, int], list[Any]] = field(default_factory=dict)
     at: tuple[int, int] | None = None  # the attempt at work
     holds: list[int] = field(default_factory=list)
-    taken: dict[tuple[int, int], list[Path]] = field(default_factory=dict)  # by attempt
+    taken: dict[tuple[int, int], list[Block | Tail]] = field(default_factory=dict)  # by attempt
     busy: float = 0.0
     running: bool = False
     waits: bool = False  # for the next block of the attempt at work
@@ -83,10 +106,9 @@ class World:
         for stage, count in enumerate([*plan.makers, plan.last]):
             for _ in range(count):
                 self.hire(stage)
-        splits = itertools.count()
+        splits = iter([Split(n, 0, 1, plan.rows(n)) for n in range(sum(plan.shards))])
         self.shards = [
-            Shard(i, tuple(Split(next(splits), 0, 1) for _ in range(count)))
-            for i, count in enumerate(plan.shards)
+            Shard(i, tuple(itertools.islice(splits, count))) for i, count in enumerate(plan.shards)
         ]
         self.scheduler = Scheduler(
             self.shards,
@@ -97,11 +119,22 @@ class World:
             fed=True,
         )
         stages = len(plan.makers)
-        self.supply = Supply([1] * stages, [()] * stages, budget=plan.budget, max_attempts=10**6)
-        self.lives: dict[int, tuple[int, Path]] = {}  # blocks that exist: size, path
-        self.pieces: dict[int, tuple[int, Path]] = {}  # stage and path of a piece
-        self.paths: dict[int, Path] = {}  # of every block there ever was
+        plan.units = plan.units or [0] * stages
+        self.supply = Supply(
+            [1] * stages,
+            [()] * stages,
+            budget=plan.budget,
+            max_attempts=10**6,
+            units=plan.units,
+            pieces=lambda shard: extents(shard.splits, plan.units[0], whole=plan.whole),
+        )
+        self.lives: dict[int, int] = {}  # blocks that exist: size
+        self.due: dict[int, int] = {}  # by block: how often it will still be lent
+        self.readers: dict[int, int] = {}  # by block: how many look at it
+        self.rows: dict[int, list[Path]] = {}  # of every block there ever was
         self.finished: dict[int, list[Path]] = {}
+        self.rejected: dict[int, list[Path]] = {}
+        self.known: dict[int, tuple[list[list[Path]], list[Path]]] = {}
         self.worst = 0
         self.opened: set[tuple[int, int]] = set()
 
@@ -145,7 +178,7 @@ class World:
         raise AssertionError("it does not end")
 
     def check(self) -> None:
-        held = sum(size for size, _ in self.lives.values())
+        held = sum(self.lives.values())
         self.worst = max(self.worst, held)
 
     def kill(self) -> None:
@@ -157,12 +190,14 @@ class World:
             name, value = value if name == "busy" else (name, value)
             if name in ("make", "more"):
                 self.lost_piece(value.number if name == "make" else value, number, delay)
+                self.free(blocks_of(value) if name == "make" else [])
             elif name == "attempt":
                 self.lost(value.shard.index, value.attempt, delay)
             elif name == "proceed":
                 self.lost(value, self.scheduler.attempt_of(value), delay)
         held = [*worker.holds, *(item for trough in worker.troughs.values() for item in trough if item)]
-        self.free([item.ref.number if isinstance(item, Block) else item for item in held])
+        numbers = [item.ref.number if isinstance(item, Block) else item for item in held]
+        self.free([number for number in numbers if isinstance(number, int)])
         self.plan.deaths -= 1
         if self.plan.deaths:
             self.later(self.random.random() * 5, self.kill)
@@ -173,10 +208,18 @@ class World:
     def lost_piece(self, piece: int, worker: int, delay: float) -> None:
         self.later(delay, lambda: self.supply.complete(Gone(piece, worker, "killed")))
 
+    def lend(self, numbers: list[int]) -> None:
+        for number in numbers:
+            assert number in self.lives, "nobody is lent a block that is gone"
+            self.due[number] = max(0, self.due.get(number, 0) - 1)
+            self.readers[number] = self.readers.get(number, 0) + 1
+
     def free(self, numbers: list[int]) -> None:
         for number in numbers:
-            self.lives.pop(number, None)
-        self.supply.freed(Freed(tuple(numbers)))
+            self.readers[number] -= 1
+            if not self.readers[number] and not self.due[number]:
+                self.lives.pop(number, None)
+                self.supply.freed(Freed((number,)))
 
     # ---------------------------------------------------------------- orders and calls
 
@@ -188,13 +231,21 @@ class World:
             self.feed(order.worker, (order.shard, order.attempt), order.block)
         elif isinstance(order, Abort):
             self.feed(order.worker, (order.shard, order.attempt), "abort")
+        elif isinstance(order, Keep):
+            self.due[order.ref.number] = 2
         else:
             assert isinstance(order, Drop)
-            self.lives.pop(order.ref.number)
+            self.due[order.ref.number] = 0
+            if not self.readers.get(order.ref.number):
+                self.lives.pop(order.ref.number)
 
     def call(self, number: int, name: str, value: Any) -> None:
         worker = self.workers.get(number)
+        if name == "make":
+            self.lend(blocks_of(value))
         if worker is None:
+            if name == "make":
+                self.free(blocks_of(value))
             if name in ("make", "more"):
                 self.lost_piece(value.number if name == "make" else value, number, 0.0)
             elif name == "attempt":
@@ -232,37 +283,72 @@ class World:
 
     def gives(self, worker: Worker, name: str, value: Any) -> bool:
         """Say whether a call gives a block; that a piece has ended is told in no time."""
-        return self.plan.blocks(self.path_of(value)) > 0 if name == "make" else bool(worker.open.get(value))
+        return len(self.gifts(value, worker.stage) if name == "make" else worker.open.get(value, [])) > 1
 
     def give(self, worker: Worker, name: str, value: Any) -> None:
         if worker.number not in self.workers:
             return
         number = value.number if name == "make" else value
         if name == "make":
-            path = self.path_of(value)
-            self.pieces[number] = worker.stage, path
-            worker.open[number] = [(*path, i) for i in range(self.plan.blocks(path))]
-            if value.block is not None:
-                self.free([value.block.ref.number])
-        blocks = worker.open.get(number)
-        if blocks is None:
+            worker.open[number] = self.gifts(value, worker.stage)
+            self.free(blocks_of(value))
+        gifts = worker.open.get(number)
+        if gifts is None:
             self.supply.idle(number)
-        elif blocks:
-            path = blocks.pop(0)
-            ref = BlockRef(worker.number, 0, self.plan.size(path), next(self.ids))
-            self.lives[ref.number] = ref.size, path
-            self.paths[ref.number] = path
-            self.supply.complete(Made(number, Block(ref, 1), LEDGER))
+            self.answered(worker)
+            return
+        gift = gifts.pop(0)
+        rejects = tuple(map(reject, gift.rejects))
+        if gift.rows:
+            ref = BlockRef(worker.number, 0, self.plan.size(gift.rows[0]), next(self.ids))
+            self.lives[ref.number] = ref.size
+            self.rows[ref.number] = gift.rows
+            self.due[ref.number] = 0
+            block = Block(ref, len(gift.rows), rejects=rejects)
+            self.supply.complete(Made(number, block, gift.counts))
         else:
             del worker.open[number]
-            self.supply.complete(Ended(number, LEDGER, Timings()))
+            self.supply.complete(Ended(number, gift.counts, Timings(), rejects))
         self.answered(worker)
 
-    def path_of(self, piece: Piece) -> Path:
-        if piece.block is not None:
-            return self.paths[piece.block.ref.number]
-        assert piece.split is not None
-        return (piece.split.file,)
+    def gifts(self, piece: Piece, stage: int) -> list[Give]:
+        """Return what a piece gives: its blocks, and its end."""
+        rows = [(split.file, n) for split in piece.splits for n in range(split.rows)]
+        aside = []
+        for i, item in enumerate(piece.blocks):
+            aside += [] if i == 0 and piece.skip else [path_of(each) for each in item.rejects]
+            rows += self.rows[item.ref.number] if isinstance(item, Block) else []
+        rows = rows[piece.skip :][: piece.rows]
+        self.check_piece(piece, stage, rows)
+        gifts = []
+        made: list[Path] = []
+        counts, given, bad = 0, 0, 0
+        for row in rows:
+            counts += 1
+            if self.plan.rejects(row):
+                aside, bad = [*aside, row], bad + 1
+                continue
+            made += [(*row, i) for i in range(self.plan.fan(row))]
+            while len(made) >= self.plan.cut:
+                block, made = made[: self.plan.cut], made[self.plan.cut :]
+                given += len(block)
+                gifts.append(Give(block, aside, Ledger(counts, 0, bad, ((counts, given),), (bad,))))
+                aside = []
+        given += len(made)
+        ledger = Ledger(counts, 0, bad, ((counts, given),), (bad,))
+        if made:
+            gifts.append(Give(made, aside, ledger))
+            aside = []
+        return [*gifts, Give([], aside, ledger)]
+
+    def check_piece(self, piece: Piece, stage: int, rows: list[Path]) -> None:
+        """A piece begins and ends at multiples of its stage's unit, counted from the start of its shard."""
+        unit, stream = self.plan.units[stage], self.streams(piece.shard)[0][stage]
+        if unit and rows:
+            start = stream.index(rows[0])
+            assert rows == stream[start : start + len(rows)]
+            assert start % unit == 0 or (piece.blocks == () and self.plan.whole)
+            assert (start + len(rows)) % unit == 0 or start + len(rows) == len(stream)
 
     # ---------------------------------------------------------------- the last stage
 
@@ -270,8 +356,11 @@ class World:
         worker = self.workers.get(number)
         if worker is None:
             if isinstance(fodder, Block):
+                self.lend([fodder.ref.number])
                 self.free([fodder.ref.number])
             return
+        if isinstance(fodder, Block):
+            self.lend([fodder.ref.number])
         worker.troughs.setdefault(attempt, []).append(fodder)
         if worker.at == attempt and worker.waits:
             worker.waits = False
@@ -307,12 +396,17 @@ class World:
             if fodder is None:
                 done = Done(shard, attempt, (), Ledger(len(taken), 1, 0, ((1, 1),), (0,)), Timings())
                 if self.scheduler.attempt_of(shard) == attempt:
-                    self.finished[shard] = taken
+                    blocks = [item for item in taken if isinstance(item, Block)]
+                    self.finished[shard] = [row for block in blocks for row in self.rows[block.ref.number]]
+                    self.rejected[shard] = [path_of(each) for item in taken for each in item.rejects]
                 self.settle(done)
             else:
                 self.settle(Lost(shard, attempt, fodder, blame=False))
             return
-        worker.taken.setdefault(worker.at, []).append(self.paths[fodder.ref.number])
+        worker.taken.setdefault(worker.at, []).append(fodder)
+        if isinstance(fodder, Tail):
+            self.later(0, lambda: self.use(worker))
+            return
         worker.holds.append(fodder.ref.number)
         gone, worker.holds = worker.holds[: -self.plan.keeps], worker.holds[-self.plan.keeps :]
         self.free(gone)
@@ -342,22 +436,48 @@ class World:
         self.scheduler.complete(outcome)
 
     def pieces_read(self, done: Done) -> None:
-        assert done.ledger.read == self.plan.shards[done.shard], "each split is counted once"
+        streams, rejected = self.streams(done.shard)
+        assert done.ledger.read == len(streams[0]), "each row is counted once"
+        assert done.ledger.rejected == len(rejected)
+        counted = [(len(taken), len(given)) for taken, given in pairwise(streams)]
+        assert list(done.ledger.steps[:-1]) == counted
 
-    def expected(self, shard: int) -> list[Path]:
-        paths: list[Path] = [(split.file,) for split in self.shards[shard].splits]
-        for _ in self.plan.makers:
-            paths = [(*path, i) for path in paths for i in range(self.plan.blocks(path))]
-        return paths
+    def streams(self, shard: int) -> tuple[list[list[Path]], list[Path]]:
+        """Return the rows that come to each stage, to the last one, too, and those that are rejected."""
+        if shard not in self.known:
+            rows: list[Path] = [
+                (split.file, n) for split in self.shards[shard].splits for n in range(split.rows)
+            ]
+            streams, rejected = [rows], []
+            for _ in self.plan.makers:
+                rejected += [row for row in rows if self.plan.rejects(row)]
+                rows = [row for row in rows if not self.plan.rejects(row)]
+                rows = [(*row, i) for row in rows for i in range(self.plan.fan(row))]
+                streams.append(rows)
+            self.known[shard] = streams, rejected
+        return self.known[shard]
 
 
-def world_of(draw: random.Random, *, deaths: int, steady: bool, reading: bool) -> World:
+def blocks_of(piece: Piece) -> list[int]:
+    return [item.ref.number for item in piece.blocks if isinstance(item, Block)]
+
+
+def reject(row: Path) -> Reject:
+    return Reject(Split(*(*row, 0, 0, 0)[:3]), len(row), len(row), Fault("", "", repr(row)))
+
+
+def path_of(reject: Reject) -> Path:
+    found: Path = literal_eval(reject.fault.message)
+    return found
+
+
+def world_of(draw: random.Random, *, deaths: int, steady: bool, reading: bool, joined: bool = False) -> World:
     stages = draw.choice([1, 1, 1, 2, 3])
     salt = draw.random()
     most = draw.choice([1, 2, 4])
     size = USUAL if steady else draw.choice([USUAL, USUAL // 8, 100])
 
-    def blocks(path: Path) -> int:
+    def fan(path: Path) -> int:
         return random.Random(hash((path, salt))).randrange(0, most + 1)
 
     def size_of(path: Path) -> int:
@@ -369,7 +489,7 @@ def world_of(draw: random.Random, *, deaths: int, steady: bool, reading: bool) -
         makers=[draw.randrange(1, 5) for _ in range(stages)],
         last=draw.randrange(1, 4),
         shards=[draw.randrange(0, 5) for _ in range(draw.randrange(1, 12))],
-        blocks=blocks,
+        fan=fan,
         size=size_of,
         make_time=lambda stage: speeds[stage] * draw.random(),
         use_time=lambda: use * draw.random(),
@@ -378,6 +498,15 @@ def world_of(draw: random.Random, *, deaths: int, steady: bool, reading: bool) -
         reading=reading,
         keeps=draw.choice([1, 2]),
     )
+    if joined:
+        plan.units = [draw.choice([0, 2, 5]) for _ in range(stages)]
+    if not steady:
+        plan.rows = lambda split: random.Random(hash((split, salt, 2))).randrange(0, 5)
+        few = draw.choice([0.0, 0.0, 0.3])
+        plan.rejects = lambda row: random.Random(hash((row, salt, 3))).random() < few
+        plan.cut = draw.choice([1, 3])
+        plan.units = [draw.choice([0, 0, 1, 2, 5, 40]) for _ in range(stages)]
+        plan.whole = draw.random() < 0.1
     return World(plan, draw.randrange(1 << 30))
 
 
@@ -387,7 +516,11 @@ def test_it_ends_with_every_block_in_order(seed: int, deaths: int, reading: bool
     world = world_of(random.Random(seed), deaths=deaths, steady=False, reading=reading)
     world.run()
     for shard in range(len(world.shards)):
-        assert world.finished[shard] == world.expected(shard)
+        streams, rejected = world.streams(shard)
+        assert world.finished[shard] == streams[-1]
+        assert sorted(world.rejected[shard]) == sorted(rejected)
+    if not deaths:
+        assert not world.lives and not world.supply.held, "every block is let go of"
     assert world.scheduler.finished and world.scheduler.error is None
 
 
@@ -401,6 +534,19 @@ def test_the_budget_is_exceeded_by_one_block_of_each_open_shard_at_most(
     opened = min(len(world.shards), 2 * world.plan.last)
     kept = world.plan.last * world.plan.keeps * USUAL  # what attempts hold on to while they wait
     assert world.worst <= world.plan.budget + opened * USUAL + kept
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@given(seed=st.integers(0, 1 << 40), deaths=st.sampled_from([0, 0, 2]), reading=st.booleans())
+def test_where_pieces_are_joined_it_is_exceeded_by_the_blocks_of_one_at_most(
+    seed: int, deaths: int, reading: bool
+) -> None:
+    world = world_of(random.Random(seed), deaths=deaths, steady=True, reading=reading, joined=True)
+    world.run()
+    opened = min(len(world.shards), 2 * world.plan.last)
+    joined = 1 + sum(max(1, unit) for unit in world.plan.units[1:])
+    kept = world.plan.last * world.plan.keeps * USUAL
+    assert world.worst <= world.plan.budget + opened * joined * USUAL + kept
 
 
 @pytest.mark.parametrize(
@@ -420,7 +566,7 @@ def test_the_bottleneck_is_never_idle_for_long(makers: int, last: int, make: flo
         makers=[makers],
         last=last,
         shards=[4] * 25,
-        blocks=lambda path: 4,
+        fan=lambda path: 4,
         size=lambda path: USUAL,
         make_time=lambda stage: make,
         use_time=lambda: use,
@@ -438,7 +584,7 @@ def test_a_chain_of_three_stages_is_as_fast_as_its_slowest() -> None:
         makers=[2, 2],
         last=1,
         shards=[4] * 20,
-        blocks=lambda path: 2,
+        fan=lambda path: 2,
         size=lambda path: USUAL,
         make_time=lambda stage: (0.2, 1.0)[stage],
         use_time=lambda: 0.1,

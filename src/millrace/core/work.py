@@ -187,17 +187,21 @@ class Tail(msgspec.Struct, frozen=True):
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """What one worker of a stage before the last works on: a split of a shard, or a block of the stage before.
+    """What one worker of a stage before the last works on: splits of a shard, or blocks of the stage before.
 
-    ``number`` names this try at it; ``budgets`` are those of the stage's ``limit`` steps.
+    They are neighbours. The first ``skip`` rows are left to the piece before, and those behind the next ``rows``
+    (None: none) to the one after. ``number`` names this try at it; ``budgets`` are those of the stage's ``limit``
+    steps.
     """
 
     shard: int
     number: int
-    split: Split | None = None
-    block: Block | None = None
+    splits: tuple[Split, ...] = ()
+    blocks: tuple[Block | Tail, ...] = ()
     budgets: tuple[int, ...] = ()
     caution: Caution = Caution()
+    skip: int = 0
+    rows: int | None = None
 
 
 REJECTED = "_rejected"

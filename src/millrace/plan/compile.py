@@ -193,7 +193,9 @@ def limits_of(steps: Sequence[Step]) -> tuple[int, ...]:
 # ---------------------------------------------------------------- the shards
 
 
-def make_shards(splits: Sequence[Split], workers: int, shard_rows: int | None = None) -> list[Shard]:
+def make_shards(
+    splits: Sequence[Split], workers: int, shard_rows: int | None = None, batch: int = 0
+) -> list[Shard]:
     """Group neighbouring splits so that workers stay busy to the end and files stay decent.
 
     Each shard takes a share of what is still left (a third of a worker's part), 64 MiB of decoded data at
@@ -201,22 +203,25 @@ def make_shards(splits: Sequence[Split], workers: int, shard_rows: int | None = 
     (Polychronopoulos and Kuck, 1987). A shard has at least 1 MiB or 1,024 rows, whichever is less, as a model
     may be slow where data are small; 128 KiB where rows are not known. A split is never cut. With
     ``shard_rows``, shards are filled up to about that many rows instead; where rows are not known, a row is
-    taken to have 100 bytes.
+    taken to have 100 bytes. With ``batch``, that many rows are the least of a shard, and shards end where such
+    batches do, as far as splits let them.
     """
     sizes = [split.bytes if shard_rows is None else _rows(split) for split in splits]
-    least = _least_bytes(splits)
+    least = _least_bytes(splits, batch)
     left = sum(sizes)
     shards: list[Shard] = []
     group: list[Split] = []
-    held = 0
+    held = rows = 0
     for split, size in zip(splits, sizes, strict=True):
-        share = min(max(left / (workers * SHARES_PER_WORKER), least), SHARD_BYTES)
-        if group and held + size / 2 >= (share if shard_rows is None else shard_rows):
+        share = max(min(max(left / (workers * SHARES_PER_WORKER), least), SHARD_BYTES), least if batch else 0)
+        full = held + size / 2 >= (share if shard_rows is None else shard_rows)
+        if group and full and (shard_rows is not None or _ends_batch(rows, split, batch)):
             shards.append(Shard(len(shards), tuple(group)))
             left -= held
-            group, held = [], 0
+            group, held, rows = [], 0, 0
         group.append(split)
         held += size
+        rows += split.rows
     if group:
         shards.append(Shard(len(shards), tuple(group)))
     return shards
@@ -226,8 +231,15 @@ def _rows(split: Split) -> int:
     return split.rows if split.rows >= 0 else max(1, split.bytes // TYPICAL_ROW)
 
 
-def _least_bytes(splits: Sequence[Split]) -> int:
+def _ends_batch(rows: int, following: Split, batch: int) -> bool:
+    """Say whether a shard of ``rows`` rows ends where a batch does, or would go beyond the end of one."""
+    return not batch or following.rows < 0 or not rows % batch or rows % batch + following.rows > batch
+
+
+def _least_bytes(splits: Sequence[Split], batch: int) -> int:
     if any(split.rows < 0 for split in splits):
-        return LEAST_UNCOUNTED
+        return min(LEAST_UNCOUNTED, batch * TYPICAL_ROW) if batch else LEAST_UNCOUNTED
     rows = sum(split.rows for split in splits)
+    if batch:
+        return -(-batch * sum(split.bytes for split in splits) // max(rows, 1))
     return max(1, min(LEAST_BYTES, LEAST_ROWS * sum(split.bytes for split in splits) // max(rows, 1)))

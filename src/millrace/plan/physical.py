@@ -46,7 +46,8 @@ class Program:
     ``columns`` are the source columns to read (None: all of them); ``unread`` has, for each step, others that are
     there by the plan. ``kind`` says what becomes of the output: written by ``sink``, streamed to a reader in
     ``blocks``, only counted, or made for the next stage. ``fed``: rows come as blocks from the stage before instead
-    of from the source.
+    of from the source. Blocks for the next stage have a multiple of ``unit`` rows, as far as memory allows, and no
+    more than ``block_rows`` if a multiple is less (0: any).
     """
 
     source: Source
@@ -60,6 +61,8 @@ class Program:
     faults: dict[str, str] = field(default_factory=dict)
     fed: bool = False
     policy: Policy = Policy()
+    unit: int = 0
+    block_rows: int = 0
 
 
 class SavedPlan(msgspec.Struct, frozen=True):

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import sys
+from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
+
+import pyarrow as pa
 
 from millrace.core import failpoints
 from millrace.core.events import BatchShrunk, CallRetried
 from millrace.core.ports import WorkerContext
-from millrace.core.work import Block, Broken, Ended, Made, Piece, Progress, Timings
+from millrace.core.work import Block, Broken, Ended, Made, Piece, Progress, Tail, Timings
 from millrace.plan.physical import Program
 from millrace.run import failures
 from millrace.run.guard import Meter
 from millrace.run.places import packed, unpacked, where
-from millrace.run.reading import counted, read_split
+from millrace.run.reading import counted, read_split, within
 from millrace.run.rows import Rows, join, merged
 from millrace.run.steps import Chain
 from millrace.run.watching import Watch
 
 BLOCK_BYTES = 8 << 20
+UNIT_BYTES = 64 << 20  # of the rows that the next stage wants at a time
 SMALL = 256 << 10  # batches below this are joined in their block: each costs its readers some time
 
 
@@ -81,12 +88,9 @@ class Maker:
         meter.retried = self._retried
         if piece.caution.watched:
             meter.watch = Watch(piece.caution, self._context.worker, piece.shard, self._context.notify)
-        if piece.block is not None:
-            rows = take(piece.block, self._context, meter)
-        else:
-            assert piece.split is not None
-            rows = counted(read_split(self._program, piece.split, meter, piece.caution.skip), meter)
-        for parts in _grouped(self._chain.run(rows, meter, piece.budgets)):
+        rows = self._taken(piece, meter) if piece.blocks else self._read(piece, meter)
+        size = BlockSize(self._program.unit, self._program.block_rows)
+        for parts in _grouped(self._chain.run(rows, meter, piece.budgets), size):
             failpoints.hit("piece.block")
             with meter.timing("write"):
                 batches = [part.batch for part in parts]
@@ -99,6 +103,21 @@ class Maker:
 
     def _retried(self, step: str, error: str) -> None:
         self._context.notify(CallRetried(self._context.worker, step, error))
+
+    def _read(self, piece: Piece, meter: Meter) -> Iterator[Rows]:
+        reads = iter([read_split(self._program, split, meter, piece.caution.skip) for split in piece.splits])
+        if piece.skip or piece.rows is not None:
+            reads = within(zip(piece.splits, reads, strict=False), piece.skip, piece.rows)
+        return counted(chain.from_iterable(reads), meter)
+
+    def _taken(self, piece: Piece, meter: Meter) -> Iterator[Rows]:
+        """Return the rows of a piece's blocks. All are taken now: each has to be let go of, however this ends."""
+        with meter.timing("read"):
+            taken = deque(
+                (item, self._context.take(item.ref) if isinstance(item, Block) else [])
+                for item in piece.blocks
+            )
+        return _rows_of(taken, piece.skip, piece.rows, meter)
 
     def _shrunk(self, step: str, before: int, now: int) -> None:
         self._context.notify(BatchShrunk(self._context.worker, step, before, now))
@@ -117,24 +136,96 @@ def take(block: Block, context: WorkerContext, meter: Meter) -> Iterator[Rows]:
         yield Rows(batch, spans)
 
 
-def _grouped(rows: Iterator[Rows]) -> Iterator[list[Rows]]:
-    """Gather rows to blocks of about 8 MiB, each of one schema; big batches are cut."""
+def _rows_of(
+    taken: deque[tuple[Block | Tail, list[pa.RecordBatch]]], skip: int, rows: int | None, meter: Meter
+) -> Iterator[Rows]:
+    """Yield the rows of blocks, without the first ``skip`` and no more than ``rows``.
+
+    What failed on the way to a block is told by whoever takes its first rows.
+    """
+    left = sys.maxsize if rows is None else rows
+    while taken:
+        item, batches = taken.popleft()
+        if not skip:
+            meter.take_in(item.rejects)
+        if isinstance(item, Tail):
+            continue
+        for batch, spans in zip(batches, unpacked(item.spans), strict=True):
+            passed = min(skip, batch.num_rows)
+            part = Rows(batch, spans).cut(passed, min(batch.num_rows, passed + left))
+            skip -= passed
+            left -= len(part)
+            meter.read_rows += len(part)
+            if len(part):
+                yield part
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSize:
+    """How big blocks are: about 8 MiB, and of a multiple of ``unit`` rows, if that is not 0.
+
+    With ``rows``, they have no more than that, if a multiple of ``unit`` is less. Where a single unit is bigger than
+    64 MiB, who reads the blocks puts it together.
+    """
+
+    unit: int = 0
+    rows: int = 0
+
+    def of(self, rows: Rows) -> int:
+        """Return how many rows like these make a block."""
+        per_row = max(rows.batch.nbytes / len(rows), 1)
+        most = max(1, int(BLOCK_BYTES // per_row))
+        if self.unit * per_row > UNIT_BYTES:
+            return most
+        return max((min(most, self.rows) if self.rows else most) // self.unit, 1) * self.unit
+
+
+def _grouped(rows: Iterator[Rows], size: BlockSize) -> Iterator[list[Rows]]:
+    """Gather rows to blocks, each of one schema; big batches are cut."""
+    return _by_rows(rows, size) if size.unit else _by_bytes(rows)
+
+
+def _by_rows(rows: Iterator[Rows], size: BlockSize) -> Iterator[list[Rows]]:
+    parts: list[Rows] = []
+    room = 0
+    for whole in rows:
+        if parts and parts[0].batch.schema != whole.batch.schema:
+            yield _joined(parts)
+            parts = []
+        at = 0
+        while at < len(whole):
+            room = room if parts else size.of(whole)
+            part = whole.cut(at, min(len(whole), at + room))
+            parts.append(part)
+            at += len(part)
+            room -= len(part)
+            if not room:
+                del part
+                yield _joined(parts)
+                parts = []
+        del whole
+    if parts:
+        yield _joined(parts)
+
+
+def _by_bytes(rows: Iterator[Rows]) -> Iterator[list[Rows]]:
     parts: list[Rows] = []
     held = 0
     for whole in rows:
         for part in _cut(whole):
             size = part.batch.nbytes
             if parts and (held + size > BLOCK_BYTES or parts[0].batch.schema != part.batch.schema):
-                yield _joined(parts, held)
+                yield _joined(parts)
                 parts, held = [], 0
             parts.append(part)
             held += size
         del whole
     if parts:
-        yield _joined(parts, held)
+        yield _joined(parts)
 
 
-def _joined(parts: list[Rows], size: int) -> list[Rows]:
+def _joined(parts: list[Rows]) -> list[Rows]:
+    size = sum(part.batch.nbytes for part in parts)
     if len(parts) == 1 or size / len(parts) >= SMALL:
         return parts
     rows = join(parts)

@@ -13,7 +13,7 @@ from millrace.core.ports import Pool
 from millrace.core.work import BlockRef, Broken, ErrorReport, Freed, Gone, Waiting
 from millrace.errors import NeverReady, WorkerDied
 from millrace.run import failures
-from millrace.run.supply import Abort, Drop, Feed, GiveUp, Make, More, Supply, SupplyOrder
+from millrace.run.supply import Abort, Drop, Feed, GiveUp, Keep, Make, More, Supply, SupplyOrder
 from millrace.run.suspicion import Suspicion
 
 
@@ -34,6 +34,7 @@ class Makers:
         earlier: Sequence[Pool],
         last: Pool,
         drop: Callable[[BlockRef], None],
+        keep: Callable[[BlockRef], None],
         put: Callable[[Any], None],
         suspicion: Suspicion,
     ) -> None:
@@ -42,6 +43,7 @@ class Makers:
         self._earlier = earlier
         self._last = last
         self._drop = drop
+        self._keep = keep
         self._put = put
         self._suspicion = suspicion
 
@@ -75,6 +77,8 @@ class Makers:
             self._last.feed(order.worker, order.shard, order.attempt, order.block)
         elif isinstance(order, Abort):
             self._last.feed(order.worker, order.shard, order.attempt, order.reason)
+        elif isinstance(order, Keep):
+            self._keep(order.ref)
         elif isinstance(order, Drop):
             self._drop(order.ref)
 

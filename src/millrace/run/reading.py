@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,36 @@ def read_split(program: Program, split: Split, meter: Meter, skip: Sequence[Reje
         if read is None:
             return
         yield read
+
+
+def within(
+    splits: Iterator[tuple[Split, Iterator[Read]]], skip: int, rows: int | None
+) -> Iterator[Iterator[Read]]:
+    """Leave out the first ``skip`` rows of neighbouring splits, and those behind the next ``rows``."""
+    first, stop = skip, sys.maxsize if rows is None else skip + rows
+    for split, reads in splits:
+        yield _owned(reads, first, stop)
+        first, stop = first - split.rows, stop - split.rows
+        if stop <= 0:
+            return
+
+
+def _owned(reads: Iterator[Read], first: int, stop: int) -> Iterator[Read]:
+    """Leave out what is not among the rows from number ``first`` to before ``stop``, unreadable ones included."""
+    for read in reads:
+        numbers = np.concatenate([span.numbers() for span in read.rows.spans] or [np.empty(0, np.int64)])
+        start, end = (int(at) for at in np.searchsorted(numbers, (first, stop)))
+        rejects = tuple(cut for reject in read.rejects for cut in _owned_reject(reject, first, stop))
+        if end > start or rejects:
+            yield Read(read.rows.cut(start, end), rejects)
+        if len(numbers) and numbers[-1] >= stop - 1:
+            return
+
+
+def _owned_reject(reject: Reject, first: int, stop: int) -> Iterator[Reject]:
+    row, last = max(reject.row, first), min(reject.last, stop - 1)
+    if row <= last:
+        yield Reject(reject.split, row, last, reject.fault, reject.kept, last - row + 1)
 
 
 def counted(reads: Iterator[Read], meter: Meter) -> Iterator[Rows]:

@@ -17,6 +17,7 @@ import msgspec
 from millrace.core.work import Durability, Shard
 from millrace.errors import InputChanged, MillraceError, PlanChanged
 from millrace.plan import compile as compiler
+from millrace.plan.cuts import Cuts
 from millrace.plan.identity import code_of, difference, shape_of
 from millrace.plan.logical import Plan
 from millrace.plan.physical import SavedPlan
@@ -33,8 +34,7 @@ class Wish:
     mode: str
     on_change: str
     durability: Durability
-    workers: int
-    shard_rows: int | None
+    cuts: Cuts
     version: str
 
 
@@ -180,7 +180,7 @@ class _Opening:
     def _begin(self) -> Job:
         plan, wish = self._plan, self._wish
         compiler.columns_at(plan.steps, plan.source.schema())
-        shards = compiler.make_shards(plan.source.splits(), wish.workers, wish.shard_rows)
+        shards = wish.cuts.shards(plan.source)
         saved = SavedPlan(
             new_run_name(), self._shape, self._code, self._files, shards, time.time(), wish.version
         )

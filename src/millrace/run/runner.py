@@ -141,14 +141,18 @@ class Runner:
         pool: Pool,
         earlier: Sequence[Pool] = (),
         drop: Callable[[BlockRef], None] = lambda ref: None,
+        keep: Callable[[BlockRef], None] = lambda ref: None,
     ) -> Iterator[pa.RecordBatch]:
         """Drive the plan to its end; yields its output, in order, if the plan is read rather than written.
 
-        ``earlier`` are the pools of the stages before the last; ``drop`` lets go of a block.
+        ``earlier`` are the pools of the stages before the last; ``drop`` lets go of a block, ``keep`` holds
+        it for two readers.
         """
         scheduler, committer = self._scheduler, self._committer
         if self._supply is not None:
-            self._makers = Makers(self._supply, earlier, pool, drop, self._inbox.put, self._suspicion)
+            self._makers = Makers(
+                self._supply, earlier, pool, drop, keep, self._inbox.put, self._suspicion
+            )
         while not scheduler.finished:
             orders = scheduler.ready(pool.loads())
             for order in orders:

@@ -1,20 +1,23 @@
 """Which block is made next, by whom: the stages before the last. Pure decisions: no I/O, no thread, no clock.
 
-A shard's attempt is open on one worker of the last stage, which takes the shard's blocks in order. Its splits, and
-the blocks of which stages in between make new ones, are *pieces*. A piece is a conversation with one worker, which
-gives one block per call. So making never blocks a worker: a piece that is not asked for more rests, and its worker
-is free for one that is needed sooner.
+A shard's attempt is open on one worker of the last stage, which takes the shard's blocks in order. Some of its
+splits, or some neighbouring blocks of which a stage in between makes new ones, are a *piece*. A piece is a
+conversation with one worker, which gives one block per call. So making never blocks a worker: a piece that is not
+asked for more rests, and its worker is free for one that is needed sooner.
+
+Where a stage's steps want batches of so many rows (its *unit*), its pieces end at multiples of that, counted from
+the start of the shard: what goes beyond in a block is for the piece behind. So batches are cut as in one stage.
 
 Backpressure is one number: the bytes of all blocks that exist or are being made, against a budget. What an attempt
-needs next while its worker waits is asked for whatever the budget says, one block for each open shard. So something
-can always move.
+needs next while its worker waits is asked for whatever the budget says, one block after the other for each open
+shard. So something can always move.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -32,14 +35,17 @@ from millrace.core.work import (
     Made,
     Piece,
     Progress,
+    Shard,
     Tail,
     Task,
     Timings,
     Waiting,
 )
+from millrace.plan.cuts import Extent, extents
 
 USUAL = 8 << 20  # bytes of a block, before any was seen
 MOST = 256  # blocks at a time: each takes a file descriptor here and in its reader
+MOST_ITEMS = MOST // 2  # blocks of a piece, however few rows that are
 DEPTH = 2  # calls before a worker, so that it need not wait for the next
 
 
@@ -91,41 +97,65 @@ class Abort:
 
 
 @dataclass(frozen=True, slots=True)
+class Keep:
+    """This block will be read by two pieces."""
+
+    ref: BlockRef
+
+
+@dataclass(frozen=True, slots=True)
 class Drop:
     """Nobody will read this block."""
 
     ref: BlockRef
 
 
-SupplyOrder = Make | More | GiveUp | Feed | Abort | Drop
+SupplyOrder = Make | More | GiveUp | Feed | Abort | Keep | Drop
 
 
 @dataclass(slots=True, eq=False)
 class _Node:
-    """A piece, and the blocks that it gave so far: as they are, or as pieces of the next stage."""
+    """A piece, and the blocks that it gave so far. ``place``: the how manieth of its stage it is."""
 
     stage: int
+    place: int
     piece: Piece
-    parent: _Node | None = None
+    shares: int | None = None  # the block that the piece behind it goes on with
+    until: tuple[int, int] = (
+        0,
+        0,
+    )  # where in the stage before it ends: at which piece, after how many blocks
     worker: int | None = None
     asked: int = 0  # calls that are not answered
-    given: list[_Node | Block | Tail] = field(default_factory=list)
-    at: int = 0  # the first of them that is not used up
+    given: list[Block | Tail] = field(default_factory=list)
+    at: int = 0  # the first of them that is not handed on
     ledgers: list[Ledger] = field(default_factory=list)  # when each of them was given
     ended: Ended | None = None
-    fed: bool = False  # something of it has reached the attempt
+
+
+@dataclass(slots=True, eq=False)
+class _Line:
+    """The pieces of one stage, in order, and what is gathered for the next of them."""
+
+    nodes: list[_Node] = field(default_factory=list)
+    at: int = 0  # the first of them that may have something to hand on
+    complete: bool = False  # there will be no more
+    needs: _Node | None = None  # what has to give something, that there can be more
+    items: list[Block | Tail] = field(default_factory=list)
+    skip: int = 0  # rows of the first item that went to the piece before
+    rows: int = 0
 
 
 @dataclass(slots=True, eq=False)
 class _Flow:
     """What one attempt at a shard is fed with."""
 
-    shard: int
+    shard: Shard
     attempt: int
     worker: int
     budgets: tuple[int, ...]
-    nodes: list[_Node]
-    at: int = 0
+    lines: list[_Line] = field(default_factory=list)
+    loose: dict[int, Block] = field(default_factory=dict)  # blocks that will still be handed to somebody
     fed: int = 0  # blocks
     held: int = 0  # bytes of its blocks
     needed: _Node | None = None
@@ -134,12 +164,17 @@ class _Flow:
     aborted: bool = False
 
 
+def _each_split(shard: Shard) -> Iterable[Extent]:
+    return extents(shard.splits, 0)
+
+
 class Supply:
     """Decides who makes which block, and feeds attempts with them in order.
 
-    ``steps`` says how many steps each earlier stage has, ``limits`` which of these are ``limit``s; ``budget``
-    is in bytes. ``origins`` has, for each step of all stages, the step of the plan that it is a part of. ``peak`` is
-    the most that blocks took so far.
+    ``steps`` says how many steps each earlier stage has, ``limits`` which of these are ``limit``s, ``units`` of how
+    many rows their pieces are multiples; ``pieces`` cuts a shard for the first of them. ``budget`` is in bytes.
+    ``origins`` has, for each step of all stages, the step of the plan that it is a part of. ``peak`` is the most that
+    blocks took so far.
     """
 
     def __init__(
@@ -150,20 +185,24 @@ class Supply:
         budget: int,
         max_attempts: int = 3,
         origins: Sequence[int] = (),
+        units: Sequence[int] = (),
+        pieces: Callable[[Shard], Iterable[Extent]] = _each_split,
     ) -> None:
         self._steps = list(steps)
         self._limits = [tuple(each) for each in limits]
         self._limited = any(self._limits)
         self._budget = budget
         self._origins = list(origins)
+        self._units = list(units) or [0] * len(self._steps)
+        self._pieces = pieces
         self._max_attempts = max_attempts
         self._flows: dict[int, _Flow] = {}
         self._nodes: dict[int, _Node] = {}
         self._blocks: dict[int, tuple[int, _Flow]] = {}  # size and flow of those that exist, by number
         self._numbers = itertools.count()
-        self._asked = 0
-        self._usual = USUAL
-        self._deaths: dict[tuple[int, int], int] = {}
+        self._asked = [0] * len(self._steps)
+        self._usual = [USUAL] * len(self._steps)  # bytes of a block of each stage
+        self._deaths: dict[tuple[int, int, int], int] = {}
         self._dead: set[tuple[int, int]] = set()
         self._orders: list[SupplyOrder] = []
         self.error: ErrorReport | None = None
@@ -181,9 +220,8 @@ class Supply:
         shard, own = task.shard.index, sum(map(len, self._limits))
         if shard in self._flows:  # of an attempt whose worker died while it rested
             self.close(shard, self._flows[shard].attempt)
-        flow = _Flow(shard, task.attempt, worker, task.budgets[:own], [])
-        flow.nodes = [self._node(0, Piece(shard, next(self._numbers), split)) for split in task.shard.splits]
-        self._flows[shard] = flow
+        flow = self._flows[shard] = _Flow(task.shard, task.attempt, worker, task.budgets[:own])
+        self._begin(flow)
         return msgspec.structs.replace(task, budgets=task.budgets[own:])
 
     def close(self, shard: int, attempt: int) -> None:
@@ -192,8 +230,7 @@ class Supply:
         if flow is None or flow.attempt != attempt:
             return
         del self._flows[shard]
-        for node in flow.nodes:
-            self._discard(node)
+        self._discard(flow)
 
     def completed(self, done: Done) -> Done:
         """Add to an attempt's outcome what the stages before did for the blocks that it took.
@@ -203,13 +240,9 @@ class Supply:
         """
         flow = self._flows[done.shard]
         self.busy[-1] += _worked(done.timings)
-        found: list[tuple[_Node, Ledger]] = []
-        left = math.inf if done.taken is None else done.taken
-        for node in flow.nodes:
-            left = _used(node, left, found) if left > 0 else 0
         stages = [Ledger() for _ in self._steps]
         timings = done.timings
-        for node, ledger in found:
+        for node, ledger in _used(flow.lines, math.inf if done.taken is None else done.taken):
             stages[node.stage] += ledger
             timings += node.ended.timings if node.ended is not None else Timings()
         stages = [each if each.steps else _nothing(n) for each, n in zip(stages, self._steps, strict=True)]
@@ -240,7 +273,7 @@ class Supply:
 
     def waiting(self, stage: int) -> int:
         """Return how many pieces of a stage wait for a worker to begin them; none while there is no room."""
-        if not self._room():
+        if not self._room(stage):
             return 0
         flows = (flow for flow in self._flows.values() if not flow.complete and not flow.aborted)
         return sum(node.worker is None for flow in flows for node in self._makeable(flow, stage))
@@ -304,6 +337,9 @@ class Supply:
         for stage, live in enumerate(loads):
             self._bury(stage, live)
         for flow in self._flows.values():
+            if not flow.aborted:
+                for stage in range(1, len(flow.lines)):
+                    self._gather(flow, stage)
             self._feed(flow)
         for stage in reversed(range(len(loads))):  # downstream first
             self._ask(stage, dict(loads[stage]))
@@ -319,32 +355,64 @@ class Supply:
             flow.waiting = False
             flow.complete = found is None
             flow.fed += 1
-            self._orders.append(Feed(flow.worker, flow.shard, flow.attempt, found))
+            if isinstance(found, Block):
+                del flow.loose[found.ref.number]
+            self._orders.append(Feed(flow.worker, flow.shard.index, flow.attempt, found))
         flow.needed = None
 
-    def _next(self, flow: _Flow) -> Block | Tail | _Node | None:
-        """Take the next block of a flow, or return the piece that has to give it; None if there is no more."""
-        while flow.at < len(flow.nodes):
-            found = self._first(flow.nodes[flow.at])
-            if found is not None:
-                return found
-            flow.at += 1
-        return None
+    def _next(self, flow: _Flow, stage: int = -1) -> Block | Tail | _Node | None:
+        """Take the next block that a stage (the last of the earlier ones) gave, or return the piece that has to give
+        it; None if there is no more."""
+        line = flow.lines[stage]
+        while line.at < len(line.nodes):
+            node = line.nodes[line.at]
+            if node.at < len(node.given):
+                node.at += 1
+                return node.given[node.at - 1]
+            if node.ended is None:
+                return node
+            self._retire(node)
+            line.at += 1
+        return None if line.complete else line.needs
 
-    def _first(self, node: _Node) -> Block | Tail | _Node | None:
-        while node.at < len(node.given):
-            given = node.given[node.at]
-            found = self._first(given) if isinstance(given, _Node) else given
-            if found is not None and not isinstance(found, _Node):
-                node.fed = True
-                node.at += not isinstance(given, _Node)
+    def _gather(self, flow: _Flow, stage: int) -> None:
+        """Form the pieces of a stage after the first, as far as the one before has given what they are made of."""
+        line = flow.lines[stage]
+        while not line.complete:
+            found = self._next(flow, stage - 1)
+            if isinstance(found, _Node):
+                line.needs = found
+                return
             if found is not None:
-                return found
-            node.at += 1
-        if node.ended is None:
-            return node
-        self._retire(node)
-        return None
+                line.items.append(found)
+            if isinstance(found, Block):
+                line.rows += found.rows
+            line.complete = found is None
+            self._form(flow, stage)
+
+    def _form(self, flow: _Flow, stage: int) -> None:
+        """Make a piece of what was gathered, once that is enough; of rows in excess begins the next."""
+        line, unit = flow.lines[stage], self._units[stage]
+        left = 0
+        if not line.complete and len(line.items) < MOST_ITEMS:
+            if line.rows < max(unit, 1):
+                return
+            left = line.rows % unit if unit else 0
+        if not line.items:
+            return
+        rows = line.rows - left
+        piece = Piece(
+            flow.shard.index, next(self._numbers), blocks=tuple(line.items), skip=line.skip, rows=rows
+        )
+        node = self._node(flow, stage, piece)
+        before = flow.lines[stage - 1]
+        node.until = before.at, before.nodes[before.at].at if before.at < len(before.nodes) else 0
+        last = line.items[-1]
+        line.items, line.skip, line.rows = [], 0, 0
+        if left:
+            assert isinstance(last, Block)
+            line.items, line.skip, line.rows = [last], last.rows - left, left
+            node.shares = last.ref.number
 
     def _ask(self, stage: int, loads: dict[int, int]) -> None:
         for level in range(DEPTH):
@@ -354,12 +422,22 @@ class Supply:
                     continue
                 loads[worker] += 1
                 node.asked += 1
-                self._asked += 1
+                self._asked[stage] += 1
                 if node.worker is None:
-                    node.worker = worker
-                    self._orders.append(Make(stage, worker, self._budgeted(node)))
+                    self._make(node, worker)
                 else:
                     self._orders.append(More(stage, worker, node.piece.number))
+
+    def _make(self, node: _Node, worker: int) -> None:
+        """Have a piece begun; its worker lets go of the blocks that it is made of."""
+        node.worker = worker
+        flow = self._flows[node.piece.shard]
+        for block in node.piece.blocks:
+            if isinstance(block, Block) and block.ref.number == node.shares:
+                self._orders.append(Keep(block.ref))
+            elif isinstance(block, Block):
+                del flow.loose[block.ref.number]
+        self._orders.append(Make(node.stage, worker, self._budgeted(node)))
 
     def _choose(self, stage: int, worker: int) -> _Node | None:
         """Return the piece that this worker should give a block of.
@@ -367,7 +445,7 @@ class Supply:
         First what an attempt waits for; then what the worker has begun, as nobody else can go on with it; then an
         early piece of the hungriest attempt.
         """
-        room = self._room()
+        room = self._room(stage)
         begun = fresh = None
         for flow in self._by_hunger():
             for node in self._makeable(flow, stage):
@@ -382,10 +460,11 @@ class Supply:
                     break  # pieces are begun in order: those behind it are fresh, too
         return (begun or fresh) if room else None
 
-    def _room(self) -> bool:
-        """Say whether one block more is within the budget."""
-        size = self.held + (self._asked + 1) * self._usual
-        return size <= self._budget and len(self._blocks) + self._asked < MOST
+    def _room(self, stage: int) -> bool:
+        """Say whether one block more of a stage is within the budget."""
+        asked = sum(number * size for number, size in zip(self._asked, self._usual, strict=True))
+        fits = self.held + asked + self._usual[stage] <= self._budget
+        return fits and len(self._blocks) + sum(self._asked) < MOST
 
     def holders(self, stage: int) -> set[int]:
         """Return the workers of a stage that have begun a piece and not ended it."""
@@ -402,26 +481,21 @@ class Supply:
         for flow in self._flows.values():
             rank = place[flow.worker] = place.get(flow.worker, -1) + 1
             if not flow.complete and not flow.aborted:
-                ranked.append((rank, not flow.waiting, flow.held, flow.shard, flow))
+                ranked.append((rank, not flow.waiting, flow.held, flow.shard.index, flow))
         return [flow for *_, flow in sorted(ranked, key=lambda each: each[:4])]
 
     def _makeable(self, flow: _Flow, stage: int) -> Iterator[_Node]:
         """Yield the pieces of a stage that have more to give, in order."""
-        for node in itertools.islice(flow.nodes, flow.at, None):
-            yield from self._at_stage(node, stage)
-            if self._limited and not _is_over(node):
-                return  # what may pass a limit depends on what has passed before
-
-    def _at_stage(self, node: _Node, stage: int) -> Iterator[_Node]:
-        if node.stage == stage:
-            if node.ended is None:
-                yield node
+        line = flow.lines[stage]
+        more = (node for node in itertools.islice(line.nodes, line.at, None) if node.ended is None)
+        if not self._limited:
+            yield from more
             return
-        for given in itertools.islice(node.given, node.at, None):
-            if isinstance(given, _Node):
-                yield from self._at_stage(given, stage)
-                if self._limited and not _is_over(given):
-                    return
+        # What may pass a limit depends on what has passed before: one piece after the other, through all stages.
+        node = next(more, None)
+        later = (each for line in flow.lines[stage + 1 :] for each in line.nodes[line.at :])
+        if node is not None and (node.worker is not None or all(each.ended is not None for each in later)):
+            yield node
 
     def _budgeted(self, node: _Node) -> Piece:
         """Return the piece with what its stage's limits still let pass."""
@@ -431,15 +505,26 @@ class Supply:
         flow = self._flows[node.piece.shard]
         first = sum(map(len, self._limits[: node.stage]))
         left = list(flow.budgets[first : first + len(limits)])
-        for other in _walk(flow.nodes):
-            if other.stage == node.stage and other.ended is not None:
+        for other in flow.lines[node.stage].nodes:
+            if other.ended is not None:
                 left = [most - other.ended.ledger.steps[i][1] for most, i in zip(left, limits, strict=True)]
         return msgspec.structs.replace(node.piece, budgets=tuple(left))
 
     # ------------------------------------------------------------ pieces and blocks
 
-    def _node(self, stage: int, piece: Piece, parent: _Node | None = None) -> _Node:
-        node = self._nodes[piece.number] = _Node(stage, piece, parent)
+    def _begin(self, flow: _Flow) -> None:
+        """Cut a flow's shard for the first stage; what the others get is not there yet."""
+        flow.lines = [_Line() for _ in self._steps]
+        index = flow.shard.index
+        for extent in self._pieces(flow.shard):
+            number = next(self._numbers)
+            self._node(flow, 0, Piece(index, number, extent.splits, skip=extent.skip, rows=extent.rows))
+        flow.lines[0].complete = True
+
+    def _node(self, flow: _Flow, stage: int, piece: Piece) -> _Node:
+        nodes = flow.lines[stage].nodes
+        node = self._nodes[piece.number] = _Node(stage, len(nodes), piece)
+        nodes.append(node)
         return node
 
     def _take(self, flow: _Flow, node: _Node, block: Block) -> None:
@@ -448,38 +533,34 @@ class Supply:
         self.held += size
         self.peak = max(self.peak, self.held)
         flow.held += size
-        self._usual = max(size, (3 * self._usual + size) // 4)
-        if node.stage + 1 == len(self._steps):
-            node.given.append(block)
-        else:
-            piece = Piece(flow.shard, next(self._numbers), None, block)
-            node.given.append(self._node(node.stage + 1, piece, node))
+        flow.loose[block.ref.number] = block
+        self._usual[node.stage] = max(size, (3 * self._usual[node.stage] + size) // 4)
+        node.given.append(block)
 
     def _answered(self, node: _Node) -> None:
         node.asked -= 1
-        self._asked -= 1
+        self._asked[node.stage] -= 1
 
     def _retire(self, node: _Node) -> None:
         """Expect no more answers for a piece."""
         if self._nodes.pop(node.piece.number, None) is not None:
-            self._asked -= node.asked
+            self._asked[node.stage] -= node.asked
             node.asked = 0
 
-    def _discard(self, node: _Node) -> None:
-        """Drop a piece, and what it gave, as far as it has not been handed on."""
-        self._retire(node)
-        if node.worker is None:
-            if node.piece.block is not None:
-                self._drop(node.piece.block)
-        elif node.ended is None:
-            self._orders.append(GiveUp(node.stage, node.worker, node.piece.number))
-        for given in itertools.islice(node.given, node.at, None):
-            if isinstance(given, _Node):
-                self._discard(given)
-            elif isinstance(given, Block):
-                self._drop(given)
+    def _discard(self, flow: _Flow) -> None:
+        """Drop all pieces of a flow, and what they gave, as far as it has not been handed on."""
+        for node in itertools.chain.from_iterable(line.nodes for line in flow.lines):
+            self._give_up(node)
+        for block in list(flow.loose.values()):
+            self._drop(flow, block)
 
-    def _drop(self, block: Block) -> None:
+    def _give_up(self, node: _Node) -> None:
+        self._retire(node)
+        if node.worker is not None and node.ended is None:
+            self._orders.append(GiveUp(node.stage, node.worker, node.piece.number))
+
+    def _drop(self, flow: _Flow, block: Block) -> None:
+        del flow.loose[block.ref.number]
         self._orders.append(Drop(block.ref))
         self._forget(block.ref.number)
 
@@ -516,28 +597,30 @@ class Supply:
             self._restart(node, gone.reason)
 
     def _count_death(self, node: _Node) -> int:
-        while node.parent is not None:
-            node = node.parent
-        key = node.piece.shard, self._flows[node.piece.shard].nodes.index(node)
+        key = node.piece.shard, node.stage, node.place
         self._deaths[key] = self._deaths.get(key, 0) + 1
         return self._deaths[key]
 
     def _restart(self, node: _Node, reason: str) -> None:
-        """Begin a piece anew; if something of it has reached the attempt, that has to begin anew."""
+        """Begin a piece anew, or all of its flow; if something has reached the attempt, that has to begin anew."""
         flow = self._flows[node.piece.shard]
         if flow.aborted:
             return
-        while node.parent is not None and node.worker is not None:
-            node = node.parent  # the block that it was made of went with the worker
-        if node.fed:
+        if not node.piece.blocks and not node.at:
+            self._give_up(node)
+            for given in node.given:
+                if isinstance(given, Block):
+                    self._drop(flow, given)
+            node.piece = msgspec.structs.replace(node.piece, number=next(self._numbers))
+            node.worker, node.ended = None, None
+            node.given, node.ledgers = [], []
+            self._nodes[node.piece.number] = node
+        elif not flow.fed:
+            self._discard(flow)
+            self._begin(flow)
+        else:
             flow.aborted = True
-            self._orders.append(Abort(flow.worker, flow.shard, flow.attempt, reason))
-            return
-        self._discard(node)
-        node.piece = msgspec.structs.replace(node.piece, number=next(self._numbers))
-        node.worker, node.ended, node.at = None, None, 0
-        node.given, node.ledgers = [], []
-        self._nodes[node.piece.number] = node
+            self._orders.append(Abort(flow.worker, flow.shard.index, flow.attempt, reason))
 
 
 def _worked(timings: Timings) -> float:
@@ -548,27 +631,27 @@ def _nothing(steps: int) -> Ledger:
     return Ledger(steps=((0, 0),) * steps, rejects=(0,) * steps)
 
 
-def _walk(nodes: Sequence[_Node | Block | Tail]) -> Iterator[_Node]:
+def _used(lines: Sequence[_Line], blocks: float) -> Iterator[tuple[_Node, Ledger]]:
+    """Yield pieces as they had counted when the last stage had given ``blocks`` blocks; those of it come first."""
+    place, count = _reached(lines[-1].nodes, blocks)
+    for stage in reversed(range(len(lines))):
+        nodes = lines[stage].nodes
+        for node in nodes[:place]:
+            assert node.ended is not None
+            yield node, node.ended.ledger
+        if count:
+            yield nodes[place], nodes[place].ledgers[count - 1]
+        used = nodes[: place + bool(count)]
+        if stage and blocks == math.inf:
+            place, count = len(lines[stage - 1].nodes), 0
+        else:
+            place, count = used[-1].until if used else (0, 0)
+
+
+def _reached(nodes: Sequence[_Node], blocks: float) -> tuple[int, int]:
+    """Return how many pieces gave all of the first ``blocks`` blocks but the last few, and how many these are."""
     for node in nodes:
-        if isinstance(node, _Node):
-            yield node
-            yield from _walk(node.given)
-
-
-def _used(node: _Node, blocks: float, found: list[tuple[_Node, Ledger]]) -> float:
-    """Add to ``found`` a piece, and those made of it, as they had counted when it had given ``blocks`` blocks.
-
-    Returns how many blocks have to come from the pieces behind it.
-    """
-    for given, ledger in zip(node.given, node.ledgers, strict=True):
-        blocks = _used(given, blocks, found) if isinstance(given, _Node) else blocks - 1
-        if blocks <= 0:
-            found.append((node, ledger))
-            return 0
-    assert node.ended is not None
-    found.append((node, node.ended.ledger))
-    return blocks
-
-
-def _is_over(node: _Node) -> bool:
-    return all(each.ended is not None for each in _walk([node]))
+        if blocks <= len(node.given):
+            return node.place, int(blocks)
+        blocks -= len(node.given)
+    return len(nodes), 0

@@ -12,7 +12,7 @@ from millrace.core.ports import Bad
 from millrace.core.values import ConversionError, column_from, from_columns, from_rows
 from millrace.core.work import Split, tell
 from millrace.errors import ArgumentError
-from millrace.sources.range import row_ranges, rows_of_a_split
+from millrace.sources.range import in_batches, row_ranges, rows_of_a_split
 from millrace.sources.schemas import conform, select
 
 _HASHED_ROWS = 65_536
@@ -72,10 +72,15 @@ class MemorySource:
 
     def splits(self) -> list[Split]:
         """Cut the rows into about 64 ranges, of 1,024 to 65,536 rows and of about a megabyte at most."""
-        rows = self._table.num_rows
-        row_bytes = max(1, -(-self._table.nbytes // max(1, rows)))
-        step = self._rows_per_split or min(rows_of_a_split(rows), -(-_SPLIT_BYTES // row_bytes))
-        return row_ranges(rows, step, row_bytes)
+        return self.splits_of(0)
+
+    def splits_of(self, rows: int) -> list[Split]:
+        """Cut the rows as ``splits`` does, into multiples of ``rows`` rows; few rows may make small ranges."""
+        n = self._table.num_rows
+        row_bytes = max(1, -(-self._table.nbytes // max(1, n)))
+        most = -(-_SPLIT_BYTES // row_bytes)
+        step = self._rows_per_split or in_batches(min(rows_of_a_split(n, rows), most), rows, most)
+        return row_ranges(n, step, row_bytes)
 
     def read(
         self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None

@@ -55,6 +55,10 @@ class RangeSource:
         """Cut the range into about 64 ranges, of 1,024 to 65,536 rows."""
         return row_ranges(self._n, self._rows_per_split or rows_of_a_split(self._n), 8)
 
+    def splits_of(self, rows: int) -> list[Split]:
+        """Cut the range into as many ranges, of multiples of ``rows`` rows; few rows may make small ones."""
+        return row_ranges(self._n, self._rows_per_split or rows_of_a_split(self._n, rows), 8)
+
     def read(
         self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
     ) -> Iterator[pa.RecordBatch]:
@@ -83,9 +87,18 @@ class RangeSource:
         """Nothing is open."""
 
 
-def rows_of_a_split(rows: int) -> int:
-    """Return how many of ``rows`` rows make a split: a 64th, so that little data still occupies many workers."""
-    return min(max(rows // SPLITS, LEAST_ROWS), MOST_ROWS)
+def rows_of_a_split(rows: int, batch: int = 0) -> int:
+    """Return how many of ``rows`` rows make a split: a 64th, so that little data still occupies many workers.
+
+    With ``batch``, it is a multiple of that, if it is not too big.
+    """
+    usual = min(max(rows // SPLITS, min(LEAST_ROWS, batch or LEAST_ROWS)), MOST_ROWS)
+    return in_batches(usual, batch, MOST_ROWS)
+
+
+def in_batches(rows: int, batch: int, most: int) -> int:
+    """Return about ``rows`` rows, as a multiple of ``batch`` if that may be."""
+    return max(rows // batch, 1) * batch if 0 < batch <= most else rows
 
 
 def row_ranges(rows: int, step: int, row_bytes: int) -> list[Split]:

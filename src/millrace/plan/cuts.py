@@ -1,0 +1,149 @@
+"""Where work is cut, so that batches of a size that the user said are not: splits, shards, pieces, blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from millrace.core.ports import Source
+from millrace.core.work import Shard, Split
+from millrace.plan import compile as compiler
+from millrace.plan.logical import Filter, FlatMap, MapBatches, Predict, Resources, Step, resources_of
+from millrace.plan.physical import Stage
+
+MOST_ROWS = 65_536  # a common multiple of several sizes that is bigger than this is not sought
+READ_AGAIN = 4  # a split that two pieces share is at most this part of one
+SHARES = 3  # blocks for each worker of the next stage, at least, as far as batches allow
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """How a plan's work is cut.
+
+    ``units`` has, for each stage, the rows of whose multiples its pieces consist, 0 if its steps are content with
+    any; ``whole``: the first stage takes a shard as one piece. ``least`` are the rows of the smallest shard, 0 for
+    the usual; ``workers`` those that shards are cut for.
+    """
+
+    units: tuple[int, ...]
+    whole: bool
+    least: int
+    workers: int
+    shard_rows: int | None = None
+
+    def shards(self, source: Source) -> list[Shard]:
+        """Cut a source into splits and these into shards."""
+        return compiler.make_shards(self._splits(source), self.workers, self.shard_rows, self.least)
+
+    def _splits(self, source: Source) -> Sequence[Split]:
+        fitting = getattr(source, "splits_of", None)
+        rows = next(filter(None, self.units), 0) if self.least else 0
+        splits: Sequence[Split] = fitting(rows) if fitting is not None and rows else source.splits()
+        return splits
+
+    def pieces(self, shard: Shard) -> list[Extent]:
+        """Cut a shard into what workers of the first stage take at a time."""
+        return list(extents(shard.splits, self.units[0], whole=self.whole))
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Splits without the first ``skip`` rows, and without those behind the next ``rows`` (None: none)."""
+
+    splits: tuple[Split, ...]
+    skip: int = 0
+    rows: int | None = None
+
+
+def cuts_of(stages: Sequence[Stage], source: Source, shard_rows: int | None = None) -> Cuts:
+    """Return how the work of these stages is cut."""
+    units = tuple(map(unit_of, stages))
+    declared = any(map(is_declared, stages))
+    least = max((size for stage in stages for size in _sizes(stage.steps)), default=0) if declared else 0
+    whole = len(stages) > 1 and units[0] > 0 and (_may_thin_out(stages[0].steps) or _is_uncounted(source))
+    workers = max(stage.workers for stage in stages) if whole else stages[-1].workers
+    return Cuts(units, whole, least, workers, shard_rows)
+
+
+def unit_of(stage: Stage) -> int:
+    """Return the least common multiple of a stage's numeric batch sizes, or the largest of them; 0 for none."""
+    sizes = _sizes(stage.steps)
+    if not sizes:
+        return 0
+    common = math.lcm(*sizes)
+    return common if common <= max(MOST_ROWS, *sizes) else max(sizes)
+
+
+def is_declared(stage: Stage) -> bool:
+    """Say whether a step of a stage says what workers it needs."""
+    return any(needs != Resources() for step in stage.steps for needs in resources_of(step))
+
+
+def _sizes(steps: Sequence[Step]) -> list[int]:
+    sizes: list[int | None] = []
+    for step in steps:
+        if isinstance(step, MapBatches):
+            sizes.append(step.batch_size)
+        elif isinstance(step, Predict):
+            sizes += [model.batch_size for model in step.models]
+    return [size for size in sizes if size]
+
+
+def _may_thin_out(steps: Sequence[Step]) -> bool:
+    """Say whether nobody knows how many rows come to a step that wants so many: some go or come before it."""
+    changes = [i for i, step in enumerate(steps) if isinstance(step, (Filter, FlatMap))]
+    return bool(changes) and bool(_sizes(steps[changes[0] :]))
+
+
+def _is_uncounted(source: Source) -> bool:
+    return any(split.rows < 0 for split in source.splits())
+
+
+def extents(splits: Sequence[Split], unit: int, *, whole: bool = False) -> Iterator[Extent]:
+    """Cut a shard's splits into pieces that end at multiples of ``unit`` rows, counted from the first.
+
+    Where a multiple lies within a split, the two pieces share it, and both read it; so such a piece has about four
+    splits or more. ``unit`` 0: each split is a piece.
+    """
+    if whole:
+        yield Extent(tuple(splits))
+        return
+    if not unit:
+        yield from (Extent((split,)) for split in splits)
+        return
+    begun = skip = held = (
+        0  # the piece's first split, the rows of it that are not the piece's, the piece's so far
+    )
+    for i, split in enumerate(splits):
+        held += split.rows
+        over = held % unit
+        cheap = over < split.rows and split.rows * READ_AGAIN <= held - over
+        if held >= unit and (not over or cheap):
+            yield Extent(tuple(splits[begun : i + 1]), skip, None if not over and not skip else held - over)
+            begun, skip, held = (i, split.rows - over, over) if over else (i + 1, 0, 0)
+    if held:
+        yield Extent(tuple(splits[begun:]), skip, held if skip else None)
+
+
+def fitted(stages: Sequence[Stage], cuts: Cuts, shards: Sequence[Shard]) -> tuple[Stage, ...]:
+    """Return the stages with no more workers than can have work: pieces for the first, shards for the last."""
+    work = {len(stages) - 1: max(1, len(shards))}
+    if len(stages) > 1:
+        work[0] = max(1, sum(len(cuts.pieces(shard)) for shard in shards))
+    return tuple(
+        replace(stage, least=min(stage.least, work[i]), workers=min(stage.workers, work[i]))
+        if i in work
+        else stage
+        for i, stage in enumerate(stages)
+    )
+
+
+def rows_for_all(shards: Sequence[Shard], workers: int) -> int:
+    """Return how many rows a block may have, so that each of so many workers gets some."""
+    rows = sum(
+        split.rows if split.rows >= 0 else split.bytes // compiler.TYPICAL_ROW
+        for shard in shards
+        for split in shard.splits
+    )
+    return max(1, rows // (SHARES * workers))
