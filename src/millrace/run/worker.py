@@ -214,6 +214,7 @@ class _Attempt:
             if self._schema is None and held:
                 return  # deferred
         block: list[pa.RecordBatch] = []
+        size = 0
         for part in chain(held, parts):
             self._written += len(part)
             if self._program.kind == "count":
@@ -225,9 +226,10 @@ class _Attempt:
                 self._write(owned(batch) if self._trough is not None else batch)
                 continue
             block.append(batch)
-            if sum(each.nbytes for each in block) >= BLOCK_BYTES:
+            size += batch.nbytes
+            if size >= BLOCK_BYTES:
                 yield self._blocks(block)
-                block = []
+                block, size = [], 0
         if block:
             yield self._blocks(block)
         if self._writer is not None and not self._program.lanes:
