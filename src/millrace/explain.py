@@ -10,6 +10,7 @@ from millrace.engines import machine
 from millrace.observers import human
 from millrace.options import RunOptions
 from millrace.plan import compile as compiler
+from millrace.plan import cuts as cutting
 from millrace.plan.logical import (
     Function,
     MapBatches,
@@ -37,8 +38,14 @@ def explain(plan: Plan, options: RunOptions) -> str:
     )
     if inline:
         stages = (replace(stages[0], workers=1),)
-    shards = compiler.make_shards(plan.source.splits(), stages[-1].workers, options.shard_rows)
+    cuts = cutting.cuts_of(stages, plan.source, options.shard_rows)
+    shards = cuts.shards(plan.source)
+    pieces = sum(len(cuts.pieces(shard)) for shard in shards) if len(stages) > 1 else 0
+    work = [_count(pieces, "piece")] * (len(stages) - 1) + [_count(len(shards), "shard")]
+    fit = cutting.fitted(stages, cuts, shards)
+    idle = [_at_work(*each) for each in zip(stages, fit, work, strict=True)]
     rows = [shard.rows for shard in shards]
+    alone = idle[0] if len(stages) == 1 else ""
     read = schema.names if columns is None else columns
     kind = type(plan.source).__name__.removesuffix("Source")
     lines = [
@@ -46,7 +53,7 @@ def explain(plan: Plan, options: RunOptions) -> str:
         f"{'unknown number of' if -1 in rows else f'{sum(rows):,}'} rows",
         f"columns  reads {len(read)} of {len(schema.names)}: {_listed(read)}",
         f"shards   {len(shards):,}",
-        f"engine   {options.engine}: {_pools(stages)}, on {_count(capacity.cpus, 'core')}"
+        f"engine   {options.engine}: {_pools(stages)}{alone}, on {_count(capacity.cpus, 'core')}"
         + (f" and {_count(capacity.gpus, 'GPU')}" if any(each.num_gpus for each in stages) else "")
         + (" (more workers than cores)" if sum(each.workers for each in stages) > capacity.cpus else ""),
     ]
@@ -55,9 +62,16 @@ def explain(plan: Plan, options: RunOptions) -> str:
         path.append("write" if i + 1 == len(stages) else "blocks")
         lines.append(f"stage {i + 1}  {' → '.join(path)}")
         if len(stages) > 1:
-            lines.append(f"         {_pool(stage)}")
+            lines.append(f"         {_pool(stage)}{idle[i]}")
         lines += [f"         {line}" for step in stage.steps for line in _step(step)]
     return "\n".join(lines)
+
+
+def _at_work(stage: Stage, fit: Stage, work: str) -> str:
+    """Say how many workers of a stage have work, if not all have: the others are not started."""
+    if fit.workers == stage.workers:
+        return ""
+    return f", {fit.workers:,} of them {'has' if fit.workers == 1 else 'have'} work: {work}"
 
 
 def _pools(stages: Sequence[Stage]) -> str:
