@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import millrace as mr
+from millrace.core.work import Fault, Reject, Split
+from millrace.run.reading import Read, within
+from millrace.run.rows import Rows, Span
 
 ROWS = 12
 
@@ -32,3 +36,25 @@ def test_limited(dataset: mr.Dataset, limit: int) -> None:
     rows = dataset.limit(limit).take_all()
     assert [row["id"] for row in rows] == list(range(min(limit, ROWS)))
     assert dataset.take(limit) == rows
+
+
+@pytest.mark.parametrize("unit", [1, 3, 7, 10, 20, 25])
+def test_pieces_that_share_a_split_part_its_unreadable_rows(unit: int) -> None:
+    splits = [Split(0, n, n + 1, 10) for n in range(2)]
+
+    def reads(split: Split) -> Any:
+        """Rows 4 to 7 cannot be read."""
+        lost = Reject(split, 4, 7, Fault("read", "", ""), False, 4)
+        yield Read(Rows(pa.record_batch({"x": range(4)}), (Span(split, 0, 4),)))
+        yield Read(Rows(pa.record_batch({"x": [8, 9]}), (Span(split, 8, 2),)), (lost,))
+
+    rows, lost = [], []
+    for start in range(0, 20, unit):
+        own = within(((split, reads(split)) for split in splits), start, unit)
+        for read in (read for each in own for read in each):
+            rows += read.rows.batch.column(0).to_pylist() if len(read.rows) else []
+            for reject in read.rejects:
+                assert reject.count == reject.last - reject.row + 1 <= unit
+                lost += range(reject.row, reject.last + 1)
+    assert rows == 2 * [0, 1, 2, 3, 8, 9]
+    assert lost == 2 * [4, 5, 6, 7]
