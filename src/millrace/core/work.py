@@ -363,6 +363,13 @@ class Waiting(msgspec.Struct, frozen=True):
     taken: int
 
 
+class Finishing(msgspec.Struct, frozen=True):
+    """All rows of an attempt went through the steps: its part is encoded and made to last beside the next one."""
+
+    shard: int
+    attempt: int
+
+
 class Calling(msgspec.Struct, frozen=True):
     """A worker begins a call of the user's code, number ``call`` of its own, over these rows of a shard.
 

@@ -22,6 +22,7 @@ from millrace.core.work import (
     ErrorReport,
     Failed,
     Faults,
+    Finishing,
     Ledger,
     Lost,
     Outcome,
@@ -150,9 +151,7 @@ class Runner:
         """
         scheduler, committer = self._scheduler, self._committer
         if self._supply is not None:
-            self._makers = Makers(
-                self._supply, earlier, pool, drop, keep, self._inbox.put, self._suspicion
-            )
+            self._makers = Makers(self._supply, earlier, pool, drop, keep, self._inbox.put, self._suspicion)
         while not scheduler.finished:
             orders = scheduler.ready(pool.loads())
             for order in orders:
@@ -248,6 +247,8 @@ class Runner:
             while True:
                 if isinstance(message, tuple):
                     yield self._outcome(*message)
+                elif isinstance(message, Finishing):
+                    self._scheduler.finishing(message.shard, message.attempt)
                 elif not self._suspicion.hear(message, self._clock()) and (
                     self._makers is None or not self._makers.take(message)
                 ):
@@ -279,7 +280,8 @@ class Runner:
             self._watch(WorkerLost(worker, reason))
             blame: ErrorReport | bool = False
             if not isinstance(error, NeverReady):
-                blame = self._suspicion.died(shard, worker, reason)
+                at_work = self._scheduler.was_at(worker) == shard
+                blame = self._suspicion.died(shard, worker, reason, at_work=at_work)
             if isinstance(blame, ErrorReport):
                 return Failed(shard, attempt, blame)
             self._watch(ShardRetried(shard, attempt + 1, reason))

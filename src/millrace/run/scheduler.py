@@ -63,6 +63,7 @@ class _Open:
     worker: int
     attempt: int
     paused: bool = False
+    finishing: bool = False
     prepared: Task | None = None  # not begun yet
 
 
@@ -112,6 +113,7 @@ class Scheduler:
         self._attempts: dict[int, int] = {}
         self._deaths: dict[int, int] = {}
         self._dead: set[int] = set()  # workers whose death was charged to the shard that they were at
+        self._culprits: dict[int, int | None] = {}  # the shards that dead workers were at
         self._held: dict[int, Done] = {}
         self._head = 0  # the first shard that is not committed
         self._probe = 0  # the first shard about whose schema nothing is known
@@ -238,6 +240,22 @@ class Scheduler:
     def attempt_of(self, shard: int) -> int:
         """Return the number of the attempt under way at ``shard``, or -1."""
         return self._open[shard].attempt if shard in self._open else -1
+
+    def finishing(self, shard: int, attempt: int) -> None:
+        """An attempt has nothing to do any more but to end its part."""
+        if self.attempt_of(shard) == attempt:
+            self._open[shard].finishing = True
+
+    def was_at(self, worker: int) -> int | None:
+        """Return the shard that a worker was at when it died: the first whose rows were not all through."""
+        if worker not in self._culprits:
+            mine = [
+                (attempt.finishing, place, shard)
+                for place, (shard, attempt) in enumerate(self._open.items())
+                if attempt.worker == worker and not attempt.paused and attempt.prepared is None
+            ]
+            self._culprits[worker] = min(mine)[2] if mine else None
+        return self._culprits[worker]
 
     # ------------------------------------------------------------ beginning and ending attempts
 

@@ -67,16 +67,19 @@ class Suspicion:
                     found.append((worker, reason))
         return found
 
-    def died(self, shard: int, worker: int, reason: str) -> ErrorReport | bool:
+    def died(
+        self, shard: int, worker: int, reason: str, *, at_work: bool | None = None
+    ) -> ErrorReport | bool:
         """A worker has ended that had to do with a shard: say whether the shard is to blame, or which error it is.
 
-        It is not to blame if its worker was at another, or if its rows are being narrowed down.
+        It is not to blame if its worker was at another, or if its rows are being narrowed down. ``at_work``: whether
+        it was at this one; without it, the first shard that is told of is the one.
         """
         first = worker not in self._last
         if first:
             self._last[worker] = [calling for calling, _ in self._calls.pop(worker, {}).values()]
         calls = [calling for calling in self._last[worker] if calling.shard == shard]
-        if not calls and not first:
+        if not calls and not (first if at_work is None else at_work):
             return False
         late = self._late.get(worker)
         self._deaths[shard] += 1

@@ -23,6 +23,7 @@ from millrace.core.work import (
     Deferred,
     Done,
     Failed,
+    Finishing,
     Lost,
     Outcome,
     Proposal,
@@ -146,6 +147,7 @@ class ShardWorker:
         if self._program.fed:
             self._clear(shard, outcome.attempt)
         if isinstance(outcome, Done) and attempt.has_files:
+            self._context.notify(Finishing(outcome.shard, outcome.attempt))
             # Encoding behind and the disk may take their time: the next shard begins meanwhile.
             return self._finisher.submit(attempt.finished, outcome)
         return outcome
