@@ -512,6 +512,7 @@ def range(n: int) -> Dataset:
     return Dataset.from_source(RangeSource(n))
 
 
+@known_arguments
 def read_rejected(output: str | os.PathLike[str]) -> Dataset:
     """Read the rows that a run with ``on_error="reject"`` set aside, to look at them or to try them again.
 

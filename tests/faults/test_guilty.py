@@ -90,6 +90,28 @@ def test_the_guilty_row_is_named(way: str, says: str, tmp_path: Path) -> None:
     assert (result.rows, result.rejected) == (ROWS - 1, 1)
 
 
+class Spoils:
+    """Over a bad row it leaves its device in a state in which all that follows fails, too."""
+
+    spoilt = False
+
+    def __call__(self, batch: dict[str, Any]) -> Any:
+        self.spoilt = self.spoilt or bool(np.isin(batch["id"], [42, 2000]).any())
+        if self.spoilt:
+            raise RuntimeError("CUDA error: device-side assert triggered")
+        return batch["id"] * 2.0
+
+
+def test_a_spoilt_device_blames_no_other_row(tmp_path: Path) -> None:
+    rows = mr.range(ROWS).with_options(progress=False, workers=2, shard_rows=1_000)
+    scored = rows.predict(Spoils, inputs=["id"], output="y", batch_size=512)
+    with pytest.raises(StepError, match="device-side assert triggered. It was working on range, rows"):
+        scored.write_parquet(tmp_path / "raise")
+    result = scored.with_options(on_error="reject").write_parquet(tmp_path / "out")
+    assert (result.rows, result.rejected) == (ROWS - 2, 2)
+    assert mr.read_rejected(tmp_path / "out").to_arrow().column("id").to_pylist() == [42, 2000]
+
+
 def test_with_few_attempts_nobody_looks_for_rows(tmp_path: Path) -> None:
     with pytest.raises(ShardFailed, match="Shard 0 ended its worker 2 times"):
         data("exit", [201]).with_options(on_error="reject", max_attempts=2).write_parquet(tmp_path / "out")

@@ -20,7 +20,12 @@ def is_interrupt(error: BaseException) -> bool:
 
     Workers ignore SIGINT: a ``KeyboardInterrupt`` there is an error that the user's code raised, like any other.
     """
-    return isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+    return isinstance(error, KeyboardInterrupt) and not in_worker()
+
+
+def in_worker() -> bool:
+    """Say whether this process is a worker: they ignore SIGINT."""
+    return signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
 def words(error: BaseException) -> str:

@@ -138,6 +138,7 @@ class Flight(Generic[T]):
             if not short and not self._guard.is_fault(error):
                 if is_interrupt(error):
                     raise
+                self._guard.abandon(error)
                 raise self._guard.told(error, part)  # noqa: B904 - has its cause
             if short or len(part) > 1:
                 forget(error)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -14,8 +16,8 @@ from millrace.core.values import ConversionError
 from millrace.core.work import Fault, Faults, Ledger, Reject
 from millrace.errors import BadInput, BadReturn, MillraceError, StepError, nearest
 from millrace.plan.physical import Policy
-from millrace.run.failures import is_interrupt, words
-from millrace.run.memory import is_out_of_memory
+from millrace.run.failures import in_worker, is_interrupt, words
+from millrace.run.memory import is_lasting, is_out_of_memory
 from millrace.run.preview import hidden, preview
 from millrace.run.rows import Rows
 
@@ -233,9 +235,15 @@ class Guard:
 
     def is_fault(self, error: BaseException) -> bool:
         """Say whether some rows may be to blame for an error, so that it is worth looking for them."""
-        if is_interrupt(error):
+        if is_interrupt(error) or is_lasting(error):
             return False
         return isinstance(error, BadInput) or not isinstance(error, MillraceError)
+
+    def abandon(self, error: BaseException) -> None:
+        """End a worker whose device is spoilt, if rows that fail are to be found: another one can go on looking."""
+        if self.tolerant and is_lasting(error) and in_worker():
+            print(f"{self._label} raised {type(error).__name__}: {words(error)}", file=sys.stderr, flush=True)
+            os._exit(1)
 
     def set_aside(self, row: Rows, error: BaseException, *, keep: bool = True) -> Fault:
         """Take a row that fails by itself off the way of the others; or count it as kept, if it can be."""

@@ -20,6 +20,10 @@ _WORDS = re.compile(
     r"bfc_?arena|bad_alloc|bad allocation|CU[A-Z]+_STATUS_ALLOC_FAILED",
     re.IGNORECASE,
 )
+_LASTING = re.compile(
+    r"(CUDA|HIP) (error|failure)[^\n]*(assert|illegal|misaligned|launch failure|invalid program counter|ECC)",
+    re.IGNORECASE,
+)
 _CAUSES = 8
 
 
@@ -49,6 +53,17 @@ def _is_one(error: BaseException) -> bool:
         return True
     speaks = any(kind is RuntimeError or kind.__module__.partition(".")[0] in _LIBRARIES for kind in kinds)
     return speaks and _WORDS.search(words(error)) is not None
+
+
+def is_lasting(error: BaseException) -> bool:
+    """Say whether an error has spoilt the device for this process: whatever it is asked from now on fails alike.
+
+    >>> is_lasting(RuntimeError("CUDA error: device-side assert triggered"))
+    True
+    >>> is_lasting(RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB."))
+    False
+    """
+    return isinstance(error, RuntimeError) and _LASTING.search(words(error)) is not None
 
 
 def forget(error: BaseException) -> None:
