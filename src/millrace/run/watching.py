@@ -10,6 +10,7 @@ import numpy as np
 
 from millrace.core.work import Called, Calling, Caution
 from millrace.run.calls import Call
+from millrace.run.memory import is_lasting
 from millrace.run.rows import Rows
 
 _numbers = itertools.count()
@@ -83,9 +84,13 @@ class Watched:
     def result(self) -> Any:
         """See ``Call``."""
         try:
-            return self._call.result()
-        finally:
-            self._end()
+            value = self._call.result()
+        except BaseException as error:
+            if not is_lasting(error):  # else the worker is about to end over it
+                self._end()
+            raise
+        self._end()
+        return value
 
     def give_up(self) -> None:
         """See ``Call``."""
