@@ -212,9 +212,10 @@ class Flight(Generic[T]):
         return part, error
 
     def _failure(self, part: Rows) -> BaseException | None:
+        call = self._begun(part)
         try:
             with self._guard.timed(0):
-                self._begun(part).result()
+                call.result()
         except BaseException as error:
             if is_interrupt(error):
                 raise

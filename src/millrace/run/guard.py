@@ -70,8 +70,12 @@ class Meter:
 
     def faults(self, *, words: bool = True) -> Faults:
         """Return how often rows failed, by step and class of the error; ``words``: with those of one of each."""
-        blank = Faults(tuple((Fault(step, kind, ""), n) for (step, kind), (_, n) in self._faults.items()))
-        return Faults(tuple((fault, n) for fault, n in self._faults.values())) if words else blank
+        return Faults(
+            tuple(
+                (fault if words else Fault(fault.step, fault.kind, ""), count)
+                for fault, count in self._faults.values()
+            )
+        )
 
     def take_in(self, rejects: Iterable[Reject]) -> None:
         """Remember rows that failed, be it in a stage before."""

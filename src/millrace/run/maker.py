@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 
 from millrace.core import failpoints
-from millrace.core.events import BatchShrunk, CallRetried
 from millrace.core.ports import WorkerContext
 from millrace.core.work import Block, Broken, Ended, Made, Piece, Progress, Tail, Timings
 from millrace.plan.physical import Program
@@ -22,7 +21,7 @@ from millrace.run.places import packed, unpacked, where
 from millrace.run.reading import counted, read_split, within
 from millrace.run.rows import Rows, join, merged
 from millrace.run.steps import Chain
-from millrace.run.watching import Watch
+from millrace.run.watching import report
 
 BLOCK_BYTES = 8 << 20
 UNIT_BYTES = 64 << 20  # of the rows that the next stage wants at a time
@@ -84,10 +83,7 @@ class Maker:
     def _blocks(self, piece: Piece) -> Iterator[Progress]:
         failpoints.hit("piece.started")
         meter = Meter(len(self._program.steps), travels=True)
-        meter.shrunk = self._shrunk
-        meter.retried = self._retried
-        if piece.caution.watched:
-            meter.watch = Watch(piece.caution, self._context.worker, piece.shard, self._context.notify)
+        report(meter, self._context, piece.caution, piece.shard)
         rows = self._taken(piece, meter) if piece.blocks else self._read(piece, meter)
         size = BlockSize(self._program.unit, self._program.block_rows)
         for parts in _grouped(self._chain.run(rows, meter, piece.budgets), size):
@@ -100,9 +96,6 @@ class Maker:
             del parts, batches
             yield Made(piece.number, block, meter.ledger())
         yield Ended(piece.number, meter.ledger(), Timings(**meter.seconds), meter.drained())
-
-    def _retried(self, step: str, error: str) -> None:
-        self._context.notify(CallRetried(self._context.worker, step, error))
 
     def _read(self, piece: Piece, meter: Meter) -> Iterator[Rows]:
         reads = iter([read_split(self._program, split, meter, piece.caution.skip) for split in piece.splits])
@@ -118,9 +111,6 @@ class Maker:
                 for item in piece.blocks
             )
         return _rows_of(taken, piece.skip, piece.rows, meter)
-
-    def _shrunk(self, step: str, before: int, now: int) -> None:
-        self._context.notify(BatchShrunk(self._context.worker, step, before, now))
 
     def _where(self, rows: Rows) -> str:
         return where(self._program.source, rows)
@@ -173,11 +163,15 @@ class BlockSize:
 
     def of(self, rows: Rows) -> int:
         """Return how many rows like these make a block."""
-        per_row = max(rows.batch.nbytes / len(rows), 1)
-        most = max(1, int(BLOCK_BYTES // per_row))
-        if self.unit * per_row > UNIT_BYTES:
+        most = _most(rows)
+        if self.unit * max(rows.batch.nbytes / len(rows), 1) > UNIT_BYTES:
             return most
         return max((min(most, self.rows) if self.rows else most) // self.unit, 1) * self.unit
+
+
+def _most(rows: Rows) -> int:
+    """Return how many rows like these make about 8 MiB."""
+    return max(1, int(BLOCK_BYTES // max(rows.batch.nbytes / len(rows), 1)))
 
 
 def _grouped(rows: Iterator[Rows], size: BlockSize) -> Iterator[list[Rows]]:
@@ -235,7 +229,6 @@ def _joined(parts: list[Rows]) -> list[Rows]:
 def _cut(rows: Rows) -> Iterator[Rows]:
     if not len(rows):
         return
-    per_row = max(rows.batch.nbytes / len(rows), 1)
-    size = max(1, int(BLOCK_BYTES // per_row))
+    size = _most(rows)
     for at in range(0, len(rows), size):
         yield rows.cut(at, min(at + size, len(rows)))

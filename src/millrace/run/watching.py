@@ -8,8 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from millrace.core.events import BatchShrunk, CallRetried
+from millrace.core.ports import WorkerContext
 from millrace.core.work import Called, Calling, Caution
 from millrace.run.calls import Call
+from millrace.run.guard import Meter
 from millrace.run.memory import is_lasting
 from millrace.run.rows import Rows
 
@@ -72,6 +75,15 @@ class Watch:
                     among = np.ones(span.count, np.bool_)
                 here[among] = np.minimum(here[among], suspect.size)
         return sizes if (sizes < len(part)).any() else None
+
+
+def report(meter: Meter, context: WorkerContext, caution: Caution, shard: int) -> None:
+    """Have a meter tell the driver what happens over a shard's rows; of each call, if caution asks for it."""
+    worker, tell = context.worker, context.notify
+    meter.shrunk = lambda step, before, now: tell(BatchShrunk(worker, step, before, now))
+    meter.retried = lambda step, error: tell(CallRetried(worker, step, error))
+    if caution.watched:
+        meter.watch = Watch(caution, worker, shard, tell)
 
 
 class Watched:

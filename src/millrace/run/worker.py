@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from millrace.core import failpoints
 from millrace.core.batch import owned, schema_bytes, schema_from, to_ipc
-from millrace.core.events import BatchShrunk, CallRetried, RowsRead
+from millrace.core.events import RowsRead
 from millrace.core.ports import WorkerContext, Writer
 from millrace.core.work import (
     Block,
@@ -46,7 +46,7 @@ from millrace.run.rejected import set_aside
 from millrace.run.rows import Rows
 from millrace.run.schemas import conform, fill, is_complete
 from millrace.run.steps import Chain
-from millrace.run.watching import Watch
+from millrace.run.watching import report
 
 BLOCK_BYTES = 8 << 20
 UNDECIDED_BYTES = 64 << 20
@@ -191,10 +191,7 @@ class _Attempt:
         self._made_by = made_by
         self._meter = Meter(len(program.steps))
         self._meter.tell = self._tell
-        self._meter.shrunk = self._shrunk
-        self._meter.retried = self._retried
-        if task.caution.watched:
-            self._meter.watch = Watch(task.caution, context.worker, task.shard.index, context.notify)
+        report(self._meter, context, task.caution, task.shard.index)
         self._schema = schema_from(task.schema) if task.schema is not None else None
         self._seen: pa.Schema | None = None
         self._writer: Writer | None = None
@@ -355,12 +352,6 @@ class _Attempt:
                     self._meter.faults(words=self._program.policy.show_data),
                 )
             )
-
-    def _retried(self, step: str, error: str) -> None:
-        self._context.notify(CallRetried(self._context.worker, step, error))
-
-    def _shrunk(self, step: str, before: int, now: int) -> None:
-        self._context.notify(BatchShrunk(self._context.worker, step, before, now))
 
     def _write(self, batch: pa.RecordBatch) -> None:
         with self._meter.timing("write"):
