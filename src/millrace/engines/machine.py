@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from millrace.core.ports import Capacity
+from millrace.engines.cgroups import memory_limit
 
 
 def capacity() -> Capacity:
@@ -23,11 +24,7 @@ def _cpus() -> int:
 
 def _memory() -> int:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        text = _read(limit).strip()
-        if text.isdigit():
-            total = min(total, int(text))
-    return total
+    return min(total, memory_limit() or total)
 
 
 def _gpus() -> int:
