@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from millrace.core.ports import PoolSpec, WorkerContext
 from millrace.core.work import Block, BlockRef, Freed, Piece
 from millrace.engines.listen import Listener
+from millrace.engines.memory import family
 from millrace.engines.process import Death, Worker, never_ready
 from millrace.errors import NeverReady, WorkerDied
 
@@ -189,13 +190,20 @@ class LocalPool:
             worker.end(kill=False)
             self._freed(worker.number, self._store.bury(worker.number))
 
-    def kill(self, worker: int, reason: str) -> None:
+    def kill(self, worker: int, reason: str, *, replace: bool = True) -> None:
         """See ``Pool.kill``."""
         with self._lock:
             chosen = self._workers.get(worker)
             if chosen is not None:
                 chosen.sentence = reason
+                self._size = self._size if replace else max(1, self._size - 1)
                 chosen.kill()
+
+    def memory(self) -> dict[int, int]:
+        """See ``Pool.memory``."""
+        with self._lock:
+            processes = {number: worker.process.pid for number, worker in self._workers.items()}
+        return {number: family(process) for number, process in processes.items()}
 
     def close(self, *, kill: bool = True) -> None:
         """See ``Pool.close``; without ``kill``, workers close what they host, except those still at a call."""
@@ -261,15 +269,14 @@ class LocalPool:
             worker.kill()
             death = worker.way_of_death()
             worker.release()
-            if death.preparing:
+            if death.preparing and not worker.sentence:
                 self._stillborn.append(death)
             if self._broken is None and len(self._stillborn) >= max(_BROKEN_AFTER, self._size):
                 self._broken = never_ready(self._spec.name, self._stillborn)
             while self._broken is None and len(self._workers) < self._size:
                 self._adopt(Worker(self._spec.threads))
         self._freed(worker.number, self._store.bury(worker.number))
-        died = WorkerDied(worker.sentence or str(death))
-        _fail(worker, NeverReady(str(death)) if death.preparing and not worker.sentence else died)
+        _fail(worker, _error(death, worker.sentence))
 
     def _freed(self, reader: int, refs: list[BlockRef]) -> None:
         self._free(refs)
@@ -299,6 +306,12 @@ def lent_by(args: Iterable[Any]) -> Iterator[BlockRef]:
             value = value.ref
         if isinstance(value, BlockRef):
             yield value
+
+
+def _error(death: Death, sentence: str) -> WorkerDied:
+    if death.preparing:
+        return NeverReady(f"while {death.preparing}, {sentence}" if sentence else str(death))
+    return WorkerDied(sentence or str(death))
 
 
 def _fail(worker: Worker, error: WorkerDied) -> None:
