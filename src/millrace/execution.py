@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from millrace.core import failpoints
 from millrace.core.events import Ceiling, RunFinished, RunStarted, ShardCommitted, StageUse
 from millrace.core.ports import PoolSpec
-from millrace.engines import machine
+from millrace.engines import machine, memory
 from millrace.engines.inline import InlineEngine
 from millrace.engines.local import LocalEngine
 from millrace.errors import StepError, TooManyErrors
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from millrace.core.work import CommitRecord, Shard
+    from millrace.run.relief import Relief
     from millrace.run.resume import Job
     from millrace.run.runner import Runner, Tally
     from millrace.run.scheduler import Scheduler
@@ -52,18 +54,25 @@ class _Workplace:
     engine: LocalEngine | InlineEngine
     stages: tuple[Stage, ...]
     cpus: int
-    budget: int
+    limit: int
 
     @classmethod
     def open(cls, plan: Plan, options: RunOptions) -> _Workplace:
         capacity = machine.capacity()
         stages = _stages(plan, options)
-        budget = (options.memory_limit or capacity.memory) // BLOCKS_SHARE
+        limit = options.memory_limit or capacity.memory
         if options.engine == "inline":
-            return cls(InlineEngine(), stages, capacity.cpus, budget)
+            return cls(InlineEngine(), stages, capacity.cpus, limit)
         # One core is left for the driver, which imports and plans meanwhile; the other workers start after that.
         warm = min(stages[0].workers, max(1, capacity.cpus - 1))
-        return cls(LocalEngine(warm, stages[0].threads), stages, capacity.cpus, budget)
+        return cls(LocalEngine(warm, stages[0].threads), stages, capacity.cpus, limit)
+
+    def relief(self) -> Relief:
+        """Return what keeps the run within its memory."""
+        from millrace.run.pressure import Pressure
+        from millrace.run.relief import Relief
+
+        return Relief(Pressure(self.limit), partial(memory.own, os.getpid()))
 
     @property
     def workers(self) -> int:
@@ -116,7 +125,7 @@ class _Workplace:
         return Supply(
             steps,
             limits,
-            budget=self.budget,
+            budget=self.limit // BLOCKS_SHARE,
             max_attempts=options.max_attempts,
             origins=[origin for stage in self.stages for origin in stage.origins],
         )
@@ -245,6 +254,7 @@ def _prepared(plan: Plan, options: RunOptions, kind: str) -> tuple[Tally, Iterat
                 bounds=workplace.bounds,
                 allowance=Allowance(options.max_errors),
                 suspicion=_suspicion(plan, options),
+                relief=workplace.relief(),
             )
             yield from workplace.drive(runner, programs, options)
             if tally.ledger.rejected and kind != "look":
@@ -381,6 +391,7 @@ def _write(job: Job, options: RunOptions, workplace: _Workplace, started: float)
         tick=watchers.tick,
         allowance=Allowance(options.max_errors, state.ledger, state.faults),
         suspicion=_suspicion(plan, options),
+        relief=workplace.relief(),
     )
     try:
         for _ in workplace.drive(runner, programs, options):
@@ -413,6 +424,8 @@ def _write(job: Job, options: RunOptions, workplace: _Workplace, started: float)
         stages=workplace.uses(supply, seconds),
         ceilings=watchers.ceilings.settled(),
         retried=watchers.retried(),
+        retired=watchers.retired,
+        divided=watchers.divided,
     )
     watchers.on_event(event)
     result = _result(job, event, rows_before)
@@ -497,6 +510,8 @@ def _finished(
     stages: tuple[StageUse, ...] = (),
     ceilings: tuple[Ceiling, ...] = (),
     retried: tuple[tuple[str, str, int], ...] = (),
+    retired: int = 0,
+    divided: int = 0,
 ) -> RunFinished:
     state = job.committer.state
     return RunFinished(
@@ -513,6 +528,8 @@ def _finished(
         ceilings,
         state.faults,
         retried,
+        retired,
+        divided,
     )
 
 

@@ -167,6 +167,7 @@ class Supply:
         self._dead: set[tuple[int, int]] = set()
         self._orders: list[SupplyOrder] = []
         self.error: ErrorReport | None = None
+        self.tight = False  # nothing is made but what is needed next
         self.held = 0
         self.peak = 0
         self.busy = [0.0] * (len(self._steps) + 1)  # seconds of work of each stage's workers
@@ -276,6 +277,18 @@ class Supply:
         """Return the shard of a piece; None if it is not needed any more."""
         return self._nodes[piece].piece.shard if piece in self._nodes else None
 
+    def rows_of(self, piece: int) -> int:
+        """Return how many rows of a piece were read when it gave its last block."""
+        node = self._nodes.get(piece)
+        return node.ledgers[-1].read if node is not None and node.ledgers else 0
+
+    def give_up(self, shard: int, reason: str) -> None:
+        """End the attempt at a shard: it is to begin anew, in another way."""
+        flow = self._flows.get(shard)
+        if flow is not None and not flow.aborted:
+            flow.aborted = True
+            self._orders.append(Abort(flow.worker, flow.shard, flow.attempt, reason))
+
     def idle(self, piece: int) -> None:
         """A call for a piece found that it had ended before."""
         if piece in self._nodes:
@@ -379,6 +392,8 @@ class Supply:
 
     def _room(self) -> bool:
         """Say whether one block more is within the budget."""
+        if self.tight:
+            return False
         size = self.held + (self._asked + 1) * self._usual
         return size <= self._budget and len(self._blocks) + self._asked < MOST
 
