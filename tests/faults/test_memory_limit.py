@@ -166,6 +166,11 @@ def test_a_row_that_does_not_fit_says_so(tmp_path: Path) -> None:
         rows.write_parquet(tmp_path / "out")
 
 
+def test_a_limit_below_what_the_driver_has_says_so(tmp_path: Path) -> None:
+    with pytest.raises(OutOfMemory, match=r"this process alone takes \d+ MiB.*memory_limit of 10 MiB"):
+        data(source(tmp_path / "in", 2), memory_limit=10 * MIB).write_parquet(tmp_path / "out")
+
+
 def test_a_run_with_room_enough_is_left_alone(tmp_path: Path) -> None:
     result = leaking(source(tmp_path / "in"), mib=1).write_parquet(tmp_path / "out")
     check(tmp_path / "out", ROWS)

@@ -27,6 +27,7 @@ def test_the_biggest_goes_if_there_is_too_much_and_only_then(sample: Sample) -> 
     workers = {worker: taken for stage in sample.stages for worker, taken in stage.items()}
     assert pressure.paused == (sample.total > PAUSE * LIMIT)
     assert (end is not None) == (sample.total > STOP * LIMIT and bool(workers))
+    assert not pressure.hopeless
     if end is not None:
         pool = sample.stages[end.stage]
         assert workers[end.worker] == pool[end.worker] == max(workers.values()) == end.taken
@@ -55,12 +56,18 @@ def test_who_is_about_to_end_takes_nothing_more_and_is_not_ended_twice(first: Sa
     assert isinstance(pressure.judge(then), End | None)
 
 
+def test_where_the_driver_takes_it_all_nobody_is_ended() -> None:
+    pressure = Pressure(LIMIT)
+    assert pressure.judge(Sample(960, 0, [{1: 10}])) is None
+    assert "this process alone takes" in pressure.hopeless
+
+
 @pytest.mark.parametrize("workers", [1, 3])
 def test_trying_ends_where_nothing_gets_done(workers: int) -> None:
     pressure = Pressure(LIMIT)
     for start in range(100):
-        stage = {start * workers + i: 500 for i in range(workers)}
-        if pressure.judge(Sample(900, 0, [stage])) is None:
+        stage = {start * workers + i: 600 for i in range(workers)}
+        if pressure.judge(Sample(400, 0, [stage])) is None and pressure.hopeless:
             break
     assert start <= TRIES + workers
     assert "nothing done between" in pressure.hopeless
@@ -91,4 +98,3 @@ def test_once_a_shard_did_not_fit_workers_that_keep_much_are_not_used_again() ->
     assert pressure.judge(full, idle=[2]) is None, "it is at work, or has done nothing yet"
     end = pressure.judge(full, idle=[1, 2])
     assert end is not None and end.worker == 1 and end.idle and end.replaced
-    assert pressure.paused

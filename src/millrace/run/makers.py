@@ -112,6 +112,7 @@ class Makers:
         if shard is None:
             return False
         if self._relief.ended(worker):
+            self._suspicion.forget(worker)
             rows, loading = self._supply.rows_of(piece), isinstance(error, NeverReady)
             found = self._relief.lost(shard, worker, rows=rows, loading=str(error) if loading else "")
             if self._relief.is_too_big(shard):

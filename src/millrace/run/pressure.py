@@ -80,8 +80,11 @@ class Pressure:
         self._forget(sample)
         sample = Sample(sample.driver, sample.blocks, [self.live(stage) for stage in sample.stages])
         self.total = sample.total
-        self.paused = self.tight or self.total > PAUSE * self.limit
+        self.paused = self.total > PAUSE * self.limit
         if not any(sample.stages):
+            return None
+        if sample.driver > STOP * self.limit:
+            self.hopeless = f"this process alone takes {size(sample.driver)}. {told(sample, self.limit)}"
             return None
         if self.total > STOP * self.limit:
             return self._too_much(sample)

@@ -38,8 +38,13 @@ class Relief:
 
     @property
     def paused(self) -> bool:
-        """True while nothing is to be begun ahead of its time."""
+        """True while nothing is to be made ahead of its time."""
         return self._pressure is not None and self._pressure.paused
+
+    @property
+    def ahead(self) -> bool:
+        """True if attempts may be begun behind others."""
+        return self._pressure is None or not (self._pressure.paused or self._pressure.tight)
 
     @property
     def patience(self) -> float:

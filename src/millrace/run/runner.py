@@ -161,7 +161,7 @@ class Runner:
         while not scheduler.finished:
             self._relieve([*earlier, pool])
             live = self._relief.live(pool.loads())
-            orders = scheduler.ready(live, ahead=not self._relief.paused)
+            orders = scheduler.ready(live, ahead=self._relief.ahead)
             for order in orders:
                 self._submit(pool, order)
             if self._makers is not None:
@@ -320,6 +320,7 @@ class Runner:
         """Say whether a worker's end is charged to a shard that it had, or which error it is."""
         loading = isinstance(error, NeverReady)
         if self._relief.ended(worker):
+            self._suspicion.forget(worker)
             return self._relief.lost(shard, worker, loading=str(error) if loading else "") or False
         return not loading and self._suspicion.died(shard, worker, str(error))
 
