@@ -29,12 +29,14 @@ ROWS = 60 * BATCH
 class Leaky:
     """Keeps more with each batch."""
 
-    def __init__(self, mib: int = 30, base: int = 0) -> None:
+    def __init__(self, mib: int = 30, base: int = 0, late: bool = False) -> None:
         self.mib = mib
+        self.late = late
         self.kept = [np.ones(base * MIB, np.uint8)]
 
     def __call__(self, batch: dict[str, Any]) -> Any:
-        self.kept.append(np.ones(self.mib * MIB, np.uint8))
+        if not self.late or batch["id"][0] >= ROWS:
+            self.kept.append(np.ones(self.mib * MIB, np.uint8))
         time.sleep(0.01)
         return batch["id"] * 2.0
 
@@ -61,9 +63,9 @@ def data(folder: Path, **options: Any) -> mr.Dataset:
     return mr.read_parquet(folder).with_options(**given)
 
 
-def leaking(folder: Path, mib: int = 30, **options: Any) -> mr.Dataset:
+def leaking(folder: Path, mib: int = 30, late: bool = False, **options: Any) -> mr.Dataset:
     return data(folder, **options).predict(
-        Leaky, inputs=["id"], output="y", fn_constructor_args=[mib], batch_size=BATCH, version="1"
+        Leaky, inputs=["id"], output="y", fn_constructor_args=[mib, 0, late], batch_size=BATCH, version="1"
     )
 
 
@@ -77,8 +79,8 @@ def check(output: Path, rows: int) -> None:
 
 def divisions(output: Path) -> int:
     run = (output / "_millrace" / "current").read_text().strip()
-    notes = journal.read(output / "_millrace" / run / "journal").notes()
-    return sum(isinstance(note, journal.Divided) for note in notes)
+    path = output / "_millrace" / run / "journal"
+    return sum(isinstance(note, journal.Divided) for note in journal.read(path).notes())
 
 
 @pytest.mark.parametrize(("files", "workers"), [(1, 1), (2, 2)])
@@ -116,7 +118,7 @@ def test_rows_that_nobody_has_counted_are_divided(tmp_path: Path) -> None:
 
 def test_a_driver_that_is_killed_in_the_midst_of_it_goes_on(tmp_path: Path) -> None:
     inputs, output = source(tmp_path / "in"), tmp_path / "out"
-    driver = jobs.Driver({"inputs": str(inputs), "output": str(output)}, {}, "faults.test_memory_limit")
+    driver = jobs.Driver({"inputs": str(inputs), "output": str(output)}, {}, __name__)
     driver.until(lambda: len(list(output.glob("part-00000.*"))) >= 2)
     driver.kill()
     driver.wait()
@@ -128,10 +130,22 @@ def test_a_driver_that_is_killed_in_the_midst_of_it_goes_on(tmp_path: Path) -> N
     assert parts.items() <= {path.name: path.stat().st_ino for path in output.glob("part-*")}.items()
 
 
+def test_an_input_that_changes_after_its_shard_was_divided_is_read_anew(tmp_path: Path) -> None:
+    inputs, output = source(tmp_path / "in", 2), tmp_path / "out"
+    driver = jobs.Driver({"inputs": str(inputs), "output": str(output), "late": True}, {}, __name__)
+    driver.until(lambda: bool(list(output.glob("part-00000-*"))) and divisions(output) == 1)
+    driver.kill()
+    driver.wait()
+    assert not list(output.glob("part-00001*")), "the second file's rows are not committed yet"
+    pq.write_table(pa.table({"id": np.arange(ROWS, 2 * ROWS + 7)}), inputs / "1.parquet")
+    leaking(inputs, late=True, mib=0).write_parquet(output)
+    check(output, 2 * ROWS + 7)
+
+
 def main() -> None:
     """What the driver does that is killed."""
     job, _ = json.loads(sys.argv[1])
-    leaking(Path(job["inputs"])).write_parquet(job["output"])
+    leaking(Path(job["inputs"]), late=job.get("late", False)).write_parquet(job["output"])
 
 
 @pytest.mark.parametrize("plan", ["limited", "in order"])

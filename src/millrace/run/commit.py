@@ -100,9 +100,10 @@ class ShardCommitter:
         self._journal.sync()
 
     def divide(self, parts: Sequence[Shard]) -> None:
-        """Record that a shard is done in parts."""
+        """Record that a shard is done in parts, so that no other driver has to find out that it does not fit."""
         record = Divided(tuple(parts))
         self._journal.append(record)
+        self._sync()
         self.plan = divided(self.plan, record)
         self.state.done.extend(bytes(len(parts) - 1))
 

@@ -57,7 +57,7 @@ class Committer(Protocol):
         ...
 
     def divide(self, parts: Sequence[Shard]) -> None:
-        """Take note that a shard is done in parts; it lasts with the next ``flush``."""
+        """Take note that a shard is done in parts, and make that last."""
         ...
 
     def flush(self) -> None:
