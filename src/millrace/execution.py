@@ -67,12 +67,14 @@ class _Workplace:
         warm = min(stages[0].workers, max(1, capacity.cpus - 1))
         return cls(LocalEngine(warm, stages[0].threads), stages, capacity.cpus, limit)
 
-    def relief(self) -> Relief:
-        """Return what keeps the run within its memory."""
+    def relief(self, shards: Sequence[Shard]) -> Relief:
+        """Return what keeps the run within its memory; an earlier driver may have divided shards."""
         from millrace.run.pressure import Pressure
         from millrace.run.relief import Relief
 
-        return Relief(Pressure(self.limit), partial(memory.own, os.getpid()))
+        return Relief(
+            Pressure(self.limit, tight=any(shard.name for shard in shards)), partial(memory.own, os.getpid())
+        )
 
     @property
     def workers(self) -> int:
@@ -254,7 +256,7 @@ def _prepared(plan: Plan, options: RunOptions, kind: str) -> tuple[Tally, Iterat
                 bounds=workplace.bounds,
                 allowance=Allowance(options.max_errors),
                 suspicion=_suspicion(plan, options),
-                relief=workplace.relief(),
+                relief=workplace.relief(shards),
             )
             yield from workplace.drive(runner, programs, options)
             if tally.ledger.rejected and kind != "look":
@@ -391,7 +393,7 @@ def _write(job: Job, options: RunOptions, workplace: _Workplace, started: float)
         tick=watchers.tick,
         allowance=Allowance(options.max_errors, state.ledger, state.faults),
         suspicion=_suspicion(plan, options),
-        relief=workplace.relief(),
+        relief=workplace.relief(job.shards),
     )
     try:
         for _ in workplace.drive(runner, programs, options):

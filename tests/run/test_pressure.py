@@ -56,6 +56,19 @@ def test_who_is_about_to_end_takes_nothing_more_and_is_not_ended_twice(first: Sa
     assert isinstance(pressure.judge(then), End | None)
 
 
+@given(st.lists(st.integers(0, 949), min_size=1, max_size=30))
+def test_before_that_it_gets_smaller_batches_twice(taken: list[int]) -> None:
+    pressure = Pressure(LIMIT)
+    squeezed = []
+    for size in taken:
+        assert pressure.judge(Sample(0, 0, [{1: size, 2: 0}])) is None
+        squeezed += [size] if pressure.squeeze == (0, 1) else []
+        assert pressure.squeeze in (None, (0, 1))
+    first = next((i for i, size in enumerate(taken) if size > 850), len(taken))
+    again = [size for size in taken[first + 1 :] if size > 900]
+    assert squeezed == taken[first : first + 1] + again[:1]
+
+
 def test_where_the_driver_takes_it_all_nobody_is_ended() -> None:
     pressure = Pressure(LIMIT)
     assert pressure.judge(Sample(960, 0, [{1: 10}])) is None

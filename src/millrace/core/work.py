@@ -375,6 +375,10 @@ class Gone(msgspec.Struct, frozen=True):
     blame: bool = True
 
 
+class Squeeze(msgspec.Struct, frozen=True):
+    """Memory gets short: a worker is to give the user's code half as many rows at a time."""
+
+
 class Freed(msgspec.Struct, frozen=True):
     """Nobody looks at these blocks any more."""
 

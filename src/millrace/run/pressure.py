@@ -1,16 +1,18 @@
 """When memory gets short: who waits, and who has to go. Pure: no I/O, no thread, no clock.
 
 All that a run takes is the private memory of its processes, and the blocks in flight. Above 85 % of the limit nothing
-is begun ahead of its time. Above 95 % the biggest worker is ended, as the kernel would do a little later, and with
-less choice.
+is begun ahead of its time, and the biggest worker gets smaller batches, as it does again above 90 %. Above 95 % it is
+ended, as the kernel would do a little later, and with less choice.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 PAUSE = 0.85
+SQUEEZE = (0.85, 0.9)  # each once for a worker
 STOP = 0.95
 REST = 0.5  # of the limit; once a shard was too big, a worker that takes as much is not used again
 TRIES = 5  # workers ended one after another with nothing done between
@@ -52,15 +54,18 @@ class End:
 class Pressure:
     """Judges samples against ``limit``; remembers who was told to end, and who has done something."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, *, tight: bool = False) -> None:
+        """``tight``: a shard is known not to fit."""
         self.limit = limit
         self.paused = False
-        self.tight = False  # a shard did not fit
+        self.tight = tight
         self.hopeless = ""
         self.total = 0
         self._ending: set[int] = set()
         self._worked: set[int] = set()
         self._fruitless = 0
+        self._squeezed: Counter[int] = Counter()
+        self.squeeze: tuple[int, int] | None = None  # stage and worker that should have smaller batches now
 
     def worked(self, worker: int) -> None:
         """A worker has completed something."""
@@ -81,6 +86,7 @@ class Pressure:
         sample = Sample(sample.driver, sample.blocks, [self.live(stage) for stage in sample.stages])
         self.total = sample.total
         self.paused = self.total > PAUSE * self.limit
+        self.squeeze = None
         if not any(sample.stages):
             return None
         if sample.driver > STOP * self.limit:
@@ -90,7 +96,17 @@ class Pressure:
             return self._too_much(sample)
         if self.tight and self.total > REST * self.limit:
             return self._spent(sample, idle)
+        if not self.tight:  # then it is not the batches
+            self.squeeze = self._squeeze(sample)
         return None
+
+    def _squeeze(self, sample: Sample) -> tuple[int, int] | None:
+        stage, worker = _biggest(sample)
+        level = self._squeezed[worker]
+        if level == len(SQUEEZE) or self.total <= SQUEEZE[level] * self.limit:
+            return None
+        self._squeezed[worker] += 1
+        return stage, worker
 
     def _spent(self, sample: Sample, idle: Collection[int]) -> End | None:
         """Have a worker replaced that takes much, as long as nothing is lost by that."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from millrace.core.events import RowsRead
 from millrace.core.ports import Pool
-from millrace.core.work import ErrorReport
+from millrace.core.work import ErrorReport, Squeeze
 from millrace.run.pressure import End, Pressure, Sample
 
 CALM = 0.2  # seconds between two looks
@@ -68,6 +68,9 @@ class Relief:
             idle = {worker for pool in pools for worker, calls in pool.loads().items() if not calls}
             idle -= holders()
         end = pressure.judge(Sample(self._driver(), blocks, stages), idle)
+        if pressure.squeeze is not None:
+            stage, worker = pressure.squeeze
+            pools[stage].feed(worker, -1, -1, Squeeze())
         self._due = now + self.patience
         if pressure.hopeless:
             return _hopeless(pressure.hopeless)
