@@ -114,6 +114,29 @@ def test_a_stage_that_leaks_comes_to_its_end(tmp_path: Path, leak: str) -> None:
     assert divisions(tmp_path / "out") >= 1
 
 
+class Picky(Leaky):
+    """Leaks, and cannot do some rows."""
+
+    def __call__(self, batch: dict[str, Any]) -> Any:
+        if (batch["id"] % 701 == 7).any():
+            raise ValueError("not this one")
+        return super().__call__(batch)
+
+
+def test_rows_that_fail_in_a_part_are_told_by_their_place_in_the_file(tmp_path: Path) -> None:
+    inputs = source(tmp_path / "in")
+    rows = data(inputs, on_error="reject").predict(
+        Picky, inputs=["id"], output="y", fn_constructor_args=[10], batch_size=BATCH
+    )
+    result = rows.write_parquet(tmp_path / "out")
+    bad = [i for i in range(ROWS) if i % 701 == 7]
+    assert rows_of(tmp_path / "out") == [{"id": i, "y": 2.0 * i} for i in range(ROWS) if i not in bad]
+    assert (result.ledger.read, result.rejected) == (ROWS, len(bad))
+    rejected = mr.read_rejected(tmp_path / "out").to_arrow()
+    assert rejected.column("id").to_pylist() == rejected.column("_row").to_pylist() == bad
+    assert divisions(tmp_path / "out") >= 1
+
+
 def test_rows_that_nobody_has_counted_are_divided(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("id\n" + "".join(f"{i}\n" for i in range(ROWS)))
     rows = mr.read_csv(tmp_path / "in.csv").with_options(progress=False, workers=1, memory_limit=limit())
