@@ -126,8 +126,9 @@ class Pressure:
     def _too_much(self, sample: Sample) -> End | None:
         self._fruitless += 1
         if self._fruitless > TRIES + sum(map(len, sample.stages)):
+            ends = self._fruitless - 1
             self.hopeless = (
-                f"{TRIES} workers had to be ended with nothing done between. {told(sample, self.limit)}"
+                f"{ends} workers had to be ended with nothing done between. {told(sample, self.limit)}"
             )
             return None
         stage, worker = _biggest(sample)
