@@ -59,7 +59,7 @@ class Pressure:
         self.limit = limit
         self.paused = False
         self.tight = tight
-        self.hopeless = ""
+        self.hopeless = ""  # why there is no going on, and what to do
         self.total = 0
         self._ending: set[int] = set()
         self._worked: set[int] = set()
@@ -90,7 +90,10 @@ class Pressure:
         if not any(sample.stages):
             return None
         if sample.driver > STOP * self.limit:
-            self.hopeless = f"this process alone takes {size(sample.driver)}. {told(sample, self.limit)}"
+            self.hopeless = (
+                f"this process alone takes {size(sample.driver)}. {told(sample, self.limit)}. Keep less in it, or "
+                "raise memory_limit="
+            )
             return None
         if self.total > STOP * self.limit:
             return self._too_much(sample)
@@ -128,7 +131,9 @@ class Pressure:
         if self._fruitless > TRIES + sum(map(len, sample.stages)):
             ends = self._fruitless - 1
             self.hopeless = (
-                f"{ends} workers had to be ended with nothing done between. {told(sample, self.limit)}"
+                f"{ends} workers had to be ended with nothing done between. {told(sample, self.limit)}. "
+                "Let fewer workers share it (workers=, concurrency=), give them smaller batches (batch_size=), or "
+                "raise memory_limit="
             )
             return None
         stage, worker = _biggest(sample)

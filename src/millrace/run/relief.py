@@ -130,8 +130,7 @@ class Relief:
 def _hopeless(why: str) -> ErrorReport:
     return ErrorReport(
         "OutOfMemory",
-        f"Memory does not suffice: {why}. Let fewer workers share it (workers=, concurrency=), give them smaller "
-        "batches (batch_size=), or raise memory_limit=. Committed shards are kept.",
+        f"Memory does not suffice: {why}. Committed shards are kept.",
     )
 
 
