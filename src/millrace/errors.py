@@ -35,6 +35,7 @@
         ├── WorkerDied
         │   └── NeverReady
         ├── ShardFailed
+        ├── OutOfMemory
         └── Stalled
 
 A message is one paragraph: what happened, where (file, rows, step), what to do. Foreign errors become ours
@@ -180,6 +181,10 @@ class NeverReady(WorkerDied):
 
 class ShardFailed(EngineError):
     """A shard ended its worker as often as is allowed."""
+
+
+class OutOfMemory(EngineError):
+    """What a worker needs does not fit into ``memory_limit``."""
 
 
 class Stalled(EngineError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from millrace.core import failpoints
 from millrace.core.events import Ceiling, RunFinished, RunStarted, ShardCommitted, StageUse
 from millrace.core.ports import PoolSpec
-from millrace.engines import machine
+from millrace.engines import machine, memory
 from millrace.engines.inline import InlineEngine
 from millrace.engines.local import LocalEngine
 from millrace.errors import StepError, TooManyErrors
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from millrace.core.work import CommitRecord, Shard
     from millrace.plan.cuts import Cuts
+    from millrace.run.relief import Relief
     from millrace.run.resume import Job
     from millrace.run.runner import Runner, Tally
     from millrace.run.scheduler import Scheduler
@@ -54,7 +56,7 @@ class _Workplace:
     engine: LocalEngine | InlineEngine
     stages: tuple[Stage, ...]
     cpus: int
-    budget: int
+    limit: int
     plan: Plan
     options: RunOptions
     _cuts: Cuts | None = None
@@ -63,13 +65,18 @@ class _Workplace:
     def open(cls, plan: Plan, options: RunOptions) -> _Workplace:
         capacity = machine.capacity()
         stages = _stages(plan, options)
-        budget = (options.memory_limit or capacity.memory) // BLOCKS_SHARE
+        limit = options.memory_limit or capacity.memory
         if options.engine == "inline":
-            return cls(InlineEngine(), stages, capacity.cpus, budget, plan, options)
+            return cls(InlineEngine(), stages, capacity.cpus, limit, plan, options)
         # One core is left for the driver, which imports and plans meanwhile; the other workers start after that.
         warm = min(stages[0].workers, max(1, capacity.cpus - 1))
-        engine = LocalEngine(warm, stages[0].threads, devices=machine.devices(), budget=budget)
-        return cls(engine, stages, capacity.cpus, budget, plan, options)
+        engine = LocalEngine(warm, stages[0].threads, devices=machine.devices(), budget=limit // BLOCKS_SHARE)
+        return cls(engine, stages, capacity.cpus, limit, plan, options)
+
+    @property
+    def budget(self) -> int:
+        """Bytes for blocks in flight."""
+        return self.limit // BLOCKS_SHARE
 
     @property
     def cuts(self) -> Cuts:
@@ -77,6 +84,15 @@ class _Workplace:
         if self._cuts is None:
             self._cuts = cutting.cuts_of(self.stages, self.plan.source, self.options.shard_rows)
         return self._cuts
+
+    def relief(self, shards: Sequence[Shard]) -> Relief:
+        """Return what keeps the run within its memory; an earlier driver may have divided shards."""
+        from millrace.run.pressure import Pressure
+        from millrace.run.relief import Relief
+
+        return Relief(
+            Pressure(self.limit, tight=any(shard.name for shard in shards)), partial(memory.own, os.getpid())
+        )
 
     @property
     def workers(self) -> int:
@@ -260,6 +276,7 @@ def _prepared(plan: Plan, options: RunOptions, kind: str) -> tuple[Tally, Iterat
                 allowance=Allowance(options.max_errors),
                 suspicion=_suspicion(plan, options),
                 stall_timeout=options.stall_timeout,
+                relief=workplace.relief(shards),
             )
             yield from workplace.drive(runner, programs, options)
             if tally.ledger.rejected and kind != "look":
@@ -400,6 +417,7 @@ def _write(job: Job, options: RunOptions, workplace: _Workplace, started: float)
         allowance=Allowance(options.max_errors, state.ledger, state.faults),
         suspicion=_suspicion(plan, options),
         stall_timeout=options.stall_timeout,
+        relief=workplace.relief(job.shards),
     )
     try:
         for _ in workplace.drive(runner, programs, options):
@@ -432,6 +450,8 @@ def _write(job: Job, options: RunOptions, workplace: _Workplace, started: float)
         stages=workplace.uses(supply, seconds),
         ceilings=watchers.ceilings.settled(),
         retried=watchers.retried(),
+        retired=watchers.retired,
+        divided=watchers.divided,
     )
     watchers.on_event(event)
     result = _result(job, event, rows_before)
@@ -516,6 +536,8 @@ def _finished(
     stages: tuple[StageUse, ...] = (),
     ceilings: tuple[Ceiling, ...] = (),
     retried: tuple[tuple[str, str, int], ...] = (),
+    retired: int = 0,
+    divided: int = 0,
 ) -> RunFinished:
     state = job.committer.state
     return RunFinished(
@@ -532,6 +554,8 @@ def _finished(
         ceilings,
         state.faults,
         retried,
+        retired,
+        divided,
     )
 
 

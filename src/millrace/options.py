@@ -41,9 +41,10 @@ class RunOptions:
     shard_rows
         Rows per shard, about; default: by size, so that workers stay busy and files stay decent.
     memory_limit
-        Bytes that all workers together may use. Compared with what steps declare by ``memory=``; a quarter of it
-        bounds the blocks between stages.
-        Default: 80 % of the machine's or container's.
+        Bytes that the run may use: this process, its workers, and the blocks between stages, which may take a
+        quarter of it. Near the limit, nothing is begun ahead of its time; then the biggest worker is ended and its
+        shard tried again, with fewer workers, or divided if it does not fit alone. Also compared with what steps
+        declare by ``memory=``. Default: 80 % of the machine's or container's.
     on_error
         What becomes of a row that a step or the source cannot process. ``"raise"`` ends the run and names the first
         such row. ``"reject"`` sets it aside in ``OUT/_rejected`` (see ``read_rejected``) and goes on. ``"null"``

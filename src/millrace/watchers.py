@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 
-from millrace.core.events import CallRetried, Event
+from millrace.core.events import CallRetried, Event, ShardDivided, WorkerRetired
 from millrace.core.ports import Observer
 from millrace.observers.ceilings import Ceilings
 from millrace.options import RunOptions
@@ -20,6 +20,8 @@ class Watchers:
         self._watchers = watchers
         self.ceilings = Ceilings()
         self._retried: Counter[tuple[str, str]] = Counter()
+        self.retired = 0  # workers, for want of memory
+        self.divided = 0  # shards
 
     @classmethod
     def of(cls, options: RunOptions) -> Watchers:
@@ -35,6 +37,8 @@ class Watchers:
         self.ceilings.add(event)
         if isinstance(event, CallRetried):
             self._retried[event.step, event.error] += 1
+        self.retired += isinstance(event, WorkerRetired)
+        self.divided += isinstance(event, ShardDivided)
         for watcher in list(self._watchers):
             try:
                 watcher.on_event(event)

@@ -105,10 +105,11 @@ class Job:
 class Driver:
     """A driver process that a test may wait for, or kill. Its environment marks it and its workers."""
 
-    def __init__(self, job: dict[str, Any], faults: dict[str, str]) -> None:
+    def __init__(self, job: dict[str, Any], faults: dict[str, str], module: str = "faults.job") -> None:
+        """``main`` of ``module`` is what the process does."""
         self._mark = uuid.uuid4().hex
         tests = str(Path(__file__).parents[1])
-        code = f"import sys; sys.path.insert(0, {tests!r}); from faults.job import main; main()"
+        code = f"import sys; sys.path.insert(0, {tests!r}); from {module} import main; main()"
         self.process = subprocess.Popen(
             [sys.executable, "-c", code, json.dumps([job, faults])],
             env={**os.environ, _MARK: self._mark},

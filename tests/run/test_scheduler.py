@@ -290,3 +290,36 @@ def test_the_near_end_is_not_queued_behind_other_work(workers: int) -> None:
     scheduler = Scheduler(shards(2 * workers), merge=merge, schema=WHOLE)
     orders = scheduler.ready(dict.fromkeys(range(workers), 0))
     assert [order.worker for order in orders] == list(range(workers))
+
+
+def test_a_shard_in_parts_is_done_in_parts() -> None:
+    shards = [Shard(i, ()) for i in range(3)]
+    world = World(
+        Scheduler(shards, merge=merge, max_attempts=MAX_ATTEMPTS), [Content(i + 1) for i in range(4)]
+    )
+    world.hire()
+    world.order()
+    assert world.scheduler.dividable and world.scheduler.complete(Lost(0, 0, "too big", blame=False)) == []
+    world.queues[0].clear()
+    world.scheduler.divide([Shard(0, (), "0.0"), Shard(world.scheduler.count, (), "0.1")])
+    assert [world.scheduler.shard_of(i).label() for i in range(4)] == ["0.0", "1", "2", "0.1"]
+    while not world.scheduler.finished:
+        world.order()
+        world.work(0)
+    assert sorted(record.shard for record in world.committed) == [0, 1, 2, 3]
+
+
+def test_a_worker_that_was_ended_for_no_fault_of_its_shards_is_charged_to_none() -> None:
+    scheduler = Scheduler([Shard(0, ())], merge=merge, max_attempts=1)
+    scheduler.ready({0: 0})
+    scheduler.complete(Proposal(0, 0, OPEN))
+    scheduler.excuse(0)
+    (again,) = scheduler.ready({1: 0})
+    assert isinstance(again, Begin) and scheduler.error is None
+
+
+def test_nothing_is_begun_ahead_when_memory_is_short() -> None:
+    scheduler = Scheduler([Shard(i, ()) for i in range(20)], merge=merge, schema=WHOLE)
+    assert len(scheduler.ready({0: 0, 1: 0}, ahead=False)) == 2
+    assert len(scheduler.ready({0: 1, 1: 1}, ahead=False)) == 0
+    assert len(scheduler.ready({0: 1, 1: 1})) == 2

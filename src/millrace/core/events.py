@@ -70,6 +70,28 @@ class WorkerLost(msgspec.Struct, frozen=True):
     reason: str
 
 
+class WorkerRetired(msgspec.Struct, frozen=True):
+    """A worker had to be ended so that the run stays within its memory; ``replaced``: another takes its place.
+
+    ``idle``: it was between two shards, so that nothing has to be done again.
+    """
+
+    stage: int
+    worker: int
+    taken: int
+    limit: int
+    replaced: bool
+    idle: bool
+    reason: str
+
+
+class ShardDivided(msgspec.Struct, frozen=True):
+    """A shard did not fit into memory by itself and is ``parts`` shards now."""
+
+    shard: int
+    parts: int
+
+
 class PoolResized(msgspec.Struct, frozen=True):
     """A stage's pool has another size now, as there is more or less for it to do."""
 
@@ -108,6 +130,8 @@ class RunFinished(msgspec.Struct, frozen=True):
     ceilings: tuple[Ceiling, ...] = ()
     faults: Faults = Faults()
     retried: tuple[tuple[str, str, int], ...] = ()  # step, class of the error, calls
+    retired: int = 0  # workers, for want of memory
+    divided: int = 0  # shards
 
 
 Event = (
@@ -118,6 +142,8 @@ Event = (
     | ShardCommitted
     | ShardRetried
     | WorkerLost
+    | WorkerRetired
+    | ShardDivided
     | PoolResized
     | RunFinished
 )

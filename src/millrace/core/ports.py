@@ -267,8 +267,18 @@ class Pool(Protocol):
         """Grow now, or shrink by ending idle workers, except those in ``keep``; it may stay bigger than asked."""
         ...
 
-    def kill(self, worker: int, reason: str) -> None:
-        """End a worker, if it is one of ours: its calls fail with ``reason``, and another takes its place."""
+    def kill(self, worker: int, reason: str, *, replace: bool = True) -> None:
+        """End a worker, if it is one of ours: its calls fail with ``reason``, and another takes its place.
+
+        Without ``replace`` the pool has one worker less from then on, if it had more than one.
+        """
+        ...
+
+    def memory(self) -> dict[int, int]:
+        """Return the private memory of each live worker in bytes, with what it started; {} where nobody can tell.
+
+        What workers share does not count. Called several times a second.
+        """
         ...
 
     def dump(self) -> None:

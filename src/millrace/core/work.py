@@ -16,6 +16,8 @@ class Split(msgspec.Struct, frozen=True, array_like=True):
     What ``file``, ``start`` and ``stop`` mean is the source's business: a row-group range of a file, a byte
     range, a range of small files. ``first`` is the number, within its file, of the split's first row.
     ``rows`` and ``first`` are -1 where only reading would tell; ``bytes`` is an estimate of the decoded size.
+    ``low`` and ``high`` make it a window of a split: of its rows, those from ``low`` up to ``high``, or to the end if
+    that is -1. A source reads all of the split; who asked for it takes the window.
     """
 
     file: int
@@ -24,22 +26,50 @@ class Split(msgspec.Struct, frozen=True, array_like=True):
     rows: int = -1
     bytes: int = 0
     first: int = 0
+    low: int = 0
+    high: int = -1
+
+    @property
+    def length(self) -> int:
+        """Rows in the window if they are known, else -1."""
+        if self.rows < 0:
+            return self.high - self.low if self.high >= 0 else -1
+        return max(0, (self.rows if self.high < 0 else min(self.high, self.rows)) - self.low)
 
 
 class Shard(msgspec.Struct, frozen=True, array_like=True):
-    """An ordered list of splits: the unit of commit and of resume. ``index`` orders the shards."""
+    """An ordered list of splits: the unit of commit and of resume. ``index`` is its number.
+
+    Numbers order the shards as they were planned. A part of one that was divided has a name, such as ``7.1``, and
+    stands in the place of the 7.
+    """
 
     index: int
     splits: tuple[Split, ...]
+    name: str = ""
+
+    @property
+    def place(self) -> tuple[int, ...]:
+        """Where it stands: places sort as rows do."""
+        return tuple(map(int, self.name.split("."))) if self.name else (self.index,)
+
+    def label(self, digits: int = 1) -> str:
+        """Return its name with at least so many digits; labels of equally many digits sort as rows do.
+
+        >>> Shard(7, ()).label(5), Shard(12, (), "7.1").label(5)
+        ('00007', '00007.1')
+        """
+        number, dot, rest = self.name.partition(".") if self.name else (str(self.index), "", "")
+        return f"{number.zfill(digits)}{dot}{rest}"
 
     @property
     def rows(self) -> int:
         """Input rows if every split knows its own, else -1."""
         total = 0
         for split in self.splits:
-            if split.rows < 0:
+            if split.length < 0:
                 return -1
-            total += split.rows
+            total += split.length
         return total
 
 
@@ -347,6 +377,10 @@ class Gone(msgspec.Struct, frozen=True):
     worker: int
     reason: str
     blame: bool = True
+
+
+class Squeeze(msgspec.Struct, frozen=True):
+    """Memory gets short: a worker is to give the user's code half as many rows at a time."""
 
 
 class Freed(msgspec.Struct, frozen=True):

@@ -124,11 +124,15 @@ class InlinePool:
     def resize(self, size: int, *, keep: Collection[int] = ()) -> None:
         """See ``Pool.resize``: there is one worker, always."""
 
-    def kill(self, worker: int, reason: str) -> None:
+    def kill(self, worker: int, reason: str, *, replace: bool = True) -> None:
         """See ``Pool.kill``: nobody can be ended here."""
 
     def dump(self) -> None:
         """See ``Pool.dump``: who asks is the one worker."""
+
+    def memory(self) -> dict[int, int]:
+        """See ``Pool.memory``: it is all the caller's."""
+        return {}
 
     def close(self, *, kill: bool = False) -> None:
         """See ``Pool.close``."""

@@ -20,7 +20,8 @@ from millrace.core.work import Block, BlockRef, Freed, Piece
 from millrace.engines.births import Births
 from millrace.engines.gpus import Gpus, Seats
 from millrace.engines.listen import Listener
-from millrace.engines.process import Spawner, Worker, never_ready
+from millrace.engines.memory import family
+from millrace.engines.process import Death, Spawner, Worker, never_ready
 from millrace.errors import NeverReady, WorkerDied
 
 if TYPE_CHECKING:
@@ -219,12 +220,13 @@ class LocalPool:
                 self._seats.give(worker.visible)
             self._freed(worker.number, self._store.bury(worker.number))
 
-    def kill(self, worker: int, reason: str) -> None:
+    def kill(self, worker: int, reason: str, *, replace: bool = True) -> None:
         """See ``Pool.kill``."""
         with self._lock:
             chosen = self._workers.get(worker)
             if chosen is not None:
                 chosen.sentence = reason
+                self._size = self._size if replace else max(1, self._size - 1)
                 chosen.kill()
 
     def dump(self) -> None:
@@ -232,6 +234,12 @@ class LocalPool:
         for worker in self.workers():
             if not worker.preparing:  # else it may not listen to the signal yet, and die of it
                 worker.signal(signal.SIGUSR1)
+
+    def memory(self) -> dict[int, int]:
+        """See ``Pool.memory``."""
+        with self._lock:
+            processes = {number: worker.process.pid for number, worker in self._workers.items()}
+        return {number: family(process) for number, process in processes.items()}
 
     def close(self, *, kill: bool = True) -> None:
         """See ``Pool.close``; without ``kill``, workers close what they host, except those still at a call."""
@@ -299,15 +307,14 @@ class LocalPool:
             death = worker.way_of_death()
             self._seats.give(worker.visible)
             worker.release()
-            if death.preparing:
+            if death.preparing and not worker.sentence:
                 self._births.died(death, worker.born)
             if self._broken is None and self._births.hopeless(self._size):
                 self._broken = never_ready(self._spec.name, self._births.deaths)
             while self._broken is None and len(self._workers) < self._size:
                 self._adopt(self._spawn(self._spec.threads, self._births.pause))
         self._freed(worker.number, self._store.bury(worker.number))
-        died = WorkerDied(worker.sentence or str(death))
-        _fail(worker, NeverReady(str(death)) if death.preparing and not worker.sentence else died)
+        _fail(worker, _error(death, worker.sentence))
 
     def _freed(self, reader: int, refs: list[BlockRef]) -> None:
         self._free(refs)
@@ -339,6 +346,12 @@ def lent_by(args: Iterable[Any]) -> Iterator[BlockRef]:
             value = value.ref
         if isinstance(value, BlockRef):
             yield value
+
+
+def _error(death: Death, sentence: str) -> WorkerDied:
+    if death.preparing:
+        return NeverReady(f"while {death.preparing}, {sentence}" if sentence else str(death))
+    return WorkerDied(sentence or str(death))
 
 
 def _fail(worker: Worker, error: WorkerDied) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from millrace.core.ports import Capacity
+from millrace.engines.cgroups import memory_limit
 
 _NVIDIA = Path("/proc/driver/nvidia/gpus")
 
@@ -44,11 +45,7 @@ def _cpus() -> int:
 
 def _memory() -> int:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        text = _read(limit).strip()
-        if text.isdigit():
-            total = min(total, int(text))
-    return total
+    return min(total, memory_limit() or total)
 
 
 def _read(path: str) -> str:

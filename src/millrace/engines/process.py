@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from millrace.engines import wire
+from millrace.engines.cgroups import oom_kills
 from millrace.engines.output import Relay
 from millrace.errors import EngineError
 
@@ -44,17 +45,28 @@ _END_WITHIN = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """How a worker process ended: its exit status or, below zero, the signal; what it was preparing, if anything."""
+    """How a worker process ended: its exit status or, below zero, the signal; what it was preparing, if anything.
+
+    ``starved``: the kernel ended it because memory ran out; None if nobody knows.
+    """
 
     pid: int
     code: int
     preparing: str
     last_words: str
+    starved: bool | None = None
 
     def __str__(self) -> str:
-        memory = " (by the kernel, if memory ran out)" if self.code == -signal.SIGKILL else ""
         words = f"; its last words: {self.last_words}" if self.last_words else ""
-        return f"worker process {self.pid} {'was ' if self.code < 0 else ''}{self.way}{memory}{words}"
+        return f"worker process {self.pid} {'was ' if self.code < 0 else ''}{self.way}{self._by_whom}{words}"
+
+    @property
+    def _by_whom(self) -> str:
+        if self.code != -signal.SIGKILL:
+            return ""
+        if self.starved is None:
+            return " (by the kernel, if memory ran out)"
+        return " (by the kernel, because memory ran out)" if self.starved else " (from outside)"
 
     @property
     def way(self) -> str:
@@ -73,7 +85,12 @@ def never_ready(pool: str, deaths: Sequence[Death]) -> str:
     ways = Counter(death.way for death in deaths)
     told = "; ".join(way if count == 1 else f"{way} ({count} times)" for way, count in ways.items())
     words = f" The last one's last words: {deaths[-1].last_words}." if deaths[-1].last_words else ""
-    if any(death.code in (-signal.SIGKILL, -signal.SIGTERM) for death in deaths):
+    if any(death.starved for death in deaths):
+        advice = (
+            "The kernel ended them because memory ran out. Let fewer workers share it (workers=, concurrency=), or "
+            "use a machine with more."
+        )
+    elif any(death.code in (-signal.SIGKILL, -signal.SIGTERM) for death in deaths):
         advice = (
             "Somebody outside ended them; the kernel does if memory runs out, and `dmesg` tells. Then let fewer "
             "workers share the memory (workers=, concurrency=), or use a machine with more."
@@ -99,6 +116,7 @@ class Worker:
         self.heard = time.monotonic()
         self.inbox = wire.Inbox()
         self._sending = threading.Lock()
+        self._oom_kills = oom_kills()
         ours, theirs = socket.socketpair()
         ours.setblocking(True)  # whatever socket.setdefaulttimeout says
         theirs.setblocking(True)
@@ -162,7 +180,11 @@ class Worker:
 
     def way_of_death(self) -> Death:
         """Say how the process ended, with the last lines that it wrote to stderr."""
-        return Death(self.process.pid, self.process.wait(), self.preparing, self.relays[1].tail())
+        code, starved = self.process.wait(), None
+        kills = oom_kills() if code == -signal.SIGKILL else None
+        if kills is not None and self._oom_kills is not None:
+            starved = kills > self._oom_kills
+        return Death(self.process.pid, code, self.preparing, self.relays[1].tail(), starved)
 
 
 class Spawner:

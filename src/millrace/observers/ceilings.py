@@ -1,8 +1,8 @@
-"""How many rows at a time fit into memory, as far as it was found out. No stream, no clock."""
+"""What does not fit into memory, in words: batches of so many rows, workers. No stream, no clock."""
 
 from __future__ import annotations
 
-from millrace.core.events import BatchShrunk, Ceiling, Event
+from millrace.core.events import BatchShrunk, Ceiling, Event, WorkerRetired
 
 _QUIET = 0.5  # seconds: halvings come in a row, and the last one is what matters
 
@@ -43,3 +43,13 @@ class Ceilings:
             f"{self._rows[step]:,} at a time now"
             for step in due
         ]
+
+
+def retirement(event: WorkerRetired) -> str:
+    """Say which worker had to go, and why.
+
+    >>> retirement(WorkerRetired(0, 3, 9 << 20, 9 << 20, True, False, "it took 9 MiB"))
+    'worker 3 is ended for memory and replaced: it took 9 MiB'
+    """
+    follows = "and replaced" if event.replaced else "and its pool has one less"
+    return f"worker {event.worker} is ended for memory {follows}: {event.reason}"

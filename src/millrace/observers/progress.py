@@ -9,14 +9,15 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO, cast
 
-from millrace.core.events import Event, RunFinished, RunStarted
-from millrace.observers.ceilings import Ceilings
+from millrace.core.events import Event, RunFinished, RunStarted, WorkerRetired
+from millrace.observers.ceilings import Ceilings, retirement
 from millrace.observers.tally import Tally
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
 _PATIENCE = 0.5  # seconds of running before rich is imported: a run that is over by then needs no bar
+_RETIREMENTS = 5  # that are told one by one
 
 
 class Progress:
@@ -24,7 +25,7 @@ class Progress:
 
     On a terminal a bar, drawn whenever ``tick`` is called (about five times a second); what is printed
     meanwhile appears above it. Elsewhere a line every ``every`` seconds. A line more where memory did not suffice
-    for a batch. A stream that breaks ends the show, never the run.
+    for a batch, or a worker had to go. A stream that breaks ends the show, never the run.
 
     Parameters
     ----------
@@ -50,6 +51,7 @@ class Progress:
         self._ceilings = Ceilings()
         self._bar: _Bar | None = None
         self._next = 0.0
+        self._retirements = 0
 
     def on_event(self, event: Event) -> None:
         """Count; drawing waits for ``tick``."""
@@ -63,6 +65,9 @@ class Progress:
         elif self._tally is not None:
             self._tally.add(event)
             self._ceilings.add(event, self._clock())
+            if isinstance(event, WorkerRetired) and not event.idle and self._retirements < _RETIREMENTS:
+                self._retirements += 1
+                self._say(retirement(event))
 
     def tick(self) -> None:
         """Draw if it is time."""

@@ -59,6 +59,7 @@ def summary(
     ]
     lines += stage_lines(event.stages)
     lines += ceiling_lines(event.ceilings)
+    lines += pressure_lines(event)
     if left_out:
         lines.append(f"not in it: {plural(len(left_out), 'input file')} that came after the run was planned")
     return "\n".join(lines)
@@ -126,6 +127,24 @@ def ceiling_lines(ceilings: Sequence[Ceiling]) -> list[str]:
         f"batch_size={each.rows} would spare the tries"
         for each in ceilings
     ]
+
+
+def pressure_lines(event: RunFinished) -> list[str]:
+    """Say what it took to stay within the memory.
+
+    >>> from millrace.core.work import Ledger, Timings
+    >>> pressure_lines(RunFinished("r", "/out", Ledger(), Timings(), 1, 1, 1.0, retired=2, divided=1))
+    ['memory: 2 workers retired, 1 shard divided to stay within memory_limit: a step keeps more with each batch']
+    """
+    if not event.retired:
+        return []
+    done = f"memory: {plural(event.retired, 'worker')} retired"
+    if not event.divided:
+        return [
+            f"{done} to stay within memory_limit: fewer of them (workers=, concurrency=) would spare that"
+        ]
+    shards = plural(event.divided, "shard")
+    return [f"{done}, {shards} divided to stay within memory_limit: a step keeps more with each batch"]
 
 
 def losses(ledger: Ledger, steps: Sequence[str] = ()) -> list[str]:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 
-from millrace.core.events import Event, RowsRead, RunStarted, ShardCommitted, ShardRetried, WorkerLost
+from millrace.core.events import (
+    Event,
+    RowsRead,
+    RunStarted,
+    ShardCommitted,
+    ShardDivided,
+    ShardRetried,
+    WorkerLost,
+)
 from millrace.observers.human import count, countdown, plural, size
 
 _WINDOW = 30.0  # seconds over which speed is measured: long enough to be calm, short enough to follow
@@ -17,6 +25,7 @@ class Tally:
     def __init__(self, start: RunStarted, now: float) -> None:
         self.start = start
         self.shards = start.shards_done
+        self.all_shards = start.shards
         self.bytes = 0
         self.retries = 0
         self.failed = 0  # rows in committed shards that failed
@@ -39,6 +48,8 @@ class Tally:
         elif isinstance(event, ShardRetried):
             self.retries += 1
             self._forget(event.shard)
+        elif isinstance(event, ShardDivided):
+            self.all_shards += event.parts - 1
         elif isinstance(event, WorkerLost):
             self._under_way.pop(event.worker, None)
 
@@ -55,7 +66,7 @@ class Tally:
     @property
     def total(self) -> int:
         """Rows if their number is known, else shards."""
-        return self.start.rows if self.start.rows >= 0 else self.start.shards
+        return self.start.rows if self.start.rows >= 0 else self.all_shards
 
     def look(self, now: float) -> tuple[float, float | None]:
         """Return rows per second of late, and the seconds left (None while nobody can tell)."""
@@ -85,7 +96,7 @@ class Tally:
         parts = [
             rows,
             f"{count(speed)} rows/s",
-            f"{self.shards}/{self.start.shards} shards",
+            f"{self.shards}/{self.all_shards} shards",
             size(self.bytes),
         ]
         failed = self.failed + sum(self._failing.values())

@@ -82,7 +82,8 @@ class SavedPlan(msgspec.Struct, frozen=True):
 
     def digits(self) -> int:
         """How many digits a shard's number has in file names."""
-        return max(5, len(str(len(self.shards))))
+        planned = sum(shard.place[0] == shard.index for shard in self.shards)
+        return max(5, len(str(planned)))
 
     def encode(self) -> bytes:
         """Encode for the run folder."""

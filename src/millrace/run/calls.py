@@ -59,6 +59,8 @@ class Caller:
     def __init__(self, built: Built) -> None:
         self.built = built
         self.ceiling: int | None = None
+        self.biggest = 0  # rows of the biggest batch so far
+        self.squeezed = False  # half of that is to be the ceiling
         self.seen: pa.Schema | None = None  # of the last results
 
     def start(self, view: Any, finish: Finish) -> Call:

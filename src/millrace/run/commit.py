@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,11 +16,11 @@ import msgspec
 
 from millrace.core import failpoints
 from millrace.core.ports import Sink
-from millrace.core.work import CommitRecord, Durability, Faults, Ledger, Timings
+from millrace.core.work import CommitRecord, Durability, Faults, Ledger, Shard, Timings
 from millrace.errors import JournalDamaged, OutputWriteFailed
 from millrace.plan.physical import SavedPlan
 from millrace.run import journal as journals
-from millrace.run.journal import Finished, Journal, Opened, Revision, Revoked, Settled, Swapping
+from millrace.run.journal import Divided, Finished, Journal, Opened, Revision, Revoked, Settled, Swapping
 from millrace.run.output import OutputFolder, remove_tree, sync_folder, write_whole
 
 
@@ -98,6 +98,14 @@ class ShardCommitter:
         self.state.code = code
         self._journal.append(Revision(self.state.revision, code))
         self._journal.sync()
+
+    def divide(self, parts: Sequence[Shard]) -> None:
+        """Record that a shard is done in parts, so that no other driver has to find out that it does not fit."""
+        record = Divided(tuple(parts))
+        self._journal.append(record)
+        self._sync()
+        self.plan = divided(self.plan, record)
+        self.state.done.extend(bytes(len(parts) - 1))
 
     def commit(self, record: CommitRecord) -> None:
         """Append a shard's record; it counts from the next ``flush`` on."""
@@ -239,6 +247,16 @@ def begin(
     state = State(bytearray(len(plan.shards)), code=plan.code)
     sink = bound(sink, output, plan, durability)
     return ShardCommitter(output, plan, sink, journal, state, hidden=pointer == "next", empty=True)
+
+
+def divided(plan: SavedPlan, record: Divided) -> SavedPlan:
+    """Return the plan with a shard in parts; unchanged if it was saved with them."""
+    first, *others = record.parts
+    if others[0].index < len(plan.shards):
+        return plan
+    shards = [*plan.shards, *others]
+    shards[first.index] = first
+    return msgspec.structs.replace(plan, shards=shards)
 
 
 def write_plan(output: OutputFolder, plan: SavedPlan) -> None:

@@ -30,6 +30,11 @@ class Elastic:
         """How many workers there should be now."""
         return self._size
 
+    def lose(self) -> None:
+        """Have one worker less from now on, and never more than that."""
+        self._most = self._size = max(1, self._size - 1)
+        self._least = min(self._least, self._most)
+
     def wanted(self, loads: Mapping[int, int], *, waiting: int, now: float) -> int:
         """Return how many workers there should be; ``loads`` counts each one's calls, ``waiting`` pieces of work."""
         busy = bool(loads) and all(loads.values())

@@ -88,7 +88,11 @@ class Flight(Generic[T]):
     def _cut(self, part: Rows) -> Iterator[Rows]:
         """Cut a batch to the ceiling, which may come down meanwhile."""
         at = 0
+        self._caller.biggest = max(self._caller.biggest, len(part))
         while True:
+            if self._caller.squeezed:
+                self._caller.squeezed = False
+                self._lower(self._caller.ceiling or self._caller.biggest)
             stop = min(at + (self._caller.ceiling or len(part)), len(part))
             yield part.cut(at, stop)
             at = stop

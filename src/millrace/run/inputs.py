@@ -95,7 +95,10 @@ def _planned_anew(source: Source, committer: ShardCommitter, changed: set[int]) 
     for file in sorted(fresh):  # those that had no row before
         if fresh[file]:
             _put_in_order(file, fresh[file], shards, source, committer)
-    return [Shard(index, tuple(splits)) for index, splits in enumerate(shards)]
+    return [
+        Shard(shard.index, tuple(splits), shard.name)
+        for shard, splits in zip(committer.plan.shards, shards, strict=True)
+    ]
 
 
 def _fresh_splits(source: Source, shards: Sequence[Shard], changed: set[int]) -> dict[int, list[Split]]:
@@ -119,7 +122,8 @@ def _put_in_order(
 ) -> None:
     done = committer.state.done
     before = -1  # the last shard that holds anything of an earlier file
-    for number, shard in enumerate(shards):
+    for number in sorted(range(len(shards)), key=lambda number: committer.plan.shards[number].place):
+        shard = shards[number]
         for at, split in enumerate(shard):
             if source.files_of(split)[0] > file:
                 if not done[number]:

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from millrace.core import failpoints
-from millrace.core.work import CommitRecord, Durability
+from millrace.core.work import CommitRecord, Durability, Shard
 from millrace.errors import JournalDamaged, OutputWriteFailed
 
 MAGIC = b"MILLRJ1\n"
@@ -52,6 +52,12 @@ class Revoked(msgspec.Struct, frozen=True, tag="revoked", array_like=True):
     shard: int
 
 
+class Divided(msgspec.Struct, frozen=True, tag="divided", array_like=True):
+    """A shard that did not fit into memory is done in these parts: the first has its number, the others new ones."""
+
+    parts: tuple[Shard, ...]
+
+
 class Swapping(msgspec.Struct, frozen=True, tag="swapping", array_like=True):
     """All parts are there; from here on this run takes the place of ``old``.
 
@@ -69,7 +75,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finished", array_like=True):
     seconds: float
 
 
-Record = Opened | Revision | Settled | CommitRecord | Revoked | Swapping | Finished
+Record = Opened | Revision | Settled | CommitRecord | Revoked | Divided | Swapping | Finished
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)

@@ -71,7 +71,8 @@ class Maker:
             talk.close()
 
     def feed(self, *args: Any) -> None:
-        """Nothing is fed to these."""
+        """Take word that memory gets short; nothing else is fed to these."""
+        self._chain.squeeze()
 
     def close(self) -> None:
         """Let go of files and models."""

@@ -10,9 +10,10 @@ from typing import Any
 import msgspec
 
 from millrace.core.ports import Pool
-from millrace.core.work import BlockRef, Broken, ErrorReport, Freed, Gone, Waiting
+from millrace.core.work import BlockRef, Broken, Ended, ErrorReport, Freed, Gone, Waiting
 from millrace.errors import NeverReady, WorkerDied
 from millrace.run import failures
+from millrace.run.relief import Relief
 from millrace.run.supply import Abort, Drop, Feed, GiveUp, Keep, Make, More, Supply, SupplyOrder
 from millrace.run.suspicion import Suspicion
 
@@ -37,6 +38,7 @@ class Makers:
         keep: Callable[[BlockRef], None],
         put: Callable[[Any], None],
         suspicion: Suspicion,
+        relief: Relief,
     ) -> None:
         """``put`` brings messages of other threads back to ``take``."""
         self._supply = supply
@@ -46,10 +48,12 @@ class Makers:
         self._keep = keep
         self._put = put
         self._suspicion = suspicion
+        self._relief = relief
 
     def order(self) -> None:
         """Have done what the supply wants done now."""
-        for order in self._supply.ready([pool.loads() for pool in self._earlier]):
+        self._supply.tight = self._relief.paused
+        for order in self._supply.ready([self._relief.live(pool.loads()) for pool in self._earlier]):
             self._carry_out(order)
 
     def take(self, message: Any) -> bool:
@@ -93,16 +97,29 @@ class Makers:
             if outcome is None:
                 self._supply.idle(answer.piece)
             else:
+                if isinstance(outcome, Ended):
+                    self._relief.worked(getattr(answer.future, "worker", -1))
                 self._supply.complete(outcome)
         elif isinstance(error, WorkerDied):
             worker = getattr(answer.future, "worker", -1)
-            shard = self._supply.shard_of(answer.piece)
-            blame: ErrorReport | bool = False
-            if shard is not None and not isinstance(error, NeverReady):
-                blame = self._suspicion.died(shard, worker, str(error))
+            blame = self._blame(answer.piece, worker, error)
             if isinstance(blame, ErrorReport):
                 self._supply.complete(Broken(answer.piece, blame))
             else:
                 self._supply.complete(Gone(answer.piece, worker, str(error), blame))
         else:
             self._supply.complete(Broken(answer.piece, failures.of_a_call(error)))
+
+    def _blame(self, piece: int, worker: int, error: WorkerDied) -> ErrorReport | bool:
+        """Say whether a worker's end is charged to the piece that it was at, or which error it is."""
+        shard = self._supply.shard_of(piece)
+        if shard is None:
+            return False
+        if self._relief.ended(worker):
+            self._suspicion.forget(worker)
+            rows, loading = self._supply.rows_of(piece), isinstance(error, NeverReady)
+            found = self._relief.lost(shard, worker, rows=rows, loading=str(error) if loading else "")
+            if self._relief.is_too_big(shard):
+                self._supply.give_up(shard, str(error))
+            return found or False
+        return not isinstance(error, NeverReady) and self._suspicion.died(shard, worker, str(error))

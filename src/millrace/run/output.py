@@ -3,6 +3,7 @@
 ::
 
     OUT/part-00007-k3f9a2xq.parquet     published parts
+    OUT/part-00008.1-k3f9a2xq.parquet   of a shard that was divided
     OUT/_SUCCESS                        the output is complete
     OUT/_rejected/part-00007-k3f9a2xq.arrow   rows that were set aside
     OUT/_millrace/lock                  held by the driver that works here
@@ -32,7 +33,7 @@ HOME = "_millrace"
 SUCCESS = "_SUCCESS"
 TEMPORARY = ".tmp"
 _PATIENCE = 100
-_PART = re.compile(r"part-\d+-([a-z0-9]{8})\.[a-z0-9]+(?:\.(?:gz|zst))?")
+_PART = re.compile(r"part-\d+(?:\.\d+)*-([a-z0-9]{8})\.[a-z0-9]+(?:\.(?:gz|zst))?")
 
 
 def new_run_name() -> str:

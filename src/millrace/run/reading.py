@@ -87,7 +87,7 @@ def counted(reads: Iterator[Read], meter: Meter) -> Iterator[Rows]:
 
 
 class Reading:
-    """Reads one split; ``tolerant``: what cannot be read is told, and left out."""
+    """Reads one split, or a window of it; ``tolerant``: what cannot be read is told, and left out."""
 
     def __init__(
         self,
@@ -103,17 +103,33 @@ class Reading:
         self._lost: deque[tuple[int, int]] = deque()  # the first of some rows that cannot be read, how many
         self._rejects: list[Reject] = []
         self._at = 0
-        self._batches = source.read(split, columns, read_size(split), self._bad if tolerant else None)
+        self._high = split.high if split.high >= 0 else sys.maxsize
+        self._told = False  # whoever reads has seen the schema
+        whole = msgspec.structs.replace(split, low=0, high=-1)
+        self._batches = source.read(whole, columns, read_size(split), self._bad if tolerant else None)
 
     def next(self) -> Read | None:
         """Return the next rows; None if there are no more."""
-        batch = next(self._batches, None)
-        rejects = tuple(self._rejects)
-        self._rejects.clear()
-        if batch is not None:
-            rows, guilty = self._without(Rows(batch, self._spans(batch)))
-            return Read(rows, (*rejects, *guilty))
-        return Read(Rows(pa.record_batch({}), ()), rejects) if rejects else None
+        while self._at < self._high or not self._told:
+            batch = next(self._batches, None)
+            rejects = tuple(self._rejects)
+            self._rejects.clear()
+            if batch is None:
+                self._batches = iter(())
+                return Read(Rows(pa.record_batch({}), ()), rejects) if rejects else None
+            rows, guilty = self._without(self._within(Rows(batch, self._spans(batch))))
+            if len(rows) or not batch.num_rows or rejects or guilty or not self._told:
+                self._told = True
+                return Read(rows, (*rejects, *guilty))
+        return None
+
+    def _within(self, rows: Rows) -> Rows:
+        """Leave out what is not in the window."""
+        if not self._split.low and self._at <= self._high:
+            return rows
+        numbers = np.concatenate([span.numbers() for span in rows.spans])
+        low, high = np.searchsorted(numbers, (self._split.low, self._high))
+        return rows.cut(int(low), int(high))
 
     def _without(self, rows: Rows) -> tuple[Rows, list[Reject]]:
         """Leave out the rows that are to be skipped."""
@@ -136,8 +152,10 @@ class Reading:
 
     def _bad(self, row: int, count: int, error: Exception) -> None:
         self._lost.append((row, count))
-        fault = Fault(THE_SOURCE, type(error).__name__, words(error))
-        self._rejects.append(Reject(self._split, row, row + count - 1, fault, False, count))
+        first, last = max(row, self._split.low), min(row + count, self._high) - 1
+        if first <= last:
+            fault = Fault(THE_SOURCE, type(error).__name__, words(error))
+            self._rejects.append(Reject(self._split, first, last, fault, False, last - first + 1))
 
     def _spans(self, batch: pa.RecordBatch) -> tuple[Span, ...]:
         """Number the rows of a batch: those that were left out keep their numbers."""

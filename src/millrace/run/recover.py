@@ -9,9 +9,10 @@ from millrace.core.ports import Sink
 from millrace.core.work import CommitRecord, Durability
 from millrace.plan.physical import SavedPlan
 from millrace.run import journal as journals
-from millrace.run.commit import ShardCommitter, State, bound, read_plan
+from millrace.run.commit import ShardCommitter, State, bound, divided, read_plan
 from millrace.run.journal import (
     Contents,
+    Divided,
     Finished,
     Journal,
     Opened,
@@ -28,7 +29,7 @@ def peek(output: OutputFolder, run: str) -> tuple[SavedPlan, State, Contents]:
     """Read a run's plan and what its journal says, except for its commits; change nothing."""
     plan = read_plan(output, run)
     contents = journals.read(output.folder(run) / "journal")
-    return plan, _replay(plan, contents.notes()), contents
+    return *_replay(plan, contents.notes()), contents
 
 
 def recover(
@@ -44,7 +45,7 @@ def recover(
             journal.append(Opened(run))  # the tail was torn before the first record: start the list anew
             journal.append(Revision(0, plan.code))
             journal.sync()
-        state = _replay(plan, contents.notes())
+        plan, state = _replay(plan, contents.notes())
         sink = bound(sink, output, plan, durability)
         committer = ShardCommitter(output, plan, sink, journal, state, hidden=hidden, empty=True)
         lost, staged, published = _take_stock(committer, contents.in_force())
@@ -62,9 +63,9 @@ def recover(
     return committer
 
 
-def _replay(plan: SavedPlan, notes: Iterable[Record]) -> State:
+def _replay(plan: SavedPlan, notes: Iterable[Record]) -> tuple[SavedPlan, State]:
     """Read everything but the commits, which are counted in one by one when their files are looked at."""
-    state = State(bytearray(len(plan.shards)), code=plan.code)
+    state = State(bytearray(), code=plan.code)
     for record in notes:
         if isinstance(record, Settled):
             state.schema = record.schema
@@ -77,7 +78,10 @@ def _replay(plan: SavedPlan, notes: Iterable[Record]) -> State:
             state.finished, state.swapping = False, None
         elif isinstance(record, Swapping):
             state.swapping = record
-    return state
+        elif isinstance(record, Divided):
+            plan = divided(plan, record)
+    state.done.extend(bytes(len(plan.shards)))
+    return plan, state
 
 
 def _take_stock(

@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from millrace.core.batch import from_ipc
-from millrace.core.events import Event, PoolResized, ShardRetried, WorkerLost
+from millrace.core.events import Event, PoolResized, ShardDivided, ShardRetried, WorkerLost, WorkerRetired
 from millrace.core.ports import Pool
 from millrace.core.work import (
     BlockRef,
@@ -27,14 +27,17 @@ from millrace.core.work import (
     Lost,
     Outcome,
     Proposal,
+    Shard,
     Task,
     Timings,
 )
 from millrace.errors import NeverReady, Stalled, WorkerDied
 from millrace.run import failures
 from millrace.run.allowance import Allowance
+from millrace.run.dividing import parts_of, refused
 from millrace.run.elastic import Elastic
 from millrace.run.makers import Makers
+from millrace.run.relief import Relief
 from millrace.run.scheduler import Begin, Order, Prepare, Scheduler
 from millrace.run.supply import Supply
 from millrace.run.suspicion import Suspicion
@@ -53,6 +56,10 @@ class Committer(Protocol):
 
     def commit(self, record: CommitRecord) -> None:
         """Take a record; it lasts from the next ``flush`` on."""
+        ...
+
+    def divide(self, parts: Sequence[Shard]) -> None:
+        """Take note that a shard is done in parts, and make that last."""
         ...
 
     def flush(self) -> None:
@@ -76,6 +83,9 @@ class Tally:
         self.faults = Faults()
 
     def settle(self, schema: bytes) -> None:
+        """Nothing to keep."""
+
+    def divide(self, parts: Sequence[Shard]) -> None:
         """Nothing to keep."""
 
     def commit(self, record: CommitRecord) -> None:
@@ -107,9 +117,11 @@ class Runner:
         allowance: Allowance | None = None,
         suspicion: Suspicion | None = None,
         stall_timeout: float = 300.0,
+        relief: Relief | None = None,
     ) -> None:
         self._allowance = allowance or Allowance()
         self._suspicion = suspicion or Suspicion()
+        self._relief = relief or Relief()
         self._scheduler = scheduler
         self._committer = committer
         self._supply = supply
@@ -151,20 +163,25 @@ class Runner:
         """
         scheduler, committer = self._scheduler, self._committer
         if self._supply is not None:
-            self._makers = Makers(self._supply, earlier, pool, drop, keep, self._inbox.put, self._suspicion)
+            put, suspicion, relief = self._inbox.put, self._suspicion, self._relief
+            self._makers = Makers(self._supply, earlier, pool, drop, keep, put, suspicion, relief)
         while not scheduler.finished:
-            orders = scheduler.ready(pool.loads())
+            self._relieve([*earlier, pool])
+            live = self._relief.live(pool.loads())
+            orders = scheduler.ready(live, ahead=self._relief.ahead)
             for order in orders:
                 self._submit(pool, order)
             if self._makers is not None:
                 self._makers.order()
             if any(self._elastic):
                 self._resize([*earlier, pool])
-            self._check_progress([*earlier, pool], idle=not orders and scheduler.idle)
+            idle = not orders and scheduler.idle and bool(live)
+            self._check_progress([*earlier, pool], idle=idle)
             for outcome in self._wait():
                 self._keep(outcome)
                 outcome = self._settled(outcome)
                 self._allowance.check(outcome)
+                outcome = self._divided(outcome)
                 for record in scheduler.complete(outcome):
                     committer.commit(record)
                 if scheduler.schema is not None and self._schema is None:
@@ -213,6 +230,45 @@ class Runner:
                 pool.resize(size, keep=self._scheduler.holders if last else self._held(stage))
                 self._watch(PoolResized(stage, size))
 
+    def _relieve(self, pools: Sequence[Pool]) -> None:
+        """End a worker if memory is about to run out."""
+        blocks = self._supply.held if self._supply is not None else 0
+        end = self._relief.look(pools, blocks, self._clock(), self._holders)
+        if isinstance(end, ErrorReport):
+            self._scheduler.complete(Failed(-1, -1, end))
+        elif end is not None:
+            pools[end.stage].kill(end.worker, end.reason, replace=end.replaced)
+            self._scheduler.excuse(end.worker)
+            elastic = self._elastic[end.stage] if self._elastic else None
+            if elastic is not None and not end.replaced:
+                elastic.lose()
+            self._watch(
+                WorkerRetired(end.stage, end.worker, end.taken, end.limit, end.replaced, end.idle, end.reason)
+            )
+
+    def _divided(self, outcome: Outcome) -> Outcome:
+        """Divide a shard that did not fit, now that nobody is at it."""
+        if not isinstance(outcome, Lost) or self._scheduler.attempt_of(outcome.shard) != outcome.attempt:
+            return outcome
+        found = self._relief.too_big(outcome.shard)
+        if found is None:
+            return outcome
+        shard = self._scheduler.shard_of(found.shard)
+        if not self._scheduler.dividable:
+            why = "A plan with a limit, or one that is read in order, has no shard divided."
+            return Failed(outcome.shard, outcome.attempt, refused(shard, found.reason, why))
+        parts = parts_of(shard, found.rows, self._scheduler.count)
+        if len(parts) < 2:
+            return Failed(outcome.shard, outcome.attempt, refused(shard, found.reason))
+        self._committer.divide(parts)
+        self._scheduler.divide(parts)
+        self._watch(ShardDivided(found.shard, len(parts)))
+        return outcome
+
+    def _holders(self) -> set[int]:
+        stages = len(self._supply.busy) - 1 if self._supply is not None else 0
+        return self._scheduler.holders.union(*(self._held(stage) for stage in range(stages)))
+
     def _held(self, stage: int) -> set[int]:
         return self._supply.holders(stage) if self._supply is not None else set()
 
@@ -240,7 +296,7 @@ class Runner:
         return msgspec.structs.replace(task, caution=self._suspicion.caution(task.shard.index))
 
     def _wait(self) -> Iterator[Outcome]:
-        timeout = GROUP if self._committer.pending else TICK
+        timeout = GROUP if self._committer.pending else min(TICK, self._relief.patience)
         try:
             message = self._inbox.get(timeout=timeout)
             self._quiet = 0.0
@@ -253,6 +309,7 @@ class Runner:
                     self._makers is None or not self._makers.take(message)
                 ):
                     self._allowance.hear(message)
+                    self._relief.hear(message)
                     self._watch(message)
                 if self._supply is not None and self._supply.error is not None:
                     yield Failed(-1, -1, self._supply.error)
@@ -274,19 +331,27 @@ class Runner:
         error = future.exception()
         if error is None:
             outcome: Outcome = future.result()
+            if isinstance(outcome, Done):
+                self._relief.worked(getattr(future, "worker", -1))
             return outcome
         if isinstance(error, WorkerDied):
             worker, reason = getattr(future, "worker", -1), str(error)
             self._watch(WorkerLost(worker, reason))
-            blame: ErrorReport | bool = False
-            if not isinstance(error, NeverReady):
-                at_work = self._scheduler.was_at(worker) == shard
-                blame = self._suspicion.died(shard, worker, reason, at_work=at_work)
+            blame = self._blame(shard, worker, error)
             if isinstance(blame, ErrorReport):
                 return Failed(shard, attempt, blame)
             self._watch(ShardRetried(shard, attempt + 1, reason))
             return Lost(shard, attempt, reason, blame=blame)
         return Failed(shard, attempt, failures.of_a_call(error))
+
+    def _blame(self, shard: int, worker: int, error: WorkerDied) -> ErrorReport | bool:
+        """Say whether a worker's end is charged to a shard that it had, or which error it is."""
+        loading = isinstance(error, NeverReady)
+        if self._relief.ended(worker):
+            self._suspicion.forget(worker)
+            return self._relief.lost(shard, worker, loading=str(error) if loading else "") or False
+        at_work = self._scheduler.was_at(worker) == shard
+        return not loading and self._suspicion.died(shard, worker, str(error), at_work=at_work)
 
     # ------------------------------------------------------------ output for a reader
 

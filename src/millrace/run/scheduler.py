@@ -92,7 +92,7 @@ class Scheduler:
         ahead: int = 2,
         fed: bool = False,
     ) -> None:
-        self._shards = shards
+        self._shards = list(shards)
         self._merge = merge
         self._done = done if done is not None else bytearray(len(shards))
         self._left = len(shards) - sum(self._done)
@@ -152,8 +152,11 @@ class Scheduler:
         """How many shards nobody has begun."""
         return max(0, self._left - len(self._open) - len(self._held))
 
-    def ready(self, loads: Mapping[int, int]) -> list[Order]:
-        """Return the orders to carry out now; ``loads`` counts the unanswered calls of each live worker."""
+    def ready(self, loads: Mapping[int, int], *, ahead: bool = True) -> list[Order]:
+        """Return the orders to carry out now; ``loads`` counts the unanswered calls of each live worker.
+
+        Without ``ahead`` no attempt is begun behind another.
+        """
         self._bury(loads)
         orders: list[Order] = []
         if self.finished:
@@ -174,7 +177,7 @@ class Scheduler:
                 load[worker] += 1
                 orders.append(self._begin(heapq.heappop(self._again), worker))
         alone = (self._reading and not self._fed) or bool(self._remaining) or self.schema is None
-        depth = 1 if alone else self._ahead
+        depth = self._ahead if ahead and not alone else 1
         for level in range(depth):
             if level and not self._fed and self._left - len(self._open) <= 2 * len(load):
                 break  # near the end, a shard that waits behind another may keep the run waiting
@@ -236,6 +239,32 @@ class Scheduler:
             self._propose(outcome.shard, outcome.schema)
             return []
         return self._finish(outcome)
+
+    def shard_of(self, shard: int) -> Shard:
+        """Return the shard of a number."""
+        return self._shards[shard]
+
+    @property
+    def count(self) -> int:
+        """How many shards there are."""
+        return len(self._shards)
+
+    @property
+    def dividable(self) -> bool:
+        """True if a shard may be done in parts: nobody waits for shards in their order."""
+        return not self._ordered
+
+    def divide(self, parts: Sequence[Shard]) -> None:
+        """Have a shard that is not done yet done in parts: the first has its number, the others new ones."""
+        first, *others = parts
+        self._shards[first.index] = first
+        self._shards += others
+        self._done.extend(bytes(len(others)))
+        self._left += len(others)
+
+    def excuse(self, worker: int) -> None:
+        """A worker is about to end, and no shard is to blame."""
+        self._dead.add(worker)
 
     def attempt_of(self, shard: int) -> int:
         """Return the number of the attempt under way at ``shard``, or -1."""
@@ -309,7 +338,8 @@ class Scheduler:
         for shard, attempt in list(self._open.items()):
             if attempt.worker not in loads and (attempt.paused or attempt.prepared is not None):
                 del self._open[shard]
-                self._retry(shard, "the worker ended while the attempt waited", charged=attempt.paused)
+                charged = attempt.paused and attempt.worker not in self._dead
+                self._retry(shard, "the worker ended while the attempt waited", charged=charged)
 
     def _retry(self, shard: int, reason: str, *, charged: bool = True) -> None:
         deaths = self._deaths[shard] = self._deaths.get(shard, 0) + charged

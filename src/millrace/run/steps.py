@@ -101,6 +101,11 @@ class Chain:
                 f"{type(error).__name__}: {words(error)}. No row was read by it."
             ) from error
 
+    def squeeze(self) -> None:
+        """Have half as many rows at a time from the next batch on; may be called from any thread."""
+        for caller in chain.from_iterable(self._callers or ()):
+            caller.squeezed = True
+
     def close(self) -> None:
         """Let models go of what they hold, and end all threads."""
         callers = [*chain.from_iterable(self._callers or ())]

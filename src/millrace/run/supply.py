@@ -206,6 +206,7 @@ class Supply:
         self._dead: set[tuple[int, int]] = set()
         self._orders: list[SupplyOrder] = []
         self.error: ErrorReport | None = None
+        self.tight = False  # nothing is made but what is needed next
         self.held = 0
         self.peak = 0
         self.busy = [0.0] * (len(self._steps) + 1)  # seconds of work of each stage's workers
@@ -308,6 +309,18 @@ class Supply:
     def shard_of(self, piece: int) -> int | None:
         """Return the shard of a piece; None if it is not needed any more."""
         return self._nodes[piece].piece.shard if piece in self._nodes else None
+
+    def rows_of(self, piece: int) -> int:
+        """Return how many rows of a piece were read when it gave its last block."""
+        node = self._nodes.get(piece)
+        return node.ledgers[-1].read if node is not None and node.ledgers else 0
+
+    def give_up(self, shard: int, reason: str) -> None:
+        """End the attempt at a shard: it is to begin anew, in another way."""
+        flow = self._flows.get(shard)
+        if flow is not None and not flow.aborted:
+            flow.aborted = True
+            self._orders.append(Abort(flow.worker, flow.shard.index, flow.attempt, reason))
 
     def idle(self, piece: int) -> None:
         """A call for a piece found that it had ended before."""
@@ -462,6 +475,8 @@ class Supply:
 
     def _room(self, stage: int) -> bool:
         """Say whether one block more of a stage is within the budget."""
+        if self.tight:
+            return False
         asked = sum(number * size for number, size in zip(self._asked, self._usual, strict=True))
         fits = self.held + asked + self._usual[stage] <= self._budget
         return fits and len(self._blocks) + sum(self._asked) < MOST

@@ -67,6 +67,10 @@ class Suspicion:
                     found.append((worker, reason))
         return found
 
+    def forget(self, worker: int) -> None:
+        """A worker was ended for reasons of its own: none of its calls is to blame."""
+        self._calls.pop(worker, None)
+
     def died(
         self, shard: int, worker: int, reason: str, *, at_work: bool | None = None
     ) -> ErrorReport | bool:

@@ -27,6 +27,7 @@ from millrace.core.work import (
     Lost,
     Outcome,
     Proposal,
+    Squeeze,
     StagedFile,
     Tail,
     Task,
@@ -81,11 +82,14 @@ class ShardWorker:
         functions = [step for step in program.steps if functions_of(step)]
         self._made_by = step_label(functions[-1]) if functions else "The source"
 
-    def feed(self, shard: int, attempt: int, fodder: Fodder) -> None:
+    def feed(self, shard: int, attempt: int, fodder: Fodder | Squeeze) -> None:
         """Take the next block of an attempt; None after the last, words if it cannot go on.
 
         Called from another thread than the rest, maybe before the attempt is begun.
         """
+        if isinstance(fodder, Squeeze):
+            self._chain.squeeze()
+            return
         with self._feeding:
             trough = None if (shard, attempt) in self._over else self._trough(shard, attempt)
         if trough is not None:

@@ -82,13 +82,13 @@ class FileSink:
 
     def open(self, task: Task, schema: pa.Schema) -> PartWriter:
         """Begin the part of one attempt; its file appears with the first rows, or on ``close``."""
-        shard = f"{task.shard.index:0{self._digits}d}"
+        shard = task.shard.label(self._digits)
         staged = f"{shard}-{task.attempt}-{os.getpid()}-{os.urandom(4).hex()}.staged"
         return PartWriter(self, schema, staged, f"part-{shard}-{self._run}.{self.suffix}")
 
     def open_rejected(self, task: Task, schema: pa.Schema) -> PartWriter:
         """Begin the file of the rows that one attempt rejected: Arrow, whatever the format of the parts."""
-        shard = f"{task.shard.index:0{self._digits}d}"
+        shard = task.shard.label(self._digits)
         staged = f"{shard}-{task.attempt}-{os.getpid()}-{os.urandom(4).hex()}.rejected.staged"
         return PartWriter(self, schema, staged, f"{REJECTED}/part-{shard}-{self._run}.arrow", ArrowEncoder)
 

@@ -248,6 +248,29 @@ class EngineContract:
         with pytest.raises(WorkerDied):
             pool.submit("echo", 3, worker=victim).result(WITHIN)
 
+    def test_a_worker_that_is_ended_is_replaced_or_missed(self, start: Callable[..., Pool]) -> None:
+        if not self.processes:
+            pytest.skip("this engine's worker is this process")
+        pool = start(size=2)
+        for replace, left in ((True, 2), (False, 1), (False, 1)):
+            victim = max(pool.loads())
+            waiting = pool.submit("next_fed", worker=victim)
+            pool.kill(victim, "it takes too much", replace=replace)
+            with pytest.raises(WorkerDied, match="it takes too much"):
+                waiting.result(WITHIN)
+            deadline = time.monotonic() + WITHIN
+            while len(pool.loads()) != left or victim in pool.loads():
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+        assert pool.submit("echo", 1).result(WITHIN) == 1
+
+    def test_pools_tell_what_their_workers_take(self, start: Callable[..., Pool]) -> None:
+        pool = start(size=2)
+        for worker in pool.loads():
+            pool.submit("echo", 1, worker=worker).result(WITHIN)
+        memory = pool.memory()
+        assert not memory or (set(memory) == set(pool.loads()) and all(size >= 0 for size in memory.values()))
+
     # ------------------------------------------------------------ blocks
 
     def test_what_is_fed_arrives_in_order_and_at_once(self, start: Callable[..., Pool]) -> None:

@@ -163,11 +163,16 @@ class FakePool:
         while len(self._hosted) > size:
             self._end(max(self._hosted))
 
-    def kill(self, worker: int, reason: str) -> None:
+    def kill(self, worker: int, reason: str, *, replace: bool = True) -> None:
         """See ``Pool.kill``: its calls are done already, so nobody misses it."""
         if worker in self._hosted:
+            size = len(self._hosted)
             del self._hosted[worker]
-            self.resize(self._spec.size)
+            self.resize(size if replace else max(1, size - 1))
+
+    def memory(self) -> dict[int, int]:
+        """See ``Pool.memory``: nobody takes any."""
+        return {}
 
     def dump(self) -> None:
         """See ``Pool.dump``: nobody is at anything."""
