@@ -73,7 +73,8 @@ def test_asked_row_groups_are_exact(tmp_path: Path) -> None:
     assert file.read()["n"].to_pylist() == [*range(30), *range(90), *range(450), *range(5)]
 
 
-def test_a_dictionary_only_where_values_repeat(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rows", [20_000, 100])
+def test_a_dictionary_only_where_values_repeat(tmp_path: Path, rows: int) -> None:
     rng = np.random.default_rng(0)
     n = 20_000
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(rng.random(2 * n)), 2)
@@ -81,7 +82,8 @@ def test_a_dictionary_only_where_values_repeat(tmp_path: Path) -> None:
         [pa.array(rng.random(n)), pa.array(rng.integers(0, 50, n)), vectors, pa.array(["a", "b"] * (n // 2))],
         ["noise", "few", "vector", "word"],
     )
-    group = written(bound(ParquetSink(str(tmp_path)), tmp_path), batch).metadata.row_group(0)
+    batches = [batch.slice(i, rows) for i in range(0, n, rows)]
+    group = written(bound(ParquetSink(str(tmp_path)), tmp_path), *batches).metadata.row_group(0)
     columns = {group.column(i).path_in_schema: group.column(i) for i in range(4)}
     with_dictionary = {name for name, c in columns.items() if "RLE_DICTIONARY" in c.encodings}
     assert with_dictionary == {"few", "word"}

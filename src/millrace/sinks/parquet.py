@@ -142,20 +142,29 @@ class _ParquetEncoder:
         """Write the first ``rows`` held rows in groups of ``group_rows``; the rest stays held."""
         table = pa.Table.from_batches(self._held, self._schema)
         if self._writer is None:
-            dictionary = _worth_a_dictionary(self._held[0], min(group_rows, rows))
+            dictionary = _worth_a_dictionary(_sample(table), min(group_rows, rows))
             self._writer = self._sink._open(self._stream, self._schema, dictionary)
         rest = table.slice(rows)
         self._held, self._rows, self._bytes = rest.to_batches(), rest.num_rows, rest.nbytes
         self._writer.write_table(table.slice(0, rows), row_group_size=group_rows)
 
 
-def _worth_a_dictionary(batch: pa.RecordBatch, rows: int) -> bool | list[str]:
+def _sample(table: pa.Table) -> pa.RecordBatch:
+    """Return the first rows in one piece, however small the batches were in which they came."""
+    first = table.slice(0, _SAMPLE)
+    try:
+        return first.combine_chunks().to_batches()[0]
+    except pa.ArrowNotImplementedError:  # some types cannot be joined
+        return first.to_batches()[0]
+
+
+def _worth_a_dictionary(sample: pa.RecordBatch, rows: int) -> bool | list[str]:
     """Return the Parquet paths of the columns to write with a dictionary; True for all.
 
     Judged by a sample of the first of ``rows`` rows in the row group: see :func:`_repeats`.
     """
     leaves: list[tuple[str, bool]] = []
-    for column, values in zip(batch.schema, batch.slice(0, _SAMPLE).columns, strict=True):
+    for column, values in zip(sample.schema, sample.columns, strict=True):
         leaves.extend(_leaves(column.name, values, rows))
     if all(repeats for _, repeats in leaves):
         return True
