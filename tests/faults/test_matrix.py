@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
+import sys
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +18,19 @@ import pyarrow.parquet as pq
 import pytest
 
 import millrace as mr
+from faults.job import Driver
+from millrace.core import failpoints
+from millrace.engines.memory import own
 from millrace.errors import StepError
 
-ROWS, BATCH = 2_000, 100
+MIB = 1 << 20
+LEAK, ROOM = 15 * MIB, 260 * MIB  # what a batch leaves behind; what workers and blocks may have
 
-PLACES: dict[str, list[int]] = {
-    "first": [0],
-    "last": [ROWS - 1],
-    "batch": list(range(BATCH, 2 * BATCH)),
-    "random": random.Random(7).sample(range(ROWS), ROWS // 1000),
-    "every": list(range(ROWS)),
+PLACES = ["first", "last", "batch", "random", "every"]
+POLICIES = ["raise", "reject", "null"]
+KILLS = {  # where a driver dies: two shards are committed, or one is about to be
+    "between commits": ("journal.synced", "kill@4"),
+    "before a commit": ("journal.append", "kill@4"),
 }
 
 
@@ -51,6 +57,15 @@ def hanging() -> None:
         pass
 
 
+KEPT: list[Any] = []
+
+
+def leaking(ids: Any, bad: Any) -> Any:
+    KEPT.append(np.ones(LEAK, np.uint8))
+    time.sleep(0.02)  # a model takes its time, too
+    return ids * 2.0
+
+
 @dataclass(frozen=True)
 class Kind:
     """What a model does about a batch with bad rows, and what their error is called; "" if it is none."""
@@ -70,79 +85,165 @@ KINDS = {
     "SIGSEGV": Kind(dying(lambda: os.kill(os.getpid(), signal.SIGSEGV)), "WorkerDied", deadly=True),
     "SIGKILL": Kind(dying(lambda: os.kill(os.getpid(), signal.SIGKILL)), "WorkerDied", deadly=True),
     "loop": Kind(dying(hanging), "BatchTimeout", deadly=True),
+    "leak": Kind(leaking, "", deadly=True),
 }
 MILD = [name for name, kind in KINDS.items() if not kind.deadly]
 DEADLY = [name for name, kind in KINDS.items() if kind.deadly]
 
 
+@dataclass(frozen=True)
+class Case:
+    """One cell of the matrix."""
+
+    kind: str
+    place: str
+    on_error: str
+    workers: int = 0  # none: in this process
+
+    @property
+    def rows(self) -> int:
+        """How many there are: few, where each of them ends a worker or two."""
+        return 40 if KINDS[self.kind].deadly and KINDS[self.kind].error and self.place == "every" else 2_000
+
+    @property
+    def batch(self) -> int:
+        """Rows of a batch; there are four shards of five."""
+        return self.rows // 20
+
+    @property
+    def bad(self) -> list[int]:
+        """The rows at fault."""
+        places = {
+            "first": [0],
+            "last": [self.rows - 1],
+            "batch": list(range(self.batch, 2 * self.batch)),
+            "random": random.Random(7).sample(range(self.rows), max(1, self.rows // 1000)),
+            "every": list(range(self.rows)),
+        }
+        return places[self.place]
+
+    def data(self) -> mr.Dataset:
+        """The plan."""
+        options: dict[str, Any] = {"progress": False, "shard_rows": self.rows // 4, "on_error": self.on_error}
+        options |= {"workers": self.workers} if self.workers else {"engine": "inline"}
+        if self.kind == "loop":
+            options |= {"batch_timeout": 1.0}
+        if self.kind == "leak":
+            options |= {"memory_limit": own(os.getpid()) + ROOM}
+        if self.rows < 100:
+            options |= {"max_attempts": 10}
+        return (
+            mr.range(self.rows)
+            .with_options(**options)
+            .predict(
+                Model,
+                inputs=["id"],
+                output="y",
+                fn_constructor_args=[self.kind, self.bad],
+                batch_size=self.batch,
+                version="1",
+            )
+        )
+
+    def run(self, output: Path) -> None:
+        """Run it, and see that nothing is lost, nothing comes twice, and what failed is told."""
+        kind, bad = KINDS[self.kind], set(self.bad)
+        if self.on_error == "raise" and kind.error:
+            with pytest.raises(StepError, match=r"range, rows? \d+"):
+                self.data().write_parquet(output)
+            return
+        result = self.data().write_parquet(output)
+        kept = self.on_error == "null" and not kind.deadly
+        aside = set() if kept or not kind.error else bad
+        rows = [i for i in range(self.rows) if i not in aside]
+        found = pq.read_table(output).to_pydict() if rows else {"id": [], "y": []}
+        assert found["id"] == rows
+        failed = bad if self.kind != "leak" else set()
+        values = ["bad" if i in failed else 2.0 * i for i in rows]
+        assert ["bad" if y is None or y != y else y for y in found["y"]] == values
+        nulled = len(bad) if kept and kind.error else 0
+        ledger = result.ledger
+        counts = ledger.read, ledger.written, ledger.rejected, ledger.nulled
+        assert counts == (self.rows, len(rows), len(aside), nulled)
+        rejected = mr.read_rejected(output).to_arrow()
+        assert rejected.num_rows == len(aside)
+        if aside:
+            assert rejected.column("id").to_pylist() == sorted(aside)
+            assert set(rejected.column("_error_type").to_pylist()) == {kind.error}
+
+    def run_killed(self, output: Path, kill: str) -> None:
+        """Have the driver die in the middle; then run it again."""
+        point, action = KILLS[kill]
+        given = {**asdict(self), "output": str(output)}
+        code, _, said = Driver(given, {point: action}, module="faults.test_matrix").wait()
+        fatal = self.on_error == "raise" and KINDS[self.kind].error
+        assert code == -signal.SIGKILL or fatal, said
+        self.run(output)
+
+
+def main() -> None:
+    """What a driver that is to die does."""
+    job, faults = json.loads(sys.argv[1])
+    output = job.pop("output")
+    failpoints.activate(faults)
+    Case(**job).data().write_parquet(output)
+
+
 class Model:
     """Doubles numbers, unless some of them are bad."""
 
-    def __init__(self, kind: str, place: str) -> None:
+    def __init__(self, kind: str, bad: list[int]) -> None:
         self.act = KINDS[kind].act
-        self.bad = PLACES[place]
+        self.bad = bad
 
     def __call__(self, batch: dict[str, Any]) -> Any:
         bad = np.isin(batch["id"], self.bad)
         return self.act(batch["id"], bad) if bad.any() else batch["id"] * 2.0
 
 
-def check(kind: str, place: str, on_error: Any, output: Path, **options: Any) -> None:
-    bad = set(PLACES[place])
-    data = mr.range(ROWS).with_options(progress=False, shard_rows=ROWS // 2, on_error=on_error, **options)
-    data = data.predict(Model, inputs=["id"], output="y", fn_constructor_args=[kind, place], batch_size=BATCH)
-    error = KINDS[kind].error
-    if on_error == "raise" and error:
-        with pytest.raises(StepError, match=r"range, rows? \d+"):
-            data.write_parquet(output)
-        return
-    result = data.write_parquet(output)
-    kept = on_error == "null" and not KINDS[kind].deadly
-    aside = set() if kept or not error else bad
-    rows = [i for i in range(ROWS) if i not in aside]
-    found = pq.read_table(output).to_pydict() if rows else {"id": [], "y": []}
-    assert found["id"] == rows
-    values = ["bad" if i in bad else 2.0 * i for i in rows]
-    assert ["bad" if y is None or y != y else y for y in found["y"]] == values
-    nulled = len(bad) if kept and error else 0
-    ledger = result.ledger
-    assert (ledger.read, ledger.written, ledger.rejected, ledger.nulled) == (
-        ROWS,
-        len(rows),
-        len(aside),
-        nulled,
-    )
-    rejected = mr.read_rejected(output).to_arrow()
-    assert rejected.num_rows == len(aside)
-    if aside:
-        assert rejected.column("id").to_pylist() == sorted(aside)
-        assert set(rejected.column("_error_type").to_pylist()) == {error}
-
-
-@pytest.mark.parametrize("on_error", ["raise", "reject", "null"])
+@pytest.mark.parametrize("on_error", POLICIES)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("kind", MILD)
-def test_mild(kind: str, place: str, on_error: Any, tmp_path: Path) -> None:
-    check(kind, place, on_error, tmp_path / "out", engine="inline")
+def test_mild(kind: str, place: str, on_error: str, tmp_path: Path) -> None:
+    Case(kind, place, on_error).run(tmp_path / "out")
 
 
 @pytest.mark.parametrize(("on_error", "place"), [("reject", "random"), ("null", "batch"), ("raise", "last")])
 @pytest.mark.parametrize("kind", MILD)
-def test_mild_with_workers(kind: str, place: str, on_error: Any, tmp_path: Path) -> None:
-    check(kind, place, on_error, tmp_path / "out", workers=2)
+def test_mild_with_workers(kind: str, place: str, on_error: str, tmp_path: Path) -> None:
+    Case(kind, place, on_error, workers=2).run(tmp_path / "out")
+
+
+@pytest.mark.parametrize(("on_error", "place"), [("reject", "every"), ("null", "random")])
+@pytest.mark.parametrize("kind", ["exception", "cuda memory"])
+def test_mild_and_killed(kind: str, place: str, on_error: str, tmp_path: Path) -> None:
+    Case(kind, place, on_error).run_killed(tmp_path / "out", "before a commit")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kill", KILLS)
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("on_error", POLICIES)
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("kind", MILD)
+def test_mild_with_workers_and_killed(
+    kind: str, place: str, on_error: str, workers: int, kill: str, tmp_path: Path
+) -> None:
+    Case(kind, place, on_error, workers).run_killed(tmp_path / "out", kill)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("on_error", ["raise", "reject", "null"])
-@pytest.mark.parametrize("place", [place for place in PLACES if place != "every"])
+@pytest.mark.parametrize("on_error", POLICIES)
+@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("kind", DEADLY)
-def test_deadly(kind: str, place: str, on_error: Any, workers: int, tmp_path: Path) -> None:
-    check(
-        kind,
-        place,
-        on_error,
-        tmp_path / "out",
-        workers=workers,
-        batch_timeout=1.0 if kind == "loop" else None,
-    )
+def test_deadly(kind: str, place: str, on_error: str, workers: int, tmp_path: Path) -> None:
+    Case(kind, place, on_error, workers).run(tmp_path / "out")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("on_error", POLICIES)
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("kind", DEADLY)
+def test_deadly_and_killed(kind: str, place: str, on_error: str, tmp_path: Path) -> None:
+    Case(kind, place, on_error, workers=2).run_killed(tmp_path / "out", "between commits")
