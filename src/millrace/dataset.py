@@ -13,6 +13,7 @@ from millrace.errors import ArgumentError, MillraceError
 from millrace.explain import explain
 from millrace.options import RunOptions
 from millrace.parameters import (
+    given_batch_bytes,
     given_batch_format,
     given_batch_size,
     given_folder,
@@ -90,6 +91,7 @@ class Dataset:
         fn: Callable[..., Any],
         *,
         batch_size: int | Literal["auto"] | None = "auto",
+        batch_size_bytes: int | None = None,
         batch_format: Literal["numpy", "pandas", "pyarrow", "default"] = "numpy",
         columns: Sequence[str] | None = None,
         max_in_flight: int | None = None,
@@ -117,9 +119,12 @@ class Dataset:
             may be async: ``async def``, or a class with ``async def __call__``, which is then also constructed
             on the event loop.
         batch_size
-            Rows per batch; the last one of a shard may be smaller. ``"auto"``: by size, about 16 MiB and at
-            most 65,536 rows. None: as ``"auto"``. Where memory does not suffice for a batch, it is halved and
-            tried again, and this worker's batches stay as small as that.
+            Rows per batch; the last one of a shard may be smaller. ``"auto"``: each worker begins with 128
+            rows or fewer, and finds with how many ``fn`` gets most rows done per second, up to about 16 MiB and
+            65,536 rows; so batches differ from run to run. None: as ``"auto"``. Where memory does not suffice for
+            a batch, it is halved and tried again, and this worker's batches stay as small as that.
+        batch_size_bytes
+            About how many bytes of input a batch has, instead of ``batch_size``.
         batch_format
             ``"numpy"``: a dict of read-only arrays; ``"pandas"``: a DataFrame; ``"pyarrow"``: a Table.
         columns
@@ -166,6 +171,7 @@ class Dataset:
                 given_names("columns", columns) if columns is not None else None,
                 given_resources(compute, concurrency, num_cpus, num_gpus, memory),
                 given_in_flight(max_in_flight),
+                given_batch_bytes(batch_size_bytes, batch_size),
             )
         )
 
@@ -179,6 +185,7 @@ class Dataset:
         keep: str | Sequence[str] | None = "all",
         replace: bool = False,
         batch_size: int | Literal["auto"] | None = "auto",
+        batch_size_bytes: int | None = None,
         batch_format: Literal["numpy", "pandas", "pyarrow", "default"] = "numpy",
         max_in_flight: int | None = None,
         fn_args: Sequence[Any] | None = None,
@@ -215,7 +222,7 @@ class Dataset:
             and order stay as they are.
         replace
             A result may take the place of a carried column of the same name; without it, that is an error.
-        batch_size, batch_format
+        batch_size, batch_size_bytes, batch_format
             As in ``map_batches``. A batch holds only inputs. A library's model has a format of its own.
         max_in_flight
             As in ``map_batches``; a predictor's ``predict`` may be async as well. One that has ``submit`` and
@@ -251,6 +258,7 @@ class Dataset:
                 keep=keep,
                 replace=replace,
                 batch_size=batch_size,
+                batch_size_bytes=batch_size_bytes,
                 batch_format=batch_format,
                 max_in_flight=max_in_flight,
                 fn_args=fn_args,

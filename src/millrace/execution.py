@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millrace.core import failpoints
-from millrace.core.events import Ceiling, RunFinished, RunStarted, ShardCommitted, StageUse
+from millrace.core.events import Batches, Ceiling, RunFinished, RunStarted, ShardCommitted, StageUse
 from millrace.core.ports import PoolSpec
 from millrace.engines import machine, memory
 from millrace.engines.inline import InlineEngine
@@ -452,6 +452,7 @@ def _write(job: Job, options: RunOptions, workplace: _Workplace, started: float)
         retried=watchers.retried(),
         retired=watchers.retired,
         divided=watchers.divided,
+        batches=watchers.sizes.settled(),
     )
     watchers.on_event(event)
     result = _result(job, event, rows_before)
@@ -538,6 +539,7 @@ def _finished(
     retried: tuple[tuple[str, str, int], ...] = (),
     retired: int = 0,
     divided: int = 0,
+    batches: tuple[Batches, ...] = (),
 ) -> RunFinished:
     state = job.committer.state
     return RunFinished(
@@ -556,6 +558,7 @@ def _finished(
         retried,
         retired,
         divided,
+        batches,
     )
 
 

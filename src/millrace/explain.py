@@ -14,6 +14,7 @@ from millrace.plan import cuts as cutting
 from millrace.plan.logical import (
     Function,
     MapBatches,
+    Model,
     Plan,
     Predict,
     Step,
@@ -96,7 +97,7 @@ def _step(step: Step) -> list[str]:
         lines = []
         for model in step.models:
             reads = "all columns" if model.inputs is None else _listed(model.inputs)
-            how = [f"reads {reads}", _batches(model.batch_size, model.batch_format)]
+            how = [f"reads {reads}", _batches(model)]
             how += _in_flight(model.function, model.max_in_flight)
             lines.append(f"{model_label(step, model)}: {', '.join(how)}; {_weights(model.function)}")
         return lines
@@ -104,7 +105,7 @@ def _step(step: Step) -> list[str]:
     for function, most in zip(functions_of(step), in_flight_of(step), strict=True):
         how = ["constructed once per worker" if isinstance(function.call, type) else "called"]
         if isinstance(step, MapBatches):
-            how.append(_batches(step.batch_size, step.batch_format))
+            how.append(_batches(step))
         how += _in_flight(function, most)
         lines.append(f"{step_label(step)}: {', '.join(how)}")
     return lines
@@ -128,9 +129,14 @@ def _at_a_time(most: int) -> str:
     return f"{'up to ' if most > 1 else ''}{_count(most, 'batch', 'batches')} of a worker in flight"
 
 
-def _batches(size: int | None, batch_format: str) -> str:
-    rows = "batches of about 16 MiB" if size is None else f"batches of {size:,} rows"
-    return f"{rows} as {batch_format}"
+def _batches(step: MapBatches | Model) -> str:
+    if step.batch_size is not None:
+        size = f"of {step.batch_size:,} rows"
+    elif step.batch_bytes is not None:
+        size = f"of about {human.size(step.batch_bytes)}"
+    else:
+        size = "that grow from 128 rows to about 16 MiB while that is faster,"
+    return f"batches {size} as {step.batch_format}"
 
 
 def _weights(function: Function) -> str:

@@ -15,6 +15,7 @@ from millrace.core.work import tell
 from millrace.errors import ArgumentError, MillraceError, ModelUnreadable, UnknownArgument, nearest
 from millrace.parameters import (
     given_arguments,
+    given_batch_bytes,
     given_batch_format,
     given_batch_size,
     given_function,
@@ -248,6 +249,8 @@ def given_predict(
                 )
         if own.keys() & {"compute", "concurrency"}:
             own = {"compute": None, "concurrency": None} | own  # its own workers, whatever the others say
+        if own.keys() & {"batch_size", "batch_size_bytes"}:
+            own = {"batch_size": None, "batch_size_bytes": None} | own
         own = shared | options | own
         models.append(_model(own.pop("model"), given_output(name), prefixed=True, **own))
     return Predict(tuple(models), kept, replace)
@@ -268,6 +271,7 @@ def _model(
     prefixed: bool,
     inputs: Any,
     batch_size: Any,
+    batch_size_bytes: Any,
     batch_format: Any,
     compute: Any,
     concurrency: Any,
@@ -289,6 +293,7 @@ def _model(
         given_batch_format(batch_format),
         resources,
         given_in_flight(max_in_flight),
+        given_batch_bytes(batch_size_bytes, batch_size),
     )
 
 

@@ -113,6 +113,18 @@ def given_batch_size(value: Any) -> int | None:
     return size
 
 
+def given_batch_bytes(value: Any, batch_size: Any) -> int | None:
+    """Read about how many bytes a batch has; None if they were not given."""
+    if value is None:
+        return None
+    size = _whole(value)
+    if size is None or size < 1:
+        raise ArgumentError(f"batch_size_bytes={value!r}: it takes a whole number of bytes above zero.")
+    if given_batch_size(batch_size) is not None:
+        raise ArgumentError("Give either batch_size= or batch_size_bytes=, not both.")
+    return size
+
+
 def given_in_flight(value: Any) -> int | None:
     """Read how many batches a worker sends to a function at a time; None: the function tells."""
     if value is None:

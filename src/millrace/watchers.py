@@ -8,13 +8,14 @@ from collections import Counter
 from millrace.core.events import CallRetried, Event, ShardDivided, WorkerRetired
 from millrace.core.ports import Observer
 from millrace.observers.ceilings import Ceilings
+from millrace.observers.sizes import Sizes
 from millrace.options import RunOptions
 
 _log = logging.getLogger("millrace")
 
 
 class Watchers:
-    """Hands every event to every observer; ``ceilings`` is what the last words of a run need, whoever watches."""
+    """Hands every event to every observer; ``ceilings`` and ``sizes`` are what the last words of a run need."""
 
     def __init__(self, watchers: list[Observer]) -> None:
         self._watchers = watchers
@@ -22,6 +23,7 @@ class Watchers:
         self._retried: Counter[tuple[str, str]] = Counter()
         self.retired = 0  # workers, for want of memory
         self.divided = 0  # shards
+        self.sizes = Sizes()
 
     @classmethod
     def of(cls, options: RunOptions) -> Watchers:
@@ -39,6 +41,7 @@ class Watchers:
             self._retried[event.step, event.error] += 1
         self.retired += isinstance(event, WorkerRetired)
         self.divided += isinstance(event, ShardDivided)
+        self.sizes.add(event)
         for watcher in list(self._watchers):
             try:
                 watcher.on_event(event)

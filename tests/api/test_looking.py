@@ -181,7 +181,7 @@ def test_explain_says_what_waits(model: Any, most: int | None, words: str) -> No
         data.map_batches(model, max_in_flight=most),
         data.predict(model, inputs=["a"], max_in_flight=most),
     ):
-        (line,) = [line for line in step.explain().splitlines() if "batches of about" in line]
+        (line,) = [line for line in step.explain().splitlines() if "batches that grow" in line]
         assert line.partition(" as numpy")[2].partition(";")[0] == words
 
 
@@ -201,5 +201,5 @@ def test_explain_says_what_computes_by_itself(model: Any, most: int | None, word
 def test_explain_says_it_of_each_model() -> None:
     models = {"here": len, "there": {"model": Asks, "max_in_flight": 4}}
     told = mr.from_arrow(pa.table({"a": [1]})).predict(models, inputs=["a"]).explain()
-    here, there = [line for line in told.splitlines() if "batches of about" in line]
+    here, there = [line for line in told.splitlines() if "batches that grow" in line]
     assert "flight" not in here and "async with up to 4 batches of a worker in flight" in there

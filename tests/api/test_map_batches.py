@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import millrace as mr
+from millrace.errors import ArgumentError
 
 from .data import numbers
 
@@ -69,16 +70,62 @@ def test_batch_size_is_exact_within_a_shard(size: int) -> None:
     assert out.take_all() == wanted
 
 
+def lengths(column: str) -> Any:
+    return lambda batch: {"rows": [len(batch[column])]}
+
+
 def test_auto_size_goes_by_bytes() -> None:
     wide = mr.from_numpy(np.zeros((150, 1 << 15))).with_options(shard_rows=150)  # 256 KiB a row
-    assert [row["rows"] for row in wide.map_batches(lambda b: {"rows": [len(b["data"])]}).take_all()] == [
-        64,
-        64,
-        22,
-    ]
-    long = numbers(200_000, 200_000)
-    sizes = [row["rows"] for row in long.map_batches(lambda b: {"rows": [len(b["id"])]}).take_all()]
-    assert sizes == [65_536] * 3 + [200_000 - 3 * 65_536]
+    sizes = [row["rows"] for row in wide.map_batches(lengths("data")).take_all()]
+    assert sizes[0] == 8 and max(sizes) <= 64 and sum(sizes) == 150
+
+
+def test_auto_size_grows_by_powers_of_two() -> None:
+    long = numbers(2_000_000, 2_000_000)
+    sizes = [row["rows"] for row in long.map_batches(lengths("id")).take_all()]
+    assert sum(sizes) == 2_000_000
+    assert sizes[0] == 128 and 4_096 <= max(sizes) <= 65_536
+    assert {size.bit_count() for size in sizes[:-1]} == {1}
+
+
+@pytest.mark.parametrize(("asked", "rows"), [(8 * 30, 30), (1, 1), (np.int64(8 * 200), 100)])
+def test_batches_of_so_many_bytes(asked: int, rows: int) -> None:
+    data = numbers(100, 100)
+    for step in (
+        data.map_batches(lengths("id"), batch_size_bytes=asked),
+        data.predict(
+            lambda batch: np.full(len(batch["id"]), len(batch["id"])), output="rows", batch_size_bytes=asked
+        ),
+        data.predict(
+            {
+                "rows": {
+                    "model": lambda batch: np.full(len(batch["id"]), len(batch["id"])),
+                    "batch_size_bytes": asked,
+                }
+            },
+            batch_size=3,
+        ),
+    ):
+        assert step.take_all()[0]["rows"] == rows
+
+
+def test_about_as_many_bytes_are_no_part_of_what_a_plan_is(tmp_path: Path) -> None:
+    data = numbers(100, 100)
+    data.map_batches(lengths("id"), version="1").write_parquet(tmp_path / "out")
+    again = data.map_batches(lengths("id"), version="1", batch_size_bytes=80).write_parquet(tmp_path / "out")
+    assert again.resumed
+
+
+@pytest.mark.parametrize("asked", [0, -1, 1.5, True, "1 MB"])
+def test_bytes_that_make_no_batch(asked: Any) -> None:
+    with pytest.raises(ArgumentError, match="whole number of bytes above zero"):
+        numbers(3, 3).map_batches(len, batch_size_bytes=asked)
+
+
+def test_rows_or_bytes_not_both() -> None:
+    with pytest.raises(ArgumentError, match="not both"):
+        numbers(3, 3).predict(len, batch_size=3, batch_size_bytes=100)
+    numbers(3, 3).map_batches(len, batch_size="auto", batch_size_bytes=100)
 
 
 def test_arguments_of_function_and_class() -> None:

@@ -575,7 +575,8 @@ def test_counting_needs_no_model(rides: mr.Dataset) -> None:
 
 def test_explain_says_what_each_model_reads(rides: mr.Dataset) -> None:
     text = rides.predict({"a": Fare, "b": {"model": fare, "batch_size": 256}}, inputs=["km"]).explain()
-    assert "predict(a: Fare): reads km, batches of about 16 MiB as numpy; constructed once per worker" in text
+    how = "batches that grow from 128 rows to about 16 MiB while that is faster, as numpy"
+    assert f"predict(a: Fare): reads km, {how}; constructed once per worker" in text
     assert "predict(b: fare): reads km, batches of 256 rows as numpy; called" in text
 
 

@@ -45,6 +45,15 @@ class CallRetried(msgspec.Struct, frozen=True):
     error: str
 
 
+class BatchSized(msgspec.Struct, frozen=True):
+    """A worker found that ``step`` does best with ``rows`` rows at a time: ``rows_per_second``, in the step alone."""
+
+    worker: int
+    step: str
+    rows: int
+    rows_per_second: float
+
+
 class ShardCommitted(msgspec.Struct, frozen=True):
     """A shard's rows are in the output for good."""
 
@@ -114,6 +123,14 @@ class Ceiling(msgspec.Struct, frozen=True):
     rows: int
 
 
+class Batches(msgspec.Struct, frozen=True):
+    """What ``step`` does best with, as its workers found: from ``least`` to ``most`` rows at a time."""
+
+    step: str
+    least: int
+    most: int
+
+
 class RunFinished(msgspec.Struct, frozen=True):
     """The run is complete and ``_SUCCESS`` stands, or it ended with ``error``."""
 
@@ -132,6 +149,7 @@ class RunFinished(msgspec.Struct, frozen=True):
     retried: tuple[tuple[str, str, int], ...] = ()  # step, class of the error, calls
     retired: int = 0  # workers, for want of memory
     divided: int = 0  # shards
+    batches: tuple[Batches, ...] = ()
 
 
 Event = (
@@ -139,6 +157,7 @@ Event = (
     | RowsRead
     | BatchShrunk
     | CallRetried
+    | BatchSized
     | ShardCommitted
     | ShardRetried
     | WorkerLost

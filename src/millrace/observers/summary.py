@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from millrace.core.artifacts import shortened
-from millrace.core.events import Ceiling, RunFinished, StageUse
+from millrace.core.events import Batches, Ceiling, RunFinished, StageUse
 from millrace.core.work import REJECTED, Ledger, Timings
 from millrace.observers.human import count, duration, plural, size
 
@@ -58,6 +58,7 @@ def summary(
         f"{plural(calls, 'call')} of {step} tried again after {error}" for step, error, calls in event.retried
     ]
     lines += stage_lines(event.stages)
+    lines += batch_lines(event.batches)
     lines += ceiling_lines(event.ceilings)
     lines += pressure_lines(event)
     if left_out:
@@ -114,6 +115,18 @@ def stage_lines(stages: Sequence[StageUse]) -> list[str]:
     if stages[slowest].busy < _BOTTLENECK:
         lines.append("no stage was busy all the time: reading, writing or start-up took the rest")
     return lines
+
+
+def batch_lines(batches: Sequence[Batches]) -> list[str]:
+    """Say which batch sizes were found.
+
+    >>> batch_lines([Batches("predict(Net)", 512, 4096), Batches("map_batches(f)", 64, 64)])
+    ['batches of 512 to 4,096 rows for predict(Net)', 'batches of 64 rows for map_batches(f)']
+    """
+    return [
+        f"batches of {each.least:,}{f' to {each.most:,}' if each.most > each.least else ''} rows for {each.step}"
+        for each in batches
+    ]
 
 
 def ceiling_lines(ceilings: Sequence[Ceiling]) -> list[str]:

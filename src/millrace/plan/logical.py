@@ -149,7 +149,10 @@ def callable_name(call: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MapBatches:
-    """Batch in, batch or batches out; ``max_in_flight`` of them at a time, if the user said how many."""
+    """Batch in, batch or batches out; ``max_in_flight`` of them at a time, if the user said how many.
+
+    ``batch_size`` in rows, or ``batch_bytes``; with neither, what is fastest is found out.
+    """
 
     function: Function
     batch_size: int | None
@@ -157,6 +160,7 @@ class MapBatches:
     columns: tuple[str, ...] | None
     resources: Resources = Resources()
     max_in_flight: int | None = None
+    batch_bytes: int | None = None
     verb = "map_batches"
 
 
@@ -166,7 +170,7 @@ class Model:
 
     An array becomes the column ``output``; named results bring their own names, put behind ``output`` and an
     underscore if ``prefixed``. ``inputs`` None: all columns that entered the step. ``max_in_flight``: batches at a
-    time, if the user said how many.
+    time, if the user said how many. ``batch_size`` and ``batch_bytes`` as in ``MapBatches``.
     """
 
     function: Function
@@ -177,6 +181,7 @@ class Model:
     batch_format: BatchFormat
     resources: Resources = Resources()
     max_in_flight: int | None = None
+    batch_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

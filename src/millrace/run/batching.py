@@ -1,4 +1,4 @@
-"""How many rows a batch has, by the bytes of a row."""
+"""How many rows a batch has: by the bytes of a row, and by what a function is fastest with."""
 
 from __future__ import annotations
 
@@ -11,11 +11,31 @@ BATCH_ROWS = 65_536
 READ_BYTES = 8 << 20
 ROW_STEP_ROWS = 4_096
 
+FIRST_ROWS = 128
+_FEW_ROWS = 8
+_LEAST_ROWS = 2  # code that is never tried on one row at a time often cannot do it
+_BESIDE = 100e-6  # seconds that a batch costs outside of the function
+_SHORT = 0.005  # seconds: so short a batch is no reason to stop
+_LONG = 0.05  # seconds: what each batch costs does not matter any more
+_SAMPLES = 3
+_MORE_SAMPLES = 5  # for sizes that may turn out to be the best
+_SAMPLE_ROWS = 32  # rows differ in what they cost
+_STEEP = 1.3
+_CLOSE = 0.95
+_NEAR = 0.9
+_SAME = 0.98
+_COLLAPSE = 0.7
+
 
 def auto_size(batch: pa.RecordBatch) -> int:
     """Return how many rows like these make a batch of about 16 MiB, at most 65,536."""
+    return min(BATCH_ROWS, rows_of(BATCH_BYTES, batch))
+
+
+def rows_of(size: int, batch: pa.RecordBatch) -> int:
+    """Return how many rows like these are about ``size`` bytes, at least one."""
     per_row = batch.nbytes / max(batch.num_rows, 1)
-    return int(min(BATCH_ROWS, max(1, BATCH_BYTES // max(per_row, 1))))
+    return max(1, int(size // max(per_row, 1)))
 
 
 def read_size(split: Split) -> int:
@@ -23,3 +43,151 @@ def read_size(split: Split) -> int:
     if split.rows <= 0 or split.bytes <= 0:
         return BATCH_ROWS
     return int(min(BATCH_ROWS, max(1, READ_BYTES * split.rows // split.bytes)))
+
+
+class Tuner:
+    """Finds the number of rows at a time with which one function gets most rows done per second.
+
+    It has no clock: ``rows`` says how many to send, ``measured`` tells it what came of that. It begins small and
+    climbs by powers of two, past sizes that make no difference, until more takes longer or a batch takes its time;
+    where the first batches do so already, it looks below them first. Then it tries what it left out around the best
+    size, measures those that are close to it again, and settles on the largest that is as good as the best.
+    """
+
+    def __init__(self) -> None:
+        self.settled: int | None = None
+        self._size = 0
+        self._most = BATCH_ROWS  # by the limit that was told last
+        self._bound = BATCH_ROWS  # what whole shards are enough for
+        self._warm = False
+        self._open_end = False
+        self._seconds: dict[int, list[float]] = {}  # per row, of each sample
+        self._sample = (0, 0.0)
+
+    @property
+    def size(self) -> int:
+        """How many rows a batch has now."""
+        first = max(_FEW_ROWS, min(FIRST_ROWS, self._most // 16))
+        return min(self._size or first, self._most)
+
+    @property
+    def rate(self) -> float:
+        """Rows per second with this size, as far as it was measured."""
+        seconds = self._seconds.get(self.size)
+        return _rate(seconds) if seconds else 0.0
+
+    def rows(self, limit: int) -> int:
+        """Return how many rows to send next: a power of two, and no more than ``limit``.
+
+        A function that did best with as many as there may be follows the limit, as it comes from the bytes of a row.
+        """
+        self._most = _power_below(limit)
+        if self._open_end:
+            return self._most
+        return self.size
+
+    def measured(self, rows: int, seconds: float, batches: int = 1) -> bool:
+        """Hear that batches of ``rows`` rows took so many ``seconds``; True if that settled the size."""
+        if self.settled is not None or rows != self.size:
+            return False
+        if not self._warm:  # the very first call loads and compiles
+            self._warm = True
+            return False
+        count, spent = self._sample
+        count, spent = count + rows * batches, spent + seconds + _BESIDE * batches
+        self._sample = count, spent
+        self._size = rows
+        if count < min(_SAMPLE_ROWS, max(1, self._most // 16)):
+            return False
+        samples = self._seconds.setdefault(rows, [])
+        samples.append(spent / count)
+        return self._go_to(self._next())
+
+    def starved(self) -> bool:
+        """Hear that the rows of a whole shard were too few to try this size; True if that settled it."""
+        if self.settled is not None or not self._seconds:
+            return False
+        self._bound = max(_LEAST_ROWS, self.size // 2)
+        return self._go_to(self._next())
+
+    def _go_to(self, size: int | None) -> bool:
+        if size is None:
+            self._size = self.settled = self._choice()
+            self._open_end = self.settled == self._most
+            return True
+        self._sample = (0, 0.0)
+        self._size = size
+        return False
+
+    def _next(self) -> int | None:
+        """Return the size to measure next; None if enough is known."""
+        most = min(self._most, self._bound)
+        known = {size: _rate(samples) for size, samples in self._seconds.items() if size <= most}
+        if not known:
+            return most
+        best = max(known, key=known.__getitem__)
+        if self.size in known and self._unsure(self.size, known):
+            return self.size
+        least, top = min(known), max(known)
+        if least > _LEAST_ROWS and least / known[least] >= _LONG and known[least] >= _NEAR * known[best]:
+            return least // 2
+        if not self._is_exhausted(known, best):
+            return min(most, self._further(known))
+        if self._unsure(top, known):
+            return top
+        for near in (2 * best, best // 2):
+            if near not in known and _LEAST_ROWS <= near <= top:
+                return near
+        if _SAME * known[best] <= known[top]:
+            return None
+        close = [each for each in known if known[each] >= _CLOSE * known[best]]
+        fewest = min(close, key=lambda each: (len(self._seconds[each]), each))
+        return fewest if len(close) > 1 and len(self._seconds[fewest]) < _MORE_SAMPLES else None
+
+    def _unsure(self, size: int, known: dict[int, float]) -> bool:
+        """Say whether a size needs another sample: fewest if it is far better than others, most if it is worse."""
+        others = max((rate for each, rate in known.items() if each != size), default=0.0)
+        needed = _MORE_SAMPLES if known[size] < _CLOSE * others else _SAMPLES
+        if known[size] > _STEEP * others and size < min(self._most, self._bound):
+            needed = 1
+        return len(self._seconds[size]) < needed
+
+    def _is_exhausted(self, known: dict[int, float], best: int) -> bool:
+        """Say whether nothing is to be won by more rows than were tried."""
+        top = max(known)
+        if top >= min(self._most, self._bound):
+            return True
+        seconds = top / known[top]
+        if seconds < _SHORT:
+            return False
+        if known[top] < _COLLAPSE * known[best]:
+            return True
+        enough = min(size for size in known if known[size] >= _SAME * known[best])
+        if sum(size > enough for size in known) < 2:
+            return False
+        return seconds >= _LONG or known[top] < _CLOSE * known[best]
+
+    def _further(self, known: dict[int, float]) -> int:
+        """Return the next larger size: the next but one, where time goes into calls rather than into rows."""
+        top = max(known)
+        below = [size for size in known if size < top]
+        if not below:
+            return 2 * top
+        before = max(below)
+        return top * (4 if known[top] * before > 0.8 * known[before] * top else 2)
+
+    def _choice(self) -> int:
+        """Return the largest size that is as good as the best."""
+        most = min(self._most, self._bound)
+        rates = {size: _rate(samples) for size, samples in self._seconds.items() if size <= most}
+        best = max(rates.values(), default=0.0)
+        return max((size for size, rate in rates.items() if rate >= _SAME * best), default=most)
+
+
+def _rate(seconds: list[float]) -> float:
+    """Return rows per second by the best sample but one: others may be at work, on this machine or in a compiler."""
+    return 1 / sorted(seconds)[min(1, len(seconds) - 1)]
+
+
+def _power_below(rows: int) -> int:
+    return 1 << (max(rows, 1).bit_length() - 1)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from millrace.core.values import ConversionError
 from millrace.plan.logical import Built, Function
+from millrace.run.batching import Tuner
 
 if TYPE_CHECKING:
     import asyncio
@@ -51,6 +52,7 @@ class Call(Protocol):
 class Caller:
     """Calls one function: at most ``depth`` batches at a time, and of ``ceiling`` rows each if that is set.
 
+    ``tuner`` remembers, as long as the function lives, how many rows at a time are best for it.
     The base class calls here and now, when the result is asked for.
     """
 
@@ -61,6 +63,7 @@ class Caller:
         self.ceiling: int | None = None
         self.biggest = 0  # rows of the biggest batch so far
         self.squeezed = False  # half of that is to be the ceiling
+        self.tuner = Tuner()
         self.seen: pa.Schema | None = None  # of the last results
 
     def start(self, view: Any, finish: Finish) -> Call:

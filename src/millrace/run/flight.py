@@ -9,16 +9,19 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 from millrace.core.handed import Handed
 from millrace.core.values import ConversionError
 from millrace.core.work import Fault
+from millrace.run.batching import Tuner
 from millrace.run.calls import Call, Caller, Raised
 from millrace.run.failures import is_interrupt
 from millrace.run.guard import Guard
 from millrace.run.memory import forget, is_out_of_memory, make_room
+from millrace.run.pace import Pace
 from millrace.run.rows import Rows
 from millrace.run.watching import Watched
 
@@ -35,7 +38,7 @@ class Flight(Generic[T]):
     A batch that is too big for memory is cut in halves, which are tried one by one while nothing else is in flight.
     From then on no batch of this caller is bigger than what was found to fit.
     A batch that raises is halved until the rows at fault stand alone; the first of them is reported, or all of them
-    are set aside, as the guard has it.
+    are set aside, as the guard has it. ``tuner`` hears how long batches take, if their size is its to choose.
     """
 
     def __init__(
@@ -44,11 +47,14 @@ class Flight(Generic[T]):
         guard: Guard,
         ready: Callable[[Rows], tuple[Any, Handed]],
         made: Callable[[Rows, Handed, Any], T],
+        tuner: Tuner | None = None,
     ) -> None:
         self._caller = caller
         self._guard = guard
         self._ready = ready
         self._made = made
+        self._tuner = tuner
+        self._pace = Pace(tuner, caller.depth)
         self._left = 0  # rows that were read, and that no batch has got yet
 
     def over(
@@ -74,6 +80,8 @@ class Flight(Generic[T]):
                     yield from self._landed(flying)
             while flying:
                 yield from self._landed(flying)
+            if self._pace.ended():
+                self._settled()
         finally:
             for _, call in flying:
                 call.give_up()
@@ -110,7 +118,7 @@ class Flight(Generic[T]):
 
     def _started(self, part: Rows) -> Call:
         try:
-            with self._guard.timed(0):
+            with self._timed():
                 view, handed = self._ready(part)
                 return self._caller.start(view, partial(self._made, part, handed))
         except BaseException as error:  # the batches before have their turn first
@@ -147,8 +155,11 @@ class Flight(Generic[T]):
             if short or len(part) > 1:
                 forget(error)
             failure = None if short else error
+            self._pace.broken()
         else:
             self._guard.done += len(part)
+            if self._pace.landed(len(part)):
+                self._settled()
             yield part, made
             return
         if failure is None:
@@ -166,7 +177,7 @@ class Flight(Generic[T]):
         """Wait for a call; if it raises what passes, make it again after a while."""
         for tried in itertools.count(1):
             try:
-                with self._guard.timed(0):
+                with self._timed():
                     made: T = calls.pop().result()
                     return made
             except BaseException as error:
@@ -229,6 +240,15 @@ class Flight(Generic[T]):
                 forget(error)
             return error
         return None
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        with self._pace.timing(), self._guard.timed(0):
+            yield
+
+    def _settled(self) -> None:
+        if self._tuner is not None:
+            self._guard.sized(self._tuner.size, self._tuner.rate)
 
     def _lower(self, rows: int) -> None:
         now = rows // 2

@@ -51,6 +51,7 @@ class Meter:
         self.tell: Callable[[], None] = lambda: None  # called now and then as the user's code gets on
         self.retried: Callable[[str, str], None] = lambda label, error: None
         self.shrunk: Callable[[str, int, int], None] = lambda label, before, now: None
+        self.sized: Callable[[str, int, float], None] = lambda label, rows, per_second: None
 
     @property
     def done_rows(self) -> int:
@@ -266,6 +267,10 @@ class Guard:
     def shrunk(self, before: int, now: int) -> None:
         """Tell that the code gets fewer rows at a time from now on."""
         self._meter.shrunk(self._label, before, now)
+
+    def sized(self, rows: int, per_second: float) -> None:
+        """Tell how many rows at a time turned out to be best for the code."""
+        self._meter.sized(self._label, rows, per_second)
 
     def _preview(self, rows: Rows) -> str:
         """Show the values of a single row, if they may be shown."""

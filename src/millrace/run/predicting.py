@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -22,11 +21,11 @@ from millrace.core.values import ConversionError, a, from_columns, from_result
 from millrace.core.work import Fault
 from millrace.errors import ColumnExists, UnknownColumn, nearest
 from millrace.plan.logical import Model, Predict, model_label
-from millrace.run.batching import BATCH_BYTES, auto_size
 from millrace.run.calls import Caller
+from millrace.run.cutting import Cut
 from millrace.run.flight import Flight
 from millrace.run.guard import Guard
-from millrace.run.rows import Rows, rebatch
+from millrace.run.rows import Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +84,15 @@ def _through(
     def made(part: Rows, handed: Handed, result: Any) -> pa.RecordBatch:
         return _columns(result, model, handed, len(part))
 
+    def carried() -> float:
+        """Return the bytes of a row that was read last: while inputs are gathered, all of it is held."""
+        whole = waiting[-1].rows.batch
+        return float(whole.nbytes / max(whole.num_rows, 1))
+
     results = _Results()
-    flight = Flight(caller, guard, ready, made)
-    sized = partial(_sized, waiting=waiting, size=model.batch_size, eager=eager)
-    look = (model.batch_size or 1) if eager else None
-    for part, columns in flight.over(inputs(), sized, look=look):
+    cut = Cut(model.batch_size, model.batch_bytes, caller, eager)
+    flight = Flight(caller, guard, ready, made, cut.tuner)
+    for part, columns in flight.over(inputs(), partial(cut.over, beside=carried), look=cut.look):
         if isinstance(columns, Fault):
             results.miss(len(part))
         else:
@@ -147,19 +150,6 @@ def _inputs(item: _Item, model: Model, label: str) -> pa.RecordBatch:
                 f"{nearest(name, there)}"
             )
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
-
-
-def _sized(rows: Iterator[Rows], waiting: deque[_Item], size: int | None, eager: bool) -> Iterator[Rows]:
-    if size is not None:
-        yield from rebatch(rows, size)
-    elif eager:
-        yield from rows
-    else:
-        for first in rows:
-            whole = waiting[-1].rows.batch  # what is held while inputs are gathered is carried too
-            heavy = max(whole.nbytes / whole.num_rows, 1)
-            size = max(1, min(auto_size(first.batch), int(BATCH_BYTES // heavy)))
-            yield from rebatch(chain([first], rows), size)
 
 
 class _Results:

@@ -6,7 +6,7 @@ row; only a filter stores one integer for each row that it keeps.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -165,8 +165,14 @@ def rebatch(rows: Iterator[Rows], size: int) -> Iterator[Rows]:
     A batch without rows passes only if it is the first, so that its schema is not lost. A change of schema
     ends the batch that was being filled.
     """
+    return recut(rows, lambda part: size)
+
+
+def recut(rows: Iterator[Rows], size: Callable[[Rows], int]) -> Iterator[Rows]:
+    """Cut a stream as ``rebatch`` does, where ``size`` is asked for each batch; it is told what was read last."""
     waiting: list[Rows] = []
     held = 0
+    wanted = 0
     first = True
     for part in rows:
         if not len(part):
@@ -179,13 +185,15 @@ def rebatch(rows: Iterator[Rows], size: int) -> Iterator[Rows]:
             yield join(waiting)
             waiting, held = [], 0
         at = 0
-        while held + len(part) - at >= size:
-            stop = at + size - held
+        while at < len(part):
+            if not held:
+                wanted = size(part)
+            stop = min(at + wanted - held, len(part))
             waiting.append(part.cut(at, stop))
-            yield join(waiting)
-            waiting, held, at = [], 0, stop
-        if at < len(part):
-            waiting.append(part.cut(at, len(part)))
-            held += len(part) - at
+            held += stop - at
+            at = stop
+            if held >= wanted:
+                yield join(waiting)
+                waiting, held = [], 0
     if waiting:
         yield join(waiting)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -35,14 +34,14 @@ from millrace.plan.logical import (
     step_label,
 )
 from millrace.plan.physical import Policy
-from millrace.run.batching import auto_size
 from millrace.run.calls import Caller, EventLoop, caller_of
+from millrace.run.cutting import Cut
 from millrace.run.failures import is_interrupt, words
 from millrace.run.flight import Flight
 from millrace.run.guard import Guard, Meter, Where
 from millrace.run.predicting import predict
 from millrace.run.row_steps import filter_expression, filter_rows, flat_map, map_rows
-from millrace.run.rows import Rows, Span, rebatch
+from millrace.run.rows import Rows, Span
 
 
 class Chain:
@@ -184,11 +183,10 @@ def _map_batches(
         view = to_format(part.batch, step.batch_format)
         return view, Handed(part.batch, view)
 
-    flight = Flight(caller, guard, ready, _batches)
-    sized = partial(_sized, size=step.batch_size, eager=eager)
-    look = (step.batch_size or 1) if eager else None
+    cut = Cut(step.batch_size, step.batch_bytes, caller, eager)
+    flight = Flight(caller, guard, ready, _batches, cut.tuner)
     failed: list[Rows] = []  # rows that are kept, and wait for others to tell what a result looks like
-    for part, results in flight.over(_projected(rows, step), sized, look=look):
+    for part, results in flight.over(filter(len, _projected(rows, step)), cut.over, look=cut.look):
         if isinstance(results, Fault):
             failed += [part] if guard.keeps else []
             results = []
@@ -219,20 +217,6 @@ def _projected(rows: Iterator[Rows], step: MapBatches) -> Iterator[Rows]:
         return rows
     chosen = Select(step.columns)
     return (part.with_batch(recolumn(part.batch, chosen, step_label(step))) for part in rows)
-
-
-def _sized(rows: Iterator[Rows], size: int | None, eager: bool) -> Iterator[Rows]:
-    if size is not None:
-        parts = rebatch(rows, size)
-    else:
-        parts = rows if eager else _auto_sized(rows)
-    return filter(len, parts)
-
-
-def _auto_sized(rows: Iterator[Rows]) -> Iterator[Rows]:
-    for first in rows:
-        if len(first):
-            yield from rebatch(chain([first], rows), auto_size(first.batch))
 
 
 def _results(value: Any) -> Iterator[Any]:

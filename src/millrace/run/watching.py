@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from millrace.core.events import BatchShrunk, CallRetried
+from millrace.core.events import BatchShrunk, BatchSized, CallRetried
 from millrace.core.ports import WorkerContext
 from millrace.core.work import Called, Calling, Caution
 from millrace.run.calls import Call
@@ -81,6 +81,7 @@ def report(meter: Meter, context: WorkerContext, caution: Caution, shard: int) -
     """Have a meter tell the driver what happens over a shard's rows; of each call, if caution asks for it."""
     worker, tell = context.worker, context.notify
     meter.shrunk = lambda step, before, now: tell(BatchShrunk(worker, step, before, now))
+    meter.sized = lambda step, rows, per_second: tell(BatchSized(worker, step, rows, per_second))
     meter.retried = lambda step, error: tell(CallRetried(worker, step, error))
     if caution.watched:
         meter.watch = Watch(caution, worker, shard, tell)
