@@ -122,7 +122,7 @@ class Dataset:
             Rows per batch; the last one of a shard may be smaller. ``"auto"``: each worker begins with 128
             rows or fewer, and finds with how many ``fn`` gets most rows done per second, up to about 16 MiB and
             65,536 rows; so batches differ from run to run. None: as ``"auto"``. Where memory does not suffice for
-            a batch, it is halved and tried again, and this worker's batches stay as small as that.
+            a batch, it is halved and tried again, and batches stay as small as that for the rest of the run.
         batch_size_bytes
             About how many bytes of input a batch has, instead of ``batch_size``.
         batch_format

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import shutil
 import sys
+import time
 import types
+import uuid
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,10 +27,13 @@ from millrace.core.work import Split
 from millrace.engines.inline import InlinePool
 from millrace.errors import StepError
 from millrace.plan.logical import Function, MapBatches, Model, Predict
+from millrace.run import journal as journals
 from millrace.run.guard import Meter
+from millrace.run.journal import Lowered
 from millrace.run.memory import is_out_of_memory, make_room
 from millrace.run.rows import Rows, Span
 from millrace.run.steps import Chain
+from millrace.sources.range import RangeSource
 
 COLLECT = gc.collect
 Batch = dict[str, np.ndarray[Any, Any]]
@@ -409,3 +415,79 @@ def test_worker_processes_shrink_too() -> None:
     data = mr.range(200).with_options(engine="local", workers=2, progress=False)
     made = data.predict(heavy, output="next").to_arrow()
     assert made.column("next").to_pylist() == list(range(1, 201))
+
+
+# ---------------------------------------------------------------- what one worker finds, others know
+
+
+def test_what_others_found_to_fit_is_not_tried() -> None:
+    bears = Bears(30)
+    chain = Chain([map_step(as_function(bears), 50)], where)
+    label = "map_batches(as_function.doubled)"
+    for ceilings, calls in (
+        ({label: 20}, [20, 20, 10, 20, 20, 10]),
+        ({label: 40, "other": 1}, [20, 20, 10] * 2),
+    ):
+        bears.calls.clear()
+        assert sum(map(len, chain.run(rows_of(ids(100)), Meter(1), [], ceilings))) == 100
+        assert bears.calls == calls
+
+
+def ranged(rows: int) -> mr.Dataset:
+    return mr.Dataset.from_source(RangeSource(rows, rows_per_split=100))
+
+
+def notes(out: Path) -> list[Lowered]:
+    (journal,) = out.glob("_millrace/*/journal")
+    return [note for note in journals.read(journal).notes() if isinstance(note, Lowered)]
+
+
+def sizes_in(folder: Path) -> list[int]:
+    return [int(file.name.partition("-")[0]) for file in folder.iterdir()]
+
+
+def test_a_ceiling_is_told_to_later_attempts_and_outlives_its_driver(tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    seen.mkdir()
+
+    def heavy(batch: Batch) -> Batch:
+        (seen / f"{len(batch['id'])}-{uuid.uuid4()}").touch()
+        if len(batch["id"]) > 12:
+            raise MemoryError
+        if batch["id"][-1] >= 900 and not (tmp_path / "mended").exists():
+            raise ValueError("not yet")
+        return batch
+
+    data = ranged(1_000).with_options(engine="local", workers=1, progress=False, shard_rows=100)
+    data = data.map_batches(heavy, batch_size=50, version="1")
+    with pytest.raises(StepError, match="not yet"):
+        data.write_parquet(tmp_path / "out")
+    (label,) = {note.step for note in notes(tmp_path / "out")}
+    assert [note.rows for note in notes(tmp_path / "out")] == [25, 12]
+
+    shutil.rmtree(seen)
+    seen.mkdir()
+    (tmp_path / "mended").touch()
+    assert data.write_parquet(tmp_path / "out").rows == 1_000
+    assert max(sizes_in(seen)) == 12, f"{label} is not tried with more again"
+
+
+def test_workers_tell_each_other_through_the_driver(tmp_path: Path) -> None:
+    tried = tmp_path / "tried"
+    tried.mkdir()
+
+    def heavy(batch: Batch) -> Batch:
+        if len(batch["id"]) > 12:
+            (tried / f"{len(batch['id'])}-{uuid.uuid4()}").touch()
+            raise MemoryError
+        time.sleep(0.01)
+        return batch
+
+    first = {"batch_size": 100, "num_cpus": 1}
+    data = ranged(2_000).with_options(engine="local", workers=2, progress=False, shard_rows=100)
+    data.map_batches(heavy, **first).map_batches(as_it_is, concurrency=1).write_parquet(tmp_path / "out")
+    assert len(sizes_in(tried)) <= 8, "each of two workers tries 100, 50 and 25 once at most"
+
+
+def as_it_is(batch: Batch) -> Batch:
+    return batch

@@ -187,7 +187,8 @@ class Task(msgspec.Struct, frozen=True):
     """One attempt at a shard, as a worker gets it.
 
     ``schema`` is the settled output schema (Arrow IPC bytes) or None while it is open. ``budgets`` holds, for
-    each ``limit`` step in order, how many rows may pass it in this shard.
+    each ``limit`` step in order, how many rows may pass it in this shard; ``ceilings``, by the labels of steps, how
+    many rows at a time are known to fit into memory.
     """
 
     shard: Shard
@@ -195,6 +196,7 @@ class Task(msgspec.Struct, frozen=True):
     schema: bytes | None = None
     budgets: tuple[int, ...] = ()
     caution: Caution = Caution()
+    ceilings: dict[str, int] = {}
 
 
 class Block(msgspec.Struct, frozen=True, array_like=True):
@@ -221,7 +223,7 @@ class Piece(msgspec.Struct, frozen=True):
 
     They are neighbours. The first ``skip`` rows are left to the piece before, and those behind the next ``rows``
     (None: none) to the one after. ``number`` names this try at it; ``budgets`` are those of the stage's ``limit``
-    steps.
+    steps; ``ceilings`` as in ``Task``.
     """
 
     shard: int
@@ -232,6 +234,7 @@ class Piece(msgspec.Struct, frozen=True):
     caution: Caution = Caution()
     skip: int = 0
     rows: int | None = None
+    ceilings: dict[str, int] = {}
 
 
 REJECTED = "_rejected"

@@ -290,6 +290,13 @@ def in_flight_of(step: Step) -> tuple[int | None, ...]:
     return (getattr(step, "max_in_flight", None),) * len(functions_of(step))
 
 
+def labels_of(step: Step) -> tuple[str, ...]:
+    """Return, for each of ``functions_of(step)``, what messages call it."""
+    if isinstance(step, Predict):
+        return tuple(model_label(step, model) for model in step.models)
+    return (step_label(step),) * len(functions_of(step))
+
+
 def may_rename(step: Step) -> bool:
     """Say whether only running the step tells which columns come out of it."""
     return isinstance(step, (MapBatches, Predict, MapRows, FlatMap))

@@ -66,6 +66,13 @@ class Caller:
         self.tuner = Tuner()
         self.seen: pa.Schema | None = None  # of the last results
 
+    def lower(self, rows: int) -> bool:
+        """Give the function no more than ``rows`` rows at a time from now on; False if that is nothing new."""
+        if self.ceiling is not None and self.ceiling <= rows:
+            return False
+        self.ceiling = rows
+        return True
+
     def start(self, view: Any, finish: Finish) -> Call:
         """Begin a call; its result is what ``finish`` makes of what the function returns."""
         return _Later(lambda: finish(plain(self.built.call(view))))

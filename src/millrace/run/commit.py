@@ -20,7 +20,17 @@ from millrace.core.work import CommitRecord, Durability, Faults, Ledger, Shard, 
 from millrace.errors import JournalDamaged, OutputWriteFailed
 from millrace.plan.physical import SavedPlan
 from millrace.run import journal as journals
-from millrace.run.journal import Divided, Finished, Journal, Opened, Revision, Revoked, Settled, Swapping
+from millrace.run.journal import (
+    Divided,
+    Finished,
+    Journal,
+    Lowered,
+    Opened,
+    Revision,
+    Revoked,
+    Settled,
+    Swapping,
+)
 from millrace.run.output import OutputFolder, remove_tree, sync_folder, write_whole
 
 
@@ -41,6 +51,7 @@ class State:
     swapping: Swapping | None = None
     bytes: int = 0
     faults: Faults = field(default_factory=Faults)
+    ceilings: dict[str, int] = field(default_factory=dict)
 
     def add(self, record: CommitRecord) -> None:
         """Count a committed shard in. The number after the last is a part without rows: it tells the schema."""
@@ -91,6 +102,16 @@ class ShardCommitter:
         self.state.schema = schema
         self._journal.append(Settled(schema))
         self._sync()
+
+    @property
+    def ceilings(self) -> dict[str, int]:
+        """How many rows at a time fit into memory, by the labels of steps."""
+        return self.state.ceilings
+
+    def lower(self, step: str, rows: int) -> None:
+        """Record how many rows at a time fit into memory; that lasts from the next ``flush`` on."""
+        self.state.ceilings[step] = rows
+        self._journal.append(Lowered(step, rows))
 
     def revise(self, code: dict[str, str]) -> None:
         """Record that shards are made by other code from here on."""

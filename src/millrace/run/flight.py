@@ -252,8 +252,7 @@ class Flight(Generic[T]):
 
     def _lower(self, rows: int) -> None:
         now = rows // 2
-        if now and (self._caller.ceiling is None or now < self._caller.ceiling):
-            self._caller.ceiling = now
+        if now and self._caller.lower(now):
             self._guard.shrunk(rows, now)
 
 

@@ -46,6 +46,13 @@ class Settled(msgspec.Struct, frozen=True, tag="settled", array_like=True):
     schema: bytes
 
 
+class Lowered(msgspec.Struct, frozen=True, tag="lowered", array_like=True):
+    """Memory did not suffice for more than ``rows`` rows at a time in ``step``."""
+
+    step: str
+    rows: int
+
+
 class Revoked(msgspec.Struct, frozen=True, tag="revoked", array_like=True):
     """A committed shard whose files are gone: it counts no more and is run again."""
 
@@ -75,7 +82,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finished", array_like=True):
     seconds: float
 
 
-Record = Opened | Revision | Settled | CommitRecord | Revoked | Divided | Swapping | Finished
+Record = Opened | Revision | Settled | Lowered | CommitRecord | Revoked | Divided | Swapping | Finished
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)

@@ -87,7 +87,7 @@ class Maker:
         report(meter, self._context, piece.caution, piece.shard)
         rows = self._taken(piece, meter) if piece.blocks else self._read(piece, meter)
         size = BlockSize(self._program.unit, self._program.block_rows)
-        for parts in _grouped(self._chain.run(rows, meter, piece.budgets), size):
+        for parts in _grouped(self._chain.run(rows, meter, piece.budgets, piece.ceilings), size):
             failpoints.hit("piece.block")
             with meter.timing("write"):
                 batches = [part.batch for part in parts]

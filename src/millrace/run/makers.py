@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -39,8 +39,10 @@ class Makers:
         put: Callable[[Any], None],
         suspicion: Suspicion,
         relief: Relief,
+        *,
+        ceilings: Mapping[str, int],
     ) -> None:
-        """``put`` brings messages of other threads back to ``take``."""
+        """``put`` brings messages of other threads back to ``take``; ``ceilings`` may come down meanwhile."""
         self._supply = supply
         self._earlier = earlier
         self._last = last
@@ -49,6 +51,7 @@ class Makers:
         self._put = put
         self._suspicion = suspicion
         self._relief = relief
+        self._ceilings = ceilings
 
     def order(self) -> None:
         """Have done what the supply wants done now."""
@@ -70,8 +73,11 @@ class Makers:
 
     def _carry_out(self, order: SupplyOrder) -> None:
         if isinstance(order, Make):
-            caution = self._suspicion.caution(order.piece.shard)
-            piece = msgspec.structs.replace(order.piece, caution=caution)
+            piece = msgspec.structs.replace(
+                order.piece,
+                caution=self._suspicion.caution(order.piece.shard),
+                ceilings=dict(self._ceilings),
+            )
             self._call(order.stage, order.worker, "make", piece.number, piece)
         elif isinstance(order, More):
             self._call(order.stage, order.worker, "more", order.piece, order.piece)

@@ -15,6 +15,7 @@ from millrace.run.journal import (
     Divided,
     Finished,
     Journal,
+    Lowered,
     Opened,
     Record,
     Revision,
@@ -69,6 +70,8 @@ def _replay(plan: SavedPlan, notes: Iterable[Record]) -> tuple[SavedPlan, State]
     for record in notes:
         if isinstance(record, Settled):
             state.schema = record.schema
+        elif isinstance(record, Lowered):
+            state.ceilings[record.step] = record.rows
         elif isinstance(record, Revision):
             state.revision, state.code = record.number, record.code
         elif isinstance(record, Finished):

@@ -12,7 +12,15 @@ import msgspec
 import pyarrow as pa
 
 from millrace.core.batch import from_ipc
-from millrace.core.events import Event, PoolResized, ShardDivided, ShardRetried, WorkerLost, WorkerRetired
+from millrace.core.events import (
+    BatchShrunk,
+    Event,
+    PoolResized,
+    ShardDivided,
+    ShardRetried,
+    WorkerLost,
+    WorkerRetired,
+)
 from millrace.core.ports import Pool
 from millrace.core.work import (
     BlockRef,
@@ -54,6 +62,15 @@ class Committer(Protocol):
         """Make the output schema last, before any worker opens a part with it."""
         ...
 
+    @property
+    def ceilings(self) -> dict[str, int]:
+        """How many rows at a time fit into memory, by the labels of steps, as far as that was found out."""
+        ...
+
+    def lower(self, step: str, rows: int) -> None:
+        """Remember a ceiling; it lasts from the next ``flush`` on."""
+        ...
+
     def commit(self, record: CommitRecord) -> None:
         """Take a record; it lasts from the next ``flush`` on."""
         ...
@@ -81,12 +98,17 @@ class Tally:
         self.ledger = Ledger()
         self.timings = Timings()
         self.faults = Faults()
+        self.ceilings: dict[str, int] = {}
 
     def settle(self, schema: bytes) -> None:
         """Nothing to keep."""
 
     def divide(self, parts: Sequence[Shard]) -> None:
         """Nothing to keep."""
+
+    def lower(self, step: str, rows: int) -> None:
+        """Remember it."""
+        self.ceilings[step] = rows
 
     def commit(self, record: CommitRecord) -> None:
         """Add up."""
@@ -163,8 +185,17 @@ class Runner:
         """
         scheduler, committer = self._scheduler, self._committer
         if self._supply is not None:
-            put, suspicion, relief = self._inbox.put, self._suspicion, self._relief
-            self._makers = Makers(self._supply, earlier, pool, drop, keep, put, suspicion, relief)
+            self._makers = Makers(
+                self._supply,
+                earlier,
+                pool,
+                drop,
+                keep,
+                self._inbox.put,
+                self._suspicion,
+                self._relief,
+                ceilings=committer.ceilings,
+            )
         while not scheduler.finished:
             self._relieve([*earlier, pool])
             live = self._relief.live(pool.loads())
@@ -281,7 +312,8 @@ class Runner:
             shard, attempt = order.task.shard.index, order.task.attempt
             self._blocks.pop(shard, None)  # of an attempt that was lost before their turn came
             self._skip[shard] = self._delivered.get(shard, 0)
-            future = pool.submit("attempt", self._opened(order), worker=order.worker)
+            task = msgspec.structs.replace(self._opened(order), ceilings=dict(self._committer.ceilings))
+            future = pool.submit("attempt", task, worker=order.worker)
         else:
             shard, attempt = order.shard, self._scheduler.attempt_of(order.shard)
             future = pool.submit("proceed", shard, order.schema, worker=order.worker)
@@ -310,6 +342,7 @@ class Runner:
                 ):
                     self._allowance.hear(message)
                     self._relief.hear(message)
+                    self._heed(message)
                     self._watch(message)
                 if self._supply is not None and self._supply.error is not None:
                     yield Failed(-1, -1, self._supply.error)
@@ -317,6 +350,13 @@ class Runner:
         except queue.Empty:
             self._quiet += timeout  # unless something was heard; a little too much does no harm
             return
+
+    def _heed(self, message: Any) -> None:
+        """What did not fit into the memory of one worker, the others need not try."""
+        if isinstance(message, BatchShrunk):
+            known = self._committer.ceilings.get(message.step)
+            if known is None or message.now < known:
+                self._committer.lower(message.step, message.now)
 
     def _settled(self, outcome: Outcome) -> Outcome:
         """Let the stages before know of an attempt's end, and add what they did for it."""

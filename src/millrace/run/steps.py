@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -30,6 +31,7 @@ from millrace.plan.logical import (
     Step,
     functions_of,
     in_flight_of,
+    labels_of,
     model_label,
     step_label,
 )
@@ -42,6 +44,8 @@ from millrace.run.guard import Guard, Meter, Where
 from millrace.run.predicting import predict
 from millrace.run.row_steps import filter_expression, filter_rows, flat_map, map_rows
 from millrace.run.rows import Rows, Span
+
+_NO_CEILINGS: Mapping[str, int] = MappingProxyType({})
 
 
 class Chain:
@@ -114,10 +118,20 @@ class Chain:
             for each in callers:
                 stack.callback(each.close)
 
-    def run(self, rows: Iterator[Rows], meter: Meter, budgets: Sequence[int]) -> Iterator[Rows]:
-        """Send ``rows`` through all steps. ``budgets`` says how many rows each ``limit`` lets pass."""
+    def run(
+        self,
+        rows: Iterator[Rows],
+        meter: Meter,
+        budgets: Sequence[int],
+        ceilings: Mapping[str, int] = _NO_CEILINGS,
+    ) -> Iterator[Rows]:
+        """Send ``rows`` through all steps. ``budgets`` says how many rows each ``limit`` lets pass.
+
+        ``ceilings``: how many rows at a time fit into memory, as other workers found, by the labels of steps.
+        """
         self.load()
         assert self._callers is not None
+        self._lower(ceilings)
         left = list(budgets)
         for i, (step, callers) in enumerate(zip(self._steps, self._callers, strict=True)):
             rows = _entering(rows, meter, i)
@@ -136,6 +150,14 @@ class Chain:
                 rows = self._apply(step, callers, rows, meter, i)
             rows = _leaving(rows, meter, i)
         return rows
+
+    def _lower(self, ceilings: Mapping[str, int]) -> None:
+        if not ceilings or self._callers is None:
+            return
+        for step, callers in zip(self._steps, self._callers, strict=True):
+            for label, caller in zip(labels_of(step), callers, strict=True):
+                if label in ceilings:
+                    caller.lower(ceilings[label])
 
     def _guard(self, label: str, noun: str, meter: Meter, step: int, chosen: str = "") -> Guard:
         return Guard(label, noun, self._where, meter, chosen, step=step, policy=self._policy)

@@ -210,7 +210,9 @@ class _Attempt:
     def run(self) -> Conversation:
         """Carry the shard from the source to the sink; yields what the driver has to know."""
         failpoints.hit("attempt.started")
-        parts = self._parts(self._chain.run(self._read(), self._meter, self._task.budgets))
+        parts = self._parts(
+            self._chain.run(self._read(), self._meter, self._task.budgets, self._task.ceilings)
+        )
         held: list[Rows] = []
         if self._schema is None and self._program.kind != "count":
             held = yield from self._ask(parts)
