@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -16,7 +18,7 @@ from millrace.plan.logical import Built
 from millrace.run.batching import BATCH_ROWS, Tuner, auto_size, rows_of
 from millrace.run.calls import Caller
 from millrace.run.cutting import Cut
-from millrace.run.pace import Pace
+from millrace.run.pace import Pace, undisturbed
 from millrace.run.rows import Rows, Span, recut
 
 BESIDE = 1e-4  # what a batch costs outside of the function, as the tuner has it
@@ -215,6 +217,16 @@ def test_one_at_a_time_only_the_function_s_own_time_counts() -> None:
         pace.landed(128)
     assert tuner.told == [(128, 4.0, 1), (128, 4.0, 1)]
     assert not pace.ended()
+
+
+def test_time_goes_on_where_nobody_says_who_waited(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for text in (None, "", "1 2", "5 9000000000 1"):
+        if text is not None:
+            (tmp_path / "stat").write_text(text)
+        monkeypatch.setattr("millrace.run.pace._WAITS", tmp_path / "stat")
+        before = time.perf_counter()
+        waited = 9.0 if text and "9000" in text else 0.0
+        assert before - waited - 1e-3 <= undisturbed() <= time.perf_counter() - waited
 
 
 def test_several_at_a_time_take_the_time_between_those_that_land() -> None:

@@ -19,6 +19,7 @@ _SHORT = 0.005  # seconds: so short a batch is no reason to stop
 _LONG = 0.05  # seconds: what each batch costs does not matter any more
 _SAMPLES = 3
 _MORE_SAMPLES = 5  # for sizes that may turn out to be the best
+_SAMPLE = 0.004  # seconds: less is at the mercy of chance
 _SAMPLE_ROWS = 32  # rows differ in what they cost
 _STEEP = 1.3
 _CLOSE = 0.95
@@ -97,7 +98,8 @@ class Tuner:
         count, spent = count + rows * batches, spent + seconds + _BESIDE * batches
         self._sample = count, spent
         self._size = rows
-        if count < min(_SAMPLE_ROWS, max(1, self._most // 16)):
+        short = spent < _SAMPLE and count < self._most // 8
+        if short or count < min(_SAMPLE_ROWS, max(1, self._most // 16)):
             return False
         samples = self._seconds.setdefault(rows, [])
         samples.append(spent / count)
