@@ -320,3 +320,22 @@ def test_a_look_waits_for_nothing() -> None:
 def test_the_limit_by_bytes() -> None:
     assert auto_size(rows_with(10, width=8)[0].batch) == BATCH_ROWS
     assert auto_size(rows_with(10, width=1 << 20)[0].batch) == 16
+
+
+def test_after_a_change_of_size_batches_begin_where_parts_do() -> None:
+    sizes = iter([10, 30] + [100] * 9)
+    parts = [part_of(i * 100, 100) for i in range(4)]
+    batches = list(recut(iter(parts), lambda part: next(sizes)))
+    assert [len(batch) for batch in batches] == [10, 30, 60, 100, 100, 100]
+    assert batches[-1].batch.column(0).buffers()[1].address == parts[-1].batch.column(0).buffers()[1].address
+
+
+def test_parts_that_are_smaller_than_a_batch_are_gathered_whatever_changes() -> None:
+    sizes = iter([25, 45, 45])
+    batches = list(recut((part_of(i * 10, 10) for i in range(12)), lambda part: next(sizes)))
+    assert [len(batch) for batch in batches] == [25, 45, 45, 5]
+
+
+def part_of(start: int, count: int) -> Rows:
+    split = Split("x", 0, rows=1_000)
+    return Rows(pa.record_batch({"x": pa.array(range(start, start + count))}), (Span(split, start, count),))

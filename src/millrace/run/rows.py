@@ -169,10 +169,15 @@ def rebatch(rows: Iterator[Rows], size: int) -> Iterator[Rows]:
 
 
 def recut(rows: Iterator[Rows], size: Callable[[Rows], int]) -> Iterator[Rows]:
-    """Cut a stream as ``rebatch`` does, where ``size`` is asked for each batch; it is told what was read last."""
+    """Cut a stream as ``rebatch`` does, where ``size`` is asked for each batch; it is told what was read last.
+
+    After a change of size a batch may be shorter, so that those behind it begin where a part does: else each of them
+    would have to be joined from two.
+    """
     waiting: list[Rows] = []
     held = 0
     wanted = 0
+    moved = False
     first = True
     for part in rows:
         if not len(part):
@@ -187,7 +192,8 @@ def recut(rows: Iterator[Rows], size: Callable[[Rows], int]) -> Iterator[Rows]:
         at = 0
         while at < len(part):
             if not held:
-                wanted = size(part)
+                before, wanted = wanted, size(part)
+                moved = moved or before not in (0, wanted)
             stop = min(at + wanted - held, len(part))
             waiting.append(part.cut(at, stop))
             held += stop - at
@@ -195,5 +201,9 @@ def recut(rows: Iterator[Rows], size: Callable[[Rows], int]) -> Iterator[Rows]:
             if held >= wanted:
                 yield join(waiting)
                 waiting, held = [], 0
+        if moved and len(part) >= wanted:
+            if waiting:
+                yield join(waiting)
+            waiting, held, moved = [], 0, False
     if waiting:
         yield join(waiting)
