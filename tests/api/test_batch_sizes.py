@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 import millrace as mr
+from millrace.engines.memory import own
 from millrace.sources.range import RangeSource
 
 Batch = dict[str, np.ndarray[Any, Any]]
@@ -103,7 +104,8 @@ def test_batches_bigger_than_a_block(last: bool) -> None:
     data = mr.range(400).map_batches(wide, batch_size=16, num_cpus=1)
     data = data.map_batches(lambda b: {"n": np.full(len(b["x"]), len(b["x"]))}, batch_size=64, concurrency=1)
     data = data if last else data.map_batches(same, concurrency=2)
-    table = data.with_options(shard_rows=400, memory_limit=256 << 20).to_arrow()
+    limit = own(os.getpid()) + (768 << 20)
+    table = data.with_options(shard_rows=400, memory_limit=limit).to_arrow()
     assert Counter(table.column("n").to_pylist()) == {64: 384, 16: 16}
 
 

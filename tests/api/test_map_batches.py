@@ -85,7 +85,8 @@ def test_auto_size_grows_by_powers_of_two() -> None:
     sizes = [row["rows"] for row in long.map_batches(lengths("id")).take_all()]
     assert sum(sizes) == 2_000_000
     assert sizes[0] == 128 and 4_096 <= max(sizes) <= 65_536
-    assert {size.bit_count() for size in sizes[:-1]} == {1}
+    odd = [size for size in sizes[:-1] if size.bit_count() > 1]
+    assert len(odd) <= 2  # where batches were made to begin with what was read again
 
 
 @pytest.mark.parametrize(("asked", "rows"), [(8 * 30, 30), (1, 1), (np.int64(8 * 200), 100)])
