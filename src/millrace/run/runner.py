@@ -46,6 +46,7 @@ from millrace.run.dividing import parts_of, refused
 from millrace.run.elastic import Elastic
 from millrace.run.makers import Makers
 from millrace.run.relief import Relief
+from millrace.run.rest import Rest
 from millrace.run.scheduler import Begin, Order, Prepare, Scheduler
 from millrace.run.supply import Supply
 from millrace.run.suspicion import Suspicion
@@ -144,6 +145,7 @@ class Runner:
         self._allowance = allowance or Allowance()
         self._suspicion = suspicion or Suspicion()
         self._relief = relief or Relief()
+        self._rest: Rest[Lost] = Rest()
         self._scheduler = scheduler
         self._committer = committer
         self._supply = supply
@@ -213,11 +215,12 @@ class Runner:
                 outcome = self._settled(outcome)
                 self._allowance.check(outcome)
                 outcome = self._divided(outcome)
-                for record in scheduler.complete(outcome):
-                    committer.commit(record)
-                if scheduler.schema is not None and self._schema is None:
-                    self._schema = scheduler.schema
-                    committer.settle(self._schema)
+                if isinstance(outcome, Lost) and outcome.blame:
+                    self._rest.add(outcome.shard, outcome, self._clock())
+                else:
+                    self._complete(outcome)
+            for outcome in self._rest.over(self._clock()):
+                self._complete(outcome)
             if committer.pending and (scheduler.finished or self._clock() - self._flushed >= GROUP):
                 committer.flush()
                 self._flushed = self._clock()
@@ -230,6 +233,13 @@ class Runner:
         yield from self._deliver()
         if scheduler.error is not None:
             raise failures.revive(scheduler.error)
+
+    def _complete(self, outcome: Outcome) -> None:
+        for record in self._scheduler.complete(outcome):
+            self._committer.commit(record)
+        if self._scheduler.schema is not None and self._schema is None:
+            self._schema = self._scheduler.schema
+            self._committer.settle(self._schema)
 
     def _check_progress(self, pools: Sequence[Pool], *, idle: bool) -> None:
         """End a run in which nobody is at work and nothing is heard any more: that would be so for ever."""
@@ -328,7 +338,8 @@ class Runner:
         return msgspec.structs.replace(task, caution=self._suspicion.caution(task.shard.index))
 
     def _wait(self) -> Iterator[Outcome]:
-        timeout = GROUP if self._committer.pending else min(TICK, self._relief.patience)
+        timeout = min(TICK, self._relief.patience, self._rest.left(self._clock()))
+        timeout = GROUP if self._committer.pending else timeout
         try:
             message = self._inbox.get(timeout=timeout)
             self._quiet = 0.0
