@@ -323,3 +323,19 @@ def test_nothing_is_begun_ahead_when_memory_is_short() -> None:
     assert len(scheduler.ready({0: 0, 1: 0}, ahead=False)) == 2
     assert len(scheduler.ready({0: 1, 1: 1}, ahead=False)) == 0
     assert len(scheduler.ready({0: 1, 1: 1})) == 2
+
+
+@pytest.mark.parametrize("heard_first", [True, False])
+def test_a_shard_that_waited_is_not_charged_with_the_death_over_another(*, heard_first: bool) -> None:
+    scheduler = Scheduler(shards(2), merge=merge, max_attempts=1)
+    scheduler.ready({0: 0, 1: 0})  # each worker has a shard
+    scheduler.complete(Proposal(1, 0, OPEN))  # shard 1 waits for the schema of shard 0
+    scheduler.complete(Lost(0, 0, "killed", blame=False))
+    (again,) = scheduler.ready({1: 0})  # where worker 1 is at it now, too
+    assert (again.worker, again.task.shard.index) == (1, 0)  # type: ignore[union-attr]
+    if heard_first:
+        assert scheduler.was_at(1) == 0
+        scheduler.complete(Lost(0, 1, "killed", blame=False))
+    begun = [order.task.shard.index for order in scheduler.ready({2: 0, 3: 0}) if isinstance(order, Begin)]
+    assert scheduler.error is None
+    assert 1 in begun

@@ -337,8 +337,9 @@ class Scheduler:
         """A worker that died while its attempt waited had no call that could tell."""
         for shard, attempt in list(self._open.items()):
             if attempt.worker not in loads and (attempt.paused or attempt.prepared is not None):
+                alone = attempt.worker not in self._dead and self.was_at(attempt.worker) is None
+                charged = attempt.paused and alone
                 del self._open[shard]
-                charged = attempt.paused and attempt.worker not in self._dead
                 self._retry(shard, "the worker ended while the attempt waited", charged=charged)
 
     def _retry(self, shard: int, reason: str, *, charged: bool = True) -> None:
