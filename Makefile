@@ -43,6 +43,7 @@ wheel: $(VENV)/.created  ## build the wheel and import it in a clean environment
 bench: $(VENV)/.bench  ## compare with a hand-written loop, Ray Data, Daft and Spark
 	$(BIN)/python -m bench
 	$(BIN)/python -m bench.passes
+	$(BIN)/python -m bench.sizes
 	$(BIN)/python -m bench.stages
 	$(BIN)/python -m bench.blocks
 	$(BIN)/python -m bench.scale
