@@ -100,7 +100,7 @@ class Flight(Generic[T]):
         while True:
             if self._caller.squeezed:
                 self._caller.squeezed = False
-                self._lower(self._caller.ceiling or self._caller.biggest)
+                self._caller.lower(max(1, (self._caller.ceiling or self._caller.biggest) // 2))
             stop = min(at + (self._caller.ceiling or len(part)), len(part))
             yield part.cut(at, stop)
             at = stop
