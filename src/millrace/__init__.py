@@ -9,12 +9,14 @@ from millrace.version import __version__
 if TYPE_CHECKING:
     from millrace import errors
     from millrace.dataset import Dataset
+    from millrace.from_libraries import (
+        from_daft,
+        from_huggingface,
+        from_polars,
+        from_ray,
+        from_torch,
+    )
     from millrace.io import (
-        from_arrow,
-        from_items,
-        from_numpy,
-        from_pandas,
-        range,
         read_binary_files,
         read_csv,
         read_images,
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
         read_rejected,
         read_text,
     )
+    from millrace.memory import from_arrow, from_items, from_numpy, from_pandas, range, range_tensor
     from millrace.models import load_model
     from millrace.options import RunOptions
     from millrace.predictors.keras import KerasPredictor
@@ -55,11 +58,17 @@ __all__ = [
     "__version__",
     "errors",
     "from_arrow",
+    "from_daft",
+    "from_huggingface",
     "from_items",
     "from_numpy",
     "from_pandas",
+    "from_polars",
+    "from_ray",
+    "from_torch",
     "load_model",
     "range",
+    "range_tensor",
     "read_binary_files",
     "read_csv",
     "read_images",
@@ -71,7 +80,9 @@ __all__ = [
 
 _HOMES = {
     "millrace.dataset": ("Dataset",),
-    "millrace.io": tuple(name for name in __all__ if name.startswith(("from_", "read_", "range"))),
+    "millrace.from_libraries": ("from_daft", "from_huggingface", "from_polars", "from_ray", "from_torch"),
+    "millrace.io": tuple(name for name in __all__ if name.startswith("read_")),
+    "millrace.memory": ("from_arrow", "from_items", "from_numpy", "from_pandas", "range", "range_tensor"),
     "millrace.models": ("load_model",),
     "millrace.options": ("RunOptions",),
     "millrace.result": ("Result",),
@@ -96,6 +107,11 @@ def __getattr__(name: str) -> Any:
             value = getattr(importlib.import_module(home), name)
             globals()[name] = value
             return value
+    if not name.startswith("_"):
+        foreign = importlib.import_module("millrace.foreign")
+        if name in foreign.NO_FUNCTIONS:
+            errors = importlib.import_module("millrace.errors")
+            raise errors.NotOffered(f"Millrace has no {name}: {foreign.NO_FUNCTIONS[name]}")
     raise AttributeError(f"module 'millrace' has no attribute {name!r}")
 
 

@@ -3,6 +3,7 @@
 ::
 
     MillraceError
+    ├── NotOffered (AttributeError)         a verb that there is not
     ├── ArgumentError (ValueError)          a value that a verb cannot use
     │   └── UnknownArgument (TypeError)     an argument name that nobody takes
     ├── PlanError                           a plan that can never run, refused before any work
@@ -53,6 +54,10 @@ class MillraceError(Exception):
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
+
+
+class NotOffered(MillraceError, AttributeError):
+    """A verb that Millrace does not have; the message says why, and what to do instead."""
 
 
 class ArgumentError(MillraceError, ValueError):

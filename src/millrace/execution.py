@@ -226,22 +226,49 @@ def _stages(plan: Plan, options: RunOptions) -> tuple[Stage, ...]:
 # ---------------------------------------------------------------- reading
 
 
-def read(plan: Plan, options: RunOptions) -> Iterator[pa.RecordBatch]:
-    """Yield the plan's output in order, in bounded memory; ends the workers when the reader stops."""
-    return _stream(plan, options, "blocks")
+Note = Callable[[str], None]
 
 
-def count(plan: Plan, options: RunOptions) -> int:
+def _unnoted(report: str) -> None:
+    """Nobody asks how the run was."""
+
+
+def read(plan: Plan, options: RunOptions, note: Note = _unnoted) -> Iterator[pa.RecordBatch]:
+    """Yield the plan's output in order, in bounded memory; ends the workers when the reader stops.
+
+    ``note`` is told in a few lines how the run was, when it has ended.
+    """
+    return _stream(plan, options, "blocks", note)
+
+
+def count(plan: Plan, options: RunOptions, note: Note = _unnoted) -> int:
     """Count the plan's output rows without moving them."""
     tally, stream = _prepared(plan, options, "count")
-    for _ in stream:
+    for _ in _noted(tally, stream, plan, note):
         pass
     return tally.ledger.written
 
 
-def _stream(plan: Plan, options: RunOptions, kind: str) -> Iterator[pa.RecordBatch]:
-    _, stream = _prepared(plan, options, kind)
-    yield from stream
+def _stream(plan: Plan, options: RunOptions, kind: str, note: Note = _unnoted) -> Iterator[pa.RecordBatch]:
+    tally, stream = _prepared(plan, options, kind)
+    yield from _noted(tally, stream, plan, note)
+
+
+def _noted(
+    tally: Tally, stream: Iterator[pa.RecordBatch], plan: Plan, note: Note
+) -> Iterator[pa.RecordBatch]:
+    """Pass on the rows of a run that leaves nothing behind, and say at its end what it was like."""
+    from millrace.observers.summary import reading
+    from millrace.plan.logical import step_label
+
+    started = time.monotonic()
+    ended = False
+    try:
+        yield from stream
+        ended = True
+    finally:
+        labels = [step_label(step) for step in plan.steps]
+        note(reading(tally.ledger, tally.timings, time.monotonic() - started, labels, ended=ended))
 
 
 def _prepared(plan: Plan, options: RunOptions, kind: str) -> tuple[Tally, Iterator[pa.RecordBatch]]:

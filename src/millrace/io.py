@@ -1,4 +1,4 @@
-"""Where a dataset begins: ``read_*`` for files, ``from_*`` for data in memory, ``range`` for numbers.
+"""Functions that begin a dataset with files: ``read_*``.
 
 Nothing here imports pyarrow before it must: a run starts its workers first.
 """
@@ -10,35 +10,16 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from millrace import foreign
 from millrace.core.arguments import known_arguments
 from millrace.dataset import Dataset
 from millrace.sources.files import PathArgument, absolute_paths
 
 if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
     import pyarrow as pa
 
-__all__ = [
-    "from_arrow",
-    "from_items",
-    "from_numpy",
-    "from_pandas",
-    "range",
-    "read_binary_files",
-    "read_csv",
-    "read_images",
-    "read_json",
-    "read_parquet",
-    "read_rejected",
-    "read_text",
-]
 
-
-# ---------------------------------------------------------------- files
-
-
-@known_arguments
+@known_arguments(also=foreign.READ_PARQUET)
 def read_parquet(
     paths: PathArgument,
     *,
@@ -86,7 +67,7 @@ def read_parquet(
     return Dataset.from_source(ParquetSource(paths, columns=columns, partitioning=partitioning))
 
 
-@known_arguments
+@known_arguments(also=foreign.READ_CSV)
 def read_csv(
     paths: PathArgument,
     *,
@@ -175,7 +156,7 @@ def read_csv(
     return Dataset.from_source(source)
 
 
-@known_arguments
+@known_arguments(also=foreign.READ_JSON)
 def read_json(paths: PathArgument, *, schema: pa.Schema | None = None) -> Dataset:
     """Read files of one JSON object per line, plain or compressed (gzip, zstd, bz2, lz4), as one dataset.
 
@@ -210,7 +191,7 @@ def read_json(paths: PathArgument, *, schema: pa.Schema | None = None) -> Datase
     return Dataset.from_source(JsonSource(paths, schema=schema))
 
 
-@known_arguments
+@known_arguments(also=foreign.READ)
 def read_binary_files(paths: PathArgument, *, include_paths: bool = False) -> Dataset:
     """Read each file as one row: its contents in the binary column ``bytes``.
 
@@ -242,7 +223,7 @@ def read_binary_files(paths: PathArgument, *, include_paths: bool = False) -> Da
     return Dataset.from_source(BinarySource(paths, include_paths=include_paths))
 
 
-@known_arguments
+@known_arguments(also=foreign.READ)
 def read_images(
     paths: PathArgument,
     *,
@@ -311,7 +292,7 @@ def read_images(
     return Dataset.from_source(source)
 
 
-@known_arguments
+@known_arguments(also=foreign.READ)
 def read_text(
     paths: PathArgument,
     *,
@@ -361,157 +342,6 @@ def read_text(
     return Dataset.from_source(source)
 
 
-def _warn_of_unfinished(paths: PathArgument) -> None:
-    """Warn, on behalf of the caller's caller, if a folder is the output of a run that is not complete."""
-    from millrace.run.output import HOME, SUCCESS
-
-    unfinished = [
-        folder
-        for folder in dict.fromkeys(absolute_paths(paths))
-        if os.path.isdir(os.path.join(folder, HOME)) and not os.path.exists(os.path.join(folder, SUCCESS))
-    ]
-    if unfinished:
-        several = len(unfinished) > 1
-        warnings.warn(
-            f"The folder{'s' if several else ''} {', '.join(map(repr, unfinished))} {'are' if several else 'is'} the "
-            f"unfinished output of a millrace run: {SUCCESS} is missing, and so may be rows. Running its job again "
-            "completes it.",
-            stacklevel=4,
-        )
-
-
-# ---------------------------------------------------------------- memory
-
-
-@known_arguments
-def from_items(items: Sequence[Any]) -> Dataset:
-    """Make a dataset of a list: one row per dict, or per value in the column ``item``.
-
-    Parameters
-    ----------
-    items
-        Dicts, whose keys become columns (a key that a dict lacks is null there); or other values.
-
-    Raises
-    ------
-    ArgumentError
-        Dicts and other values are mixed, or the values of a column do not fit one type.
-
-    Examples
-    --------
-    >>> import millrace as mr
-    >>> mr.from_items([{"a": 1}, {"a": 2, "b": "x"}]).take_all()
-    [{'a': 1, 'b': None}, {'a': 2, 'b': 'x'}]
-    >>> mr.from_items(["x", "y"]).take_all()
-    [{'item': 'x'}, {'item': 'y'}]
-    """
-    from millrace.sources.memory import MemorySource, table_from_items
-
-    return Dataset.from_source(MemorySource(table_from_items(items), "from_items"))
-
-
-@known_arguments
-def from_numpy(arrays: np.ndarray[Any, Any] | Sequence[np.ndarray[Any, Any]]) -> Dataset:
-    """Make a dataset of an array, or of several one after the other, in the column ``data``.
-
-    Parameters
-    ----------
-    arrays
-        An array of shape (n,) or (n, k…): n rows, each a number or a tensor of shape (k…). Or a list of
-        such arrays, alike but for n.
-
-    Raises
-    ------
-    ArgumentError
-        An array has no rows axis or a dtype without an Arrow type, or the arrays differ in shape or dtype.
-
-    Examples
-    --------
-    >>> import millrace as mr, numpy as np
-    >>> mr.from_numpy(np.arange(4).reshape(2, 2)).take(1)
-    [{'data': array([0, 1])}]
-    """
-    from millrace.sources.memory import MemorySource, table_from_arrays
-
-    return Dataset.from_source(MemorySource(table_from_arrays(arrays), "from_numpy"))
-
-
-@known_arguments
-def from_pandas(frames: pd.DataFrame | Sequence[pd.DataFrame]) -> Dataset:
-    """Make a dataset of a DataFrame, or of several one after the other; the index is left out.
-
-    Parameters
-    ----------
-    frames
-        A DataFrame, or a list of DataFrames with equal columns.
-
-    Raises
-    ------
-    ArgumentError
-        A column has no Arrow type, or the frames differ in their columns.
-
-    Examples
-    --------
-    >>> import millrace as mr, pandas as pd
-    >>> mr.from_pandas(pd.DataFrame({"a": [1, 2]})).take_all()
-    [{'a': 1}, {'a': 2}]
-    """
-    from millrace.sources.memory import MemorySource, table_from_frames
-
-    return Dataset.from_source(MemorySource(table_from_frames(frames), "from_pandas"))
-
-
-@known_arguments
-def from_arrow(tables: Any) -> Dataset:
-    """Make a dataset of an Arrow table, or of several one after the other; nothing is copied.
-
-    Parameters
-    ----------
-    tables
-        A ``pyarrow.Table`` or ``RecordBatch``, anything else that hands out an Arrow stream (a Polars
-        DataFrame, a DuckDB result), or a list of these with equal schemas.
-
-    Raises
-    ------
-    ArgumentError
-        It is not Arrow data, or the schemas differ.
-
-    Examples
-    --------
-    >>> import millrace as mr, pyarrow as pa
-    >>> mr.from_arrow(pa.table({"a": [1, 2]})).take_all()
-    [{'a': 1}, {'a': 2}]
-    """
-    from millrace.sources.memory import MemorySource, table_from_arrow
-
-    return Dataset.from_source(MemorySource(table_from_arrow(tables), "from_arrow"))
-
-
-@known_arguments
-def range(n: int) -> Dataset:
-    """Make a dataset of the integers 0 to ``n`` − 1, in the int64 column ``id``.
-
-    Parameters
-    ----------
-    n
-        The number of rows, 0 or more.
-
-    Raises
-    ------
-    ArgumentError
-        ``n`` is negative or not an integer.
-
-    Examples
-    --------
-    >>> import millrace as mr
-    >>> mr.range(2).take_all()
-    [{'id': 0}, {'id': 1}]
-    """
-    from millrace.sources.range import RangeSource
-
-    return Dataset.from_source(RangeSource(n))
-
-
 @known_arguments
 def read_rejected(output: str | os.PathLike[str]) -> Dataset:
     """Read the rows that a run with ``on_error="reject"`` set aside, to look at them or to try them again.
@@ -546,3 +376,22 @@ def read_rejected(output: str | os.PathLike[str]) -> Dataset:
     from millrace.sources.rejected import rejected_table
 
     return Dataset.from_source(MemorySource(rejected_table(output), "rejected"))
+
+
+def _warn_of_unfinished(paths: PathArgument) -> None:
+    """Warn, on behalf of the caller's caller, if a folder is the output of a run that is not complete."""
+    from millrace.run.output import HOME, SUCCESS
+
+    unfinished = [
+        folder
+        for folder in dict.fromkeys(absolute_paths(paths))
+        if os.path.isdir(os.path.join(folder, HOME)) and not os.path.exists(os.path.join(folder, SUCCESS))
+    ]
+    if unfinished:
+        several = len(unfinished) > 1
+        warnings.warn(
+            f"The folder{'s' if several else ''} {', '.join(map(repr, unfinished))} {'are' if several else 'is'} the "
+            f"unfinished output of a millrace run: {SUCCESS} is missing, and so may be rows. Running its job again "
+            "completes it.",
+            stacklevel=4,
+        )

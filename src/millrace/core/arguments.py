@@ -1,10 +1,11 @@
-"""A wrong argument name is answered with the nearest right one."""
+"""A wrong argument name is answered with the nearest right one; another library's, with what becomes of it."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeVar, overload
 
 from millrace.errors import MillraceError, UnknownArgument, nearest
 
@@ -12,16 +13,58 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def known_arguments(function: Callable[P, R]) -> Callable[P, R]:
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """An argument that a verb of the same name has elsewhere, and that ours has no use for.
+
+    It is taken without effect where it is harmless: with any value (``harmless`` None), or with one of these.
+    Anything else is refused for ``reason``, which also says what to do.
+    """
+
+    reason: str
+    harmless: tuple[Any, ...] | None = (None,)
+
+    def takes(self, value: Any) -> bool:
+        """Say whether nothing that was asked for is lost if the argument is passed over."""
+        if self.harmless is None:
+            return True
+        return any(value is same or (type(value) is type(same) and value == same) for same in self.harmless)
+
+
+_NOTHING: Mapping[str, Foreign] = {}
+
+
+@overload
+def known_arguments(function: Callable[P, R], /) -> Callable[P, R]: ...
+
+
+@overload
+def known_arguments(*, also: Mapping[str, Foreign]) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+
+
+def known_arguments(function: Any = None, /, *, also: Mapping[str, Foreign] = _NOTHING) -> Any:
     """Make ``function`` raise ``UnknownArgument`` for a keyword that it does not take.
 
-    >>> @known_arguments
+    ``also`` has names that are no mistake, but belong to another library's verb of this name.
+
+    >>> @known_arguments(also={"parallelism": Foreign("there are no blocks here.", (None, -1))})
     ... def read(path, *, columns=None): ...
+    >>> read("a", parallelism=-1)
     >>> read("a", colums=["x"])
     Traceback (most recent call last):
     ...
     millrace.errors.UnknownArgument: read() has no argument 'colums'. Did you mean 'columns'?
+    >>> read("a", parallelism=200)
+    Traceback (most recent call last):
+    ...
+    millrace.errors.UnknownArgument: read() has no use for parallelism=200: there are no blocks here.
     """
+    if function is None:
+        return functools.partial(_checked, also=also)
+    return _checked(function, also)
+
+
+def _checked(function: Callable[..., Any], also: Mapping[str, Foreign]) -> Callable[..., Any]:
     code = function.__code__
     first = code.co_posonlyargcount
     names = code.co_varnames[first : code.co_argcount + code.co_kwonlyargcount]
@@ -29,18 +72,31 @@ def known_arguments(function: Callable[P, R]) -> Callable[P, R]:
     called = f"{function.__qualname__.removesuffix('.__init__').rpartition('.')[2]}()"
 
     @functools.wraps(function)
-    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-        for name in kwargs:
-            if name not in known:
-                shown = [known_name for known_name in names if known_name != "self"]
-                hint = nearest(name, shown) or f" It takes: {', '.join(shown)}."
-                raise UnknownArgument(f"{called} has no argument {name!r}.{hint}")
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        for name in kwargs.keys() - known:
+            _check_foreign(called, name, kwargs.pop(name), names, also)
         try:
             return function(*args, **kwargs)
         except (MillraceError, KeyboardInterrupt) as error:
             raise without_our_frames(error)  # noqa: B904 - the cause that it has is the one that counts
 
     return checked
+
+
+def _check_foreign(
+    called: str, name: str, value: Any, names: tuple[str, ...], also: Mapping[str, Foreign]
+) -> None:
+    foreign = also.get(name)
+    if foreign is None:
+        shown = [known for known in names if known != "self"]
+        hint = nearest(name, shown) or (
+            f" It takes: {', '.join(shown)}." if shown else " It takes no arguments."
+        )
+        raise UnknownArgument(f"{called} has no argument {name!r}.{hint}")
+    if not foreign.takes(value):
+        text = repr(value)
+        shown_value = text if len(text) <= 80 else text[:77] + "..."
+        raise UnknownArgument(f"{called} has no use for {name}={shown_value}: {foreign.reason}")
 
 
 def without_our_frames(error: BaseException) -> BaseException:

@@ -66,6 +66,30 @@ def summary(
     return "\n".join(lines)
 
 
+def reading(
+    ledger: Ledger, timings: Timings, seconds: float, steps: Sequence[str] = (), *, ended: bool = True
+) -> str:
+    """Say what a run did whose rows went to the program that asked for them. ``ended``: it was not stopped before.
+
+    >>> print(reading(Ledger(100, 40, 0, ((100, 40),)), Timings(1, 9, 0, 0), 2.0, ["filter(tipped)"]))
+    100 rows in, 40 out (60 filtered) in 2.0 s: 50 rows/s
+    filter(tipped): 100 rows in, 40 out
+    workers: read 10 %, steps 90 %, write 0 %, wait 0 %
+    """
+    gone = f" ({', '.join(losses(ledger, steps))})" if losses(ledger, steps) else ""
+    speed = f": {count(ledger.read / seconds)} rows/s" if ledger.read and seconds > 0 else ""
+    lines = [
+        f"{plural(ledger.read, 'row')} in, {count(ledger.written)} out{gone} in {duration(seconds)}{speed}"
+        + ("" if ended else "; stopped before the end")
+    ]
+    lines += [
+        f"{label}: {plural(taken, 'row')} in, {count(given)} out"
+        for label, (taken, given) in zip(steps, ledger.steps, strict=False)
+    ]
+    work = shares(timings)
+    return "\n".join([*lines, f"workers: {work}"] if work else lines)
+
+
 def fault_lines(event: RunFinished) -> list[str]:
     """Say which errors rows failed with, the most frequent first, and where the rows are that were set aside.
 

@@ -204,6 +204,13 @@ class Predict:
         return Predict((*self.models, *other.models), None, False) if carries and named and alike else None
 
 
+class AddColumn(Predict):
+    """The same for a function that the user does not call a model; its column may take another's place."""
+
+    __slots__ = ()
+    verb = "add_column"
+
+
 @dataclass(frozen=True, slots=True)
 class MapRows:
     """One row in, one row out."""

@@ -162,9 +162,7 @@ def table_from_frames(frames: Any) -> pa.Table:
                 f"from_pandas takes a DataFrame or a list of them, not {type(frame).__name__}."
             )
     try:
-        return _joined(
-            [pa.Table.from_pandas(frame, preserve_index=False) for frame in several], "from_pandas"
-        )
+        return joined([pa.Table.from_pandas(frame, preserve_index=False) for frame in several], "from_pandas")
     except ArgumentError:
         raise
     except (pa.ArrowException, TypeError, ValueError) as error:
@@ -174,7 +172,7 @@ def table_from_frames(frames: Any) -> pa.Table:
 def table_from_arrow(tables: Any) -> pa.Table:
     """Make a table of one piece of Arrow data or several."""
     several = tables if isinstance(tables, (list, tuple)) else [tables]
-    return _joined([_table(one) for one in several], "from_arrow")
+    return joined([_table(one) for one in several], "from_arrow")
 
 
 def _table(data: Any) -> pa.Table:
@@ -190,7 +188,8 @@ def _table(data: Any) -> pa.Table:
     )
 
 
-def _joined(tables: Sequence[pa.Table], verb: str) -> pa.Table:
+def joined(tables: Sequence[pa.Table], verb: str) -> pa.Table:
+    """Put tables of equal columns one behind the other; nothing is copied."""
     if not tables:
         raise ArgumentError(f"{verb} got an empty list, which says nothing about columns.")
     first, *others = (table.replace_schema_metadata(None) for table in tables)

@@ -1,7 +1,8 @@
-"""Integers made on the spot."""
+"""Integers, and tensors of them, made on the spot."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 SPLITS = 64  # about so many, where that makes them neither tiny nor huge
 LEAST_ROWS = 1_024
 MOST_ROWS = 65_536
+SPLIT_BYTES = 1 << 20
 
 
 class RangeSource:
@@ -85,6 +87,63 @@ class RangeSource:
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+class RangeTensorSource(RangeSource):
+    """Gives ``n`` int64 tensors of shape ``shape`` as a column ``data``; tensor i is full of i."""
+
+    def __init__(self, n: int, shape: Sequence[int], *, rows_per_split: int | None = None) -> None:
+        super().__init__(n, rows_per_split=rows_per_split)
+        sizes = tuple(shape) if isinstance(shape, (list, tuple)) else ()
+        if not sizes or not all(type(size) is int and size > 0 for size in sizes):
+            raise ArgumentError(
+                f"The shape of a row's tensor is a tuple of numbers above zero such as (2, 2), not {shape!r}."
+            )
+        self._shape = sizes
+
+    def describe(self) -> dict[str, Any]:
+        """Return the number of rows, and the shape of each."""
+        return {"kind": "range_tensor", "rows": self._n, "shape": list(self._shape)}
+
+    def schema(self) -> pa.Schema:
+        """Return the one column ``data``."""
+        import pyarrow as pa
+
+        type_ = pa.int64()
+        for size in reversed(self._shape):
+            type_ = pa.list_(type_, size)
+        return pa.schema([pa.field("data", type_)])
+
+    def splits(self) -> list[Split]:
+        """Cut the range as ``RangeSource`` does, but into pieces of about a megabyte at most."""
+        return self.splits_of(0)
+
+    def splits_of(self, rows: int) -> list[Split]:
+        """Cut the range into multiples of ``rows`` rows, if they are not too big."""
+        row_bytes = 8 * math.prod(self._shape)
+        most = max(1, SPLIT_BYTES // row_bytes)
+        step = self._rows_per_split or in_batches(min(rows_of_a_split(self._n, rows), most), rows, most)
+        return row_ranges(self._n, step, row_bytes)
+
+    def read(
+        self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Make the tensors of a range."""
+        import numpy as np
+        import pyarrow as pa
+
+        from millrace.core.batch import empty_columns
+
+        for start in range(split.start, split.stop, batch_rows):
+            rows = min(batch_rows, split.stop - start)
+            if columns is not None and not columns:
+                yield empty_columns(rows)
+                continue
+            numbers = np.repeat(np.arange(start, start + rows, dtype=np.int64), math.prod(self._shape))
+            column = pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
+            for size in reversed(self._shape):
+                column = pa.FixedSizeListArray.from_arrays(column, size)
+            yield pa.RecordBatch.from_arrays([column], schema=self.schema())
 
 
 def rows_of_a_split(rows: int, batch: int = 0) -> int:

@@ -1,0 +1,131 @@
+"""Batches as PyTorch's tensors, and PyTorch's datasets as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.core.values import ConversionError, column_from, from_columns, from_rows
+from millrace.errors import ArgumentError
+from millrace.handover.libraries import library
+
+# ---------------------------------------------------------------- to PyTorch
+
+
+def torch_batches(
+    batches: Iterator[dict[str, np.ndarray[Any, Any]]],
+    dtypes: Any,
+    device: Any,
+    collate_fn: Callable[[dict[str, np.ndarray[Any, Any]]], Any] | None,
+    pin_memory: bool,
+) -> Iterator[Any]:
+    """Turn each batch into a dict of tensors that own their memory, or into what ``collate_fn`` makes of it."""
+    torch = library("iter_torch_batches", "torch")
+    if collate_fn is not None and dtypes is not None:
+        raise ArgumentError(
+            "iter_torch_batches: give either collate_fn= or dtypes=; collate_fn makes the tensors."
+        )
+    place = None if device in ("auto", None) else _device(torch, device)
+    if pin_memory and place is not None and place.type != "cpu":
+        raise ArgumentError(
+            "iter_torch_batches: pin_memory=True is for tensors on the CPU; leave device= out."
+        )
+    for batch in batches:
+        if collate_fn is not None:
+            yield _moved(torch, collate_fn(batch), place)
+            continue
+        made = {
+            name: _tensor(torch, name, array, dtypes.get(name) if isinstance(dtypes, Mapping) else dtypes)
+            for name, array in batch.items()
+        }
+        if pin_memory:
+            made = {name: tensor.pin_memory() for name, tensor in made.items()}
+        yield _moved(torch, made, place)
+
+
+def _device(torch: Any, device: Any) -> Any:
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"iter_torch_batches: device={device!r} is no device of PyTorch: {error}"
+        ) from error
+
+
+def _tensor(torch: Any, name: str, array: np.ndarray[Any, Any], dtype: Any) -> Any:
+    if array.dtype.kind not in "biuf":
+        held = (
+            "arrays of different shapes, texts, bytes or nulls" if array.dtype == object else str(array.dtype)
+        )
+        raise ArgumentError(
+            f"iter_torch_batches: column {name!r} holds {held}, of which there are no tensors. Choose columns with "
+            "select_columns, or say with collate_fn= what becomes of a batch."
+        )
+    tensor = torch.from_numpy(np.array(array))  # a copy: tensors are written to
+    return tensor if dtype is None else tensor.to(dtype)
+
+
+def _moved(torch: Any, value: Any, device: Any) -> Any:
+    """Move tensors to a device, those in dicts, lists and tuples too."""
+    if device is None:
+        return value
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    if isinstance(value, Mapping):
+        return {key: _moved(torch, each, device) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)([_moved(torch, each, device) for each in value])
+    return value
+
+
+# ---------------------------------------------------------------- from PyTorch
+
+
+def from_torch(dataset: Any, names: Sequence[str] | None) -> pa.Table:
+    """Read a PyTorch dataset item by item; the tensors of a ``TensorDataset`` are taken whole."""
+    library("from_torch", "torch")
+    tensors = getattr(dataset, "tensors", None)
+    try:
+        if isinstance(tensors, tuple) and tensors and type(dataset).__name__ == "TensorDataset":
+            columns = {name: column_from(_array(each)) for name, each in _named(tensors, names).items()}
+            return pa.Table.from_pydict(columns)
+        rows = [_row(item, names) for item in _items(dataset)]
+        batch = from_rows(rows) if rows else from_columns({name: [] for name in names or ["item"]})
+        return pa.Table.from_batches([batch])
+    except ConversionError as error:
+        raise ArgumentError(f"from_torch cannot make columns of these items: {error}.") from error
+
+
+def _items(dataset: Any) -> Iterator[Any]:
+    if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
+        return (dataset[i] for i in range(len(dataset)))
+    if hasattr(dataset, "__iter__"):
+        return iter(dataset)
+    raise ArgumentError(f"from_torch takes a dataset of PyTorch, not {type(dataset).__name__}.")
+
+
+def _row(item: Any, names: Sequence[str] | None) -> dict[str, Any]:
+    if isinstance(item, Mapping):
+        return {str(name): _array(value) for name, value in item.items()}
+    parts = tuple(item) if isinstance(item, (tuple, list)) else (item,)
+    return {name: _array(value) for name, value in _named(parts, names).items()}
+
+
+def _named(parts: Sequence[Any], names: Sequence[str] | None) -> dict[str, Any]:
+    """Name the parts of an item: ``item``, or ``item_0``, ``item_1``, … if there are several."""
+    if names is None:
+        names = ["item"] if len(parts) == 1 else [f"item_{i}" for i in range(len(parts))]
+    if len(names) != len(parts):
+        raise ArgumentError(f"from_torch got {len(names)} names in columns= for items of {len(parts)} parts.")
+    return dict(zip(names, parts, strict=True))
+
+
+def _array(value: Any) -> Any:
+    """Return a tensor's memory as an array; a number of no axes as that number."""
+    if not hasattr(value, "detach"):
+        return np.asarray(value) if hasattr(value, "__array_interface__") else value
+    array = value.detach().cpu().numpy()
+    return array if array.ndim else array.item()

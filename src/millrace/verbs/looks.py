@@ -1,0 +1,266 @@
+"""Verbs that look at a dataset: a few rows, what is known about it, and numbers about a column."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from millrace import execution, foreign
+from millrace.core.arguments import known_arguments
+from millrace.explain import explain
+from millrace.parameters import given_batch_format, given_names, given_rows
+from millrace.verbs.described import Described
+
+if TYPE_CHECKING:
+    from typing import Literal
+
+    import pyarrow as pa
+
+
+class Looks(Described):
+    """What one asks of a dataset before it is run for good."""
+
+    __slots__ = ()
+
+    @known_arguments
+    def take(self, limit: int = 20) -> list[dict[str, Any]]:
+        """Return the first ``limit`` rows as dicts, made in this process; reads no further than needed.
+
+        Strings are ``str``, tensors read-only arrays of shape (k…), times Python's ``datetime`` where it can hold
+        them. Raises ``ArgumentError`` unless ``limit`` is a whole number, 0 or more; and what a run raises.
+
+        >>> import millrace as mr
+        >>> mr.range(1000).take(2)
+        [{'id': 0}, {'id': 1}]
+        """
+        from millrace.core.batch import rows_of
+
+        return [
+            row
+            for batch in execution.head(self._plan, given_rows("limit", limit), self._options)
+            for row in rows_of(batch)
+        ]
+
+    @known_arguments
+    def take_batch(
+        self,
+        batch_size: int = 20,
+        *,
+        batch_format: Literal["numpy", "pandas", "pyarrow", "default"] = "numpy",
+    ) -> Any:
+        """Return the first ``batch_size`` rows as one batch in ``batch_format``, made in this process.
+
+        A dict of arrays of shape (n,) or (n, k…), a DataFrame or a Table, as in ``map_batches``. Raises
+        ``ArgumentError`` for another size or format; and what a run raises.
+
+        >>> import millrace as mr
+        >>> mr.range(1000).take_batch(3)
+        {'id': array([0, 1, 2])}
+        """
+        from millrace.core.batch import concat, to_format
+        from millrace.run.steps import empty_batch
+
+        format_ = given_batch_format(batch_format)
+        batches = list(execution.head(self._plan, given_rows("batch_size", batch_size), self._options))
+        return to_format(concat(batches) if batches else empty_batch(self._schema()), format_)
+
+    @known_arguments
+    def take_all(self, limit: int | None = None) -> list[dict[str, Any]]:
+        """Return all rows as dicts, as ``take`` makes them.
+
+        Raises ``ArgumentError`` if there are more than ``limit``, as soon as that is known; and what a run raises.
+
+        >>> import millrace as mr
+        >>> mr.from_items(["a", "b"]).take_all()
+        [{'item': 'a'}, {'item': 'b'}]
+        """
+        from millrace.core.batch import rows_of
+
+        return [row for batch in self._collected("take_all", limit) for row in rows_of(batch)]
+
+    @known_arguments
+    def show(self, limit: int = 20) -> None:
+        """Print the first ``limit`` rows, one dict per line; the middle of long values is left out.
+
+        Raises what ``take`` does.
+
+        >>> import millrace as mr
+        >>> mr.range(1000).show(limit=1)
+        {'id': 0}
+        """
+        from millrace.observers.human import row_text
+
+        for row in self.take(limit):
+            print(row_text(row))
+
+    @known_arguments(also=foreign.SCHEMA)
+    def schema(self) -> pa.Schema:
+        """Return the output's Arrow schema; runs the first rows through the functions if only that tells.
+
+        Arrays of shape (n, k) are fixed-size lists. Raises ``UnknownColumn`` for a plan that asks for one.
+
+        >>> import millrace as mr
+        >>> mr.range(3).schema()
+        id: int64
+        """
+        return self._schema()
+
+    @known_arguments(also=foreign.SCHEMA)
+    def columns(self) -> list[str]:
+        """Return the names of the output's columns. Raises what ``schema`` does.
+
+        >>> import millrace as mr
+        >>> mr.range(3).rename_columns({"id": "x"}).columns()
+        ['x']
+        """
+        return list(self._schema().names)
+
+    @known_arguments
+    def input_files(self) -> list[str]:
+        """Return the absolute paths of the files that the source reads, in order; [] for data in memory.
+
+        Raises ``NothingMatched`` and ``UnreadableFile``, as reading them would.
+
+        >>> import millrace as mr
+        >>> mr.range(3).input_files()
+        []
+        """
+        self._plan.source.splits()
+        return [path for path, _, _ in self._plan.source.files()]
+
+    @known_arguments
+    def count(self) -> int:
+        """Count the output's rows; reads only metadata where that suffices. Raises what a run raises.
+
+        >>> import millrace as mr
+        >>> mr.range(1000).count()
+        1000
+        """
+        known = execution.known_count(self._plan, self._options)
+        return known if known is not None else execution.count(self._plan, self._options, self._note)
+
+    @known_arguments
+    def explain(self) -> str:
+        """Say how the plan would run: stages, workers, columns read, shards. Reads only metadata.
+
+        Raises ``PlanError`` for a plan that cannot run, with the numbers.
+
+        >>> import millrace as mr
+        >>> print(mr.range(3).explain())  # doctest: +ELLIPSIS
+        source...
+        """
+        return explain(self._plan, self._options)
+
+    @known_arguments
+    def stats(self) -> str:
+        """Say how the last run of this very dataset was: rows in and out of each step, seconds, the workers' time.
+
+        Runs are ``write_*``, ``take_all``, ``iter_*``, ``to_*``, ``count`` where metadata does not tell, and the
+        like; ``take`` and ``show`` do not count. A verb returns a new dataset, which has not run. Raises nothing.
+
+        >>> import millrace as mr
+        >>> data = mr.range(3).filter(expr="id > 0")
+        >>> data.stats()
+        'This dataset has not run yet: write it, iterate over it, or take_all() first.'
+        >>> _ = data.take_all()
+        >>> print(data.stats())  # doctest: +ELLIPSIS
+        3 rows in, 2 out (1 filtered) in ...
+        """
+        return self._ran or "This dataset has not run yet: write it, iterate over it, or take_all() first."
+
+    # ------------------------------------------------------------ numbers
+
+    @known_arguments
+    def sum(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
+        """Add up a column.
+
+        Parameters
+        ----------
+        on
+            A column's name: one number comes back. A list of them, or None for all columns: a dict
+            ``{"sum(x)": number, …}``, as in Ray Data. Integers add up exactly, as long as they fit into 64 bits in
+            each batch.
+        ignore_nulls
+            False: the result is None if there is a null. It is None, too, if there is no value at all.
+
+        Raises
+        ------
+        ArgumentError
+            A column holds nothing of which there is such a number. ``UnknownColumn``: there is no such column.
+
+        Examples
+        --------
+        >>> import millrace as mr
+        >>> mr.range(5).sum("id")
+        10
+        """
+        return self._numbers("sum", on, ignore_nulls)
+
+    @known_arguments
+    def min(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
+        """Return a column's smallest value; ``on``, ``ignore_nulls`` and what is raised as in ``sum``.
+
+        >>> import millrace as mr
+        >>> mr.from_items([{"x": "b"}, {"x": "a"}]).min("x")
+        'a'
+        """
+        return self._numbers("min", on, ignore_nulls)
+
+    @known_arguments
+    def max(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
+        """Return a column's biggest value; ``on``, ``ignore_nulls`` and what is raised as in ``sum``.
+
+        >>> import millrace as mr
+        >>> mr.range(5).max()
+        {'max(id)': 4}
+        """
+        return self._numbers("max", on, ignore_nulls)
+
+    @known_arguments
+    def mean(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
+        """Return a column's mean; ``on``, ``ignore_nulls`` and what is raised as in ``sum``.
+
+        >>> import millrace as mr
+        >>> mr.range(4).mean("id")
+        1.5
+        """
+        return self._numbers("mean", on, ignore_nulls)
+
+    @known_arguments
+    def std(self, on: str | Sequence[str] | None = None, ddof: int = 1, ignore_nulls: bool = True) -> Any:
+        """Return a column's standard deviation, in float64, by Chan's way of merging (1979), which is stable.
+
+        ``ddof`` is taken from the number of values to divide by; None comes back if nothing is left. ``on``,
+        ``ignore_nulls`` and what is raised as in ``sum``.
+
+        >>> import millrace as mr
+        >>> mr.range(3).std("id")
+        1.0
+        """
+        return self._numbers("std", on, ignore_nulls, given_rows("ddof", ddof))
+
+    @known_arguments
+    def unique(self, column: str, ignore_nulls: bool = False) -> list[Any]:
+        """Return the different values of ``column``, in the order in which they first appear; they fit into memory.
+
+        ``ignore_nulls`` leaves None out. Raises what ``sum`` does.
+
+        >>> import millrace as mr
+        >>> mr.from_items(["b", "a", "b"]).unique("item")
+        ['b', 'a']
+        """
+        from millrace.aggregates import different
+
+        (name,) = given_names("unique", column)
+        return different((batch.column(0) for batch in self._batches((name,))), name, ignore_nulls)
+
+    def _numbers(self, what: str, on: str | Sequence[str] | None, ignore_nulls: bool, ddof: int = 0) -> Any:
+        from millrace.aggregates import numbers
+
+        names = tuple(self._schema().names) if on is None else given_names(what, on)
+        found = numbers(what, self._batches(names), names, ignore_nulls, ddof)
+        return (
+            found[0]
+            if isinstance(on, str)
+            else {f"{what}({n})": v for n, v in zip(names, found, strict=True)}
+        )

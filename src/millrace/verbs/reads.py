@@ -1,0 +1,311 @@
+"""Verbs that run the plan and bring its rows here, in batches or all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from millrace import foreign
+from millrace.core.arguments import known_arguments, without_our_frames
+from millrace.errors import MillraceError
+from millrace.parameters import given_batch_format, given_batch_size
+from millrace.verbs.described import Described
+
+if TYPE_CHECKING:
+    from typing import Literal
+
+    import pandas as pd
+    import pyarrow as pa
+
+    from millrace.core.batch import BatchFormat
+    from millrace.dataset import Dataset
+
+
+class Reads(Described):
+    """Where rows go that another program part works on."""
+
+    __slots__ = ()
+
+    @known_arguments(also=foreign.ITERATE)
+    def iter_batches(
+        self,
+        *,
+        batch_size: int | None = 256,
+        batch_format: Literal["numpy", "pandas", "pyarrow", "default"] = "numpy",
+        drop_last: bool = False,
+    ) -> Iterator[Any]:
+        """Yield the output in order, in batches.
+
+        Workers run ahead of the reader by a few blocks, no further, however slow it is; when it stops early,
+        they end.
+
+        Parameters
+        ----------
+        batch_size
+            Rows per batch, the last one perhaps fewer; None: as they come.
+        batch_format
+            ``"numpy"``: a dict of read-only arrays of shape (n,) or (n, k…); ``"pandas"``: a DataFrame;
+            ``"pyarrow"``: a Table.
+        drop_last
+            Whether to leave out a last batch of fewer rows.
+
+        Raises
+        ------
+        ArgumentError
+            There is no such size or format. What a run raises comes where its batch would.
+
+        Examples
+        --------
+        >>> import millrace as mr
+        >>> [batch["id"].tolist() for batch in mr.range(5).iter_batches(batch_size=2)]
+        [[0, 1], [2, 3], [4]]
+        """
+        return self._iterate(given_batch_size(batch_size), given_batch_format(batch_format), drop_last)
+
+    def _iterate(self, size: int | None, batch_format: BatchFormat, drop_last: bool) -> Iterator[Any]:
+        from millrace.core.batch import to_format
+        from millrace.run.rows import Rows, rebatch
+
+        batches: Iterator[pa.RecordBatch] = self._batches()
+        if size is not None:
+            batches = (rows.batch for rows in rebatch((Rows(batch, ()) for batch in batches), size))
+        try:
+            for batch in batches:
+                if not (drop_last and size is not None and batch.num_rows < size):
+                    yield to_format(batch, batch_format)
+        except (MillraceError, KeyboardInterrupt) as error:
+            raise without_our_frames(error)  # noqa: B904 - the cause that it has is the one that counts
+
+    @known_arguments
+    def iter_rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the output's rows in order, as dicts, as ``take`` makes them. Raises what a run raises.
+
+        >>> import millrace as mr
+        >>> next(mr.range(1000).iter_rows())
+        {'id': 0}
+        """
+        return self._rows()
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        from millrace.core.batch import rows_of
+
+        try:
+            for batch in self._batches():
+                yield from rows_of(batch)
+        except (MillraceError, KeyboardInterrupt) as error:
+            raise without_our_frames(error)  # noqa: B904 - the cause that it has is the one that counts
+
+    @known_arguments
+    def iterator(self) -> Dataset:
+        """Return this dataset: in Ray Data, an object of its own is what iterates. Raises nothing.
+
+        >>> import millrace as mr
+        >>> [batch["id"].tolist() for batch in mr.range(3).iterator().iter_batches(batch_size=2)]
+        [[0, 1], [2]]
+        """
+        return self._same()
+
+    @known_arguments(also=foreign.ITERATE)
+    def iter_torch_batches(
+        self,
+        *,
+        batch_size: int | None = 256,
+        dtypes: Any = None,
+        device: Any = "auto",
+        collate_fn: Callable[[dict[str, Any]], Any] | None = None,
+        drop_last: bool = False,
+        pin_memory: bool = False,
+    ) -> Iterator[Any]:
+        """Yield the output in order, in batches of PyTorch tensors of shape (n,) or (n, k…), which may be written to.
+
+        Parameters
+        ----------
+        batch_size, drop_last
+            As in ``iter_batches``.
+        dtypes
+            A ``torch.dtype`` for all columns, or a dict of them by column. Default: that of the column.
+        device
+            Where tensors go: ``"cuda"``, ``0``, a ``torch.device``. ``"auto"``: the CPU.
+        collate_fn
+            A function that makes what is yielded of a batch, a dict of read-only numpy arrays; ``dtypes`` has no
+            place beside it. What it returns is moved to ``device``, if one is given.
+        pin_memory
+            Whether tensors lie in page-locked memory, from which a copy to a GPU need not be waited for.
+
+        Raises
+        ------
+        ArgumentError
+            A column holds text, nulls or arrays of different shapes, without ``collate_fn``; or there is no such
+            device. ``MissingLibrary``: PyTorch is not installed.
+
+        Examples
+        --------
+        >>> import pytest, millrace as mr
+        >>> torch = pytest.importorskip("torch")
+        >>> next(mr.range(3).iter_torch_batches(dtypes=torch.float32))
+        {'id': tensor([0., 1., 2.])}
+        """
+        from millrace.handover.torch import torch_batches
+
+        batches = self._iterate(given_batch_size(batch_size), "numpy", drop_last)
+        return torch_batches(batches, dtypes, device, collate_fn, pin_memory)
+
+    @known_arguments(also=foreign.ITERATE)
+    def iter_tf_batches(
+        self,
+        *,
+        batch_size: int | None = 256,
+        dtypes: Any = None,
+        drop_last: bool = False,
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the output in order, in batches of TensorFlow tensors of shape (n,) or (n, k…).
+
+        ``batch_size`` and ``drop_last`` as in ``iter_batches``; ``dtypes`` is a ``tf.DType`` for all columns, or a
+        dict of them by column. Raises ``ArgumentError`` for a column that cannot become a tensor, ``MissingLibrary``
+        if TensorFlow is not installed; and what a run raises.
+
+        >>> import millrace as mr
+        >>> for batch in mr.range(3).iter_tf_batches(batch_size=2):  # doctest: +SKIP
+        ...     print(batch["id"])
+        tf.Tensor([0 1], shape=(2,), dtype=int64)
+        tf.Tensor([2], shape=(1,), dtype=int64)
+        """
+        from millrace.handover.tensorflow import tf_batches
+
+        return tf_batches(self._iterate(given_batch_size(batch_size), "numpy", drop_last), dtypes)
+
+    @known_arguments(also=foreign.TO_TF)
+    def to_tf(
+        self,
+        feature_columns: str | Sequence[str],
+        label_columns: str | Sequence[str],
+        *,
+        additional_columns: str | Sequence[str] | None = None,
+        batch_size: int = 1,
+        drop_last: bool = False,
+    ) -> Any:
+        """Return a ``tf.data.Dataset`` of batches, for ``model.predict`` and ``model.fit``; each pass runs the plan.
+
+        Parameters
+        ----------
+        feature_columns, label_columns, additional_columns
+            A name: that column's tensor, of shape (n,) or (n, k…). A list: a dict of tensors by name. An element is
+            (features, labels), or (features, labels, additional).
+        batch_size, drop_last
+            As in ``iter_batches``.
+
+        Raises
+        ------
+        UnknownColumn
+            There is no such column. ``ArgumentError``: it cannot become a tensor. ``MissingLibrary``: TensorFlow is
+            not installed.
+
+        Examples
+        --------
+        >>> import millrace as mr
+        >>> pairs = mr.from_items([{"x": 1.0, "y": 0}, {"x": 2.0, "y": 1}])
+        >>> list(pairs.to_tf("x", "y", batch_size=2).as_numpy_iterator())  # doctest: +SKIP
+        [(array([1., 2.]), array([0, 1]))]
+        """
+        from millrace.handover.tensorflow import tf_dataset
+
+        size = given_batch_size(batch_size)
+        return tf_dataset(
+            lambda: self._iterate(size, "numpy", drop_last),
+            self._schema(),
+            feature_columns,
+            label_columns,
+            additional_columns,
+        )
+
+    @known_arguments
+    def materialize(self) -> Dataset:
+        """Run the plan, and return a dataset of its rows, which are in this process's memory from now on.
+
+        What is done with it again does not run the functions before again. Raises what a run raises.
+
+        >>> import millrace as mr
+        >>> data = mr.range(3).filter(expr="id > 0").materialize()
+        >>> data.count(), data.take_all()
+        (2, [{'id': 1}, {'id': 2}])
+        """
+        from millrace.sources.memory import MemorySource
+
+        made = self._same().from_source(MemorySource(self._table("materialize"), "materialize"))
+        made._options = self._options
+        made._ran = self._ran
+        return made
+
+    @known_arguments
+    def to_arrow(self) -> pa.Table:
+        """Return the whole output as an Arrow table. Raises what a run raises.
+
+        >>> import millrace as mr
+        >>> mr.range(2).to_arrow().to_pydict()
+        {'id': [0, 1]}
+        """
+        return self._table("to_arrow")
+
+    @known_arguments
+    def to_pandas(self, limit: int | None = None) -> pd.DataFrame:
+        """Return the whole output as a DataFrame.
+
+        Raises ``ArgumentError`` if it has more than ``limit`` rows, ``MissingLibrary`` if pandas is not installed;
+        and what a run raises.
+
+        >>> import pytest, millrace as mr
+        >>> _ = pytest.importorskip("pandas")
+        >>> mr.range(2).to_pandas(limit=10).shape
+        (2, 1)
+        """
+        from millrace.handover.libraries import library
+
+        library("to_pandas", "pandas")
+        return self._table("to_pandas", limit).to_pandas()
+
+    @known_arguments
+    def to_polars(self) -> Any:
+        """Return the whole output as a Polars DataFrame; numbers and times are not copied.
+
+        Tensors of shape (k…) become Arrays of that shape. Raises ``MissingLibrary`` if Polars is not installed; and
+        what a run raises.
+
+        >>> import pytest, millrace as mr
+        >>> _ = pytest.importorskip("polars")
+        >>> mr.range(2).to_polars()["id"].to_list()
+        [0, 1]
+        """
+        from millrace.handover.frames import to_polars
+
+        return to_polars(self._table("to_polars"))
+
+    @known_arguments
+    def to_daft(self) -> Any:
+        """Return the whole output as a Daft DataFrame.
+
+        Tensors of shape (k…) become fixed-size lists. Raises ``MissingLibrary`` if Daft is not installed; and what a
+        run raises.
+
+        >>> import pytest, millrace as mr
+        >>> _ = pytest.importorskip("daft")
+        >>> mr.range(2).to_daft().to_pydict()
+        {'id': [0, 1]}
+        """
+        from millrace.handover.frames import to_daft
+
+        return to_daft(self._table("to_daft"))
+
+    @known_arguments
+    def to_ray(self) -> Any:
+        """Return the whole output as a Ray dataset, which copies it into its object store; starts Ray if need be.
+
+        Tensors of shape (k…) become fixed-size lists. Raises ``MissingLibrary`` if Ray is not installed; and what a
+        run raises.
+
+        >>> import millrace as mr
+        >>> mr.range(2).to_ray().take_all()  # doctest: +SKIP
+        [{'id': 0}, {'id': 1}]
+        """
+        from millrace.handover.frames import to_ray
+
+        return to_ray(self._table("to_ray"))

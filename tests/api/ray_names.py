@@ -1,0 +1,154 @@
+"""The names that Ray Data 2.60 has, separated by spaces; test_ray_names says what becomes of each."""
+
+VERBS_OFFERED = """
+    add_column columns count drop_columns explain filter flat_map input_files iter_batches iter_rows
+    iter_tf_batches iter_torch_batches iterator limit map map_batches materialize max mean min
+    rename_columns schema select_columns show stats std sum take take_all take_batch to_daft
+    to_pandas to_tf unique write_csv write_json write_parquet
+"""
+
+VERBS_REFUSED = """
+    aggregate context copy deserialize_lineage get_dataset_id get_internal_block_refs
+    get_stats_summary groupby has_serializable_lineage iter_internal_ref_bundles iter_jax_batches
+    join map_batches_internal mix name num_blocks random_sample random_shuffle randomize_block_order
+    repartition serialize_lineage set_name size_bytes sort split split_at_indices
+    split_proportionately streaming_split streaming_train_test_split summary to_arrow_refs to_dask
+    to_mars to_modin to_numpy_refs to_pandas_refs to_random_access_dataset to_spark train_test_split
+    union with_column with_columns write_bigquery write_clickhouse write_datasink write_delta
+    write_iceberg write_images write_kafka write_lance write_mongo write_numpy write_orc
+    write_snowflake write_sql write_tfrecords write_turbopuffer write_webdataset zip
+"""
+
+FUNCTIONS_OFFERED = """
+    from_arrow from_daft from_huggingface from_items from_numpy from_pandas from_torch range
+    range_tensor read_binary_files read_csv read_images read_json read_parquet read_text
+"""
+
+FUNCTIONS_REFUSED = """
+    from_arrow_refs from_blocks from_dask from_mars from_modin from_numpy_refs from_pandas_refs
+    from_spark from_tf read_audio read_avro read_bigquery read_clickhouse read_databricks_tables
+    read_datasource read_delta read_delta_sharing_tables read_hudi read_iceberg read_kafka
+    read_lance read_lerobot read_mcap read_mongo read_numpy read_orc read_snowflake read_sql
+    read_tfrecords read_unity_catalog read_videos read_webdataset read_zarr
+"""
+
+PLACED = "label_selector fallback_strategy max_calls resources accelerator_type runtime_env"
+
+# The arguments of what is offered, without those that come by ``**kwargs``.
+ARGUMENTS = {
+    "Dataset.add_column": "col fn batch_format compute concurrency num_cpus num_gpus memory " + PLACED,
+    "Dataset.columns": "fetch_if_missing",
+    "Dataset.count": "",
+    "Dataset.drop_columns": "cols compute concurrency num_cpus num_gpus memory " + PLACED,
+    "Dataset.explain": "",
+    "Dataset.filter": (
+        "fn expr compute fn_args fn_kwargs fn_constructor_args fn_constructor_kwargs num_cpus num_gpus "
+        "memory concurrency ray_remote_args_fn " + PLACED
+    ),
+    "Dataset.flat_map": (
+        "fn compute fn_args fn_kwargs fn_constructor_args fn_constructor_kwargs num_cpus num_gpus memory "
+        "concurrency ray_remote_args_fn " + PLACED
+    ),
+    "Dataset.input_files": "",
+    "Dataset.iter_batches": (
+        "prefetch_batches batch_size batch_format drop_last local_shuffle_buffer_size local_shuffle_seed"
+    ),
+    "Dataset.iter_rows": "",
+    "Dataset.iter_tf_batches": (
+        "prefetch_batches batch_size dtypes drop_last local_shuffle_buffer_size local_shuffle_seed"
+    ),
+    "Dataset.iter_torch_batches": (
+        "prefetch_batches batch_size dtypes device collate_fn drop_last local_shuffle_buffer_size "
+        "local_shuffle_seed pin_memory "
+    ),
+    "Dataset.iterator": "",
+    "Dataset.limit": "limit",
+    "Dataset.map": (
+        "fn compute fn_args fn_kwargs fn_constructor_args fn_constructor_kwargs num_cpus num_gpus memory "
+        "concurrency ray_remote_args_fn " + PLACED
+    ),
+    "Dataset.map_batches": (
+        "fn batch_size compute batch_format zero_copy_batch fn_args fn_kwargs fn_constructor_args "
+        "fn_constructor_kwargs num_cpus num_gpus memory concurrency udf_modifying_row_count "
+        "ray_remote_args_fn " + PLACED
+    ),
+    "Dataset.materialize": "",
+    "Dataset.max": "on ignore_nulls",
+    "Dataset.mean": "on ignore_nulls",
+    "Dataset.min": "on ignore_nulls",
+    "Dataset.rename_columns": "names concurrency num_cpus num_gpus memory " + PLACED,
+    "Dataset.schema": "fetch_if_missing",
+    "Dataset.select_columns": "cols compute concurrency num_cpus num_gpus memory " + PLACED,
+    "Dataset.show": "limit",
+    "Dataset.stats": "",
+    "Dataset.std": "on ddof ignore_nulls",
+    "Dataset.sum": "on ignore_nulls",
+    "Dataset.take": "limit",
+    "Dataset.take_all": "limit",
+    "Dataset.take_batch": "batch_size batch_format",
+    "Dataset.to_daft": "",
+    "Dataset.to_pandas": "limit",
+    "Dataset.to_tf": (
+        "feature_columns label_columns additional_columns prefetch_batches batch_size drop_last "
+        "local_shuffle_buffer_size local_shuffle_seed feature_type_spec label_type_spec "
+        "additional_type_spec "
+    ),
+    "Dataset.unique": "column ignore_nulls",
+    "Dataset.write_csv": (
+        "path filesystem try_create_dir arrow_open_stream_args filename_provider arrow_csv_args_fn "
+        "min_rows_per_file ray_remote_args concurrency num_rows_per_file mode "
+    ),
+    "Dataset.write_json": (
+        "path filesystem try_create_dir arrow_open_stream_args filename_provider pandas_json_args_fn "
+        "min_rows_per_file ray_remote_args concurrency num_rows_per_file mode "
+    ),
+    "Dataset.write_parquet": (
+        "path partition_cols filesystem catalog try_create_dir arrow_open_stream_args filename_provider "
+        "arrow_parquet_args_fn min_rows_per_file max_rows_per_file min_bytes_per_file ray_remote_args "
+        "concurrency num_rows_per_file mode "
+    ),
+    "from_arrow": "tables override_num_blocks",
+    "from_daft": "df",
+    "from_huggingface": "dataset parallelism concurrency override_num_blocks",
+    "from_items": "items parallelism override_num_blocks",
+    "from_numpy": "ndarrays",
+    "from_pandas": "dfs override_num_blocks",
+    "from_torch": "dataset local_read",
+    "range": "n parallelism concurrency override_num_blocks",
+    "range_tensor": "n shape parallelism concurrency override_num_blocks",
+    "read_binary_files": (
+        "paths include_paths filesystem parallelism num_cpus num_gpus memory arrow_open_stream_args "
+        "partition_filter partitioning ignore_missing_paths shuffle file_extensions concurrency "
+        "override_num_blocks ray_remote_args " + PLACED
+    ),
+    "read_csv": (
+        "paths filesystem parallelism num_cpus num_gpus memory arrow_open_stream_args partition_filter "
+        "partitioning include_paths ignore_missing_paths shuffle file_extensions concurrency "
+        "override_num_blocks ray_remote_args " + PLACED
+    ),
+    "read_images": (
+        "paths filesystem parallelism num_cpus num_gpus memory arrow_open_file_args partition_filter "
+        "partitioning size mode include_paths ignore_missing_paths shuffle file_extensions concurrency "
+        "override_num_blocks ray_remote_args " + PLACED
+    ),
+    "read_json": (
+        "paths lines filesystem parallelism num_cpus num_gpus memory arrow_open_stream_args "
+        "partition_filter partitioning include_paths ignore_missing_paths shuffle file_extensions "
+        "concurrency override_num_blocks ray_remote_args " + PLACED
+    ),
+    "read_parquet": (
+        "paths filesystem catalog columns parallelism num_cpus num_gpus memory tensor_column_schema "
+        "partition_filter partitioning shuffle include_paths include_row_hash file_extensions "
+        "ignore_missing_paths skip_paths concurrency override_num_blocks ray_remote_args " + PLACED
+    ),
+    "read_text": (
+        "paths encoding drop_empty_lines filesystem parallelism num_cpus num_gpus memory "
+        "arrow_open_stream_args partition_filter partitioning include_paths ignore_missing_paths shuffle "
+        "file_extensions concurrency override_num_blocks ray_remote_args " + PLACED
+    ),
+    "ActorPoolStrategy": (
+        "size min_size max_size initial_size max_tasks_in_flight_per_actor "
+        "max_concurrent_calls_per_actor enable_true_multi_threading "
+    ),
+    "TaskPoolStrategy": "size",
+}

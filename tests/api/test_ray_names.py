@@ -1,0 +1,156 @@
+"""Every name that Ray Data has is offered here, or answered with a reason: none is just missing."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+import millrace as mr
+from millrace import foreign
+from millrace.errors import ArgumentError, MillraceError, NotOffered, UnknownArgument
+
+from . import ray_names
+from .ray_names import ARGUMENTS
+
+FUNCTIONS_OFFERED, FUNCTIONS_REFUSED = (
+    ray_names.FUNCTIONS_OFFERED.split(),
+    ray_names.FUNCTIONS_REFUSED.split(),
+)
+VERBS_OFFERED, VERBS_REFUSED = ray_names.VERBS_OFFERED.split(), ray_names.VERBS_REFUSED.split()
+
+
+@pytest.mark.parametrize("name", VERBS_OFFERED)
+def test_verbs_that_are_here(name: str) -> None:
+    assert callable(getattr(mr.Dataset, name)) and callable(getattr(mr.range(3), name))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS_OFFERED)
+def test_functions_that_are_here(name: str) -> None:
+    assert name in mr.__all__ and callable(getattr(mr, name))
+
+
+def refusal(of: Any, name: str) -> str:
+    assert not hasattr(of, name)
+    with pytest.raises(NotOffered) as caught:
+        getattr(of, name)
+    assert isinstance(caught.value, (MillraceError, AttributeError))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", [*VERBS_REFUSED, "to_torch"])
+def test_verbs_that_are_not_say_why(name: str) -> None:
+    said = refusal(mr.range(3), name)
+    assert said.startswith(f"Millrace has no {name}: ") and said.endswith(".") and "\n" not in said
+    assert len(said.split()) > 10, "a reason, and what to do"
+
+
+@pytest.mark.parametrize("name", [*FUNCTIONS_REFUSED, "DataContext", "ExecutionOptions"])
+def test_functions_that_are_not_say_why(name: str) -> None:
+    said = refusal(mr, name)
+    assert said.startswith(f"Millrace has no {name}: ") and said.endswith(".") and "\n" not in said
+
+
+def test_each_reason_belongs_to_a_name() -> None:
+    assert {*foreign.NO_VERBS} == {*VERBS_REFUSED, "to_torch"}
+    assert {*foreign.NO_FUNCTIONS} - {*FUNCTIONS_REFUSED} == {
+        "DataContext",
+        "DatasetContext",
+        "ExecutionOptions",
+    }
+
+
+def test_a_verb_that_nobody_has() -> None:
+    assert (
+        refusal(mr.range(3), "map_batch") == "A dataset has no verb 'map_batch'. Did you mean 'map_batches'?"
+    )
+    with pytest.raises(AttributeError):
+        mr.range(3).__array__()
+
+
+@pytest.mark.parametrize(
+    ("verb", "name"), [(verb, name) for verb, names in ARGUMENTS.items() for name in names.split()]
+)
+def test_arguments_are_known(verb: str, name: str) -> None:
+    """Each is taken, or refused with a reason; none is unknown."""
+    owner, _, last = verb.rpartition(".")
+    call = getattr(mr.range(3) if owner else mr, last)
+    try:
+        call(**{name: object()})
+    except Exception as error:
+        assert "has no argument" not in str(error), error
+        if not isinstance(error, MillraceError):
+            assert re.search(r"missing \d required positional", str(error)), error
+        else:
+            assert "\n" not in str(error)
+
+
+def test_the_lists_are_those_of_ray() -> None:
+    ray_data = pytest.importorskip("ray.data")
+    verbs = {name for name in dir(ray_data.Dataset) if not name.startswith("_")}
+    assert verbs == {*VERBS_OFFERED, *VERBS_REFUSED}
+    functions = {name for name in dir(ray_data) if name.startswith(("from_", "read_", "range"))}
+    assert {name for name in functions if callable(getattr(ray_data, name))} == {
+        *FUNCTIONS_OFFERED,
+        *FUNCTIONS_REFUSED,
+    }
+
+
+# ---------------------------------------------------------------- arguments without effect, and those refused
+
+
+def same(batch: Any) -> Any:
+    return batch
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"zero_copy_batch": True},
+        {"udf_modifying_row_count": False},
+        {"num_tpus": None, "resources": {}, "runtime_env": None, "label_selector": None},
+        {"compute": mr.ActorPoolStrategy(min_size=1, max_size=2, initial_size=2)},
+        {"compute": mr.ActorPoolStrategy(size=1, max_tasks_in_flight_per_actor=4)},
+        {"concurrency": (1, 3, 2)},
+        {"max_restarts": -1, "max_task_retries": -1},
+    ],
+)
+def test_what_changes_nothing_is_taken(given: dict[str, Any]) -> None:
+    assert mr.range(3).map_batches(same, **given).count() == 3
+
+
+def test_what_changes_nothing_is_taken_by_others() -> None:
+    data = mr.range(3, parallelism=200, override_num_blocks=4, concurrency=2)
+    assert data.select_columns(["id"], num_cpus=0.5, concurrency=4).schema(fetch_if_missing=False).names == [
+        "id"
+    ]
+    assert len(list(data.iter_batches(prefetch_batches=5, local_shuffle_seed=None))) == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda d: d.map_batches(same, zero_copy_batch=False), r"zero_copy_batch=False: .*\.copy\(\)"),
+        (lambda d: d.map_batches(same, resources={"a": 1}), r"resources=\{'a': 1\}: a worker is a process"),
+        (lambda d: d.map(same, num_tpus=1), "num_tpus=1: there are no workers with TPUs"),
+        (
+            lambda d: d.map_batches(same, runtime_env={"pip": ["x"]}),
+            "runtime_env=.*Set what they need before",
+        ),
+        (lambda d: d.map_batches(same, max_retries=5), "max_retries=5: with_options"),
+        (lambda d: d.map_batches(same, max_concurrency=4), "max_in_flight="),
+        (lambda d: d.iter_batches(local_shuffle_buffer_size=100), "rows come in the order of the input"),
+        (lambda d: d.iter_torch_batches(local_shuffle_seed=1), "local_shuffle_seed=1: there is no shuffle"),
+        (lambda d: d.write_parquet("x", partition_cols=["id"]), "partition_cols=.*Filter and write once"),
+        (lambda d: d.write_parquet("x", min_rows_per_file=10), "shard_rows"),
+        (lambda d: mr.read_parquet("x", filesystem=3), "filesystem=3: Millrace reads local files"),
+        (lambda d: mr.read_parquet("x", shuffle="files"), "shuffle='files': files are read in the order"),
+        (lambda d: mr.read_csv("x", parse_options=3), "the names of pyarrow.csv without its classes"),
+        (lambda d: mr.ActorPoolStrategy(enable_true_multi_threading=True), "max_in_flight="),
+    ],
+)
+def test_what_would_be_lost_is_refused(call: Any, words: str) -> None:
+    with pytest.raises(UnknownArgument, match=words) as caught:
+        call(mr.range(3))
+    assert isinstance(caught.value, (TypeError, ArgumentError)) and "\n" not in str(caught.value)
