@@ -67,6 +67,16 @@ class RunOptions:
         Seconds after which a worker that the operating system has stopped is given up and replaced; and after which a
         run in which nobody is at work ends, with the stacks of all workers. A model that is being loaded and a batch
         that is being computed are work.
+
+    Names and values are looked at by ``with_options``, which raises ``UnknownArgument`` and ``ArgumentError``.
+
+    >>> import millrace as mr
+    >>> mr.RunOptions(workers=2).workers
+    2
+    >>> mr.range(3).with_options(workers=0)
+    Traceback (most recent call last):
+        ...
+    millrace.errors.ArgumentError: workers=0: it takes a number above zero.
     """
 
     engine: EngineName = "local"

@@ -36,8 +36,8 @@ class KerasPredictor:
     """Runs a Keras model; results are those of ``model(batch, training=False)``, bit for bit.
 
     Columns with the names of the model's inputs go to these, and others are left out. Otherwise a model with one
-    input gets the one column as it is, or several side by side as a matrix; a model class that says nothing of its
-    inputs gets the same.
+    input gets the one column as it is, or several side by side as a matrix (n, k); a model class that says nothing of
+    its inputs gets the same.
     Numbers become the dtype that the model takes. One output is an array, several are columns with their names.
     Keras runs on the backend that ``KERAS_BACKEND`` or its configuration file says.
 

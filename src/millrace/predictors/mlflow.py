@@ -36,7 +36,7 @@ def kind_of(path: str) -> Literal["mlflow"] | None:
 class MLflowPredictor:
     """Predicts with a model that MLflow logged, as ``mlflow.pyfunc`` does, its signature enforced.
 
-    A signature of columns, or none, takes DataFrames; a signature of tensors takes arrays by name, or one array
+    A signature of columns, or none, takes DataFrames; a signature of tensors takes arrays (n, k…) by name, or one
     (several columns side by side), cast to its dtype. Columns that the signature does not name are left out.
 
     Parameters
@@ -58,6 +58,13 @@ class MLflowPredictor:
     ------
     ModelError
         ``UntrustedPickle``, ``ModelUnreadable``, ``ModelChanged``; for a URI when it is loaded.
+
+    Examples
+    --------
+    >>> MLflowPredictor("nowhere")
+    Traceback (most recent call last):
+        ...
+    millrace.errors.ModelUnreadable: There is no model at 'nowhere' (looked for ...nowhere).
     """
 
     @known_arguments

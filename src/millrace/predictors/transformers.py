@@ -39,7 +39,7 @@ def kind_of(path: str) -> str | None:
 
 
 class TransformersPredictor:
-    """Runs a pipeline on a column of texts; results are those of ``pipeline(texts, **call_kwargs)``, as columns.
+    """Runs a pipeline on a column (n,) of texts; results are those of ``pipeline(texts, **call_kwargs)``, as columns.
 
     A dict per row becomes a column per key (``label``, ``score``), a list of dicts (``top_k``) columns of lists,
     generated texts one column ``generated_text``. Entities of a token classification stay a list of dicts per row,

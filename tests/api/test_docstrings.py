@@ -1,0 +1,83 @@
+"""Every public name says what it takes, in which shapes and units, what it raises, and shows an example."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import millrace as mr
+
+NO_CALLS = {"Result", "__version__", "errors"}  # nobody calls these, so they raise nothing
+UNITS = {  # where an argument has one of these names, one of these words says its unit
+    "memory": ("bytes", "As in"),
+    "memory_limit": ("Bytes", "bytes"),
+    "batch_timeout": ("Seconds", "seconds"),
+    "stall_timeout": ("Seconds", "seconds"),
+    "size": ("pixels", "workers"),
+    "max_pixels": ("pixels",),
+    "batch_size": ("rows", "Rows", "texts", "As in", "as in"),
+    "max_in_flight": ("batches", "As in"),
+}
+TENSORS = """
+    Dataset map_batches predict map add_column take take_batch schema iter_batches iter_torch_batches iter_tf_batches
+    to_tf to_polars to_daft to_ray from_numpy from_torch from_polars from_daft from_huggingface from_ray range_tensor
+    read_images KerasPredictor LightGBMPredictor MLflowPredictor OnnxPredictor SentenceTransformersPredictor
+    SklearnPredictor TorchPredictor TransformersPredictor XGBoostPredictor
+"""
+
+
+def public() -> Iterator[tuple[str, Any]]:
+    for name in mr.__all__:
+        if name not in ("__version__", "errors"):
+            yield name, getattr(mr, name)
+    for name in dir(mr.Dataset):
+        if not name.startswith("_"):
+            yield f"Dataset.{name}", getattr(mr.Dataset, name)
+    for name, value in vars(mr.errors).items():
+        if isinstance(value, type) and issubclass(value, mr.errors.MillraceError):
+            yield f"errors.{name}", value
+
+
+def arguments(of: Any) -> list[str]:
+    if dataclasses.is_dataclass(of):
+        return [field.name for field in dataclasses.fields(of) if not field.name.startswith("_")]
+    if isinstance(of, type) and of.__init__ is object.__init__:
+        return []
+    return [name for name in inspect.signature(of).parameters if name != "self"]
+
+
+NAMES = dict(public())
+CALLED = [name for name in NAMES if name not in NO_CALLS and not name.startswith("errors.")]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_says_what_it_is(name: str) -> None:
+    text = inspect.getdoc(NAMES[name])
+    assert text and re.match(r"[A-Z`].*[.:)](\n|$)", text), text
+
+
+@pytest.mark.parametrize("name", [name for name in CALLED if name != "Dataset"])
+def test_it_names_its_arguments(name: str) -> None:
+    text = inspect.getdoc(NAMES[name]) or ""
+    missing = [each for each in arguments(NAMES[name]) if not re.search(rf"\b{each}\b", text)]
+    assert not missing
+    for each in arguments(NAMES[name]):
+        assert any(word in text for word in UNITS.get(each, ("",))), f"the unit of {each}"
+
+
+@pytest.mark.parametrize("name", CALLED)
+def test_it_says_what_it_raises_and_shows_an_example(name: str) -> None:
+    text = inspect.getdoc(NAMES[name]) or ""
+    assert re.search(r"\b[Rr]aise", text), "what it raises"
+    assert ">>>" in text, "an example"
+
+
+@pytest.mark.parametrize("name", TENSORS.split())
+def test_it_says_shapes(name: str) -> None:
+    found = NAMES.get(name) or NAMES[f"Dataset.{name}"]
+    assert re.search(r"(shape|arrays?|columns?|matrix|vectors) \([hnk]", inspect.getdoc(found) or "")
