@@ -136,9 +136,11 @@ def given_in_flight(value: Any) -> int | None:
 
 
 def given_batch_format(value: Any) -> BatchFormat:
-    """Read the name of a format; ``"default"`` is numpy."""
+    """Read the name of a format; ``"default"`` is numpy, and None what needs no conversion."""
     if value == "default":
         return "numpy"
+    if value is None:
+        return "pyarrow"
     if value not in _FORMATS:
         listed = ", ".join(map(repr, _FORMATS))
         raise ArgumentError(f"batch_format={value!r} is not one of {listed}.{nearest(str(value), _FORMATS)}")

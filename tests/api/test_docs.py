@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 DOCS = Path(__file__).parents[2] / "docs"
-_BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^```(python|py|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def blocks(page: str, kind: str) -> list[str]:
@@ -41,6 +41,20 @@ def run(script: Callable[..., Any], page: str) -> None:
 
 def test_errors(script: Callable[..., Any]) -> None:
     run(script, "errors.md")
+
+
+def test_coming_from_ray(script: Callable[..., Any]) -> None:
+    run(script, "coming-from-ray.md")
+
+
+def test_a_program_for_ray_runs_with_another_import(script: Callable[..., Any]) -> None:
+    """The page's first program, as it was written for Ray Data."""
+    program, *_ = blocks("coming-from-ray.md", "py")
+    shown, *_ = blocks("coming-from-ray.md", "text")
+    assert program.count("import ray.data\n") == 1
+    ours = program.replace("import ray.data\n", "import millrace as mr\n").replace("ray.data.", "mr.")
+    ended = script(ours)
+    assert (ended.code, ended.out) == (0, shown), ended.err
 
 
 def test_stages(script: Callable[..., Any], tmp_path: Path) -> None:
