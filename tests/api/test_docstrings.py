@@ -21,6 +21,7 @@ UNITS = {  # where an argument has one of these names, one of these words says i
     "size": ("pixels", "workers"),
     "max_pixels": ("pixels",),
     "batch_size": ("rows", "Rows", "texts", "As in", "as in"),
+    "batch_size_bytes": ("bytes", "As in"),
     "max_in_flight": ("batches", "As in"),
 }
 TENSORS = """

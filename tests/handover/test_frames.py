@@ -115,6 +115,9 @@ def test_ray_there_and_back(table: pa.Table) -> None:
         ]
         tensors = mr.from_ray(ray.data.range_tensor(5, shape=(2, 3)))
         assert tensors.take_batch(5)["data"].tolist() == [[[i] * 3] * 2 for i in range(5)]
+        kept = ray.data.from_arrow(pa.table({"x": np.arange(100_000.0)})).materialize()
+        (inside,) = ray.get(kept.to_arrow_refs())
+        assert addresses(held(mr.from_ray(kept))["x"]) == addresses(inside["x"])
         assert mr.from_ray(ray.data.range(3).filter(lambda row: False)).count() == 0
     finally:
         ray.shutdown()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,43 +16,61 @@ from millrace.handover.libraries import library
 # ---------------------------------------------------------------- to PyTorch
 
 
-def torch_batches(
-    batches: Iterator[dict[str, np.ndarray[Any, Any]]],
-    dtypes: Any,
-    device: Any,
-    collate_fn: Callable[[dict[str, np.ndarray[Any, Any]]], Any] | None,
-    pin_memory: bool,
-) -> Iterator[Any]:
-    """Turn each batch into a dict of tensors that own their memory, or into what ``collate_fn`` makes of it."""
-    torch = library("iter_torch_batches", "torch")
-    if collate_fn is not None and dtypes is not None:
-        raise ArgumentError(
-            "iter_torch_batches: give either collate_fn= or dtypes=; collate_fn makes the tensors."
-        )
-    place = None if device in ("auto", None) else _device(torch, device)
-    if pin_memory and place is not None and place.type != "cpu":
-        raise ArgumentError(
-            "iter_torch_batches: pin_memory=True is for tensors on the CPU; leave device= out."
-        )
-    for batch in batches:
-        if collate_fn is not None:
-            yield _moved(torch, collate_fn(batch), place)
-            continue
-        made = {
-            name: _tensor(torch, name, array, dtypes.get(name) if isinstance(dtypes, Mapping) else dtypes)
-            for name, array in batch.items()
-        }
-        if pin_memory:
-            made = {name: tensor.pin_memory() for name, tensor in made.items()}
-        yield _moved(torch, made, place)
+@dataclass(frozen=True, slots=True)
+class Tensors:
+    """How a batch becomes tensors: of which dtypes, where they go, or by which function of the user's."""
+
+    dtypes: Any = None
+    device: Any = "auto"
+    collate_fn: Callable[[dict[str, np.ndarray[Any, Any]]], Any] | None = None
+    pin_memory: bool = False
+
+    def over(self, batches: Iterator[dict[str, np.ndarray[Any, Any]]]) -> Iterator[Any]:
+        """Turn each batch into a dict of tensors that own their memory, or into what ``collate_fn`` makes of it."""
+        torch = library("iter_torch_batches", "torch")
+        if self.collate_fn is not None and self.dtypes is not None:
+            raise ArgumentError(
+                "iter_torch_batches: give either collate_fn= or dtypes=; collate_fn makes the tensors."
+            )
+        dtypes = self.dtypes.values() if isinstance(self.dtypes, Mapping) else [self.dtypes]
+        for dtype in dtypes:
+            if dtype is not None and not isinstance(dtype, torch.dtype):
+                raise ArgumentError(
+                    f"iter_torch_batches: dtypes={self.dtypes!r}; give a torch.dtype such as torch.float32, or a "
+                    "dict of them by column."
+                )
+        place = None if self.device in ("auto", None) else self.device
+        for option, tried in (("device", place), ("pin_memory", "cpu" if self.pin_memory else None)):
+            if tried is not None:
+                _check(torch, option, getattr(self, option), tried)
+        return self._made(torch, batches, place)
+
+    def _made(
+        self, torch: Any, batches: Iterator[dict[str, np.ndarray[Any, Any]]], place: Any
+    ) -> Iterator[Any]:
+        for batch in batches:
+            if self.collate_fn is not None:
+                yield _moved(torch, self.collate_fn(batch), place)
+                continue
+            made = {name: _tensor(torch, name, array, self._dtype(name)) for name, array in batch.items()}
+            if self.pin_memory:
+                made = {name: tensor.pin_memory() for name, tensor in made.items()}
+            yield _moved(torch, made, place)
+
+    def _dtype(self, name: str) -> Any:
+        return self.dtypes.get(name) if isinstance(self.dtypes, Mapping) else self.dtypes
 
 
-def _device(torch: Any, device: Any) -> Any:
+def _check(torch: Any, option: str, given: Any, device: Any) -> None:
+    """Try it with a tensor of one number, as a device may be known to PyTorch and not be there."""
     try:
-        return torch.device(device)
-    except (RuntimeError, TypeError, ValueError) as error:
+        tensor = torch.zeros(1, device=device)
+        if option == "pin_memory":
+            tensor.pin_memory()
+    except (AssertionError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0]
         raise ArgumentError(
-            f"iter_torch_batches: device={device!r} is no device of PyTorch: {error}"
+            f"iter_torch_batches({option}={given!r}): PyTorch cannot do this here: {reason}"
         ) from error
 
 

@@ -136,7 +136,7 @@ class Reads(Described):
         ------
         ArgumentError
             A column holds text, nulls or arrays of different shapes, without ``collate_fn``; or there is no such
-            device. ``MissingLibrary``: PyTorch is not installed.
+            device or dtype. ``MissingLibrary``: PyTorch is not installed.
 
         Examples
         --------
@@ -145,10 +145,10 @@ class Reads(Described):
         >>> next(mr.range(3).iter_torch_batches(dtypes=torch.float32))
         {'id': tensor([0., 1., 2.])}
         """
-        from millrace.handover.torch import torch_batches
+        from millrace.handover.torch import Tensors
 
         batches = self._iterate(given_batch_size(batch_size), "numpy", drop_last)
-        return torch_batches(batches, dtypes, device, collate_fn, pin_memory)
+        return Tensors(dtypes, device, collate_fn, pin_memory).over(batches)
 
     @known_arguments(also=foreign.ITERATE)
     def iter_tf_batches(
