@@ -93,6 +93,13 @@ def test_a_filter_in_words_names_a_column_that_is_not_there() -> None:
         mr.range(3).filter(expr="idd > 1").take_all()
 
 
+def test_no_format_is_no_conversion() -> None:
+    kinds = mr.range(2).map_batches(lambda b: {"kind": [type(b).__name__]}, batch_format=None).take_all()
+    assert kinds == [{"kind": "Table"}]
+    (batch,) = mr.range(2).iter_batches(batch_format=None)
+    assert isinstance(batch, pa.Table)
+
+
 # ---------------------------------------------------------------- a look
 
 

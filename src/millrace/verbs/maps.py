@@ -41,7 +41,7 @@ class Maps(Described):
         *,
         batch_size: int | Literal["auto"] | None = "auto",
         batch_size_bytes: int | None = None,
-        batch_format: Literal["numpy", "pandas", "pyarrow", "default"] = "numpy",
+        batch_format: Literal["numpy", "pandas", "pyarrow", "default"] | None = "numpy",
         columns: Sequence[str] | None = None,
         max_in_flight: int | None = None,
         fn_args: Sequence[Any] | None = None,
@@ -75,7 +75,8 @@ class Maps(Described):
         batch_size_bytes
             About how many bytes of input a batch has, instead of ``batch_size``.
         batch_format
-            ``"numpy"``: a dict of read-only arrays; ``"pandas"``: a DataFrame; ``"pyarrow"``: a Table.
+            ``"numpy"``: a dict of read-only arrays; ``"pandas"``: a DataFrame; ``"pyarrow"``: a Table. As
+            in Ray Data, ``"default"`` is numpy, and None what costs no conversion: a Table.
         columns
             The columns that ``fn`` gets; no others are read for it. Default: all.
         max_in_flight

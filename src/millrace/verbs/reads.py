@@ -31,7 +31,7 @@ class Reads(Described):
         self,
         *,
         batch_size: int | None = 256,
-        batch_format: Literal["numpy", "pandas", "pyarrow", "default"] = "numpy",
+        batch_format: Literal["numpy", "pandas", "pyarrow", "default"] | None = "numpy",
         drop_last: bool = False,
     ) -> Iterator[Any]:
         """Yield the output in order, in batches.
@@ -45,7 +45,7 @@ class Reads(Described):
             Rows per batch, the last one perhaps fewer; None: as they come.
         batch_format
             ``"numpy"``: a dict of read-only arrays of shape (n,) or (n, k…); ``"pandas"``: a DataFrame;
-            ``"pyarrow"``: a Table.
+            ``"pyarrow"`` or None: a Table.
         drop_last
             Whether to leave out a last batch of fewer rows.
 
