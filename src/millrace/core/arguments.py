@@ -74,7 +74,9 @@ def _checked(function: Callable[..., Any], also: Mapping[str, Foreign]) -> Calla
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
         for name in kwargs.keys() - known:
-            _check_foreign(called, name, kwargs.pop(name), names, also)
+            unknown = _unknown(called, name, kwargs.pop(name), names, also)
+            if unknown:
+                raise UnknownArgument(unknown)
         try:
             return function(*args, **kwargs)
         except (MillraceError, KeyboardInterrupt) as error:
@@ -83,20 +85,18 @@ def _checked(function: Callable[..., Any], also: Mapping[str, Foreign]) -> Calla
     return checked
 
 
-def _check_foreign(
-    called: str, name: str, value: Any, names: tuple[str, ...], also: Mapping[str, Foreign]
-) -> None:
+def _unknown(called: str, name: str, value: Any, names: tuple[str, ...], also: Mapping[str, Foreign]) -> str:
+    """Say why an argument cannot be taken; an empty string if it can be passed over."""
     foreign = also.get(name)
     if foreign is None:
         shown = [known for known in names if known != "self"]
-        hint = nearest(name, shown) or (
-            f" It takes: {', '.join(shown)}." if shown else " It takes no arguments."
-        )
-        raise UnknownArgument(f"{called} has no argument {name!r}.{hint}")
-    if not foreign.takes(value):
-        text = repr(value)
-        shown_value = text if len(text) <= 80 else text[:77] + "..."
-        raise UnknownArgument(f"{called} has no use for {name}={shown_value}: {foreign.reason}")
+        takes = f" It takes: {', '.join(shown)}." if shown else " It takes no arguments."
+        return f"{called} has no argument {name!r}.{nearest(name, shown) or takes}"
+    if foreign.takes(value):
+        return ""
+    text = repr(value)
+    given = text if len(text) <= 80 else text[:77] + "..."
+    return f"{called} has no use for {name}={given}: {foreign.reason}"
 
 
 def without_our_frames(error: BaseException) -> BaseException:
