@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from millrace import execution, foreign
+from millrace import foreign, writing
 from millrace.core.arguments import known_arguments
 from millrace.core.ports import Sink
 from millrace.errors import ArgumentError
@@ -184,6 +184,6 @@ class Writes(Described):
             )
         given = {"mode": mode, "on_change": on_change, "durability": durability}
         options = self._options.updated({name: value for name, value in given.items() if value is not None})
-        result = execution.write(self._plan, lambda plan: plan.into(sink(), schema), options)
+        result = writing.write(self._plan, lambda plan: plan.into(sink(), schema), options)
         self._note(result.summary)
         return result

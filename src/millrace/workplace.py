@@ -1,0 +1,218 @@
+"""Where a plan is carried out: an engine with workers, a stage for each pool, memory to share among them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from millrace.core import failpoints
+from millrace.core.events import StageUse
+from millrace.core.ports import PoolSpec
+from millrace.engines import machine, memory
+from millrace.engines.inline import InlineEngine
+from millrace.engines.local import LocalEngine
+from millrace.options import RunOptions
+from millrace.plan import compile as compiler
+from millrace.plan import cuts as cutting
+from millrace.plan.logical import Plan
+from millrace.plan.physical import Policy, Program, Stage
+from millrace.plan.stages import stages_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from millrace.core.work import Shard
+    from millrace.plan.cuts import Cuts
+    from millrace.run.relief import Relief
+    from millrace.run.runner import Runner
+    from millrace.run.supply import Supply
+    from millrace.run.suspicion import Suspicion
+
+BLOCKS_SHARE = 4  # of the memory limit, for blocks between stages: one part in so many
+
+
+@dataclass(slots=True)
+class Workplace:
+    """An engine that may have begun to start workers before anybody knows what they will do."""
+
+    engine: LocalEngine | InlineEngine
+    stages: tuple[Stage, ...]
+    cpus: int
+    limit: int
+    plan: Plan
+    options: RunOptions
+    _cuts: Cuts | None = None
+
+    @classmethod
+    def open(cls, plan: Plan, options: RunOptions) -> Workplace:
+        capacity = machine.capacity()
+        stages = stages_for(plan, options)
+        limit = options.memory_limit or capacity.memory
+        if options.engine == "inline":
+            return cls(InlineEngine(), stages, capacity.cpus, limit, plan, options)
+        # One core is left for the driver, which imports and plans meanwhile; the other workers start after that.
+        warm = min(stages[0].workers, max(1, capacity.cpus - 1))
+        engine = LocalEngine(warm, stages[0].threads, devices=machine.devices(), budget=limit // BLOCKS_SHARE)
+        return cls(engine, stages, capacity.cpus, limit, plan, options)
+
+    @property
+    def budget(self) -> int:
+        """Bytes for blocks in flight."""
+        return self.limit // BLOCKS_SHARE
+
+    @property
+    def cuts(self) -> Cuts:
+        """How the work is cut; may look at the input, so not before workers have been started."""
+        if self._cuts is None:
+            self._cuts = cutting.cuts_of(self.stages, self.plan.source, self.options.shard_rows)
+        return self._cuts
+
+    def relief(self, shards: Sequence[Shard]) -> Relief:
+        """Return what keeps the run within its memory; an earlier driver may have divided shards."""
+        from millrace.run.pressure import Pressure
+        from millrace.run.relief import Relief
+
+        return Relief(
+            Pressure(self.limit, tight=any(shard.name for shard in shards)), partial(memory.own, os.getpid())
+        )
+
+    @property
+    def workers(self) -> int:
+        """How many workers there are at most, of all stages."""
+        return sum(stage.workers for stage in self.stages)
+
+    def programs(self, plan: Plan, kind: str, options: RunOptions, shards: Sequence[Shard]) -> list[Program]:
+        """Return what the workers of each stage run, for the shards that are to be done."""
+        *earlier, last = cutting.fitted(self.stages, self.cuts, shards)
+        last = replace(last, lanes=last.lanes or sum(s.workers for s in earlier) + last.workers < self.cpus)
+        self.stages = (*earlier, last)
+        schema = plan.source.schema()
+        columns = compiler.columns_to_read(plan.steps, schema)
+        unread = iter(
+            compiler.unread_at([step for stage in self.stages for step in stage.steps], schema, columns)
+        )
+        lanes = last.lanes and isinstance(self.engine, LocalEngine)
+        return [
+            Program(
+                plan.source,
+                stage.steps,
+                columns,
+                tuple(itertools.islice(unread, len(stage.steps))),
+                plan.sink if stage is last else None,
+                kind if stage is last else "make",
+                lanes and stage is last,
+                options.durability,
+                failpoints.active(),
+                i > 0,
+                _policy(options),
+                0 if stage is last else self.cuts.units[i + 1],
+                0 if i + 2 >= len(self.stages) else cutting.rows_for_all(shards, self.stages[i + 1].workers),
+            )
+            for i, stage in enumerate(self.stages)
+        ]
+
+    def supply(self, options: RunOptions) -> Supply | None:
+        """Return what decides for the stages before the last, if there are any."""
+        from millrace.engines.slots import spare_of
+        from millrace.run.supply import Supply
+
+        *earlier, _ = self.stages
+        if not earlier:
+            return None
+        steps = [len(stage.steps) for stage in earlier]
+        limits = [[i for i, step in enumerate(stage.steps) if step.verb == "limit"] for stage in earlier]
+        return Supply(
+            steps,
+            limits,
+            budget=self.budget - spare_of(self.budget),
+            max_attempts=options.max_attempts,
+            origins=[origin for stage in self.stages for origin in stage.origins],
+            units=self.cuts.units[:-1],
+            pieces=self.cuts.pieces,
+        )
+
+    @property
+    def bounds(self) -> list[tuple[int, int]]:
+        """How few and how many workers each stage may have."""
+        return [(stage.least, stage.workers) for stage in self.stages]
+
+    def uses(self, supply: Supply | None, seconds: float) -> tuple[StageUse, ...]:
+        """Return how busy the workers of each stage were, if there are several."""
+        from millrace.plan.logical import step_label
+
+        if supply is None:
+            return ()
+        return tuple(
+            StageUse(
+                " → ".join(map(step_label, stage.steps)) or "read",
+                stage.workers,
+                min(1.0, busy / max(seconds * stage.workers, 1e-9)),
+            )
+            for stage, busy in zip(self.stages, supply.busy, strict=True)
+        )
+
+    def ahead(self, shards: Sequence[Shard]) -> int:
+        """Return how many attempts each worker of the last stage has before it, so that those before are busy."""
+        *earlier, last = self.stages
+        if not earlier or not shards:
+            return 2
+        pieces = sum(len(self.cuts.pieces(shard)) for shard in shards) / len(shards)
+        wanted = 2 * max(stage.workers for stage in earlier) / (pieces * last.workers)
+        return min(64, max(2, 1 + math.ceil(wanted)))
+
+    def drive(
+        self, runner: Runner, programs: Sequence[Program], options: RunOptions
+    ) -> Iterator[pa.RecordBatch]:
+        """Start the pools, drive the plan to its end, end the pools; at once if something goes wrong."""
+        from millrace.plan.pickling import explained
+        from millrace.run.maker import Maker
+        from millrace.run.worker import ShardWorker
+
+        pools: list[Any] = []
+        held = any(stage.num_gpus for stage in self.stages)
+        for i, (stage, program) in enumerate(zip(self.stages, programs, strict=True)):
+            kind = ShardWorker if i + 1 == len(programs) else Maker
+            spec = PoolSpec(
+                f"stage {i + 1}",
+                partial(kind, program),
+                stage.least,
+                stage.threads,
+                stage.num_gpus if held else None,
+                stage.memory,
+                options.stall_timeout,
+                stage.workers,
+            )
+            with explained(program.steps):
+                pools.append(self.engine.start(spec, runner.notify))
+        yield from runner.stream(pools[-1], pools[:-1], self.engine.drop, self.engine.keep)
+        self.engine.close()
+
+    def suspicion(self) -> Suspicion:
+        """Return what narrows down the rows over which workers end."""
+        from millrace.run.suspicion import Suspicion
+
+        raises = self.options.on_error == "raise"
+        return Suspicion(self.options.batch_timeout, raises=raises, locate=self.plan.source.locate)
+
+    def close(self) -> None:
+        """End what is still there."""
+        self.engine.close(kill=True)
+
+
+def _policy(options: RunOptions) -> Policy:
+    kinds = options.retry_on if isinstance(options.retry_on, tuple) else (options.retry_on,)
+    return Policy(options.on_error, options.show_data, kinds, options.max_retries)
+
+
+def stages_for(plan: Plan, options: RunOptions) -> tuple[Stage, ...]:
+    """Return the stages of a plan on this machine: a single one without lanes, where this process does all."""
+    inline = options.engine == "inline"
+    stages = stages_of(
+        plan, machine.capacity(), workers=options.workers, memory_limit=options.memory_limit, fused=inline
+    )
+    return (replace(stages[0], workers=1, least=1, lanes=False),) if inline else stages

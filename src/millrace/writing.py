@@ -1,0 +1,281 @@
+"""Writing a plan's output: composes engine, source, sink, scheduler and committer."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from millrace.core.events import Batches, Ceiling, RunFinished, RunStarted, ShardCommitted, StageUse
+from millrace.errors import StepError, TooManyErrors
+from millrace.execution import known_count
+from millrace.options import RunOptions
+from millrace.plan import compile as compiler
+from millrace.plan.logical import Plan
+from millrace.result import Result
+from millrace.version import __version__
+from millrace.watchers import Watchers
+from millrace.workplace import Workplace
+
+if TYPE_CHECKING:
+    from millrace.core.work import CommitRecord
+    from millrace.run.resume import Job
+    from millrace.run.scheduler import Scheduler
+
+# The modules of `run` and the sources import pyarrow. They are imported inside the functions below, after the
+# first workers have been started, so that driver and workers do their slow imports at the same time.
+
+
+def write(plan: Plan, complete: Callable[[Plan], Plan], options: RunOptions) -> Result:
+    """Carry a plan out, or go on where an earlier driver stopped.
+
+    ``complete`` gives the plan its sink; it is called when the first workers are on their way.
+    """
+    started = time.monotonic()
+    workplace = Workplace.open(plan, options)
+    try:
+        plan = complete(plan)
+        compiler.columns_at(plan.steps, plan.source.schema())
+        from millrace.run.resume import Wish, open_job
+
+        wish = Wish(
+            options.mode,
+            options.on_change,
+            options.durability,
+            workplace.cuts,
+            __version__,
+        )
+        with open_job(plan, wish) as job:
+            if job.complete:
+                result = _result(job, _finished(job, 0.0), job.committer.state.ledger.read)
+                _say(options, f"finished in an earlier run, nothing to do: {result.summary}")
+                return result
+            return _write(job, options, workplace, started)
+    finally:
+        workplace.close()
+
+
+def _write(job: Job, options: RunOptions, workplace: Workplace, started: float) -> Result:
+    from millrace.run.allowance import Allowance
+    from millrace.run.runner import Runner
+    from millrace.run.scheduler import Scheduler
+    from millrace.run.schemas import merge
+
+    committer, state = job.committer, job.committer.state
+    plan = replace(job.plan, sink=committer.sink)
+    limits = compiler.limits_of(plan.steps)
+    rows_before = state.ledger.read
+    used = state.passed or [0] * len(limits)
+    scheduler = Scheduler(
+        job.shards,
+        merge=merge,
+        done=bytearray(state.done),
+        schema=_asked_schema(plan, state.schema),
+        revision=state.revision,
+        limits=[limit - passed for limit, passed in zip(limits, used, strict=True)],
+        max_attempts=options.max_attempts,
+        ahead=workplace.ahead(job.shards),
+        fed=len(workplace.stages) > 1,
+    )
+    watchers = Watchers.of(options)
+    pending = [shard for shard in job.shards if not state.done[shard.index]]
+    programs = workplace.programs(plan, "write", options, pending)
+    watchers.on_event(_started(job, workplace.workers))
+    committer.on_published = partial(_tell_published, watchers)
+    supply = workplace.supply(options)
+    runner = Runner(
+        scheduler,
+        committer,
+        supply=supply,
+        bounds=workplace.bounds,
+        watch=watchers.on_event,
+        tick=watchers.tick,
+        allowance=Allowance(options.max_errors, state.ledger, state.faults),
+        suspicion=workplace.suspicion(),
+        stall_timeout=options.stall_timeout,
+        relief=workplace.relief(job.shards),
+    )
+    try:
+        for _ in workplace.drive(runner, programs, options):
+            pass
+        _write_schema_only(job, scheduler)
+        seconds = time.monotonic() - started
+        committer.finish(seconds, {"ledger": _ledger(job)})
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            watchers.close()
+            kept = f"{state.ledger.written:,} rows are kept in {job.output.root}"
+            _say(
+                options,
+                f"\nInterrupted; {kept if state.ledger.written else 'nothing was committed yet'}. Run "
+                "the same command again to go on.",
+            )
+        elif isinstance(error, StepError) and not isinstance(error, TooManyErrors) and state.ledger.written:
+            error.args = (
+                f"{error} The {state.ledger.written:,} rows that were committed before are kept in "
+                f"{job.output.root}: mend it, and run again with on_change='continue'.",
+            )
+        watchers.on_event(_finished(job, time.monotonic() - started, f"{type(error).__name__}: {error}"))
+        raise
+    finally:
+        watchers.close()
+    event = _finished(
+        job,
+        seconds,
+        retries=scheduler.retries,
+        stages=workplace.uses(supply, seconds),
+        ceilings=watchers.ceilings.settled(),
+        retried=watchers.retried(),
+        retired=watchers.retired,
+        divided=watchers.divided,
+        batches=watchers.sizes.settled(),
+    )
+    watchers.on_event(event)
+    result = _result(job, event, rows_before)
+    _say(options, result.summary)
+    return result
+
+
+def _say(options: RunOptions, text: str) -> None:
+    """Leave a last word on the terminal or in the log, where progress was shown."""
+    if options.progress is not False:
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # nobody listens any more
+            print(text, file=sys.stderr)
+
+
+def _asked_schema(plan: Plan, settled: bytes | None) -> bytes | None:
+    """Return the output schema if it is known before any row: settled by an earlier driver, or by the user."""
+    from millrace.core.batch import schema_bytes
+
+    if settled is None and plan.output_schema is not None:
+        if plan.sink is not None:
+            plan.sink.check_schema(plan.output_schema)
+        return schema_bytes(plan.output_schema)
+    return settled
+
+
+def _write_schema_only(job: Job, scheduler: Scheduler) -> None:
+    """An output without any row still gets one part, so that a reader finds its columns."""
+    from millrace.core.batch import schema_from
+    from millrace.core.work import CommitRecord, Ledger, Shard, Task
+
+    state, sink = job.committer.state, job.committer.sink
+    job.committer.flush()
+    if state.files:
+        return
+    schema = scheduler.schema or scheduler.empty_schema
+    if schema is None:
+        schema = _schema_without_rows(job.plan)
+    if schema is None:
+        return
+    lone = len(job.shards)
+    writer = sink.open(Task(Shard(lone, ()), 0), schema_from(schema))
+    files = writer.close()
+    writer.sync()
+    job.committer.commit(CommitRecord(lone, 0, state.revision, files, Ledger()))
+    job.committer.flush()
+
+
+def _schema_without_rows(plan: Plan) -> bytes | None:
+    """Return the output schema of a plan whose source has no row, if its functions can do without."""
+    from millrace.core.batch import schema_bytes
+    from millrace.run.steps import schema_by_trying
+
+    schema = schema_by_trying(plan.steps, plan.source.schema())
+    return schema_bytes(schema) if schema is not None else None
+
+
+def _started(job: Job, workers: int) -> RunStarted:
+    state = job.committer.state
+    rows = 0
+    for shard in job.shards:
+        if shard.rows < 0:
+            rows = -1
+            break
+        rows += shard.rows
+    known = known_count(job.plan, RunOptions())  # with a limit, fewer than there are
+    rows = rows if known is None or rows < 0 else min(rows, known)
+    done = len(state.done) - state.done.count(0)
+    run, root = job.committer.plan.run, str(job.output.root)
+    return RunStarted(run, root, len(job.shards), done, state.ledger.read, rows, workers)
+
+
+def _tell_published(watchers: Watchers, record: CommitRecord) -> None:
+    size = sum(file.size for file in record.files)
+    watchers.on_event(ShardCommitted(record.shard, record.attempt, record.ledger, size, record.timings))
+
+
+def _finished(
+    job: Job,
+    seconds: float,
+    error: str = "",
+    retries: int = 0,
+    stages: tuple[StageUse, ...] = (),
+    ceilings: tuple[Ceiling, ...] = (),
+    retried: tuple[tuple[str, str, int], ...] = (),
+    retired: int = 0,
+    divided: int = 0,
+    batches: tuple[Batches, ...] = (),
+) -> RunFinished:
+    state = job.committer.state
+    return RunFinished(
+        job.committer.plan.run,
+        str(job.output.root),
+        state.ledger,
+        state.timings,
+        state.bytes,
+        state.files,
+        seconds or state.seconds,
+        error,
+        retries,
+        stages,
+        ceilings,
+        state.faults,
+        retried,
+        retired,
+        divided,
+        batches,
+    )
+
+
+def _ledger(job: Job) -> dict[str, Any]:
+    from millrace.plan.logical import step_label
+
+    ledger = job.committer.state.ledger
+    steps = [
+        {"step": step_label(step), "rows_in": taken, "rows_out": given, "rejected": aside}
+        for step, (taken, given), aside in zip(job.plan.steps, ledger.steps, ledger.rejects, strict=False)
+    ]
+    whole = {name: getattr(ledger, name) for name in ("read", "written", "rejected", "nulled")}
+    return {**whole, "steps": steps}
+
+
+def _result(job: Job, event: RunFinished, rows_before: int = 0) -> Result:
+    from millrace.observers.summary import summary
+    from millrace.plan.logical import step_label
+
+    return Result(
+        rows=event.ledger.written,
+        rejected=event.ledger.rejected,
+        metrics={},
+        ledger=event.ledger,
+        report=Path(event.output) / "_SUCCESS",
+        path=Path(event.output),
+        run=event.run,
+        files=event.files,
+        bytes=event.bytes,
+        seconds=event.seconds,
+        resumed=job.resumed,
+        left_out=job.committer.left_out,
+        summary=summary(
+            event,
+            steps=[step_label(step) for step in job.plan.steps],
+            rows_before=rows_before,
+            left_out=job.committer.left_out,
+        ),
+    )
