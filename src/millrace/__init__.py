@@ -8,6 +8,8 @@ from millrace.version import __version__
 
 if TYPE_CHECKING:
     from millrace import errors
+    from millrace.batch_predictor import BatchPredictor
+    from millrace.checkpoints import Checkpoint
     from millrace.dataset import Dataset
     from millrace.from_libraries import (
         from_daft,
@@ -25,6 +27,13 @@ if TYPE_CHECKING:
         read_rejected,
         read_text,
     )
+    from millrace.library_checkpoints import (
+        KerasCheckpoint,
+        LightGBMCheckpoint,
+        OnnxCheckpoint,
+        SklearnCheckpoint,
+        XGBoostCheckpoint,
+    )
     from millrace.memory import from_arrow, from_items, from_numpy, from_pandas, range, range_tensor
     from millrace.models import load_model
     from millrace.options import RunOptions
@@ -39,21 +48,34 @@ if TYPE_CHECKING:
     from millrace.predictors.xgboost import XGBoostPredictor
     from millrace.result import Result
     from millrace.strategies import ActorPoolStrategy, TaskPoolStrategy
+    from millrace.torch_checkpoint import TorchCheckpoint
+
+    TensorflowCheckpoint, TensorflowPredictor = KerasCheckpoint, KerasPredictor
 
 __all__ = [
     "ActorPoolStrategy",
+    "BatchPredictor",
+    "Checkpoint",
     "Dataset",
+    "KerasCheckpoint",
     "KerasPredictor",
+    "LightGBMCheckpoint",
     "LightGBMPredictor",
     "MLflowPredictor",
+    "OnnxCheckpoint",
     "OnnxPredictor",
     "Result",
     "RunOptions",
     "SentenceTransformersPredictor",
+    "SklearnCheckpoint",
     "SklearnPredictor",
     "TaskPoolStrategy",
+    "TensorflowCheckpoint",
+    "TensorflowPredictor",
+    "TorchCheckpoint",
     "TorchPredictor",
     "TransformersPredictor",
+    "XGBoostCheckpoint",
     "XGBoostPredictor",
     "__version__",
     "errors",
@@ -79,9 +101,14 @@ __all__ = [
 ]
 
 _HOMES = {
+    "millrace.batch_predictor": ("BatchPredictor",),
+    "millrace.checkpoints": ("Checkpoint",),
     "millrace.dataset": ("Dataset",),
     "millrace.from_libraries": ("from_daft", "from_huggingface", "from_polars", "from_ray", "from_torch"),
     "millrace.io": tuple(name for name in __all__ if name.startswith("read_")),
+    "millrace.library_checkpoints": tuple(
+        f"{library}Checkpoint" for library in ("Keras", "LightGBM", "Onnx", "Sklearn", "XGBoost")
+    ),
     "millrace.memory": ("from_arrow", "from_items", "from_numpy", "from_pandas", "range", "range_tensor"),
     "millrace.models": ("load_model",),
     "millrace.options": ("RunOptions",),
@@ -90,10 +117,13 @@ _HOMES = {
     **{
         f"millrace.predictors.{name.removesuffix('Predictor').lower()}": (name,)
         for name in __all__
-        if name.endswith("Predictor") and name != "SentenceTransformersPredictor"
+        if name.endswith("Predictor")
+        and name not in ("SentenceTransformersPredictor", "BatchPredictor", "TensorflowPredictor")
     },
     "millrace.predictors.sentence_transformers": ("SentenceTransformersPredictor",),
+    "millrace.torch_checkpoint": ("TorchCheckpoint",),
 }
+_OTHER_NAMES = {"TensorflowCheckpoint": "KerasCheckpoint", "TensorflowPredictor": "KerasPredictor"}
 
 
 def __getattr__(name: str) -> Any:
@@ -107,6 +137,8 @@ def __getattr__(name: str) -> Any:
             value = getattr(importlib.import_module(home), name)
             globals()[name] = value
             return value
+    if name in _OTHER_NAMES:  # as Ray AIR calls them
+        return __getattr__(_OTHER_NAMES[name])
     if not name.startswith("_"):
         foreign = importlib.import_module("millrace.foreign")
         if name in foreign.NO_FUNCTIONS:

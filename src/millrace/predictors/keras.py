@@ -17,6 +17,7 @@ import numpy as np
 
 from millrace.core.arguments import known_arguments
 from millrace.core.artifacts import Artifact, require, shortened, threads
+from millrace.core.direct import Direct, directly
 from millrace.errors import ArgumentError, MissingLibrary, ModelError, ModelUnreadable
 from millrace.predictors.keras_files import Format, checked_format, content_digest, format_of, refuse_code
 from millrace.predictors.keras_models import Layers, Signature
@@ -32,7 +33,7 @@ def kind_of(path: str) -> str | None:
     return None if format_of(path) is None else "keras"
 
 
-class KerasPredictor:
+class KerasPredictor(Direct):
     """Runs a Keras model; results are those of ``model(batch, training=False)``, bit for bit.
 
     Columns with the names of the model's inputs go to these, and others are left out. Otherwise a model with one
@@ -118,6 +119,8 @@ class KerasPredictor:
 
     def predict(self, batch: Mapping[str, Array]) -> Any:
         """Return the output, or the outputs by name; one row per row of the batch."""
+        if self._loaded is None:
+            return directly(self, batch)
         return self._loaded(batch)
 
     def close(self) -> None:

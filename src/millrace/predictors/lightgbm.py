@@ -15,6 +15,7 @@ import numpy as np
 
 from millrace.core.arguments import known_arguments
 from millrace.core.artifacts import Artifact, is_pickle, refuse_pickle, require, shortened, threads
+from millrace.core.direct import Direct, directly
 from millrace.core.inputs import shapes
 from millrace.core.matrix import check_names, listed, matrix
 from millrace.errors import ArgumentError, BadInput, ModelError, ModelUnreadable, nearest
@@ -41,7 +42,7 @@ def kind_of(path: str) -> Literal["text"] | None:
         return None
 
 
-class LightGBMPredictor:
+class LightGBMPredictor(Direct):
     """Predicts with trees of LightGBM: a ``Booster``, an estimator such as ``LGBMClassifier``, or a text file.
 
     Columns are matched by name if the model was trained with names; otherwise one column of shape (n, k…) or
@@ -132,6 +133,8 @@ class LightGBMPredictor:
 
     def predict(self, batch: Any) -> Any:
         """Return what the model gives for the batch."""
+        if self._loaded is None:
+            return directly(self, batch)
         rows = self._rows(batch)
         options: dict[str, Any] = {"num_iteration": self._rounds}
         if (count := threads()) is not None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from millrace.core.arguments import known_arguments
 from millrace.core.artifacts import Artifact, require, shortened, threads
+from millrace.core.direct import Direct, directly
 from millrace.core.inputs import features, pieces, shapes
 from millrace.core.matrix import no_such_inputs
 from millrace.errors import ArgumentError, BadInput, BadReturn, ModelUnreadable, nearest
@@ -32,7 +33,7 @@ def kind_of(path: str) -> str | None:
     return "onnx" if path.lower().endswith(".onnx") or looks_like_onnx(path) else None
 
 
-class OnnxPredictor:
+class OnnxPredictor(Direct):
     """Runs an ONNX model with ONNX Runtime; inputs and results are those of ``InferenceSession.run``.
 
     Columns with the names of the model's inputs go to these, and others are left out. Otherwise a model with one
@@ -131,6 +132,8 @@ class OnnxPredictor:
 
     def predict(self, batch: Mapping[str, Array]) -> Any:
         """Return the output, or the outputs by name; one row per row of the batch."""
+        if self._session is None:
+            return directly(self, batch)
         feed = self._feed(batch)
         rows = len(next(iter(batch.values())))
         if self._fixed is None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from millrace.core.arguments import known_arguments
 from millrace.core.artifacts import Artifact, loading_call, refuse_pickle, require, shortened, threads
+from millrace.core.direct import Direct, directly
 from millrace.core.inputs import Columns, shapes, texts
 from millrace.core.matrix import check_names, listed, matrix
 from millrace.errors import ArgumentError, BadInput, ModelError, ModelUnreadable, UntrustedPickle, nearest
@@ -86,7 +87,7 @@ def _unpacked(head: bytes) -> bytes:
     return head
 
 
-class SklearnPredictor:
+class SklearnPredictor(Direct):
     """Predicts with an estimator of scikit-learn, or of any library that keeps to its conventions.
 
     Columns are matched by name if the estimator was fitted with names; otherwise one column of shape (n, k…)
@@ -166,6 +167,8 @@ class SklearnPredictor:
 
     def predict(self, batch: Any) -> Any:
         """Return what the estimator's method gives: (n,), (n, k), or a dict of such for several outputs."""
+        if self._loaded is None:
+            return directly(self, batch)
         rows = self._rows(batch)
         try:
             with self._bounded():
@@ -234,7 +237,10 @@ class SklearnPredictor:
     def _read(self, artifact: Artifact) -> Any:
         artifact.verify()
         try:
-            made = self._skops(artifact) if self._kind == "skops" else _unpickled(artifact)
+            if self._kind == "skops":
+                made = read_skops(artifact, trusted=self._trusted, trust_pickle=self._trust)
+            else:
+                made = _unpickled(artifact)
         except ModelError:
             raise
         except Exception as error:
@@ -248,18 +254,20 @@ class SklearnPredictor:
             )
         return made
 
-    def _skops(self, artifact: Artifact) -> Any:
-        import skops.io
 
-        unknown = skops.io.get_untrusted_types(file=artifact.path)
-        refused = [name for name in unknown if name not in self._trusted]
-        if refused and not self._trust:
-            raise UntrustedPickle(
-                f"{artifact.path} has types in it that skops does not know to be safe: {', '.join(refused)}."
-                f"{_OF_TREES if _TREE in refused else ''} If you trust them as you trust your own code: "
-                f"{loading_call(artifact.path, f'trusted={[*self._trusted, *refused]!r}')}."
-            )
-        return skops.io.load(artifact.path, trusted=unknown)
+def read_skops(artifact: Artifact, *, trusted: Sequence[str] = (), trust_pickle: bool = False) -> Any:
+    """Return what is in a file of skops. Raises ``UntrustedPickle`` for types that nobody trusts."""
+    import skops.io
+
+    unknown = skops.io.get_untrusted_types(file=artifact.path)
+    refused = [name for name in unknown if name not in trusted]
+    if refused and not trust_pickle:
+        raise UntrustedPickle(
+            f"{artifact.path} has types in it that skops does not know to be safe: {', '.join(refused)}."
+            f"{_OF_TREES if _TREE in refused else ''} If you trust them as you trust your own code: "
+            f"{loading_call(artifact.path, f'trusted={[*trusted, *refused]!r}')}."
+        )
+    return skops.io.load(artifact.path, trusted=unknown)
 
 
 def _checked_kind(artifact: Artifact, trust_pickle: bool) -> str:

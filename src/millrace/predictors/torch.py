@@ -12,6 +12,7 @@ from typing import Any
 
 from millrace.core.arguments import known_arguments
 from millrace.core.artifacts import Artifact, loading_call, refuse_pickle, require, threads
+from millrace.core.direct import Direct, directly
 from millrace.core.inputs import Columns, pieces
 from millrace.errors import ArgumentError, ModelError, ModelUnreadable
 from millrace.predictors.torch_errors import Call, explained
@@ -40,7 +41,7 @@ from millrace.predictors.torch_options import (
     emptied,
 )
 from millrace.predictors.torch_transfers import Transfers, transfers_to
-from millrace.predictors.torch_values import Inputs, array, cut, joined, result
+from millrace.predictors.torch_values import Inputs, apart, array, cut, joined, result, together
 
 __all__ = ["TorchPredictor", "kind_of"]
 
@@ -84,7 +85,7 @@ def _at_rest(module: Any) -> Any:
     return resting
 
 
-class TorchPredictor:
+class TorchPredictor(Direct):
     """Predicts with a PyTorch module: one tensor, or a dict of tensors, per batch becomes the result.
 
     Parameters
@@ -295,7 +296,34 @@ class TorchPredictor:
 
     def predict(self, batch: Columns) -> Any:
         """See ``Predictor.predict``."""
+        if self._loaded is None:
+            return directly(self, batch)
         return self.collect(self.submit(batch))
+
+    def predict_in_pieces(self, batch: Columns, rows: int) -> Any:
+        """Return what ``predict`` gives for each ``rows`` rows, put together; all of them become tensors at once."""
+        loaded = self._loaded
+        assert loaded is not None, "load() comes first"
+        if loaded.rows is not None:
+            return self.predict(batch)
+        args, named = loaded.inputs.of(batch)
+        starts = range(0, max(len(next(iter(batch.values()))), 1), rows)
+        with self._set_up():
+            return together([self._piece(loaded, batch, args, named, at, rows) for at in starts])
+
+    def _piece(
+        self,
+        loaded: _Loaded,
+        batch: Columns,
+        args: tuple[Any, ...],
+        named: dict[str, Any],
+        start: int,
+        rows: int,
+    ) -> Any:
+        args = tuple(tensor[start : start + rows] for tensor in args)
+        named = {name: tensor[start : start + rows] for name, tensor in named.items()}
+        size = len(args[0] if args else next(iter(named.values())))
+        return cut(self._made(loaded, batch, args, named, apart), size, size)
 
     @property
     def in_flight(self) -> int:
@@ -338,30 +366,47 @@ class TorchPredictor:
         named: dict[str, Any],
         copied: Callable[[Any], Any],
     ) -> Any:
+        with self._set_up():
+            return self._made(loaded, batch, args, named, copied)
+
+    def _set_up(self) -> ExitStack:
+        """Return the context in which the module works."""
         import torch
 
         with ExitStack() as stack:
             stack.enter_context(torch.inference_mode())
             if self._autocast is not None:
-                stack.enter_context(torch.autocast(loaded.inputs.device.type, getattr(torch, self._autocast)))
-            try:
-                made = loaded.call(*args, **named)
-            except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
-                call = Call(
-                    loaded.module,
-                    self.label,
-                    self._compile is not None,
-                    loaded.inputs,
-                    loaded.exported_for,
-                    batch,
-                    args,
-                    named,
-                )
-                ours = explained(call, error)
-                if ours is None:
-                    raise
-                raise ours from error
-            return result(made, copied)
+                assert self._loaded is not None
+                device = self._loaded.inputs.device.type
+                stack.enter_context(torch.autocast(device, getattr(torch, self._autocast)))
+            return stack.pop_all()
+
+    def _made(
+        self,
+        loaded: _Loaded,
+        batch: Columns,
+        args: tuple[Any, ...],
+        named: dict[str, Any],
+        copied: Callable[[Any], Any],
+    ) -> Any:
+        try:
+            made = loaded.call(*args, **named)
+        except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
+            call = Call(
+                loaded.module,
+                self.label,
+                self._compile is not None,
+                loaded.inputs,
+                loaded.exported_for,
+                batch,
+                args,
+                named,
+            )
+            ours = explained(call, error)
+            if ours is None:
+                raise
+            raise ours from error
+        return result(made, copied)
 
     def close(self) -> None:
         """See ``Predictor.close``; the module is again as it was given."""

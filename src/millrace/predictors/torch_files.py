@@ -86,7 +86,7 @@ def read(artifact: Artifact, kind: Kind, architecture: Any, *, trust_pickle: boo
 
         with _reading(artifact, "safetensors", "Save it again with safetensors.torch.save_file."):
             state = load_file(artifact.path)  # views of the file, which all workers map
-        return _filled(architecture, state, artifact)
+        return filled(architecture, state, artifact.path)
     with _reading(
         artifact, "torch", "Its classes have to be importable here; save a state dict if they are not."
     ):
@@ -104,7 +104,7 @@ def read(artifact: Artifact, kind: Kind, architecture: Any, *, trust_pickle: boo
             f"{artifact.path} holds weights without a module. Give what makes the module: "
             f"{loading_call(artifact.path, 'architecture=Net, trust_pickle=True')}."
         )
-    return _filled(architecture, dict(loaded), artifact)
+    return filled(architecture, dict(loaded), artifact.path)
 
 
 @contextmanager
@@ -145,8 +145,11 @@ def _weights_only(artifact: Artifact, trust_pickle: bool) -> Iterator[None]:
             os.environ[_FORCE] = before
 
 
-def _filled(architecture: Any, state: dict[str, Any], artifact: Artifact) -> Any:
-    """Return a module with the weights of ``state``, which it takes as they lie: mapped, not copied."""
+def filled(architecture: Any, state: dict[str, Any], place: str) -> Any:
+    """Return a module with the weights of ``state``, which it takes as they lie: mapped, not copied.
+
+    ``place`` is where messages say that the weights are.
+    """
     import torch
 
     module = _made(architecture)
@@ -156,7 +159,7 @@ def _filled(architecture: Any, state: dict[str, Any], artifact: Artifact) -> Any
             module.load_state_dict(fitting, strict=True, assign=True)
     except (RuntimeError, TypeError, AttributeError) as error:
         raise ModelUnreadable(
-            f"The weights in {artifact.path} do not fit the architecture {type(module).__name__}: "
+            f"The weights in {place} do not fit the architecture {type(module).__name__}: "
             f"{shortened(error, 1000)}."
         ) from error
     return module

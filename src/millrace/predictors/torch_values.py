@@ -111,6 +111,20 @@ def array(value: Any) -> Any:
     return value if isinstance(value, np.ndarray) else value.numpy(force=True)
 
 
+def apart(value: Any) -> Any:
+    """Return a copy where the tensor is: a module may fill the same memory again for the next batch."""
+    return value.detach().clone()
+
+
+def together(parts: Sequence[Any]) -> Any:
+    """Put tensors, or dicts of tensors, end to end; return arrays."""
+    import torch
+
+    if isinstance(parts[0], dict):
+        return {name: array(torch.cat([part[name] for part in parts])) for name in parts[0]}
+    return array(parts[0] if len(parts) == 1 else torch.cat(list(parts)))
+
+
 def result(made: Any, copied: Callable[[Any], Any] = array) -> Any:
     """Return what ``copied`` makes of a tensor, or of each in a dict; raises ``BadReturn`` for anything else."""
     if isinstance(made, tuple) and hasattr(made, "_asdict"):

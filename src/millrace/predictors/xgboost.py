@@ -14,6 +14,7 @@ import numpy as np
 
 from millrace.core.arguments import known_arguments
 from millrace.core.artifacts import Artifact, is_pickle, refuse_pickle, require, shortened, threads
+from millrace.core.direct import Direct, directly
 from millrace.core.inputs import Columns
 from millrace.core.matrix import matrix
 from millrace.errors import ArgumentError, BadInput, ModelError, ModelUnreadable, nearest
@@ -48,7 +49,7 @@ def kind_of(path: str) -> Literal["json", "ubj", "binary"] | None:
     return "ubj" if os.path.splitext(path)[1].lower() == ".ubj" else None
 
 
-class XGBoostPredictor:
+class XGBoostPredictor(Direct):
     """Predicts with trees of XGBoost: a ``Booster``, an estimator such as ``XGBClassifier``, or a file of either.
 
     Columns are matched by name if the model was trained with names; otherwise one column of shape (n, k…) or
@@ -149,6 +150,8 @@ class XGBoostPredictor:
 
     def predict(self, batch: Columns) -> Any:
         """Return what the model gives for the batch."""
+        if self._loaded is None:
+            return directly(self, batch)
         booster = self._booster
         if self._categories:
             batch = {name: self._codes(name, array) for name, array in batch.items()}

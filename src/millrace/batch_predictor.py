@@ -1,0 +1,377 @@
+"""Ray AIR's ``BatchPredictor``: a model or a function over a frame, a table, an array, a dataset or files."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from millrace.checkpoints import Checkpoint
+from millrace.core.arguments import known_arguments
+from millrace.core.direct import COLUMN, Direct
+from millrace.errors import ArgumentError, ColumnExists, UnknownArgument, nearest
+from millrace.parameters import given_batch_size, given_names
+from millrace.predicted import Given, given_data
+from millrace.scoring import Kept, Scoring, UserPredictor
+from millrace.strategies import worker_bounds
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+BATCH_SIZE = 4096
+OUTPUT = "output_column_name"
+_AT_A_TIME = (
+    131_072  # rows that a model in this process is given at a time, if they are no heavier than this:
+)
+_AT_A_TIME_BYTES = 16 << 20
+_SAMPLE = 1_024
+_ALONE = ("TorchPredictor", "OnnxPredictor", "XGBoostPredictor", "LightGBMPredictor", "KerasPredictor")
+_AS_ELSEWHERE = {  # of ray_remote_args, what means nothing here, or nothing else than what happens anyway
+    *(
+        "max_restarts",
+        "max_task_retries",
+        "max_retries",
+        "retry_exceptions",
+        "max_calls",
+        "scheduling_strategy",
+    ),
+    *("num_returns", "name", "namespace", "lifetime", "object_store_memory", "max_pending_calls"),
+}
+_NOT_HERE = {
+    "runtime_env": "workers have this process's environment, folder and sys.path: set them up before",
+    "resources": "workers are given cores, GPUs and memory, and nothing by other names",
+    "accelerator_type": "the GPUs of this machine are the ones that there are",
+    "max_concurrency": "a worker predicts one batch after the other; Dataset.predict(max_in_flight=) is for models "
+    "that wait",
+}
+
+
+class BatchPredictor:
+    """Carries a model, or a function of DataFrames, over data of any form: Ray AIR's class of this name.
+
+    Made by ``from_checkpoint`` or ``from_pandas_udf``; ``predict`` does the work, and may be called many times.
+    It is a face of ``Dataset.predict`` and ``Dataset.map_batches``, which say more. ``BatchPredictor(checkpoint,
+    predictor_cls, **predictor_kwargs)`` is ``from_checkpoint`` by another name, and raises the same.
+
+    Examples
+    --------
+    >>> import millrace as mr, pandas as pd, torch
+    >>> model = torch.nn.Linear(2, 1)
+    >>> _ = torch.nn.init.ones_(model.weight), torch.nn.init.zeros_(model.bias)
+    >>> predictor = mr.BatchPredictor.from_checkpoint(mr.TorchCheckpoint.from_model(model), mr.TorchPredictor)
+    >>> rides = pd.DataFrame({"km": [1.0, 2.0], "hours": [0.5, 0.25], "city": ["Oslo", "Bonn"]}, index=[7, 9])
+    >>> predictor.predict(rides, feature_columns=["km", "hours"], keep_columns=["city"])
+       city  predictions
+    7  Oslo         1.50
+    9  Bonn         2.25
+    """
+
+    def __init__(self, checkpoint: Any, predictor_cls: Any, **predictor_kwargs: Any) -> None:
+        """Do as ``from_checkpoint`` does."""
+        self._checkpoint = checkpoint
+        if isinstance(checkpoint, (str, os.PathLike)) and _is_ours(predictor_cls):
+            self._checkpoint = Checkpoint.from_directory(checkpoint)
+        self._kind, self._kwargs = predictor_cls, predictor_kwargs
+        self._function: Callable[..., Any] | None = None
+        self._bytes: int | None = None
+        self._kept: dict[str, tuple[Any, Kept]] = {}
+        self._check()
+
+    @classmethod
+    def from_checkpoint(cls, checkpoint: Any, predictor_cls: Any, **kwargs: Any) -> BatchPredictor:
+        """Predict with the model of a checkpoint.
+
+        Parameters
+        ----------
+        checkpoint
+            ``TorchCheckpoint.from_model(model)`` or its like for other libraries, or the folder that
+            ``to_directory`` wrote. For a class of your own, whatever its ``from_checkpoint`` takes.
+        predictor_cls
+            ``mr.TorchPredictor``, ``SklearnPredictor``, ``XGBoostPredictor``, ``LightGBMPredictor``,
+            ``KerasPredictor`` (or ``TensorflowPredictor``), ``OnnxPredictor``; or a class of your own with a class
+            method ``from_checkpoint(checkpoint, **kwargs)``, called once per worker, and one of
+            ``predict(batch, **kwargs)``, ``_predict_pandas(frame)`` and ``_predict_numpy(dict of arrays)``, which
+            give one result per row: an array (n,) or (n, k…), a dict of arrays, or a DataFrame. Batches are
+            DataFrames, unless its attribute ``batch_format`` says ``"numpy"`` or ``"pyarrow"``.
+        kwargs
+            Of ours, options of the class: ``device=``, ``method=``, … For PyTorch also ``model=``, what the weights
+            belong to where the checkpoint cannot know, and ``use_gpu=True``, with which each worker gets a GPU.
+
+        Raises
+        ------
+        ArgumentError
+            The checkpoint is of another library, or the class has no method that predicts.
+        ModelChanged, ModelUnreadable, MissingLibrary
+            The checkpoint's files are not what was written, or cannot be read here.
+        """
+        return cls(checkpoint, predictor_cls, **kwargs)
+
+    @classmethod
+    @known_arguments
+    def from_pandas_udf(
+        cls, pandas_udf: Callable[[pd.DataFrame], pd.DataFrame], batch_size_bytes: int | None = None
+    ) -> BatchPredictor:
+        """Carry a function over the data: it gets DataFrames, and returns DataFrames.
+
+        ``batch_size_bytes``: each batch is about so big in memory, by what the first rows weigh. Without
+        ``keep_columns`` the function may return another number of rows.
+
+        >>> import millrace as mr, pandas as pd
+        >>> double = mr.BatchPredictor.from_pandas_udf(lambda df: pd.DataFrame({"double": 2 * df["a"]}))
+        >>> double.predict(pd.DataFrame({"a": [1, 2]}))["double"].tolist()
+        [2, 4]
+        """
+        if not callable(pandas_udf):
+            raise ArgumentError(f"from_pandas_udf({pandas_udf!r}): it takes a function of a DataFrame.")
+        if batch_size_bytes is not None and (type(batch_size_bytes) is not int or batch_size_bytes < 1):
+            raise ArgumentError(
+                f"batch_size_bytes={batch_size_bytes!r}: it takes a number of bytes above zero."
+            )
+        made = object.__new__(cls)
+        made._checkpoint = made._kind = None
+        made._kwargs, made._kept = {}, {}
+        made._function, made._bytes = pandas_udf, batch_size_bytes
+        return made
+
+    def __repr__(self) -> str:
+        if self._function is not None:
+            return f"BatchPredictor(PandasUDF={getattr(self._function, '__name__', self._function)!s})"
+        return f"BatchPredictor(checkpoint={self._checkpoint!r}, predictor_cls={self._kind.__name__})"
+
+    @known_arguments
+    def predict(
+        self,
+        data: Any,
+        *,
+        feature_columns: str | Sequence[str] | None = None,
+        keep_columns: str | Sequence[str] | None = None,
+        batch_size: int = BATCH_SIZE,
+        min_scoring_workers: int = 1,
+        max_scoring_workers: int | None = None,
+        num_cpus_per_worker: float | None = None,
+        num_gpus_per_worker: float | None = None,
+        predict_batch_kwargs: Mapping[str, Any] | None = None,
+        separate_gpu_stage: bool | None = None,
+        ray_remote_args: Mapping[str, Any] | None = None,
+        object_store_memory_per_worker: float | None = None,
+        trainer_resources: Any = None,
+    ) -> Any:
+        """Return the predictions for ``data``, row for row and in order, in the form in which it came.
+
+        Parameters
+        ----------
+        data
+            A DataFrame: the result is a DataFrame with the same index. An Arrow Table or RecordBatch: a Table. An
+            array (n,) or (n, k…): an array with a result per row, or a dict of arrays if the model has several.
+            A ``Dataset``, or the path of a Parquet, CSV or JSON file or folder, or a list of paths: a lazy
+            ``Dataset``, which does its work when it is written or looked at.
+        feature_columns
+            The columns that the model or function gets; default: all.
+        keep_columns
+            Columns that stand beside the predictions, before them; default: none. They are never converted.
+        batch_size
+            Rows per call of the model; the last one may be smaller.
+        min_scoring_workers, max_scoring_workers
+            How many workers at least and at most; default: as many as there are cores, and none other than this
+            process for few rows, or where the model uses all cores by itself (PyTorch, ONNX, XGBoost, LightGBM,
+            Keras) and the data are in memory. ``max_scoring_workers=1`` stays in this process, too.
+        num_cpus_per_worker, num_gpus_per_worker
+            What one worker needs.
+        predict_batch_kwargs
+            ``{"output_column_name": "score"}`` names the column of a model's only result (default:
+            ``predictions``; several results have names of their own). Else options of the predictor, as in
+            ``from_checkpoint``; or further arguments of your own ``predict``, or of the function.
+        separate_gpu_stage, object_store_memory_per_worker, trainer_resources
+            Taken, and of no effect: there is no preprocessor and no object store.
+        ray_remote_args
+            ``num_cpus``, ``num_gpus`` and ``memory`` of one worker are heeded, what concerns Ray's scheduling is of
+            no effect, and what would change the result (``runtime_env``, …) is refused.
+
+        Raises
+        ------
+        ArgumentError
+            For a value that makes no sense. An argument that is not known is an ``UnknownArgument``.
+        ColumnExists
+            A prediction has the name of a column that is kept.
+        StepError
+            What the model or function raises, with the rows at which it was.
+        """
+        given = given_data(data)
+        features = None if feature_columns is None else given_names("feature_columns", feature_columns)
+        keep = (
+            ()
+            if keep_columns is None or len(keep_columns) == 0
+            else given_names("keep_columns", keep_columns)
+        )
+        needs = _needs(num_cpus_per_worker, num_gpus_per_worker, ray_remote_args)
+        if self._kwargs.get("use_gpu") and needs["num_gpus"] is None:
+            needs["num_gpus"] = 1
+        if (bounds := _bounds(min_scoring_workers, max_scoring_workers)) is not None:
+            needs["concurrency"] = bounds
+        options = dict(predict_batch_kwargs or {})
+        given.check(features, keep)
+        if self._function is not None:
+            return self._mapped(given, features, keep, batch_size, needs, options)
+        size = given_batch_size(batch_size) or BATCH_SIZE
+        return self._predicted(given, features, keep, size, needs, options)
+
+    def predict_pipelined(self, *_: Any, **__: Any) -> Any:
+        """Not here: raises ``ArgumentError``, which says what to use instead."""
+        raise ArgumentError(
+            "predict_pipelined is not needed here: windows of data are for engines that hold all of it in memory, "
+            "and predict streams anyway. Call predict(data, …) with a Dataset or a path, and write the result: "
+            "predict(mr.read_parquet('in/')).write_parquet('out/')."
+        )
+
+    # ------------------------------------------------------------ a model
+
+    def _check(self) -> None:
+        if _is_ours(self._kind):
+            if not callable(getattr(self._checkpoint, "given_to", None)):
+                raise ArgumentError(
+                    f"from_checkpoint: {self._kind.__name__} takes a checkpoint such as TorchCheckpoint.from_model("
+                    f"model), or the folder of one, not {type(self._checkpoint).__name__}."
+                )
+            self._adapter({})
+            return
+        if not isinstance(self._kind, type) or not callable(getattr(self._kind, "from_checkpoint", None)):
+            name = getattr(self._kind, "__name__", repr(self._kind))
+            raise ArgumentError(
+                f"from_checkpoint: {name} is no predictor class. It takes mr.TorchPredictor or one of its like, or a "
+                "class with the class method from_checkpoint(checkpoint) and the method predict(batch)."
+            )
+        UserPredictor(self._kind, self._checkpoint, self._kwargs, {}, COLUMN)
+
+    def _adapter(self, options: Mapping[str, Any]) -> Any:
+        made: Direct = self._kind.from_checkpoint(self._checkpoint, **{**self._kwargs, **options})
+        return made
+
+    def _predicted(
+        self,
+        given: Given,
+        features: tuple[str, ...] | None,
+        keep: tuple[str, ...],
+        size: int,
+        needs: dict[str, Any],
+        options: dict[str, Any],
+    ) -> Any:
+        column = _column(options.pop(OUTPUT, COLUMN))
+        if column in keep:
+            raise ColumnExists(
+                f"The predictions are to be named {column!r}, and keep_columns has a column of that name. Name them "
+                f"otherwise: predict_batch_kwargs={{{OUTPUT!r}: 'score'}}."
+            )
+        if given.eager and not given.sample(1)[0]:
+            return given.nothing(keep, column)
+        here = given.eager and needs.get("concurrency") == (1, 1)
+        model: Any
+        if _is_ours(self._kind):
+            model, kept = self._standing(options)
+            here = here or (given.eager and self._kind.__name__ in _ALONE and not any(needs.values()))
+            if here:
+                model = Scoring(model, size, kept)
+                size *= max(1, _rows_for(given, _AT_A_TIME_BYTES, _AT_A_TIME) // size)
+        else:
+            model = UserPredictor(self._kind, self._checkpoint, self._kwargs, options, column)
+        data = given.dataset(alone=here)
+        made = data.predict(
+            model,
+            inputs=features,
+            output=column,
+            keep=given.carried(keep),
+            batch_size=size,
+            **({} if here else needs),
+        )
+        return given.back(made, keep, column)
+
+    def _standing(self, options: Mapping[str, Any]) -> tuple[Any, Kept | None]:
+        """Return the predictor for these options; and its place in this process, if it is read from files."""
+        key = repr(sorted(options.items()))
+        if key not in self._kept:
+            kept = Kept()
+            self._kept[key] = self._adapter(options), kept
+            weakref.finalize(self, kept.close).atexit = False
+        adapter, kept = self._kept[key]
+        from_files = getattr(self._checkpoint, "path", None) is not None
+        return adapter, kept if from_files else None
+
+    # ------------------------------------------------------------ a function
+
+    def _mapped(
+        self,
+        given: Given,
+        features: tuple[str, ...] | None,
+        keep: tuple[str, ...],
+        batch_size: Any,
+        needs: dict[str, Any],
+        options: dict[str, Any],
+    ) -> Any:
+        assert self._function is not None
+        if OUTPUT in options:
+            raise ArgumentError(
+                f"{OUTPUT} is for models: a function names its columns itself, in the DataFrame that it returns."
+            )
+        size = given_batch_size(batch_size) or BATCH_SIZE
+        if self._bytes is not None:
+            if size != BATCH_SIZE:
+                raise ArgumentError(
+                    f"batch_size={size}: from_pandas_udf was given batch_size_bytes, which says it."
+                )
+            size = _rows_for(given, self._bytes)
+        here = given.eager and needs.get("concurrency") == (1, 1)
+        data = given.dataset(alone=here)
+        more: dict[str, Any] = {"batch_format": "pandas", "batch_size": size, "fn_kwargs": options}
+        more |= {} if here else needs
+        if keep:
+            made = data.predict(
+                self._function, inputs=features, output=COLUMN, keep=given.carried(keep), **more
+            )
+        else:
+            made = data.map_batches(self._function, columns=features, **more)
+        return given.back(made, keep, COLUMN)
+
+
+def _is_ours(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Direct)
+
+
+def _rows_for(given: Given, size: int, most: int | None = None) -> int:
+    """Return how many rows weigh about ``size`` bytes in memory, by the first of them."""
+    rows, weight = given.sample(_SAMPLE)
+    fitting = max(1, int(size // max(weight / max(rows, 1), 1)))
+    return fitting if most is None else min(fitting, most)
+
+
+def _bounds(least: Any, most: Any) -> tuple[int, int] | None:
+    """Return how many workers there may be; None where nothing was said."""
+    (least, _) = worker_bounds("min_scoring_workers", least)
+    if most is None:
+        return None if least == 1 else (least, max(least, os.cpu_count() or 1))
+    worker_bounds("max_scoring_workers", most)
+    if most < least:
+        raise ArgumentError(f"max_scoring_workers={most} is less than min_scoring_workers={least}.")
+    return least, most
+
+
+def _needs(num_cpus: float | None, num_gpus: float | None, remote: Any) -> dict[str, Any]:
+    """Return what one worker needs, in the words of ``Dataset.predict``."""
+    needs: dict[str, Any] = {"num_cpus": num_cpus, "num_gpus": num_gpus, "memory": None}
+    if remote is not None and not isinstance(remote, Mapping):
+        raise ArgumentError(f"ray_remote_args={remote!r}: it takes a dict of arguments by name.")
+    for name, value in (remote or {}).items():
+        if name in _NOT_HERE:
+            raise ArgumentError(f"ray_remote_args: {name!r} cannot be heeded: {_NOT_HERE[name]}.")
+        if name in needs:
+            needs[name] = value if needs[name] is None else needs[name]
+        elif name not in _AS_ELSEWHERE:
+            raise UnknownArgument(
+                f"ray_remote_args has an unknown entry {name!r}.{nearest(str(name), (*needs, *_AS_ELSEWHERE))}"
+            )
+    return needs
+
+
+def _column(name: Any) -> str:
+    if not isinstance(name, str) or not name:
+        raise ArgumentError(f"{OUTPUT}={name!r}: it takes the name of the column with the predictions.")
+    return name
