@@ -9,7 +9,15 @@ from millrace.version import __version__
 if TYPE_CHECKING:
     from millrace import errors
     from millrace.batch_predictor import BatchPredictor
-    from millrace.checkpoints import Checkpoint
+    from millrace.checkpoints.checkpoint import Checkpoint
+    from millrace.checkpoints.libraries import (
+        KerasCheckpoint,
+        LightGBMCheckpoint,
+        OnnxCheckpoint,
+        SklearnCheckpoint,
+        XGBoostCheckpoint,
+    )
+    from millrace.checkpoints.torch import TorchCheckpoint
     from millrace.dataset import Dataset
     from millrace.from_libraries import (
         from_daft,
@@ -27,13 +35,6 @@ if TYPE_CHECKING:
         read_rejected,
         read_text,
     )
-    from millrace.library_checkpoints import (
-        KerasCheckpoint,
-        LightGBMCheckpoint,
-        OnnxCheckpoint,
-        SklearnCheckpoint,
-        XGBoostCheckpoint,
-    )
     from millrace.memory import from_arrow, from_items, from_numpy, from_pandas, range, range_tensor
     from millrace.models import load_model
     from millrace.options import RunOptions
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from millrace.predictors.xgboost import XGBoostPredictor
     from millrace.result import Result
     from millrace.strategies import ActorPoolStrategy, TaskPoolStrategy
-    from millrace.torch_checkpoint import TorchCheckpoint
 
     TensorflowCheckpoint, TensorflowPredictor = KerasCheckpoint, KerasPredictor
 
@@ -102,11 +102,11 @@ __all__ = [
 
 _HOMES = {
     "millrace.batch_predictor": ("BatchPredictor",),
-    "millrace.checkpoints": ("Checkpoint",),
+    "millrace.checkpoints.checkpoint": ("Checkpoint",),
     "millrace.dataset": ("Dataset",),
     "millrace.from_libraries": ("from_daft", "from_huggingface", "from_polars", "from_ray", "from_torch"),
     "millrace.io": tuple(name for name in __all__ if name.startswith("read_")),
-    "millrace.library_checkpoints": tuple(
+    "millrace.checkpoints.libraries": tuple(
         f"{library}Checkpoint" for library in ("Keras", "LightGBM", "Onnx", "Sklearn", "XGBoost")
     ),
     "millrace.memory": ("from_arrow", "from_items", "from_numpy", "from_pandas", "range", "range_tensor"),
@@ -121,7 +121,7 @@ _HOMES = {
         and name not in ("SentenceTransformersPredictor", "BatchPredictor", "TensorflowPredictor")
     },
     "millrace.predictors.sentence_transformers": ("SentenceTransformersPredictor",),
-    "millrace.torch_checkpoint": ("TorchCheckpoint",),
+    "millrace.checkpoints.torch": ("TorchCheckpoint",),
 }
 _OTHER_NAMES = {"TensorflowCheckpoint": "KerasCheckpoint", "TensorflowPredictor": "KerasPredictor"}
 

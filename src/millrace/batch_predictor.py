@@ -7,13 +7,13 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from millrace.checkpoints import Checkpoint
+from millrace.checkpoints.checkpoint import Checkpoint
 from millrace.core.arguments import known_arguments
 from millrace.core.direct import COLUMN, Direct
 from millrace.errors import ArgumentError, ColumnExists, UnknownArgument, nearest
 from millrace.parameters import given_batch_size, given_names
-from millrace.predicted import Given, given_data
-from millrace.scoring import Kept, Scoring, UserPredictor
+from millrace.scoring.data import Given, given_data
+from millrace.scoring.hosts import Kept, Scoring, UserPredictor
 from millrace.strategies import worker_bounds
 
 if TYPE_CHECKING:
@@ -21,10 +21,8 @@ if TYPE_CHECKING:
 
 BATCH_SIZE = 4096
 OUTPUT = "output_column_name"
-_AT_A_TIME = (
-    131_072  # rows that a model in this process is given at a time, if they are no heavier than this:
-)
-_AT_A_TIME_BYTES = 16 << 20
+_AT_A_TIME = 131_072  # rows that a model in this process is given at a time, if they are no heavier than
+_AT_A_TIME_BYTES = 16 << 20  # this
 _SAMPLE = 1_024
 _ALONE = ("TorchPredictor", "OnnxPredictor", "XGBoostPredictor", "LightGBMPredictor", "KerasPredictor")
 _AS_ELSEWHERE = {  # of ray_remote_args, what means nothing here, or nothing else than what happens anyway
@@ -114,7 +112,7 @@ class BatchPredictor:
     ) -> BatchPredictor:
         """Carry a function over the data: it gets DataFrames, and returns DataFrames.
 
-        ``batch_size_bytes``: each batch is about so big in memory, by what the first rows weigh. Without
+        ``batch_size_bytes``: each batch is about so big in memory. Without
         ``keep_columns`` the function may return another number of rows.
 
         >>> import millrace as mr, pandas as pd
@@ -271,7 +269,7 @@ class BatchPredictor:
             here = here or (given.eager and self._kind.__name__ in _ALONE and not any(needs.values()))
             if here:
                 model = Scoring(model, size, kept)
-                size *= max(1, _rows_for(given, _AT_A_TIME_BYTES, _AT_A_TIME) // size)
+                size *= max(1, _at_a_time(given) // size)
         else:
             model = UserPredictor(self._kind, self._checkpoint, self._kwargs, options, column)
         data = given.dataset(alone=here)
@@ -313,15 +311,14 @@ class BatchPredictor:
                 f"{OUTPUT} is for models: a function names its columns itself, in the DataFrame that it returns."
             )
         size = given_batch_size(batch_size) or BATCH_SIZE
-        if self._bytes is not None:
-            if size != BATCH_SIZE:
-                raise ArgumentError(
-                    f"batch_size={size}: from_pandas_udf was given batch_size_bytes, which says it."
-                )
-            size = _rows_for(given, self._bytes)
+        if self._bytes is not None and size != BATCH_SIZE:
+            raise ArgumentError(
+                f"batch_size={size}: from_pandas_udf was given batch_size_bytes, which says it."
+            )
         here = given.eager and needs.get("concurrency") == (1, 1)
         data = given.dataset(alone=here)
-        more: dict[str, Any] = {"batch_format": "pandas", "batch_size": size, "fn_kwargs": options}
+        more: dict[str, Any] = {"batch_format": "pandas", "fn_kwargs": options}
+        more |= {"batch_size": size} if self._bytes is None else {"batch_size_bytes": self._bytes}
         more |= {} if here else needs
         if keep:
             made = data.predict(
@@ -336,11 +333,10 @@ def _is_ours(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, Direct)
 
 
-def _rows_for(given: Given, size: int, most: int | None = None) -> int:
-    """Return how many rows weigh about ``size`` bytes in memory, by the first of them."""
+def _at_a_time(given: Given) -> int:
+    """Return how many rows a model in this process is given at a time, by what the first of them weigh."""
     rows, weight = given.sample(_SAMPLE)
-    fitting = max(1, int(size // max(weight / max(rows, 1), 1)))
-    return fitting if most is None else min(fitting, most)
+    return min(_AT_A_TIME, int(_AT_A_TIME_BYTES // max(weight / max(rows, 1), 1)))
 
 
 def _bounds(least: Any, most: Any) -> tuple[int, int] | None:

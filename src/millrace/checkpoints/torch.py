@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from millrace.checkpoints import Checkpoint
+from millrace.checkpoints.checkpoint import Checkpoint
 from millrace.core.arguments import known_arguments
 from millrace.core.artifacts import require
 from millrace.errors import ArgumentError, ModelError, ModelUnreadable

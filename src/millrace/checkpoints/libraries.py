@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from millrace.checkpoints import Checkpoint
+from millrace.checkpoints.checkpoint import Checkpoint
 from millrace.core.arguments import known_arguments
 from millrace.core.artifacts import Artifact, require
 from millrace.errors import ArgumentError, ModelUnreadable

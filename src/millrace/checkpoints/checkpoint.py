@@ -208,8 +208,8 @@ class Checkpoint:
 
 
 def _kinds() -> list[type[Checkpoint]]:
-    from millrace import library_checkpoints as others
-    from millrace.torch_checkpoint import TorchCheckpoint
+    from millrace.checkpoints import libraries as others
+    from millrace.checkpoints.torch import TorchCheckpoint
 
     trees = [others.SklearnCheckpoint, others.XGBoostCheckpoint, others.LightGBMCheckpoint]
     return [TorchCheckpoint, *trees, others.KerasCheckpoint, others.OnnxCheckpoint]

@@ -1,0 +1,1 @@
+"""Trained models as folders without pickles: a class per library."""
