@@ -12,7 +12,7 @@ import pytest
 from millrace.core.ports import PoolSpec
 from millrace.core.work import Shard
 from millrace.engines.local import LocalEngine
-from millrace.errors import Stalled
+from millrace.errors import ShardFailed, Stalled, WorkerDied
 from millrace.run.runner import Runner, Tally
 from millrace.run.scheduler import Scheduler
 
@@ -46,6 +46,35 @@ def test_silence_for_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Stalled, match="no worker is at work, and no shard can begin"):
         runner.run(pool)  # type: ignore[arg-type]
     assert pool.dumped == 1
+
+
+class Dying(Silent):
+    """A pool whose worker ends after a long silence; the news of it comes a moment later."""
+
+    def __init__(self, looks: int) -> None:
+        super().__init__(busy=0)
+        self.looks = looks
+        self.calls: list[Future[Any]] = []
+
+    def loads(self) -> dict[int, int]:
+        self.looks -= 1
+        if self.looks < -3 and self.calls:
+            self.calls.pop().set_exception(WorkerDied("killed by SIGKILL"))
+        return {0: len(self.calls) if self.looks >= 0 else 0}
+
+    def submit(self, method: str, *args: Any, worker: int | None = None) -> Future[Any]:
+        call: Future[Any] = Future()
+        call.worker = 0  # type: ignore[attr-defined]
+        self.calls.append(call)
+        return call
+
+
+def test_a_worker_that_ends_after_a_long_silence_is_no_stall(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millrace.run.runner.TICK", 0.05)
+    scheduler = Scheduler([Shard(0, ())], merge=lambda known, proposed: (proposed, True), max_attempts=1)
+    runner = Runner(scheduler, Tally(), stall_timeout=0.3)
+    with pytest.raises(ShardFailed, match="killed by SIGKILL"):
+        runner.run(Dying(looks=20))  # type: ignore[arg-type]
 
 
 class Waits:

@@ -161,7 +161,7 @@ class Runner:
         self._delivered: dict[int, int] = {}
         self._skip: dict[int, int] = {}
         self._prepared: dict[int, Task] = {}
-        self._quiet = 0.0  # seconds since a message came
+        self._quiet = 0.0  # seconds in which nobody was at work and no message came
         self._patience = stall_timeout
 
     def notify(self, worker: int, message: Any) -> None:
@@ -243,10 +243,13 @@ class Runner:
 
     def _check_progress(self, pools: Sequence[Pool], *, idle: bool) -> None:
         """End a run in which nobody is at work and nothing is heard any more: that would be so for ever."""
-        if self._scheduler.finished or not (idle or self._quiet >= self._patience):
+        if self._scheduler.finished:
             return
         starving = self._supply.starving if self._supply is not None else 0
         if not idle and sum(sum(pool.loads().values()) for pool in pools) > starving:
+            self._quiet = 0.0
+            return
+        if not idle and self._quiet < self._patience:
             return
         for pool in pools:
             pool.dump()
