@@ -46,7 +46,12 @@ at one edge and stay chained as ``__cause__``.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class MillraceError(Exception):
@@ -89,7 +94,25 @@ class ResourcesUnavailable(PlanError):
 
 
 class SourceError(MillraceError):
-    """Reading the input failed."""
+    """Reading the input failed. ``data``: what of the message was taken from the input itself."""
+
+    data: tuple[str, ...] = ()
+
+    def showing(self, *data: str) -> Self:
+        """Note what of the message is data; returns the error."""
+        self.data = data
+        return self
+
+    def without_data(self) -> SourceError:
+        """Return an error that says the same with ``…`` for all data.
+
+        >>> print(UnreadableFile("row 3 holds 'secret'").showing("'secret'").without_data())
+        row 3 holds …
+        """
+        text = str(self)
+        for shown in self.data:
+            text = text.replace(shown, "…")
+        return type(self)(text)
 
 
 class NothingMatched(SourceError, FileNotFoundError):
@@ -218,3 +241,14 @@ def nearest(name: str, choices: Iterable[str]) -> str:
         or difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     )
     return f" Did you mean {found[0]!r}?" if found else ""
+
+
+@contextmanager
+def data_hidden(*, hide: bool) -> Iterator[None]:
+    """Have errors of sources raised without data."""
+    try:
+        yield
+    except SourceError as error:
+        if not hide or not error.data:
+            raise
+        raise error.without_data() from None

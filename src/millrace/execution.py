@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from millrace.errors import data_hidden
 from millrace.options import RunOptions
 from millrace.plan import compile as compiler
 from millrace.plan import cuts as cutting
@@ -125,10 +126,11 @@ def _warn_of_rejects(tally: Tally) -> None:
 
 def _plan_shards(plan: Plan, options: RunOptions) -> tuple[list[Shard], bool]:
     """Return a plan's shards, and whether a step says what workers it needs."""
-    compiler.columns_at(plan.steps, plan.source.schema())
-    stages = stages_for(plan, options)
-    cuts = cutting.cuts_of(stages, plan.source, options.shard_rows)
-    return cuts.shards(plan.source), any(map(cutting.is_declared, stages))
+    with data_hidden(hide=not options.show_data):
+        compiler.columns_at(plan.steps, plan.source.schema())
+        stages = stages_for(plan, options)
+        cuts = cutting.cuts_of(stages, plan.source, options.shard_rows)
+        return cuts.shards(plan.source), any(map(cutting.is_declared, stages))
 
 
 def head(plan: Plan, rows: int, options: RunOptions) -> Iterator[pa.RecordBatch]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millrace.core.events import Batches, Ceiling, RunFinished, RunStarted, ShardCommitted, StageUse
-from millrace.errors import StepError, TooManyErrors
+from millrace.errors import StepError, TooManyErrors, data_hidden
 from millrace.execution import known_count
 from millrace.options import RunOptions
 from millrace.plan import compile as compiler
@@ -39,8 +39,9 @@ def write(plan: Plan, complete: Callable[[Plan], Plan], options: RunOptions) -> 
     started = time.monotonic()
     workplace = Workplace.open(plan, options)
     try:
-        plan = complete(plan)
-        compiler.columns_at(plan.steps, plan.source.schema())
+        with data_hidden(hide=not options.show_data):
+            plan = complete(plan)
+            compiler.columns_at(plan.steps, plan.source.schema())
         from millrace.run.resume import Wish, open_job
 
         wish = Wish(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -106,3 +107,37 @@ def test_a_damaged_row_group(tmp_path: Path) -> None:
     ids = pq.read_table(tmp_path / "out").column("id").to_pylist()
     rejected = mr.read_rejected(tmp_path / "out").to_arrow().column("_row").to_pylist()
     assert sorted(ids + rejected) == list(range(3000)) and set(rejected) <= set(range(1000, 2000))
+
+
+CANARY = "SECRET-7"
+SPOILT = {
+    "wide.csv": (mr.read_csv, f"id,name\n1,a\n2,{CANARY},x\n3,b\n"),
+    "typed.csv": (mr.read_csv, "id\n" + "1\n" * 400_000 + f"{CANARY}\n2\n"),
+    "open.csv": (mr.read_csv, 'id,name\n1,"' + "a\n" * 3 + f"{CANARY}\n"),
+    "broken.json": (mr.read_json, f'{{"id": 1}}\n{{"id": "{CANARY}"\n{{"id": 2}}\n'),
+    "first.json": (mr.read_json, f'{{"id": "{CANARY}"\n{{"id": 2}}\n'),
+    "typed.json": (mr.read_json, '{"id": 1}\n' * 400_000 + f'{{"id": "{CANARY}"}}\n'),
+}
+
+
+@pytest.mark.parametrize("name", SPOILT)
+def test_values_that_are_not_to_be_shown(name: str, tmp_path: Path, capfd: Any) -> None:
+    reads, content = SPOILT[name]
+    (tmp_path / name).write_text(content)
+    try:
+        data = reads(str(tmp_path / name)).with_options(show_data=False)
+        for verb in (data.take_all, data.count, lambda: data.write_parquet(tmp_path / "raise")):
+            try:
+                verb()
+            except SourceError as error:
+                assert CANARY not in "".join(traceback.format_exception(error))
+        out = tmp_path / "out"
+        data.with_options(on_error="reject").write_parquet(out)
+    except SourceError as error:  # the file as a whole makes no sense
+        assert CANARY not in str(error)
+    else:
+        said = mr.read_rejected(out).to_arrow().column("_error").to_pylist()
+        assert not any(CANARY in (text or "") for text in said)
+        journal = b"".join(path.read_bytes() for path in (out / "_millrace").rglob("*") if path.is_file())
+        assert CANARY.encode() not in journal
+    assert CANARY not in "".join(capfd.readouterr())

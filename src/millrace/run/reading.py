@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from millrace.core.ports import Source
 from millrace.core.work import Fault, Reject, Split
+from millrace.errors import SourceError, data_hidden
 from millrace.plan.physical import Program
 from millrace.run.batching import read_size
 from millrace.run.failures import words
@@ -34,7 +35,8 @@ def read_split(program: Program, split: Split, meter: Meter, skip: Sequence[Reje
     """Read one split, as the program has it; without the rows in ``skip``, which are set aside."""
     tolerant = program.policy.on_error != "raise"
     guilty = [reject for reject in skip if reject.split == split]
-    reading = Reading(program.source, split, program.columns, tolerant=tolerant, skip=guilty)
+    show = program.policy.show_data
+    reading = Reading(program.source, split, program.columns, tolerant=tolerant, skip=guilty, show_data=show)
     while True:
         with meter.timing("read"):
             read = reading.next()
@@ -87,7 +89,10 @@ def counted(reads: Iterator[Read], meter: Meter) -> Iterator[Rows]:
 
 
 class Reading:
-    """Reads one split, or a window of it; ``tolerant``: what cannot be read is told, and left out."""
+    """Reads one split, or a window of it; ``tolerant``: what cannot be read is told, and left out.
+
+    Without ``show_data``, what is told has no values in it.
+    """
 
     def __init__(
         self,
@@ -97,8 +102,10 @@ class Reading:
         *,
         tolerant: bool,
         skip: Sequence[Reject] = (),
+        show_data: bool = True,
     ) -> None:
         self._split = split
+        self._show_data = show_data
         self._skip = list(skip)
         self._lost: deque[tuple[int, int]] = deque()  # the first of some rows that cannot be read, how many
         self._rejects: list[Reject] = []
@@ -111,7 +118,8 @@ class Reading:
     def next(self) -> Read | None:
         """Return the next rows; None if there are no more."""
         while self._at < self._high or not self._told:
-            batch = next(self._batches, None)
+            with data_hidden(hide=not self._show_data):
+                batch = next(self._batches, None)
             rejects = tuple(self._rejects)
             self._rejects.clear()
             if batch is None:
@@ -154,7 +162,8 @@ class Reading:
         self._lost.append((row, count))
         first, last = max(row, self._split.low), min(row + count, self._high) - 1
         if first <= last:
-            fault = Fault(THE_SOURCE, type(error).__name__, words(error))
+            told = error.without_data() if isinstance(error, SourceError) and not self._show_data else error
+            fault = Fault(THE_SOURCE, type(error).__name__, words(told))
             self._rejects.append(Reject(self._split, first, last, fault, False, last - first + 1))
 
     def _spans(self, batch: pa.RecordBatch) -> tuple[Span, ...]:

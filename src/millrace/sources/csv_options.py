@@ -72,11 +72,12 @@ def explained(
     width = re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)(?:: (.*))?", message, re.DOTALL)
     if width:
         place = where(int(width[1]) - 1)
-        shown = f" ({tell(width[4])})" if width[4] else ""
+        held = tell(width[4]) if width[4] else ""
+        shown = f" ({held})" if held else ""
         return UnreadableFile(
             f"Cannot read {place}: it has {width[3]} fields where {width[2]} are expected{shown}. Repair the "
             "row, or check delimiter=, quote_char= and has_header=."
-        )
+        ).showing(*filter(None, [held]))
     value = re.search(
         r"CSV column #(\d+): Row #(\d+): CSV conversion error to (.+?): (.*)", message, re.DOTALL
     )
@@ -84,10 +85,12 @@ def explained(
         place = where(int(value[2]) - 1)
         number = int(value[1])
         column = names[number] if names is not None and number < len(names) else f"f{number}"
-        held = re.fullmatch(r"invalid value '(.*)'", value[4], re.DOTALL)
-        if held:
-            what = f"column {column!r} holds {tell(held[1])}, which is not {value[3]} as in the rows before"
-            return UnreadableFile(f"Cannot read {place}: {what}. {_ADVICE.format(column=column)}")
+        invalid = re.fullmatch(r"invalid value '(.*)'", value[4], re.DOTALL)
+        if invalid:
+            held = tell(invalid[1])
+            what = f"column {column!r} holds {held}, which is not {value[3]} as in the rows before"
+            advice = _ADVICE.format(column=column)
+            return UnreadableFile(f"Cannot read {place}: {what}. {advice}").showing(held)
         if "UTF8" in value[4]:
             return UnreadableFile(
                 f"Cannot read {place}: column {column!r} is not valid UTF-8. Say which encoding the file has, "
@@ -96,7 +99,7 @@ def explained(
         return UnreadableFile(
             f"Cannot read {place}: column {column!r} cannot become {value[3]}: {value[4].rstrip('.')}. "
             f"{_ADVICE.format(column=column)}"
-        )
+        ).showing(value[4].rstrip("."))
     return text.unreadable(path, error)
 
 

@@ -122,7 +122,7 @@ class CsvReader:
         return UnreadableFile(
             f"Cannot read {self._roughly(row)}: a quote in it is never closed, so the rest of the file, "
             f"{len(record):,} bytes, would be one value ({shown})."
-        )
+        ).showing(shown)
 
     def _roughly(self, row: int) -> str:
         """Name a row without counting those of earlier splits, which may take long."""

@@ -75,6 +75,7 @@ def explained(
         failed = fails(b"".join(records[start:middle]), schema, unexpected) is not None
         low, high = (low, middle) if failed else (middle, high)
     line = records[low]
+    shown = tell(line.decode(errors="replace").strip())
     where = name(low)
     reason = str(fails(line, schema, unexpected) or error).rstrip(".")
     reason = re.sub(r" in row \d+$", "", reason)
@@ -84,9 +85,9 @@ def explained(
         return UnreadableFile(f"Cannot read {where}: it is not valid UTF-8. Convert the file to UTF-8.")
     except ValueError as invalid:
         return UnreadableFile(
-            f"Cannot read {where}: {tell(line.decode(errors='replace').strip())} is not JSON ({invalid}). One "
+            f"Cannot read {where}: {shown} is not JSON ({invalid}). One "
             "whole object per line is wanted; repair the line or leave the file out."
-        )
+        ).showing(shown)
     field = _unknown_field(value, known) if known is not None else None
     if field is not None:
         return UnreadableFile(
@@ -96,9 +97,8 @@ def explained(
         )
     return UnreadableFile(
         f"Cannot read {where}: {reason}, against the schema that was given or inferred from the start of the "
-        f"files. The row is {tell(line.decode(errors='replace').strip())}. Settle the types with "
-        "schema=pyarrow.schema([...]), or repair the row."
-    )
+        f"files. The row is {shown}. Settle the types with schema=pyarrow.schema([...]), or repair the row."
+    ).showing(shown, reason)
 
 
 def _unknown_field(value: Any, known: Any, prefix: str = "") -> str | None:

@@ -15,8 +15,11 @@ Explain = Callable[[Exception, bytes, int], SourceError]
 
 
 def faults_of(errors: Iterable[SourceError | None]) -> Faults:
-    """Number what was found in each file. Without somebody to tell bad rows to, it is raised when they are read."""
-    return {file: str(error) for file, error in enumerate(errors) if error is not None}
+    """Number what was found in each file. Without somebody to tell bad rows to, it is raised when they are read.
+
+    The plan is written to files that others may read, so it holds no data.
+    """
+    return {file: str(error.without_data()) for file, error in enumerate(errors) if error is not None}
 
 
 def raise_fault(faults: Faults, file: int) -> None:
