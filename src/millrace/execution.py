@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from millrace.core.warn import warn
 from millrace.errors import data_hidden
 from millrace.options import RunOptions
 from millrace.plan import compile as compiler
@@ -113,14 +114,11 @@ def _prepared(plan: Plan, options: RunOptions, kind: str) -> tuple[Tally, Iterat
 
 
 def _warn_of_rejects(tally: Tally) -> None:
-    import warnings
-
     from millrace.run.allowance import told
 
-    warnings.warn(
+    warn(
         f"{tally.ledger.rejected:,} of {tally.ledger.read:,} rows failed and are left out: {told(tally.faults)}. "
-        "Writing the output keeps them in a folder of their own.",
-        stacklevel=2,
+        "Writing the output keeps them in a folder of their own."
     )
 
 

@@ -6,12 +6,12 @@ Nothing here imports pyarrow before it must: a run starts its workers first.
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from millrace import foreign
 from millrace.core.arguments import known_arguments
+from millrace.core.warn import warn
 from millrace.dataset import Dataset
 from millrace.sources.files import PathArgument, absolute_paths
 
@@ -389,9 +389,8 @@ def _warn_of_unfinished(paths: PathArgument) -> None:
     ]
     if unfinished:
         several = len(unfinished) > 1
-        warnings.warn(
+        warn(
             f"The folder{'s' if several else ''} {', '.join(map(repr, unfinished))} {'are' if several else 'is'} the "
             f"unfinished output of a millrace run: {SUCCESS} is missing, and so may be rows. Running its job again "
-            "completes it.",
-            stacklevel=4,
+            "completes it."
         )

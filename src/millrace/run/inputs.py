@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TypeAlias
 import msgspec
 
 from millrace.core.ports import Source
+from millrace.core.warn import warn
 from millrace.core.work import Shard, Split
 from millrace.errors import ForeignOutput, InputChanged
 from millrace.plan.logical import Plan
@@ -33,11 +33,10 @@ def reconcile(plan: Plan, committer: ShardCommitter, files: list[InputFile]) -> 
     known = {file[0] for file in before}
     new = [path for path in now if path not in known]
     if new:
-        warnings.warn(
+        warn(
             f"{len(new)} input files are new since the run in {committer.output.root} was planned and are left "
             f"out of it: {', '.join(new[:3])}{' …' if len(new) > 3 else ''}. To have them in, write to a new "
-            "folder, or make this output anew with mode='overwrite'.",
-            stacklevel=2,
+            "folder, or make this output anew with mode='overwrite'."
         )
         committer.left_out = tuple(new)
     changed = {i for i, file in enumerate(before) if now.get(file[0]) != file}
