@@ -205,10 +205,32 @@ def test_a_model_that_does_not_fit_says_so(tmp_path: Path) -> None:
 def test_a_row_that_does_not_fit_says_so(tmp_path: Path) -> None:
     rows = mr.range(4).with_options(progress=False, workers=1, memory_limit=limit())
     rows = rows.predict(Leaky, inputs=["id"], output="y", fn_constructor_args=[800], batch_size=1)
-    with pytest.raises(
-        OutOfMemory, match=r"A worker that works on a single row does not fit into memory: it took"
-    ):
+    told = r"A worker that works on a single row does not fit into memory: it took.* It was range, row \d+\."
+    with pytest.raises(OutOfMemory, match=told):
         rows.write_parquet(tmp_path / "out")
+
+
+class Heavy:
+    """Takes more than there is for one of the rows."""
+
+    def __call__(self, batch: dict[str, Any]) -> Any:
+        if (batch["id"] == 5).any():
+            held = np.ones(800 * MIB, np.uint8)
+            time.sleep(0.2)
+            del held
+        return batch["id"] * 2.0
+
+
+def test_a_row_that_does_not_fit_is_set_aside(tmp_path: Path) -> None:
+    rows = mr.range(8).with_options(progress=False, workers=1, memory_limit=limit(), on_error="reject")
+    rows = rows.predict(Heavy, inputs=["id"], output="y", batch_size=4)
+    result = rows.write_parquet(tmp_path / "out")
+    assert rows_of(tmp_path / "out") == [{"id": i, "y": 2.0 * i} for i in range(8) if i != 5]
+    assert (result.ledger.read, result.rows, result.rejected) == (8, 7, 1)
+    aside = mr.read_rejected(tmp_path / "out").to_arrow()
+    assert aside.column("id").to_pylist() == [5] and aside.column("_error_type").to_pylist() == [
+        "OutOfMemory"
+    ]
 
 
 def test_a_limit_below_what_the_driver_has_says_so(tmp_path: Path) -> None:

@@ -170,8 +170,8 @@ def pressure_lines(event: RunFinished) -> list[str]:
     """Say what it took to stay within the memory.
 
     >>> from millrace.core.work import Ledger, Timings
-    >>> pressure_lines(RunFinished("r", "/out", Ledger(), Timings(), 1, 1, 1.0, retired=2, divided=1))
-    ['memory: 2 workers retired, 1 shard divided to stay within memory_limit: a step keeps more with each batch']
+    >>> pressure_lines(RunFinished("r", "/out", Ledger(), Timings(), 1, 1, 1.0, retired=2))
+    ['memory: 2 workers retired to stay within memory_limit: fewer of them (workers=, concurrency=) would spare that']
     """
     if not event.retired:
         return []
@@ -181,7 +181,10 @@ def pressure_lines(event: RunFinished) -> list[str]:
             f"{done} to stay within memory_limit: fewer of them (workers=, concurrency=) would spare that"
         ]
     shards = plural(event.divided, "shard")
-    return [f"{done}, {shards} divided to stay within memory_limit: a step keeps more with each batch"]
+    return [
+        f"{done}, {shards} divided to stay within memory_limit: a step keeps more with each batch, or its batches "
+        "are too big (batch_size=)"
+    ]
 
 
 def losses(ledger: Ledger, steps: Sequence[str] = ()) -> list[str]:

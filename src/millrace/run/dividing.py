@@ -32,9 +32,16 @@ def parts_of(shard: Shard, rows: int, following: int) -> list[Shard]:
     ]
 
 
-def refused(shard: Shard, reason: str, why: str = "") -> ErrorReport:
-    """Say that a shard does not fit, and ``why`` it is not divided."""
-    what = "a single row" if shard.rows == 1 else f"shard {shard.label()}"
+def refused(shard: Shard, reason: str, why: str = "", row: str = "") -> ErrorReport:
+    """Say that a shard does not fit, and ``why`` it is not divided; or that its only ``row`` does not."""
+    if row:
+        return ErrorReport(
+            "OutOfMemory",
+            f"A worker that works on a single row does not fit into memory: {reason}. It was {row}. Raise "
+            "memory_limit=, leave the row out, or have such rows set aside (on_error='reject'). Committed shards "
+            "are kept.",
+        )
+    what = f"shard {shard.label()}"
     return ErrorReport(
         "OutOfMemory",
         f"A worker that works on {what} does not fit into memory: {reason}. "

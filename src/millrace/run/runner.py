@@ -303,7 +303,10 @@ class Runner:
             return Failed(outcome.shard, outcome.attempt, refused(shard, found.reason, why))
         parts = parts_of(shard, found.rows, self._scheduler.count)
         if len(parts) < 2:
-            return Failed(outcome.shard, outcome.attempt, refused(shard, found.reason))
+            if self._suspicion.condemn(shard, "OutOfMemory", found.reason):
+                return outcome
+            told = refused(shard, found.reason, row=self._suspicion.place(shard))
+            return Failed(outcome.shard, outcome.attempt, told)
         self._committer.divide(parts)
         self._scheduler.divide(parts)
         self._watch(ShardDivided(found.shard, len(parts)))

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from millrace.core.work import Called, Calling, Caution, ErrorReport, Fault, Reject, Split, Suspect
+from millrace.core.work import Called, Calling, Caution, ErrorReport, Fault, Reject, Shard, Split, Suspect
 from millrace.run.guard import stretch
 
 PLAIN = 2  # deaths of a shard's workers before its calls are watched: some have nothing to do with its rows
@@ -99,6 +99,18 @@ class Suspicion:
             self._skip[shard] += guilty
         return False
 
+    def place(self, shard: Shard) -> str:
+        """Say where the only row of a shard stands; nothing, if it has more."""
+        return self._locate(*_only(shard)) if shard.rows == 1 else ""
+
+    def condemn(self, shard: Shard, kind: str, reason: str) -> bool:
+        """Have the only row of a shard skipped, as one that fails; False if that ends the run, or there are more."""
+        if self._raises or shard.rows != 1:
+            return False
+        split, row = _only(shard)
+        self._skip[shard.index].append(Reject(split, row, row, Fault("a worker", kind, reason), count=1))
+        return True
+
     def _report(self, guilty: Reject, reason: str) -> ErrorReport:
         place = stretch(self._locate(guilty.split, guilty.row), self._locate(guilty.split, guilty.last))
         return ErrorReport(
@@ -121,6 +133,11 @@ class Suspicion:
             suspects[:] = [each for each in suspects if not _within(each, split, first, last, size)]
             suspects.append(Suspect(split, first, last, size))
         return []
+
+
+def _only(shard: Shard) -> tuple[Split, int]:
+    split = next(split for split in shard.splits if split.length)
+    return split, split.low
 
 
 def _within(suspect: Suspect, split: Any, first: int, last: int, size: int) -> bool:
