@@ -6,7 +6,10 @@ without effect where leaving it out changes nothing that its user asked for, and
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from millrace.core.arguments import Foreign
+from millrace.options import RunOptions
 
 # ---------------------------------------------------------------- verbs of a dataset
 
@@ -311,7 +314,13 @@ TO_TF: dict[str, Foreign] = {
 
 SCHEMA: dict[str, Foreign] = {"fetch_if_missing": Foreign("it is always found out", None)}
 
+_OPTION = Foreign("it is an option of the whole run. Say it before: .with_options(…).", ())
 WRITE: dict[str, Foreign] = {
+    **{
+        field.name: _OPTION
+        for field in fields(RunOptions)
+        if field.name not in ("mode", "on_change", "durability")
+    },
     "arrow_open_stream_args": _unset("files are opened by Millrace."),
     "arrow_parquet_args_fn": _unset("compression= and compression_level= are what there is to choose."),
     "arrow_csv_args_fn": _unset("delimiter=, header= and compression= are what there is to choose."),

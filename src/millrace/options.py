@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -13,6 +15,19 @@ from millrace.errors import ArgumentError, UnknownArgument, nearest
 EngineName = Literal["local", "inline"]
 Mode = Literal["resume", "overwrite"]
 OnChange = Literal["refuse", "continue", "restart"]
+
+
+OF_A_STEP = (
+    "batch_size",
+    "batch_size_bytes",
+    "batch_format",
+    "compute",
+    "concurrency",
+    "max_in_flight",
+    "memory",
+    "num_cpus",
+    "num_gpus",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +114,19 @@ class RunOptions:
     def updated(self, changes: Mapping[str, Any]) -> RunOptions:
         """Return the options with ``changes``; unknown names and impossible values are refused."""
         known = [field.name for field in fields(self)]
+        given = {}
         for name, value in changes.items():
+            if name in OF_A_STEP:
+                raise UnknownArgument(
+                    f"{name}= is said to the step that it is for: map_batches(…, {name}={value!r}), or predict."
+                )
             if name not in known:
                 raise UnknownArgument(
                     f"There is no option {name!r}; the options are {', '.join(known)}.{nearest(name, known)}"
                 )
-            _check(name, value)
-        return replace(self, **changes)
+            given[name] = _plain(name, value)
+            _check(name, given[name])
+        return replace(self, **given)
 
     @classmethod
     def from_environment(cls) -> RunOptions:
@@ -121,6 +142,15 @@ class RunOptions:
         if text := os.environ.get("MILLRACE_PROGRESS"):
             changes["progress"] = text.lower() not in ("0", "false", "no", "off")
         return cls().updated(changes)
+
+
+def _plain(name: str, value: Any) -> Any:
+    """Return a number of numpy as one of Python, and a list of errors as a tuple."""
+    if name == "retry_on" and isinstance(value, list):
+        return tuple(value)
+    if isinstance(value, numbers.Integral) and type(value) is not bool:
+        return int(value)
+    return value
 
 
 def _check(name: str, value: Any) -> None:
@@ -141,7 +171,9 @@ def _check(name: str, value: Any) -> None:
     elif value is None:
         if type(None) not in choices:
             raise ArgumentError(f"{name}=None: it takes a number.")
-    elif isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
+    elif name == "max_retries" and type(value) is int and value == 0:
+        return
+    elif isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
         raise ArgumentError(f"{name}={value!r}: it takes a number above zero.")
     elif name not in ("stall_timeout", "batch_timeout") and not isinstance(value, int):
         raise ArgumentError(f"{name}={value!r}: it takes a whole number.")
@@ -149,7 +181,7 @@ def _check(name: str, value: Any) -> None:
 
 def _check_max_errors(value: Any) -> None:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    whole = number and value >= 0 and value == int(value)
+    whole = number and value >= 0 and math.isfinite(value) and value == int(value)
     share = number and 0 < value < 1
     if value is not None and not whole and not share:
         raise ArgumentError(

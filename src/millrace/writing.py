@@ -105,6 +105,8 @@ def _write(job: Job, options: RunOptions, workplace: Workplace, started: float) 
         for _ in workplace.drive(runner, programs, options):
             pass
         _write_schema_only(job, scheduler)
+        if options.on_error != "raise" and not state.ledger.rejected:
+            _note_columns(job)
         seconds = time.monotonic() - started
         committer.finish(seconds, {"ledger": _ledger(job)})
     except BaseException as error:
@@ -180,6 +182,15 @@ def _write_schema_only(job: Job, scheduler: Scheduler) -> None:
     writer.sync()
     job.committer.commit(CommitRecord(lone, 0, state.revision, files, Ledger()))
     job.committer.flush()
+
+
+def _note_columns(job: Job) -> None:
+    """Keep the source's columns, so that its rejected rows have them although there is none."""
+    from millrace.core.batch import schema_bytes
+    from millrace.core.rejected import COLUMNS
+
+    place = job.output.folder(job.committer.plan.run) / COLUMNS
+    place.write_bytes(schema_bytes(job.plan.source.schema()))
 
 
 def _schema_without_rows(plan: Plan) -> bytes | None:

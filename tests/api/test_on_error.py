@@ -346,3 +346,55 @@ def test_overwrite_takes_the_rejected_along(source: Dataset, tmp_path: Path) -> 
     clean.with_options(mode="overwrite").write_parquet(tmp_path / "out")
     assert not (tmp_path / "out" / "_rejected").exists()
     assert mr.read_rejected(tmp_path / "out").count() == 0
+
+
+def test_an_endpoint_that_is_down_is_not_asked_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millrace.run.guard.PAUSE", 0.0)
+    calls: list[int] = []
+
+    def down(batch: Batch) -> Any:
+        calls.append(len(batch["id"]))
+        raise TimeoutError("no answer")
+
+    data = mr.range(4).map_batches(down, batch_size=4)
+    data = data.with_options(engine="inline", progress=False, retry_on=[TimeoutError], max_retries=3)
+    result = data.with_options(on_error="reject").write_parquet(tmp_path / "out")
+    asked = [rows for rows in calls if rows]  # no rows at all: for the columns of an output without any
+    assert asked == [4] * 4 + [2] * 2 + [1] * 4 + [2] * 2 + [1] * 4
+    assert result.rejected == 4
+    assert "no row was written: what fails may be the function, or its batch_size" in result.summary
+
+
+def test_rows_set_aside_have_the_source_s_columns_even_if_there_are_none(tmp_path: Path) -> None:
+    data = mr.from_items([{"id": 1, "text": "a"}]).with_options(
+        engine="inline", on_error="reject", progress=False
+    )
+    data.select_columns(["id"]).write_parquet(tmp_path / "out")
+    rejected = mr.read_rejected(tmp_path / "out")
+    assert rejected.select_columns(["id", "text", "_error"]).take_all() == []
+    again = rejected.drop_columns([name for name in rejected.columns() if name.startswith("_")])
+    again.with_options(progress=False).write_parquet(tmp_path / "again")
+    assert pq.read_table(tmp_path / "again").schema.names == ["id", "text"]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"max_errors": float("inf")}, "a whole number of rows, or a share"),
+        ({"batch_timeout": float("nan")}, "a number above zero"),
+        ({"batch_size": 5}, r"map_batches\(…, batch_size=5\)"),
+    ],
+)
+def test_options_that_make_no_sense(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(ArgumentError, match=told):
+        mr.range(3).with_options(**options)
+
+
+def test_an_option_given_to_a_verb(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"on_error=.*with_options"):
+        mr.range(3).write_parquet(tmp_path / "out", on_error="reject")  # type: ignore[call-arg]
+    mr.range(3).with_options(max_retries=0, workers=np.int64(1), progress=False).write_parquet(
+        tmp_path / "out"
+    )

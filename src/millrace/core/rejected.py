@@ -14,6 +14,9 @@ ERROR_FIELDS = (
 )
 
 
+COLUMNS = "columns"  # the file in a run's folder that has the source's schema, if no row was rejected
+
+
 def rejected_schema(source: pa.Schema) -> pa.Schema:
     """Return the schema of rejected rows: the source's columns, all nullable, and those that tell why."""
     ours = {field.name for field in ERROR_FIELDS}

@@ -108,6 +108,10 @@ def fault_lines(event: RunFinished) -> list[str]:
     ]
     if len(counts) > _KINDS:
         lines.append(f"{plural(sum(number for _, number in counts[_KINDS:]), 'row')} failed in other ways")
+    if event.ledger.rejected and not event.ledger.written:
+        lines.append(
+            "no row was written: what fails may be the function, or its batch_size, rather than rows"
+        )
     if event.ledger.rejected:
         lines.append(
             f"rejected rows are in {event.output}/{REJECTED}: read_rejected({event.output!r}) reads them"

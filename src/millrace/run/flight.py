@@ -6,6 +6,7 @@ Results come in the order of the rows, each row's exactly once, whatever ends fi
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -55,6 +56,9 @@ class Flight(Generic[T]):
         self._made = made
         self._tuner = tuner
         self._pace = Pace(tuner, caller.depth)
+        self._dividing = (
+            0  # batches that failed, one within the other: their parts are not waited for as long
+        )
         self._left = 0  # rows that were read, and that no batch has got yet
 
     def over(
@@ -181,7 +185,7 @@ class Flight(Generic[T]):
                     made: T = calls.pop().result()
                     return made
             except BaseException as error:
-                if not self._guard.patience(error, tried):
+                if not self._guard.patience(error, tried, most=1 if self._dividing else sys.maxsize):
                     raise
             calls.append(self._begun(part))
         raise AssertionError
@@ -202,6 +206,13 @@ class Flight(Generic[T]):
             self._guard.done += 1
             yield part, self._guard.set_aside(part, error)
             return
+        self._dividing += 1
+        try:
+            yield from self._halves(part, error)
+        finally:
+            self._dividing -= 1
+
+    def _halves(self, part: Rows, error: BaseException) -> Iterator[tuple[Rows, T | Fault]]:
         half = len(part) // 2
         first, second = part.cut(0, half), part.cut(half, len(part))
         clean = True

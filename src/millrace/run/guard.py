@@ -193,10 +193,17 @@ class Guard:
         """Cut a batch so that rows that may end the worker stand apart."""
         return self._meter.watch.pieces(rows) if self._meter.watch is not None else (rows,)
 
-    def patience(self, error: BaseException, tried: int) -> bool:
-        """Say whether a call that failed for the ``tried``-th time is to be tried again, once its time has come."""
+    def patience(self, error: BaseException, tried: int, most: int = sys.maxsize) -> bool:
+        """Say whether a call that failed for the ``tried``-th time is to be tried again, once its time has come.
+
+        It is tried ``most`` times more, or as often as the policy has it.
+        """
         policy = self._policy
-        if tried > policy.max_retries or not isinstance(error, policy.retry_on) or is_interrupt(error):
+        if (
+            tried > min(policy.max_retries, most)
+            or not isinstance(error, policy.retry_on)
+            or is_interrupt(error)
+        ):
             return False
         self._meter.retried(self._label, type(error).__name__)
         time.sleep(min(PAUSE * 2 ** (tried - 1), LONGEST) * random.uniform(0.5, 1.5))

@@ -7,13 +7,16 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from millrace.core.rejected import rejected_schema
+from millrace.core.batch import schema_from
+from millrace.core.rejected import COLUMNS, rejected_schema
 from millrace.core.work import REJECTED
-from millrace.errors import NothingMatched, UnreadableFile
+from millrace.errors import ArgumentError, NothingMatched, UnreadableFile
 
 
 def rejected_table(output: str | os.PathLike[str]) -> pa.Table:
     """Read all rejected rows of an output; the files are mapped, not copied."""
+    if not isinstance(output, (str, os.PathLike)):
+        raise ArgumentError(f"read_rejected takes the folder that was written to, not {output!r}.")
     root = Path(output).expanduser()
     if not (root / "_millrace").is_dir():
         raise NothingMatched(
@@ -21,8 +24,17 @@ def rejected_table(output: str | os.PathLike[str]) -> pa.Table:
         )
     tables = [_table(path) for path in sorted((root / REJECTED).glob("part-*.arrow"))]
     if not tables:
-        return rejected_schema(pa.schema([])).empty_table()
+        return rejected_schema(_columns(root / "_millrace")).empty_table()
     return pa.concat_tables(tables, promote_options="permissive")
+
+
+def _columns(home: Path) -> pa.Schema:
+    """Return the source's schema, if a run without rejected rows has left it."""
+    try:
+        run = (home / "current").read_text().strip()
+        return schema_from((home / run / COLUMNS).read_bytes())
+    except (OSError, pa.ArrowException):
+        return pa.schema([])
 
 
 def _table(path: Path) -> pa.Table:
