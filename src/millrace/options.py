@@ -148,7 +148,7 @@ def _plain(name: str, value: Any) -> Any:
     """Return a number of numpy as one of Python, and a list of errors as a tuple."""
     if name == "retry_on" and isinstance(value, list):
         return tuple(value)
-    if isinstance(value, numbers.Integral) and type(value) is not bool:
+    if not isinstance(value, bool) and isinstance(value, numbers.Integral):
         return int(value)
     return value
 
