@@ -58,6 +58,7 @@ def explain(plan: Plan, options: RunOptions) -> str:
         + (f" and {_count(capacity.gpus, 'GPU')}" if any(each.num_gpus for each in stages) else "")
         + (" (more workers than cores)" if sum(each.workers for each in stages) > capacity.cpus else ""),
     ]
+    lines += _limits(options, capacity.memory)
     for i, stage in enumerate(stages):
         path = ["read" if i == 0 else "blocks", *map(step_label, stage.steps)]
         path.append("write" if i + 1 == len(stages) else "blocks")
@@ -66,6 +67,20 @@ def explain(plan: Plan, options: RunOptions) -> str:
             lines.append(f"         {_pool(stage)}{idle[i]}")
         lines += [f"         {line}" for step in stage.steps for line in _step(step)]
     return "\n".join(lines)
+
+
+def _limits(options: RunOptions, memory: int) -> list[str]:
+    """Say what becomes of rows that fail, and how much memory there is."""
+    most = options.max_errors
+    limit = None if most is None else f"{most:g} of them" if most < 1 else f"{int(most):,} rows"
+    what = {"raise": "end the run", "reject": "are set aside", "null": "are kept, with nulls"}[options.on_error]
+    fails = [f"rows that fail {what}"]
+    fails += [f"at most {limit}"] if limit and options.on_error != "raise" else []
+    fails += [f"a call may take {options.batch_timeout:g} s"] if options.batch_timeout else []
+    return [
+        f"errors   {', '.join(fails)}",
+        f"memory   {human.size(options.memory_limit or memory)} for the whole run",
+    ]
 
 
 def _at_work(stage: Stage, fit: Stage, work: str) -> str:

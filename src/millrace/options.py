@@ -182,6 +182,7 @@ def _check(name: str, value: Any) -> None:
 def _check_max_errors(value: Any) -> None:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     whole = number and value >= 0 and math.isfinite(value) and value == int(value)
+    whole = whole and not (isinstance(value, float) and value == 1)  # one row, or all of them?
     share = number and 0 < value < 1
     if value is not None and not whole and not share:
         raise ArgumentError(
