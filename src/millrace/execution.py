@@ -13,7 +13,7 @@ from millrace.options import RunOptions
 from millrace.plan import compile as compiler
 from millrace.plan import cuts as cutting
 from millrace.plan.logical import Plan
-from millrace.workplace import Workplace, stages_for
+from millrace.workplace import Workplace, stages_for, warn_of_inline
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -78,7 +78,8 @@ def _prepared(plan: Plan, options: RunOptions, kind: str) -> tuple[Tally, Iterat
 
     tally = Tally()
     shards, declared = _plan_shards(plan, options)
-    if not shards or (len(shards) == 1 and not declared):
+    warn_of_inline(options)
+    if not shards or (len(shards) == 1 and not declared and options.batch_timeout is None):
         options = replace(options, engine="inline")  # one worker suffices, and this process is at hand
 
     def stream() -> Iterator[pa.RecordBatch]:

@@ -73,7 +73,9 @@ def _limits(options: RunOptions, memory: int) -> list[str]:
     """Say what becomes of rows that fail, and how much memory there is."""
     most = options.max_errors
     limit = None if most is None else f"{most:g} of them" if most < 1 else f"{int(most):,} rows"
-    what = {"raise": "end the run", "reject": "are set aside", "null": "are kept, with nulls"}[options.on_error]
+    what = {"raise": "end the run", "reject": "are set aside", "null": "are kept, with nulls"}[
+        options.on_error
+    ]
     fails = [f"rows that fail {what}"]
     fails += [f"at most {limit}"] if limit and options.on_error != "raise" else []
     fails += [f"a call may take {options.batch_timeout:g} s"] if options.batch_timeout else []

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from millrace.core import failpoints
 from millrace.core.events import StageUse
 from millrace.core.ports import PoolSpec
+from millrace.core.warn import warn
 from millrace.engines import machine, memory
 from millrace.engines.inline import InlineEngine
 from millrace.engines.local import LocalEngine
@@ -216,3 +217,9 @@ def stages_for(plan: Plan, options: RunOptions) -> tuple[Stage, ...]:
         plan, machine.capacity(), workers=options.workers, memory_limit=options.memory_limit, fused=inline
     )
     return (replace(stages[0], workers=1, least=1, lanes=False),) if inline else stages
+
+
+def warn_of_inline(options: RunOptions) -> None:
+    """Warn of what takes a worker to be ended, where there is none but this process."""
+    if options.engine == "inline" and options.batch_timeout is not None:
+        warn("batch_timeout= has no effect with engine='inline': a call in this process cannot be ended.")

@@ -20,7 +20,7 @@ from millrace.plan.logical import Plan
 from millrace.result import Result
 from millrace.version import __version__
 from millrace.watchers import Watchers
-from millrace.workplace import Workplace
+from millrace.workplace import Workplace, warn_of_inline
 
 if TYPE_CHECKING:
     from millrace.core.work import CommitRecord
@@ -37,6 +37,7 @@ def write(plan: Plan, complete: Callable[[Plan], Plan], options: RunOptions) -> 
     ``complete`` gives the plan its sink; it is called when the first workers are on their way.
     """
     started = time.monotonic()
+    warn_of_inline(options)
     workplace = Workplace.open(plan, options)
     try:
         with data_hidden(hide=not options.show_data):

@@ -398,3 +398,16 @@ def test_an_option_given_to_a_verb(tmp_path: Path) -> None:
     mr.range(3).with_options(max_retries=0, workers=np.int64(1), progress=False).write_parquet(
         tmp_path / "out"
     )
+
+
+def test_a_timeout_holds_for_a_reader_of_few_rows_and_not_in_this_process() -> None:
+    def hangs(batch: Batch) -> Any:
+        while (batch["id"] == 2).any():
+            pass
+        return batch
+
+    data = mr.range(5).map_batches(hangs, batch_size=1).with_options(on_error="reject", batch_timeout=0.3)
+    with pytest.warns(UserWarning, match="1 of 5 rows failed"):
+        assert [row["id"] for row in data.take_all()] == [0, 1, 3, 4]
+    with pytest.warns(UserWarning, match="no effect with engine='inline'"):
+        mr.range(1).with_options(engine="inline", batch_timeout=1.0).take_all()
