@@ -406,7 +406,8 @@ def test_a_timeout_holds_for_a_reader_of_few_rows_and_not_in_this_process() -> N
             pass
         return batch
 
-    data = mr.range(5).map_batches(hangs, batch_size=1).with_options(on_error="reject", batch_timeout=0.3)
+    data = mr.range(5).map_batches(hangs, batch_size=1)
+    data = data.with_options(engine="local", on_error="reject", batch_timeout=0.3)
     with pytest.warns(UserWarning, match="1 of 5 rows failed"):
         assert [row["id"] for row in data.take_all()] == [0, 1, 3, 4]
     with pytest.warns(UserWarning, match="no effect with engine='inline'"):
