@@ -118,9 +118,9 @@ class Driver:
             text=True,
         )
 
-    def wait(self) -> tuple[int, str, str]:
+    def wait(self, timeout: float = 60) -> tuple[int, str, str]:
         """Return exit code, output and errors once it and all of its workers are gone."""
-        out, err = self.process.communicate(timeout=60)
+        out, err = self.process.communicate(timeout=timeout)
         gone, alive = psutil.wait_procs(self.family(), timeout=20)
         assert not alive, f"left behind: {alive} after {gone}"
         return self.process.returncode, out, err

@@ -28,8 +28,8 @@ LEAK, ROOM = 15 * MIB, 260 * MIB  # what a batch leaves behind; what workers and
 
 PLACES = ["first", "last", "batch", "random", "every"]
 POLICIES = ["raise", "reject", "null"]
-KILLS = {  # where a driver dies: two shards are committed, or one is about to be
-    "between commits": ("journal.synced", "kill@4"),
+KILLS = {  # where a driver dies: one shard or two are committed, and another is about to be
+    "between commits": ("journal.synced", "kill@3"),
     "before a commit": ("journal.append", "kill@4"),
 }
 
@@ -102,8 +102,9 @@ class Case:
 
     @property
     def rows(self) -> int:
-        """How many there are: few, where each of them ends a worker or two."""
-        return 40 if KINDS[self.kind].deadly and KINDS[self.kind].error and self.place == "every" else 2_000
+        """How many there are: few, where many of them end a worker or two."""
+        deadly = KINDS[self.kind].deadly and KINDS[self.kind].error
+        return {"every": 40, "batch": 200}.get(self.place, 2_000) if deadly else 2_000
 
     @property
     def batch(self) -> int:
@@ -175,7 +176,7 @@ class Case:
         """Have the driver die in the middle; then run it again."""
         point, action = KILLS[kill]
         given = {**asdict(self), "output": str(output)}
-        code, _, said = Driver(given, {point: action}, module="faults.test_matrix").wait()
+        code, _, said = Driver(given, {point: action}, module="faults.test_matrix").wait(300)
         fatal = self.on_error == "raise" and KINDS[self.kind].error
         assert code == -signal.SIGKILL or fatal, said
         self.run(output)
