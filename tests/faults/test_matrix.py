@@ -202,6 +202,12 @@ class Model:
         return self.act(batch["id"], bad) if bad.any() else batch["id"] * 2.0
 
 
+@pytest.fixture(autouse=True)
+def no_collection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process there is the garbage of all other tests."""
+    monkeypatch.setattr("millrace.run.memory.gc.collect", lambda: 0)
+
+
 @pytest.mark.parametrize("on_error", POLICIES)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("kind", MILD)

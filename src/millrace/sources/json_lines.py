@@ -98,7 +98,7 @@ def explained(
     return UnreadableFile(
         f"Cannot read {where}: {reason}, against the schema that was given or inferred from the start of the "
         f"files. The row is {shown}. Settle the types with schema=pyarrow.schema([...]), or repair the row."
-    ).showing(shown, reason)
+    ).showing(shown, *re.findall(r"couldn't parse: ?(.+)", reason))
 
 
 def _unknown_field(value: Any, known: Any, prefix: str = "") -> str | None:
