@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     )
     from millrace.checkpoints.torch import TorchCheckpoint
     from millrace.dataset import Dataset
+    from millrace.executor import ActorPool, Executor, Ref, connect
     from millrace.from_libraries import (
         from_daft,
         from_huggingface,
@@ -53,10 +54,12 @@ if TYPE_CHECKING:
     TensorflowCheckpoint, TensorflowPredictor = KerasCheckpoint, KerasPredictor
 
 __all__ = [
+    "ActorPool",
     "ActorPoolStrategy",
     "BatchPredictor",
     "Checkpoint",
     "Dataset",
+    "Executor",
     "KerasCheckpoint",
     "KerasPredictor",
     "LightGBMCheckpoint",
@@ -64,6 +67,7 @@ __all__ = [
     "MLflowPredictor",
     "OnnxCheckpoint",
     "OnnxPredictor",
+    "Ref",
     "Result",
     "RunOptions",
     "SentenceTransformersPredictor",
@@ -78,6 +82,7 @@ __all__ = [
     "XGBoostCheckpoint",
     "XGBoostPredictor",
     "__version__",
+    "connect",
     "errors",
     "from_arrow",
     "from_daft",
@@ -104,6 +109,7 @@ _HOMES = {
     "millrace.batch_predictor": ("BatchPredictor",),
     "millrace.checkpoints.checkpoint": ("Checkpoint",),
     "millrace.dataset": ("Dataset",),
+    "millrace.executor": ("ActorPool", "Executor", "Ref", "connect"),
     "millrace.from_libraries": ("from_daft", "from_huggingface", "from_polars", "from_ray", "from_torch"),
     "millrace.io": tuple(name for name in __all__ if name.startswith("read_")),
     "millrace.checkpoints.libraries": tuple(

@@ -3,7 +3,7 @@
 ::
 
     MillraceError
-    ├── NotOffered (AttributeError)         a verb that there is not
+    ├── NotOffered (AttributeError)         what another library has, and this one has not
     ├── ArgumentError (ValueError)          a value that a verb cannot use
     │   └── UnknownArgument (TypeError)     an argument name that nobody takes
     ├── PlanError                           a plan that can never run, refused before any work
@@ -34,7 +34,11 @@
     │   └── JournalDamaged
     └── EngineError                         where the work runs
         ├── WorkerDied
-        │   └── NeverReady
+        │   ├── NeverReady
+        │   ├── CallLost
+        │   └── ActorDied
+        ├── ExecutorClosed (RuntimeError)
+        ├── TimedOut (TimeoutError)
         ├── ShardFailed
         ├── OutOfMemory
         └── Stalled
@@ -62,7 +66,7 @@ class MillraceError(Exception):
 
 
 class NotOffered(MillraceError, AttributeError):
-    """A verb that Millrace does not have; the message says why, and what to do instead."""
+    """A verb or a name that Millrace does not have; the message says why, and what to do instead."""
 
 
 class ArgumentError(MillraceError, ValueError):
@@ -205,6 +209,22 @@ class WorkerDied(EngineError):
 
 class NeverReady(WorkerDied):
     """A worker process ended before it could work on anything: no shard is to blame."""
+
+
+class CallLost(WorkerDied):
+    """A call of an executor ended its worker as often as it may be tried."""
+
+
+class ActorDied(WorkerDied):
+    """The process of an actor ended, or its constructor never did, and there is no other in its place."""
+
+
+class ExecutorClosed(EngineError, RuntimeError):
+    """An executor that is shut down takes no calls, and what was put to it is gone."""
+
+
+class TimedOut(EngineError, TimeoutError):
+    """A result was not there in the time that was given."""
 
 
 class ShardFailed(EngineError):

@@ -204,6 +204,7 @@ class PoolSpec:
 
     ``num_gpus`` is what each worker has for itself, in devices: it sees those and no others, none if it is 0, all
     that the driver sees if it is None. ``most``: the size to which the pool may grow, so that devices are kept free.
+    ``devices``: the very ones that each worker sees, where who starts the pool hands them out himself.
     """
 
     name: str
@@ -214,6 +215,11 @@ class PoolSpec:
     memory: int | None = None
     stall_timeout: float = 300.0
     most: int | None = None
+    devices: tuple[str, ...] | None = None
+
+
+def _no_values(number: int, once: bool) -> Any:
+    raise LookupError(f"value {number} was never lent to this worker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +231,8 @@ class WorkerContext:
     last reference to them is gone. ``tidy()`` tells which memory that is; call it now and then. ``preparing(what)``
     tells what has to be done before the worker can work, such as loading a model; ``""`` that it is done.
     ``devices`` are the GPUs that it was given, by the names that CUDA knows; None: all that there are. In code that
-    runs here they are numbered from 0.
+    runs here they are numbered from 0. ``value(number, once)`` returns a value that the driver keeps and lent to this
+    worker; ``once``: it will not be asked for again.
     """
 
     worker: int
@@ -236,6 +243,7 @@ class WorkerContext:
     tidy: Callable[[], None] = field(repr=False)
     preparing: Callable[[str], None] = field(repr=False)
     devices: tuple[str, ...] | None = None
+    value: Callable[[int, bool], Any] = field(default=_no_values, repr=False)
 
 
 class Pool(Protocol):

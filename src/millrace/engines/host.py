@@ -4,10 +4,11 @@ Messages in: ``("host", context, visible, pickled, places)`` once, maybe with a 
 the GPUs to see; ``("call", id, method, args)``; ``("end",)``; and, served at once by the thread that listens,
 ``("feed", args)``, ``("slot", owner, slot)`` with the descriptor of a slot that will be read, ``("unmap", owner,
 slot)`` when it will not be any more, ``("free", slot)`` for a slot of our own, ``("give back", slot)`` for one too
-many. Messages out:
+many, ``("value", number, pickled, places, links)`` with a descriptor perhaps, ``("forget", number)``. Messages out:
 ``("preparing", what)`` before the worker can work, ``("preparing", "")`` once it can; ``("result", id, value)``,
-``("error", id, exception)``, ``("note", value)``, ``("slot", slot)`` with its descriptor, ``("laid", ref)`` of
-a block in one, ``("given back", slot, given)``, ``("unread", numbers)`` of blocks.
+``("parcel", id, pickled, places, links, filed)`` with a descriptor if ``filed``, ``("error", id, exception)``,
+``("note", value)``, ``("slot", slot)`` with its descriptor, ``("laid", ref)`` of a block in one,
+``("given back", slot, given)``, ``("unread", numbers)`` of blocks.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from typing import TYPE_CHECKING, Any
 
 from millrace.core.work import BlockRef
 from millrace.engines import wire
-from millrace.engines.parcel import unpack
+from millrace.engines.locker import Locker
+from millrace.engines.parcel import Parcel, unpack
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,6 +78,7 @@ class Host:
         self._number = -1
         self._shelf: Any = None
         self._reading: Any = None
+        self._locker = Locker()
         self._fed: list[tuple[Any, ...]] = []  # what came before there was anybody to take it
         self._feeding = threading.Lock()
         self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
@@ -110,6 +113,11 @@ class Host:
                     self._slots_of_others().map(*message[1:], fd)
                 elif message[0] == "unmap":
                     self._slots_of_others().unmap(*message[1:])
+                elif message[0] == "value":
+                    _, lent, pickled, places, links = message
+                    self._locker.add(lent, pickled, places, links, fd)
+                elif message[0] == "forget":
+                    self._locker.forget(message[1])
                 elif message[0] == "free":
                     self._shelf.free(message[1])
                 elif message[0] == "give back":
@@ -133,7 +141,14 @@ class Host:
         self._preparing("importing what the plan's functions need")
         try:
             factory = unpack(pickled, places, fd)
-            made = context(self._note, self._share, self._take, self._tidy, self._preparing)
+            made = context(
+                self._note,
+                self._share,
+                self._take,
+                self._tidy,
+                self._preparing,
+                value=self._locker.value,
+            )
             self._number = made.worker
             hosted = factory(made)
         except BaseException as error:
@@ -221,7 +236,15 @@ class Host:
         self._tidy()
         if kind == "error":
             value = portable(value)
-        self._send((kind, number, value))
+        if isinstance(value, Parcel):
+            self._send_parcel(number, value)
+        else:
+            self._send((kind, number, value))
+
+    def _send_parcel(self, number: int, parcel: Parcel) -> None:
+        message = ("parcel", number, parcel.pickled, parcel.places, parcel.links, parcel.fd >= 0)
+        self._send(message, parcel.fd)
+        parcel.close()
 
     def _preparing(self, what: str) -> None:
         self._send(("preparing", what))
@@ -229,10 +252,10 @@ class Host:
     def _note(self, value: Any) -> None:
         self._send(("note", value))
 
-    def _send(self, message: Any) -> None:
+    def _send(self, message: Any, fd: int = -1) -> None:
         try:
             with self._sending:
-                wire.send(self._sock, message)
+                wire.send(self._sock, message, fd)
         except OSError:
             os._exit(1)
 

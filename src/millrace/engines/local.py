@@ -19,12 +19,14 @@ from millrace.core.ports import PoolSpec, WorkerContext
 from millrace.core.work import Block, BlockRef, Freed, Piece
 from millrace.engines.births import Births
 from millrace.engines.gpus import Gpus, Seats
+from millrace.engines.kept import Kept
 from millrace.engines.listen import Listener
 from millrace.engines.memory import family
 from millrace.engines.process import Death, Spawner, Worker, never_ready
 from millrace.errors import NeverReady, WorkerDied
 
 if TYPE_CHECKING:
+    from millrace.engines.parcel import Parcel
     from millrace.engines.slots import Store
 
 Notify = Callable[[int, Any], None]
@@ -55,7 +57,10 @@ class LocalEngine:
         if self._store is None:
             self._store = slots.Store(slots.SPARE if self._budget is None else slots.spare_of(self._budget))
         warm = self._warm[: spec.size] if spec.threads == self._threads else []
-        seats = self._gpus.reserve(spec.num_gpus, spec.size, spec.most or spec.size)
+        if spec.devices is not None:
+            seats = Seats(spec.devices)
+        else:
+            seats = self._gpus.reserve(spec.num_gpus, spec.size, spec.most or spec.size)
         # If the factory cannot travel, warm workers stay ours to end.
         try:
             pool = LocalPool(spec, notify, warm, self._spawner.worker, seats, self._store, self._free)
@@ -63,8 +68,15 @@ class LocalEngine:
             seats.close()
             raise
         del self._warm[: len(warm)]
+        self._pools = [pool for pool in self._pools if not pool.closed]
         self._pools.append(pool)
         return pool
+
+    def forget(self, number: int, workers: Collection[int]) -> None:
+        """Nobody has a kept value any more: tell the workers that know it."""
+        for worker in workers:
+            for pool in self._pools:
+                pool.tell(worker, ("forget", number))
 
     def keep(self, ref: BlockRef) -> None:
         """See ``Engine.keep``."""
@@ -165,7 +177,8 @@ class LocalPool:
                 chosen.heard = time.monotonic()
             chosen.calls[number] = future
         self._lend(chosen, args)
-        chosen.send(("call", number, method, args))
+        travelling = tuple(value.number if isinstance(value, Kept) else value for value in args)
+        chosen.send(("call", number, method, travelling))
         return future
 
     def feed(self, worker: int, *args: Any) -> None:
@@ -190,6 +203,9 @@ class LocalPool:
             chosen.send(message)
 
     def _lend(self, worker: Worker, args: tuple[Any, ...]) -> None:
+        for value in args:
+            if isinstance(value, Kept):
+                _hand_over(worker, value)
         for ref in lent_by(args):
             if not self._store.lend(ref, worker.number):
                 self._freed(worker.number, self._store.missed(ref))
@@ -260,6 +276,11 @@ class LocalPool:
         self._seats.close()
         self._parcel.close()
 
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closing
+
     # ------------------------------------------------------------ what the listener calls
 
     def workers(self) -> list[Worker]:
@@ -289,6 +310,8 @@ class LocalPool:
         if message[0] == "preparing":
             worker.preparing = message[1]
             return
+        if message[0] == "parcel":
+            message = ("result", message[1], _arrived(worker, *message[2:]))
         kind, number, value = message
         with self._lock:
             self._births.worked()
@@ -352,6 +375,26 @@ def _error(death: Death, sentence: str) -> WorkerDied:
     if death.preparing:
         return NeverReady(f"while {death.preparing}, {sentence}" if sentence else str(death))
     return WorkerDied(sentence or str(death))
+
+
+def _arrived(
+    worker: Worker, pickled: bytes, places: tuple[tuple[int, int], ...], links: tuple[int, ...], filed: bool
+) -> Parcel:
+    from millrace.engines.parcel import Parcel
+
+    return Parcel(pickled, places, worker.inbox.fds.popleft() if filed else -1, links)
+
+
+def _hand_over(worker: Worker, kept: Kept) -> None:
+    """Send a kept value, and before it those that it refers to, unless the worker knows them."""
+    for link in kept.links:
+        _hand_over(worker, link)
+    if worker.number in kept.known:
+        return
+    if not kept.once:
+        kept.known.add(worker.number)
+    with kept.to_send() as (message, fd):
+        worker.send(message, fd)
 
 
 def _fail(worker: Worker, error: WorkerDied) -> None:

@@ -31,12 +31,14 @@ SMALL = 64 << 10
 class Parcel:
     """What travels to a worker: the pickle, and where its buffers lie in the memory file ``fd``.
 
-    ``fd`` is -1 if there are none; the sender owns it and closes it.
+    ``fd`` is -1 if there are none; the sender owns it and closes it. ``links``: the numbers of kept values that it
+    refers to.
     """
 
     pickled: bytes
     places: tuple[tuple[int, int], ...]
     fd: int
+    links: tuple[int, ...] = ()
 
     def close(self) -> None:
         """Close the sender's descriptor; mappings stay."""
@@ -54,7 +56,7 @@ class Sizes:
 
 def pack(value: Any) -> Parcel:
     """Pickle ``value`` with its buffers in a fresh memory file."""
-    pickled, buffers = _pickle(value)
+    pickled, buffers = pickle_apart(value)
     if not buffers:
         return Parcel(pickled, (), -1)
     fd = memory_file()
@@ -89,7 +91,7 @@ def sizes(value: Any) -> Sizes:
     >>> sizes([np.zeros(1 << 20), b"abc"]).shared
     8388608
     """
-    pickled, buffers = _pickle(value)
+    pickled, buffers = pickle_apart(value)
     lent = [np.frombuffer(buffer.raw().toreadonly(), np.uint8) for buffer in buffers]  # the user's own memory
     held = [weakref.ref(array) for array in lent]
     weights = [array.nbytes for array in lent]
@@ -103,7 +105,7 @@ def sizes(value: Any) -> Sizes:
     return Sizes(shared, len(pickled) + sum(weights) - shared)
 
 
-def _pickle(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
+def pickle_apart(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
     """Pickle ``value``; buffers that are worth a place of their own come beside it."""
     buffers: list[pickle.PickleBuffer] = []
 

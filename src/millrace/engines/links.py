@@ -1,0 +1,102 @@
+"""References to kept values, and how they travel inside of other values.
+
+A reference goes into a pickle as a number: the place in the list of all that were met on the way. Who unpickles it
+supplies the list of what these are on his side.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from millrace.errors import NotPicklable
+
+T = TypeVar("T")
+
+
+class Holder(Protocol):
+    """Whoever has a kept value, or can make it again."""
+
+    def value(self) -> Any:
+        """Return the value."""
+        ...
+
+
+class Ref(Generic[T]):
+    """A value that was ``put``: one copy of its big buffers per machine, however many workers use it.
+
+    Passed as an argument of a call it delivers the value; inside a list, tuple or dict it arrives as a ``Ref``. A
+    worker makes the value again once, and keeps it as long as the driver has the ``Ref``: what a function changes
+    in it, later calls in the same worker see. When the last ``Ref`` is collected, the memory is free.
+
+    >>> import numpy as np, millrace as mr
+    >>> with mr.connect(workers=1) as executor:
+    ...     weights = executor.put(np.ones(1_000_000))
+    ...     print(executor.submit(np.sum, weights).result(), weights.get().shape)
+    1000000.0 (1000000,)
+    """
+
+    __slots__ = ("__weakref__", "_holder")
+
+    def __init__(self, holder: Holder) -> None:
+        self._holder = holder
+
+    def get(self) -> T:
+        """Return the value; in the driver made anew by each call, with its buffers where they lie.
+
+        ``ExecutorClosed`` if the executor that it was put to is shut down.
+        """
+        return self._holder.value()  # type: ignore[no-any-return]
+
+    @property
+    def holder(self) -> Holder:
+        """Who has the value on this side."""
+        return self._holder
+
+    def __reduce__(self) -> Any:
+        return link(self)
+
+
+class _Side(threading.local):
+    met: list[Any] | None = None
+    holders: Sequence[Holder] = ()
+
+
+_side = _Side()
+
+
+@contextlib.contextmanager
+def leaving() -> Iterator[list[Any]]:
+    """While a value is pickled: collect what it refers to."""
+    before, _side.met = _side.met, []
+    try:
+        yield _side.met
+    finally:
+        _side.met = before
+
+
+@contextlib.contextmanager
+def arriving(holders: Sequence[Holder]) -> Iterator[None]:
+    """While a value is unpickled: what it refers to is, on this side, with ``holders``."""
+    before, _side.holders = _side.holders, holders
+    try:
+        yield
+    finally:
+        _side.holders = before
+
+
+def link(thing: Any) -> Any:
+    """Reduce a reference to its place in the list; for ``__reduce__``."""
+    if _side.met is None:
+        raise NotPicklable(
+            f"A {type(thing).__name__} means something only to its executor: pass it to a call, or as a part of what "
+            "is put; to store or send it elsewhere, get its value first."
+        )
+    _side.met.append(thing)
+    return _arrived, (len(_side.met) - 1,)
+
+
+def _arrived(place: int) -> Ref[Any]:
+    return Ref(_side.holders[place])

@@ -1,0 +1,236 @@
+"""Items of work for a few actors, in the manner of Ray's ``ActorPool``."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from typing import Any
+
+from millrace.errors import ArgumentError, TimedOut
+from millrace.executor.actors import ActorHandle
+from millrace.run.elastic import Elastic
+
+MOST_UNREAD = 4  # results per actor that nobody has asked for yet; no more work is begun beyond
+LOOK = 0.1  # seconds between two looks at whether a pool should grow or shrink
+
+Fn = Callable[[Any, Any], Any]
+
+
+class ActorPool:
+    """Hands items to actors as they become free; made by ``Executor.actor_pool``, or of actors that there are.
+
+    ``submit(fn, value)`` calls ``fn(actor, value)`` in this process as soon as an actor is free; ``fn`` returns the
+    future of a method: ``lambda actor, value: actor.predict(value)``. Results are taken with ``get_next``, in the
+    order of ``submit``, or ``get_next_unordered``, as they come; or all at once with ``map``. What waits for a free
+    actor is begun when results are taken. Use it from one thread.
+
+    >>> import millrace as mr
+    >>> class Doubler:
+    ...     def __init__(self, offset):
+    ...         self.offset = offset
+    ...     def double(self, value):
+    ...         return 2 * value + self.offset
+    >>> with mr.connect(workers=2) as executor:
+    ...     pool = executor.actor_pool(Doubler, 1, size=2)
+    ...     list(pool.map(lambda actor, value: actor.double(value), [1, 2, 3]))
+    [3, 5, 7]
+    """
+
+    def __init__(self, actors: Iterable[ActorHandle]) -> None:
+        self._lock = threading.RLock()
+        self._unread: dict[ActorHandle, int] = dict.fromkeys(actors, 0)  # results not taken yet, by actor
+        self._last: dict[ActorHandle, Future[Any]] = {}
+        self._futures: dict[int, tuple[Future[Any], ActorHandle]] = {}  # by number of the item
+        self._pending: deque[tuple[Fn, Any]] = deque()
+        self._begun = 0
+        self._next = 0
+        self._hire: Callable[[], ActorHandle] | None = None
+        self._elastic: Elastic | None = None
+
+    # ------------------------------------------------------------ work
+
+    def submit(self, fn: Fn, value: Any) -> None:
+        """Have ``fn(actor, value)`` called with the next free actor: at once if there is one."""
+        with self._lock:
+            self._pending.append((fn, value))
+            self._pump()
+
+    def has_next(self) -> bool:
+        """Say whether there are results to come, or to take."""
+        return bool(self._futures or self._pending)
+
+    def get_next(self, timeout: float | None = None, ignore_if_timedout: bool = False) -> Any:
+        """Return the next result, in the order of ``submit``; raise what the call raised.
+
+        ``StopIteration`` if there is none to come. ``TimedOut`` (a ``TimeoutError``) after ``timeout`` seconds; with
+        ``ignore_if_timedout``, that result is then passed over. ``ValueError`` if ``get_next_unordered`` took
+        a later one.
+        """
+        self._check_next()
+        if self._next >= self._begun and not self._pending:
+            raise ArgumentError(
+                "get_next() after get_next_unordered(): the results are not in order any more."
+            )
+        return self._take(
+            lambda: self._next if self._is_done(self._next) else None, timeout, ignore_if_timedout
+        )
+
+    def get_next_unordered(self, timeout: float | None = None, ignore_if_timedout: bool = False) -> Any:
+        """Return a result that is there, whichever comes first; otherwise as ``get_next``."""
+        self._check_next()
+        return self._take(
+            lambda: next((item for item in self._futures if self._is_done(item)), None),
+            timeout,
+            ignore_if_timedout,
+        )
+
+    def map(self, fn: Fn, values: Iterable[Any]) -> Iterator[Any]:
+        """Submit all values; yield the results in their order. Results of earlier items are dropped."""
+        self._start_over(fn, values)
+        return self._all(self.get_next)
+
+    def map_unordered(self, fn: Fn, values: Iterable[Any]) -> Iterator[Any]:
+        """Submit all values; yield the results as they come. Results of earlier items are dropped."""
+        self._start_over(fn, values)
+        return self._all(self.get_next_unordered)
+
+    # ------------------------------------------------------------ actors
+
+    def has_free(self) -> bool:
+        """Say whether some actor has no result to be taken, and no item waits."""
+        with self._lock:
+            return not self._pending and not all(self._unread.values())
+
+    def pop_idle(self) -> ActorHandle | None:
+        """Take an actor out of the pool that has no result to be taken; None if there is none."""
+        with self._lock:
+            if not self.has_free():
+                return None
+            actor = next(actor for actor in reversed(self._unread) if not self._unread[actor])
+            self._drop(actor)
+            return actor
+
+    def push(self, actor: ActorHandle) -> None:
+        """Put an actor into the pool. ``ValueError`` if it is there already."""
+        with self._lock:
+            if actor in self._unread:
+                raise ArgumentError(f"{actor!r} is in this pool already.")
+            self._unread[actor] = 0
+            self._pump()
+
+    # ------------------------------------------------------------ inside
+
+    def grows(self, least: int, most: int, hire: Callable[[], ActorHandle]) -> Callable[[], float]:
+        """Let the pool have from ``least`` to ``most`` actors; return what is to be called now and then."""
+        self._elastic = Elastic(least, most)
+        self._hire = hire
+        return _looker(weakref.ref(self))
+
+    def look(self) -> None:
+        """Hire an actor, or let one go, if it is time."""
+        assert self._elastic is not None and self._hire is not None
+        with self._lock:
+            loads = {i: int(not self._is_free(actor)) for i, actor in enumerate(self._unread)}
+            wanted = self._elastic.wanted(loads, waiting=len(self._pending), now=time.monotonic())
+            while len(self._unread) < wanted:
+                self._unread[self._hire()] = 0
+            idle = [actor for actor, unread in self._unread.items() if not unread]
+            for actor in idle[: max(0, len(self._unread) - wanted)]:
+                self._drop(actor)
+
+    def _check_next(self) -> None:
+        if not self.has_next():
+            raise StopIteration("There is no result to come.")
+
+    def _take(self, find: Callable[[], int | None], timeout: float | None, ignore: bool) -> Any:
+        until = None if timeout is None else time.monotonic() + timeout
+        while True:
+            with self._lock:
+                self._pump()
+                item = find()
+            if item is not None:
+                return self._taken(item).result()
+            left = None if until is None else until - time.monotonic()
+            if left is not None and left <= 0:
+                break
+            running = [future for future, _ in self._futures.values() if not future.done()]
+            pause = LOOK if self._elastic is not None and (left is None or left > LOOK) else left
+            wait(running, pause, FIRST_COMPLETED)
+        if not ignore:
+            raise TimedOut(f"No result within {timeout:g} s.")
+        item = self._next if self._next in self._futures else next(iter(self._futures))
+        raise TimedOut(f"No result within {timeout:g} s; {self._taken(item)!r} is passed over.")
+
+    def _taken(self, item: int) -> Future[Any]:
+        """Take an item's future out; its actor has one result less that is not taken."""
+        with self._lock:
+            future, actor = self._futures.pop(item)
+            self._next = max(self._next, item + 1)
+            if actor in self._unread:
+                self._unread[actor] -= 1
+                if future.done() and not actor._life.alive and self._others_live(actor):
+                    self._drop(actor)
+            self._pump()
+            return future
+
+    def _pump(self) -> None:
+        """Begin what waits, with the actors that are free."""
+        while self._pending and len(self._futures) < MOST_UNREAD * len(self._unread):
+            actor = next((actor for actor in reversed(self._unread) if self._is_free(actor)), None)
+            if actor is None:
+                return
+            fn, value = self._pending.popleft()
+            future = fn(actor, value)
+            if not isinstance(future, Future):
+                raise ArgumentError(
+                    f"The function given to a pool returned a {type(future).__name__}: it has to return the call of "
+                    "a method, as lambda actor, value: actor.predict(value) does."
+                )
+            self._futures[self._begun] = future, actor
+            self._begun += 1
+            self._unread[actor] += 1
+            self._last[actor] = future
+
+    def _is_free(self, actor: ActorHandle) -> bool:
+        last = self._last.get(actor)
+        return last is None or last.done()
+
+    def _is_done(self, item: int) -> bool:
+        return item in self._futures and self._futures[item][0].done()
+
+    def _others_live(self, actor: ActorHandle) -> bool:
+        return any(other is not actor and other._life.alive for other in self._unread)
+
+    def _drop(self, actor: ActorHandle) -> None:
+        del self._unread[actor]
+        self._last.pop(actor, None)
+
+    def _start_over(self, fn: Fn, values: Iterable[Any]) -> None:
+        with self._lock:
+            self._pending.clear()
+            for item in list(self._futures):
+                self._taken(item)
+            self._next = self._begun
+            for value in values:
+                self.submit(fn, value)
+
+    def _all(self, take: Callable[[], Any]) -> Iterator[Any]:
+        while self.has_next():
+            yield take()
+
+
+def _looker(pool: weakref.ref[ActorPool]) -> Callable[[], float]:
+    """Return a function that looks at a pool as long as anybody has it, and says when to look again."""
+
+    def look() -> float:
+        found = pool()
+        if found is None:
+            return -1.0
+        found.look()
+        return LOOK
+
+    return look

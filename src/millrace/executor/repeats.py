@@ -1,0 +1,81 @@
+"""Notices that the same big object is sent by value again and again."""
+
+from __future__ import annotations
+
+import types
+import warnings
+import weakref
+import zlib
+from collections.abc import Iterable
+from typing import Any
+
+from millrace.engines.links import leaving
+from millrace.observers.human import size
+
+BIG = 1 << 20  # bytes
+_MOST = 256  # objects that are remembered
+
+
+class Repeats:
+    """Warns once when an object of ``BIG`` bytes or more is an argument by value for the second time.
+
+    An object is the same if it is alive since; one that cannot be weakly referenced (a list, a dict, bytes), if its
+    pickle is the same, too.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[int, weakref.ref[Any] | int] = {}
+        self._warned = False
+
+    def look(self, label: str, sent: int, values: Iterable[Any]) -> None:
+        """Look at what a call of ``sent`` bytes is made of."""
+        if self._warned or sent < BIG:
+            return
+        for value in values:
+            value = value.__self__ if isinstance(value, types.MethodType) else value
+            weight = _weight(value)
+            if weight >= BIG and self._again(value):
+                self._warned = True
+                warnings.warn(
+                    f"{label} was sent the same {type(value).__name__} of {size(weight)} again, by value: each time "
+                    "it is serialised and copied anew. Put it once, ref = executor.put(…), and pass ref instead.",
+                    stacklevel=4,
+                )
+                return
+
+    def _again(self, value: Any) -> bool:
+        known = self._seen.get(id(value))
+        mark = _mark(value)
+        while len(self._seen) >= _MOST:
+            del self._seen[next(iter(self._seen))]
+        self._seen[id(value)] = mark
+        if isinstance(known, weakref.ref):
+            return known() is value
+        return known is not None and known == mark
+
+
+def _mark(value: Any) -> weakref.ref[Any] | int:
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return _pickled(value)[1]
+
+
+def _weight(value: Any) -> int:
+    if isinstance(value, (int, float, bool, type(None))):
+        return 0
+    nbytes = getattr(value, "nbytes", None)
+    return nbytes if isinstance(nbytes, int) else _pickled(value)[0]
+
+
+def _pickled(value: Any) -> tuple[int, int]:
+    """Return the size of an object's pickle, and a checksum."""
+    from millrace.engines.parcel import pickle_apart
+
+    with leaving():
+        pickled, buffers = pickle_apart(value)
+    total, check = len(pickled), zlib.crc32(pickled)
+    for buffer in buffers:
+        with buffer.raw() as view:
+            total, check = total + view.nbytes, zlib.crc32(view, check)
+    return total, check

@@ -1,0 +1,89 @@
+"""What a call or an actor says that it needs, read and checked."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from millrace.errors import ArgumentError, UnknownArgument, nearest
+from millrace.executor.admission import Needs
+
+CALL_RETRIES = 3
+LEAST_CPUS = 1 / 16  # so that calls that need next to nothing do not become processes without end
+
+_UNITS = {unit: 1000**i for i, unit in enumerate(("", "k", "m", "g", "t"))}
+_BINARY = {f"{unit}i": 1024**i for i, unit in enumerate(("", "k", "m", "g", "t")) if unit}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class CallOptions:
+    """What ``options`` of an executor set; None: nothing was said."""
+
+    num_cpus: float | None = None
+    num_gpus: float | None = None
+    memory: int | None = None
+    max_retries: int | None = None
+
+    def updated(self, where: str, changes: Mapping[str, Any]) -> CallOptions:
+        """Return the options with ``changes``, checked."""
+        refuse_unknown(where, changes, ("num_cpus", "num_gpus", "memory", "max_retries"))
+        read: dict[str, Any] = {}
+        for name, value in changes.items():
+            if value is None:
+                read[name] = None
+            elif name == "memory":
+                read[name] = given_bytes(name, value)
+            elif name == "max_retries":
+                read[name] = given_retries(name, value)
+            else:
+                read[name] = given_number(name, value)
+        return replace(self, **read)
+
+    def needs(self, *, default_cpus: float) -> Needs:
+        """Return what one call needs."""
+        cpus = default_cpus if self.num_cpus is None else self.num_cpus
+        return Needs(cpus, self.num_gpus or 0.0, self.memory or 0)
+
+
+def refuse_unknown(where: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Raise ``UnknownArgument``, with the nearest right name, for a name that is not ``known``."""
+    for name in given:
+        if name not in known:
+            hint = nearest(name, known) or f" It takes: {', '.join(known)}."
+            raise UnknownArgument(f"{where}() has no argument {name!r}.{hint}")
+
+
+def given_bytes(name: str, value: Any) -> int:
+    """Read a number of bytes, or text with a unit.
+
+    >>> given_bytes("memory", "2GiB"), given_bytes("memory", "1.5 GB"), given_bytes("memory", 4096)
+    (2147483648, 1500000000, 4096)
+    """
+    if isinstance(value, str):
+        found = _SIZE.fullmatch(value)
+        if found is None:
+            raise ArgumentError(
+                f"{name}={value!r}: it takes a number of bytes, or text such as '2GiB' or '500MB'."
+            )
+        unit = found[2].lower()
+        return int(float(found[1]) * (_BINARY.get(unit) or _UNITS.get(unit, 1)))
+    return int(given_number(name, value))
+
+
+def given_number(name: str, value: Any) -> float:
+    """Read a number that is not negative."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or value < 0 or not math.isfinite(value):
+        raise ArgumentError(f"{name}={value!r}: it takes a number that is not negative.")
+    return value  # type: ignore[no-any-return]
+
+
+def given_retries(name: str, value: Any) -> int:
+    """Read how often something is done again: a number, or -1 for as often as need be."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < -1:
+        raise ArgumentError(f"{name}={value!r}: it takes a whole number, or -1 for without end.")
+    return value

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+import millrace as mr
+
+from .leftovers import memory_files
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """No process, no thread and no memory file outlives a test's executors."""
+    threads = set(threading.enumerate())
+    yield
+    gc.collect()
+    assert psutil.Process().children(recursive=True) == []
+    assert set(threading.enumerate()) <= threads
+    assert memory_files() == {}
+
+
+@pytest.fixture
+def executor() -> Iterator[mr.Executor]:
+    executor = mr.connect(workers=2)
+    yield executor
+    executor._core.shutdown(kill=True)  # a test that failed may have left calls that never end
+    executor._core.join()

@@ -1,0 +1,192 @@
+"""What is put: one copy, how it is shared, and that it goes when nobody has it any more."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+import millrace as mr
+from millrace.engines import kept
+from millrace.errors import ArgumentError, NotPicklable
+
+from .leftovers import memory_files, workers
+
+MIB = 1 << 20
+linux = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+
+
+class Counts:
+    """Tells how often it was made again."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        self.array = np.ones(MIB)
+        self.changes = 0
+
+    def total(self) -> float:
+        return float(self.array.sum())
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        Counts.made += 1
+        self.__dict__.update(state)
+
+
+def until(true: Callable[[], bool], within: float = 20.0) -> None:
+    """Wait for something that happens by itself, soon."""
+    end = time.monotonic() + within
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def test_a_value_is_made_again_once_per_worker() -> None:
+    def use(thing: Any) -> tuple[int, int]:
+        thing.changes += 1
+        return type(thing).made, thing.changes
+
+    with mr.connect(workers=1) as executor:
+        ref = executor.put(Counts())
+        assert [executor.submit(use, ref).result() for _ in range(3)] == [(1, 1), (1, 2), (1, 3)]
+        assert executor.submit(use, thing=ref).result() == (1, 4)
+        assert ref.get().changes == 0
+
+
+@linux
+def test_buffers_are_in_memory_once() -> None:
+    def private(array: Any) -> int:
+        assert array.sum() == len(array)
+        return int(psutil.Process().memory_full_info().uss)
+
+    with mr.connect(workers=2) as executor:
+        before = max(executor.map(private, [np.ones(1)] * 4))
+        ref = executor.put(np.ones(32 * MIB))  # 256 MiB
+        assert list(memory_files().values()) == [256 * MIB]
+        after = executor.get([executor.submit(private, ref) for _ in range(4)])
+        assert max(after) - before < 64 * MIB
+
+
+@linux
+def test_memory_is_free_when_the_last_ref_is_gone(executor: mr.Executor) -> None:
+    ref = executor.put(np.ones(MIB))
+    other = executor.put({"inside": [ref]})
+    assert executor.submit(lambda d: d["inside"][0].get().sum(), other).result() == MIB
+    assert len(memory_files()) == 1
+    del ref
+    gc.collect()
+    assert len(memory_files()) == 1, "the other value refers to it"
+    del other
+    gc.collect()
+    until(lambda: not memory_files())
+    for worker in workers():
+        until(lambda worker=worker: not memory_files(worker.pid))  # type: ignore[misc]
+
+
+@linux
+def test_results_and_arguments_leave_nothing(executor: mr.Executor) -> None:
+    for _ in range(20):
+        future = executor.submit(lambda a: a * 2, np.ones(MIB))
+        assert future.result().sum() == 2 * MIB
+    del future
+    gc.collect()
+    until(lambda: not memory_files())
+    for worker in workers():
+        until(lambda worker=worker: not memory_files(worker.pid))  # type: ignore[misc]
+
+
+@linux
+def test_an_argument_is_gone_though_the_future_is_not(executor: mr.Executor) -> None:
+    future = executor.submit(len, np.ones(MIB))
+    assert future.result() == MIB
+    until(lambda: not memory_files())
+    assert future.done()
+
+
+def test_a_ref_that_a_function_keeps_stays_valid(executor: mr.Executor) -> None:
+    class Keeper:
+        def keep(self, refs: list[Any]) -> None:
+            self.refs = refs
+
+        def total(self) -> float:
+            return float(self.refs[0].get().sum())
+
+        def give(self) -> Any:
+            return self.refs
+
+    keeper = executor.actor(Keeper)
+    ref = executor.put(np.ones(MIB))
+    keeper.keep([ref]).result()
+    assert keeper.give().result()[0].get().sum() == MIB
+    del ref
+    gc.collect()
+    assert keeper.total().result() == MIB
+
+
+def test_a_ref_means_nothing_elsewhere(executor: mr.Executor) -> None:
+    import pickle
+
+    with pytest.raises(NotPicklable, match="get its value first"):
+        pickle.dumps(executor.put(1))
+    with pytest.raises(ArgumentError, match="has a future in it"):
+        executor.put([executor.submit(abs, 1)])
+
+
+def test_more_values_than_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "FEWEST_FILES", 3)
+    monkeypatch.setattr(kept, "_descriptors", lambda: 4)
+    with mr.connect(workers=1) as executor:
+        refs = [executor.put(np.full(MIB, i)) for i in range(6)]
+        assert len(memory_files()) <= 3
+        assert [executor.submit(lambda a: int(a[-1]), ref).result() for ref in refs] == list(range(6))
+        assert [int(ref.get()[0]) for ref in refs] == list(range(6))
+        results = [executor.submit(np.full, MIB, i) for i in range(5)]
+        assert [int(future.result()[5]) for future in results] == list(range(5))
+        del refs, results
+
+
+# ---------------------------------------------------------------- what should be put
+
+
+def test_sending_the_same_thing_again_is_told_once(executor: mr.Executor) -> None:
+    model = np.ones(MIB)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        executor.submit(len, model)
+        executor.submit(len, model[:1000])
+    with pytest.warns(UserWarning, match=r"len was sent the same ndarray of 8 MiB again.*executor\.put"):
+        executor.submit(len, model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        executor.submit(len, model)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: {"w": np.ones(MIB)}, lambda: b"x" * (2 * MIB), lambda: ["x" * 100] * MIB]
+)
+def test_things_without_weak_references(executor: mr.Executor, make: Callable[[], Any]) -> None:
+    thing = make()
+    executor.submit(len, thing)
+    with pytest.warns(UserWarning, match="by value"):
+        executor.submit(len, thing)
+
+
+def test_a_method_of_something_big(executor: mr.Executor) -> None:
+    big = Counts()
+    executor.submit(big.total)
+    with pytest.warns(UserWarning, match="the same Counts"):
+        executor.submit(big.total)
+
+
+def test_other_things_of_the_same_size_are_no_repetition(executor: mr.Executor) -> None:
+    for i in range(5):
+        executor.submit(len, [i] * MIB)
+        executor.submit(len, np.full(MIB, i))
+        executor.submit(sum, [np.full(MIB, i)[0]] * 3)
