@@ -8,16 +8,16 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor as StandardExecutor
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as WaitTimeout
 from functools import partial
 from typing import Any, TypeVar
 
 from millrace.engines.links import Ref
-from millrace.errors import ArgumentError, NotPicklable, TimedOut
+from millrace.errors import ArgumentError, NotPicklable
 from millrace.executor.actors import ActorHandle, ActorSpec
 from millrace.executor.admission import Needs
 from millrace.executor.core import Core
 from millrace.executor.dispatch import closed
+from millrace.executor.fetching import fetched
 from millrace.executor.futures import CallFuture
 from millrace.executor.hosted import call_each
 from millrace.executor.pool import ActorPool
@@ -89,10 +89,7 @@ class Executor(StandardExecutor):
         ...     executor.get([executor.put("a"), executor.submit(str.upper, "b")])
         ['a', 'B']
         """
-        until = None if timeout is None else time.monotonic() + timeout
-        if isinstance(what, (list, tuple)):
-            return [_one(thing, until, timeout) for thing in what]
-        return _one(what, until, timeout)
+        return fetched(what, timeout)
 
     # ------------------------------------------------------------ calls
 
@@ -313,19 +310,6 @@ class Executor(StandardExecutor):
                 raise closed()
             self._core.dispatcher.submit(call)
         return call.future
-
-
-def _one(thing: Any, until: float | None, timeout: float | None) -> Any:
-    if isinstance(thing, Ref):
-        return thing.get()
-    if not isinstance(thing, Future):
-        raise ArgumentError(f"get({thing!r}): it takes a Ref, a future, or a list of them.")
-    try:
-        return thing.result(None if until is None else max(0.0, until - time.monotonic()))
-    except (TimeoutError, WaitTimeout) as error:
-        if thing.done():
-            raise  # the function's own
-        raise TimedOut(f"{thing!r} was not done within {timeout:g} s.") from error
 
 
 def _in_order(futures: list[CallFuture[Any]], until: float | None, *, single: bool) -> Iterator[Any]:

@@ -1,0 +1,16 @@
+"""Ray's ``ray.train``, as far as it predicts: ``batch_predictor`` and ``torch``."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from millrace.compat.ray.offered import not_offered
+
+_MODULES = ("batch_predictor", "torch")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise not_offered(f"ray.train.{name}", _MODULES)

@@ -1,0 +1,246 @@
+"""A program for Ray runs with one line changed; what is not offered says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import millrace as mr
+from millrace.compat import ray
+from millrace.errors import ArgumentError, EngineError, MillraceError, NotOffered, NotPicklable
+
+# What Ray 2.60 prints for the same program, with `import ray` in the first line.
+PROGRAM = """
+from millrace.compat import ray
+from millrace.compat.ray.util import ActorPool
+import numpy as np
+import time
+
+@ray.remote
+def square(x):
+    return x * x
+
+@ray.remote(num_cpus=1, max_retries=1)
+def total(*arrays):
+    return float(sum(array.sum() for array in arrays))
+
+@ray.remote
+def of_list(refs):
+    return sum(ray.get(refs))
+
+@ray.remote
+def bad():
+    raise ValueError("no good")
+
+@ray.remote
+def slow():
+    time.sleep(30)
+
+@ray.remote
+class Counter:
+    def __init__(self, start=0):
+        self.n = start
+
+    def add(self, k):
+        self.n += k
+        return self.n
+
+    def fail(self):
+        raise KeyError("k")
+
+print(ray.get([square.remote(i) for i in range(4)]))
+array = ray.put(np.ones(100000))
+print(ray.get(total.remote(array, array)), ray.get(total.options(num_cpus=2).remote(array)))
+print(ray.get(of_list.remote([square.remote(i) for i in range(4)])), ray.get(square.remote(square.remote(3))))
+try:
+    ray.get(bad.remote())
+except ValueError as error:
+    print("ValueError", isinstance(error, ray.exceptions.RayTaskError), repr(error.cause))
+counter = Counter.options(num_cpus=1).remote(10)
+print(ray.get([counter.add.remote(1), counter.add.remote(2)]))
+try:
+    ray.get(counter.fail.remote())
+except KeyError:
+    print("KeyError")
+refs = [square.remote(i) for i in range(5)]
+done, rest = ray.wait(refs, num_returns=5, timeout=60)
+print(len(done), len(rest), done == refs, isinstance(refs[0], ray.ObjectRef), isinstance(array, ray.ObjectRef))
+try:
+    ray.get(slow.options(num_cpus=0).remote(), timeout=0.2)
+except ray.exceptions.GetTimeoutError:
+    print("timeout")
+pool = ActorPool([Counter.remote(i * 100) for i in range(2)])
+print(list(pool.map(lambda actor, value: actor.add.remote(value), [1])), pool.has_next(), pool.has_free())
+pool.submit(lambda actor, value: actor.add.remote(value), 5)
+print(pool.has_free(), pool.has_next(), pool.get_next() > 0, pool.has_next())
+ray.kill(counter)
+try:
+    ray.get(counter.add.remote(1))
+except ray.exceptions.RayActorError:
+    print("dead")
+try:
+    square(3)
+except TypeError:
+    print("TypeError")
+print(ray.cluster_resources()["CPU"], ray.is_initialized())
+data = ray.data.range(10).map_batches(lambda batch: {"id": batch["id"] * 2})
+print(sorted(row["id"] for row in data.take_all()))
+ray.shutdown()
+print(ray.is_initialized())
+"""
+
+PRINTED = """\
+[0, 1, 4, 9]
+200000.0 100000.0
+14 81
+ValueError True ValueError('no good')
+[11, 13]
+KeyError
+5 0 True True True
+timeout
+[101] False True
+True True True False
+dead
+TypeError
+2.0 True
+[0, 2, 4, 6, 8, 10, 12, 14, 16, 18]
+False
+"""
+
+
+def test_a_program_for_ray(script: Callable[..., Any]) -> None:
+    ended = script(PROGRAM)
+    assert (ended.code, ended.out, ended.err) == (0, PRINTED, "")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def two_workers() -> Iterator[None]:
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def begun() -> None:
+    """Begin, if nobody has: one executor for all these tests."""
+    ray.init(num_cpus=2, ignore_reinit_error=True, log_to_driver=False)
+
+
+@pytest.fixture
+def nothing_is_left() -> None:
+    """The executor stays until all of these tests are over."""
+
+
+def test_beginning_twice(begun: None) -> None:
+    with pytest.raises(EngineError, match="was called before"):
+        ray.init()
+    assert ray.is_initialized()
+    assert ray.available_resources()["CPU"] == 2.0
+    assert ray.get_gpu_ids() == []
+
+
+@pytest.mark.parametrize(
+    ("act", "said"),
+    [
+        (lambda: ray.serve, r"ray\.serve is not offered here\. docs/coming-from-ray\.md"),
+        (lambda: ray.tune, r"ray\.tune is not offered"),
+        (lambda: ray.gets, r"ray\.gets is not offered here\. Did you mean 'get'"),
+        (lambda: ray.data.read_delta, r"ray\.data\.read_delta is not offered"),
+        (lambda: ray.util.placement_group, r"ray\.util\.placement_group is not offered"),
+        (lambda: ray.train.Trainer, r"ray\.train\.Trainer is not offered"),
+        (lambda: ray.exceptions.RaySystemError, r"ray\.exceptions\.RaySystemError is not offered"),
+        (lambda: ray.remote(runtime_env={})(len), r"ray\.remote\(runtime_env=…\) is not offered"),
+        (lambda: ray.remote(num_returns=2)(len), r"num_returns=2 is not offered here: a call has one result"),
+        (lambda: ray.remote(max_retries=1)(dict), r"ray\.remote\(max_retries=…\) is not offered"),
+        (
+            lambda: ray.init("ray://head:10001"),
+            r"ray\.init\(address=…\) is not offered here: all runs on this",
+        ),
+        (lambda: ray.init(runtime_env={}), r"ray\.init\(runtime_env=…\) is not offered"),
+    ],
+)
+def test_what_is_not_offered_says_so(act: Callable[[], Any], said: str) -> None:
+    with pytest.raises(NotOffered, match=said) as caught:
+        act()
+    assert isinstance(caught.value, AttributeError)
+
+
+def test_tasks_start_no_tasks(begun: None) -> None:
+    @ray.remote
+    def inner() -> int:
+        return 1
+
+    @ray.remote
+    def outer() -> Any:
+        return ray.get(inner.remote())
+
+    with pytest.raises(MillraceError, match="a call cannot make calls of its own"):
+        ray.get(outer.remote())
+
+
+def test_handles_stay_here(begun: None) -> None:
+    actor = ray.remote(list).remote()
+    with pytest.raises(NotPicklable, match="The handle of an actor"):
+        ray.remote(lambda x: x).remote(actor)
+
+
+def test_mistakes(begun: None) -> None:
+    ref = ray.put(1)
+    for wrong in (
+        lambda: ray.get(3),
+        lambda: ray.wait(ref),
+        lambda: ray.wait([ref, ref]),
+        lambda: ray.wait([ref], num_returns=2),
+        lambda: ray.kill(ref),
+        lambda: ray.cancel(ref),
+        lambda: ray.remote(1),
+    ):
+        with pytest.raises(ArgumentError):
+            wrong()
+
+
+def test_waiting(begun: None) -> None:
+    quick, slow = ray.put(1), ray.remote(lambda: __import__("time").sleep(1)).remote()
+    assert ray.wait([slow, quick], timeout=0) == ([quick], [slow])
+    assert ray.wait([slow, quick], num_returns=2, timeout=0.01) == ([quick], [slow])
+    assert ray.wait([slow, quick], num_returns=2) == ([slow, quick], [])
+    assert not ray.cancel(slow)
+
+
+def test_an_actor_class_keeps_ray_s_options(begun: None) -> None:
+    @ray.remote(num_cpus=0, max_restarts=1, max_task_retries=1, memory=1 << 20)
+    class Model:
+        """Predicts."""
+
+        def __init__(self, weights: Any) -> None:
+            self.weights = weights
+
+        def predict(self, rows: Any) -> Any:
+            return rows @ self.weights
+
+    assert Model.__doc__ == "Predicts."
+    model = Model.remote(ray.put(np.ones(2)))
+    assert ray.get(model.predict.remote(np.eye(2))).tolist() == [1.0, 1.0]
+    with pytest.raises(TypeError, match=r"Model\.remote\(…\)"):
+        Model(1)
+
+
+def test_data_are_millraces_verbs() -> None:
+    assert ray.data.read_parquet is mr.read_parquet and ray.data.Dataset is mr.Dataset
+    from millrace.compat.ray.data import ActorPoolStrategy
+    from millrace.compat.ray.util.actor_pool import ActorPool
+
+    assert ActorPoolStrategy is mr.ActorPoolStrategy and ActorPool is mr.ActorPool
+    assert set(ray.data.__all__) >= {"from_items", "range", "read_images", "TaskPoolStrategy"}
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [("batch_predictor", "BatchPredictor"), ("torch", "TorchCheckpoint"), ("torch", "TorchPredictor")],
+)
+def test_batch_prediction(module: str, name: str) -> None:
+    if name not in mr.__all__:
+        pytest.skip(f"there is no millrace.{name}")
+    assert getattr(getattr(ray.train, module), name) is getattr(mr, name)
