@@ -12,9 +12,9 @@ import millrace as mr
 from .leftovers import memory_files
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def nothing_is_left() -> Iterator[None]:
-    """No process, no thread and no memory file outlives a test's executors."""
+    """No process, no thread and no memory file outlives the executors of a module's tests."""
     threads = set(threading.enumerate())
     yield
     gc.collect()
@@ -23,8 +23,19 @@ def nothing_is_left() -> Iterator[None]:
     assert memory_files() == {}
 
 
+@pytest.fixture(scope="module")
+def executor(nothing_is_left: None) -> Iterator[mr.Executor]:
+    """One for all tests of a module that do not mind."""
+    yield from _executor()
+
+
 @pytest.fixture
-def executor() -> Iterator[mr.Executor]:
+def fresh(nothing_is_left: None) -> Iterator[mr.Executor]:
+    """One that nobody has used."""
+    yield from _executor()
+
+
+def _executor() -> Iterator[mr.Executor]:
     executor = mr.connect(workers=2)
     yield executor
     executor._core.shutdown(kill=True)  # a test that failed may have left calls that never end

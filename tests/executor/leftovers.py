@@ -21,6 +21,12 @@ def memory_files(pid: int | None = None) -> dict[int, int]:
     return held
 
 
+def private_memory() -> int:
+    """Return the bytes of memory that this process has for itself and no file: what it wrote, or copied."""
+    rollup = Path("/proc/self/smaps_rollup").read_text().split()
+    return int(rollup[rollup.index("Anonymous:") + 1]) * 1024
+
+
 def workers() -> list[psutil.Process]:
     """Return the processes that this one has started."""
     return psutil.Process().children()

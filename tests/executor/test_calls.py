@@ -346,10 +346,10 @@ def test_memory_limits_how_many_run_at_once(tmp_path: Path) -> None:
             executor.options(memory="2GiB").submit(count, "", 0)
 
 
-def test_more_cores_than_there_are(executor: mr.Executor) -> None:
+def test_more_cores_than_there_are(fresh: mr.Executor) -> None:
     with pytest.warns(UserWarning, match="asks for 64 cores, and there are 2"):
-        assert executor.options(num_cpus=64).submit(abs, -1).result() == 1
-    assert executor.options(num_cpus=64).submit(abs, -2).result() == 2
+        assert fresh.options(num_cpus=64).submit(abs, -1).result() == 1
+    assert fresh.options(num_cpus=64).submit(abs, -2).result() == 2
 
 
 def test_devices_that_are_not_there(executor: mr.Executor, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,7 +117,7 @@ def test_a_program_for_ray(script: Callable[..., Any]) -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def two_workers() -> Iterator[None]:
+def shut_down(nothing_is_left: None) -> Iterator[None]:
     yield
     ray.shutdown()
 
@@ -126,11 +126,6 @@ def two_workers() -> Iterator[None]:
 def begun() -> None:
     """Begin, if nobody has: one executor for all these tests."""
     ray.init(num_cpus=2, ignore_reinit_error=True, log_to_driver=False)
-
-
-@pytest.fixture
-def nothing_is_left() -> None:
-    """The executor stays until all of these tests are over."""
 
 
 def test_beginning_twice(begun: None) -> None:

@@ -34,4 +34,3 @@ def test_a_model_on_every_device() -> None:
     pytest.importorskip("torch")
     small = ("--batches", "3", "--rows", "16", "--pixels", "64")
     assert "48 images" in run("torch_actors.py", "--device", "cpu", *small)
-    assert re.match("there is no GPU|48 images", run("torch_actors.py", *small))

@@ -10,14 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 
 import millrace as mr
 from millrace.engines import kept
 from millrace.errors import ArgumentError, NotPicklable
 
-from .leftovers import memory_files, workers
+from .leftovers import memory_files, private_memory, workers
 
 MIB = 1 << 20
 linux = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
@@ -64,7 +63,7 @@ def test_a_value_is_made_again_once_per_worker() -> None:
 def test_buffers_are_in_memory_once() -> None:
     def private(array: Any) -> int:
         assert array.sum() == len(array)
-        return int(psutil.Process().memory_full_info().uss)
+        return private_memory()
 
     with mr.connect(workers=2) as executor:
         before = max(executor.map(private, [np.ones(1)] * 4))
@@ -155,38 +154,38 @@ def test_more_values_than_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---------------------------------------------------------------- what should be put
 
 
-def test_sending_the_same_thing_again_is_told_once(executor: mr.Executor) -> None:
+def test_sending_the_same_thing_again_is_told_once(fresh: mr.Executor) -> None:
     model = np.ones(MIB)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        executor.submit(len, model)
-        executor.submit(len, model[:1000])
+        fresh.submit(len, model)
+        fresh.submit(len, model[:1000])
     with pytest.warns(UserWarning, match=r"len was sent the same ndarray of 8 MiB again.*executor\.put"):
-        executor.submit(len, model)
+        fresh.submit(len, model)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        executor.submit(len, model)
+        fresh.submit(len, model)
 
 
 @pytest.mark.parametrize(
     "make", [lambda: {"w": np.ones(MIB)}, lambda: b"x" * (2 * MIB), lambda: ["x" * 100] * MIB]
 )
-def test_things_without_weak_references(executor: mr.Executor, make: Callable[[], Any]) -> None:
+def test_things_without_weak_references(fresh: mr.Executor, make: Callable[[], Any]) -> None:
     thing = make()
-    executor.submit(len, thing)
+    fresh.submit(len, thing)
     with pytest.warns(UserWarning, match="by value"):
-        executor.submit(len, thing)
+        fresh.submit(len, thing)
 
 
-def test_a_method_of_something_big(executor: mr.Executor) -> None:
+def test_a_method_of_something_big(fresh: mr.Executor) -> None:
     big = Counts()
-    executor.submit(big.total)
+    fresh.submit(big.total)
     with pytest.warns(UserWarning, match="the same Counts"):
-        executor.submit(big.total)
+        fresh.submit(big.total)
 
 
-def test_other_things_of_the_same_size_are_no_repetition(executor: mr.Executor) -> None:
+def test_other_things_of_the_same_size_are_no_repetition(fresh: mr.Executor) -> None:
     for i in range(5):
-        executor.submit(len, [i] * MIB)
-        executor.submit(len, np.full(MIB, i))
-        executor.submit(sum, [np.full(MIB, i)[0]] * 3)
+        fresh.submit(len, [i] * MIB)
+        fresh.submit(len, np.full(MIB, i))
+        fresh.submit(sum, [np.full(MIB, i)[0]] * 3)

@@ -139,3 +139,31 @@ def test_bfloat16_comes_back_as_float32() -> None:
     rows = mr.from_numpy(np.ones((10, 4), np.float32)).with_options(**LOCAL)
     rows = rows.predict(model, num_gpus=1).take_all()
     assert rows[0]["prediction"].dtype == np.float32
+
+
+def test_actors_and_calls_see_the_devices_that_they_were_given() -> None:
+    class Model:
+        def __init__(self, weights: Any) -> None:
+            self.weights = weights.cuda()
+
+        def predict(self, rows: Any) -> Any:
+            return (rows.cuda() @ self.weights).cpu()
+
+    def count() -> int:
+        import torch
+
+        return int(torch.ones(3, device="cuda").sum()) if torch.cuda.is_available() else 0
+
+    import torch
+
+    with mr.connect(workers=2) as executor:
+        pool = executor.actor_pool(Model, executor.put(torch.eye(64)), size=2, num_gpus=0.5)
+        found = list(
+            pool.map(lambda actor, rows: actor.predict(rows), [torch.ones(4, 64) * i for i in range(6)])
+        )
+        assert [int(rows.sum()) for rows in found] == [256 * i for i in range(6)]
+        del pool
+        assert executor.submit(count).result() == 0
+        assert executor.options(num_gpus=1).submit(count).result() == 3
+    with mr.connect(workers=2) as executor, pytest.raises(ResourcesUnavailable):
+        executor.options(num_gpus=1000).submit(count)

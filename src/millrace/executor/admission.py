@@ -21,6 +21,12 @@ class Needs:
     num_gpus: float = 0.0
     memory: int = 0
 
+    def __str__(self) -> str:
+        parts = [f"{size(self.memory)} of memory"] * bool(self.memory)
+        parts += [f"{self.num_gpus:g} GPUs"] * bool(self.num_gpus)
+        parts += [f"{self.num_cpus:g} cores"] * bool(self.num_cpus)
+        return ", ".join(parts) or "nothing"
+
 
 @dataclass(slots=True)
 class _Group:

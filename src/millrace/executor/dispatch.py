@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -128,11 +129,12 @@ class Dispatcher:
         if now - self._blocked_since < BLOCKED:
             return BLOCKED
         self._warned = True
-        warnings.warn(
-            f"A call or actor that needs {needs} waits for what actors hold, and nothing else runs: let go of actors "
-            "that are not needed any more.",
-            stacklevel=2,
-        )
+        with contextlib.suppress(Warning):  # somebody has warnings raised; this thread must go on
+            warnings.warn(
+                f"A call or actor that needs {needs} waits for what actors hold, and nothing else runs: let go of "
+                "actors that are not needed any more.",
+                stacklevel=2,
+            )
         return None
 
     # ------------------------------------------------------------ calls of functions

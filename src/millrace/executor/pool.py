@@ -133,7 +133,9 @@ class ActorPool:
     def look(self) -> None:
         """Hire an actor, or let one go, if it is time."""
         assert self._elastic is not None and self._hire is not None
-        with self._lock:
+        if not self._lock.acquire(blocking=False):
+            return  # the user's function runs, and may wait for whoever looks here
+        try:
             loads = {i: int(not self._is_free(actor)) for i, actor in enumerate(self._unread)}
             wanted = self._elastic.wanted(loads, waiting=len(self._pending), now=time.monotonic())
             while len(self._unread) < wanted:
@@ -141,6 +143,8 @@ class ActorPool:
             idle = [actor for actor, unread in self._unread.items() if not unread]
             for actor in idle[: max(0, len(self._unread) - wanted)]:
                 self._drop(actor)
+        finally:
+            self._lock.release()
 
     def _check_next(self) -> None:
         if not self.has_next():

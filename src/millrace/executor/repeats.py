@@ -33,8 +33,7 @@ class Repeats:
             return
         for value in values:
             value = value.__self__ if isinstance(value, types.MethodType) else value
-            weight = _weight(value)
-            if weight >= BIG and self._again(value):
+            if self._again(value) and (weight := _weight(value)) >= BIG:
                 self._warned = True
                 warnings.warn(
                     f"{label} was sent the same {type(value).__name__} of {size(weight)} again, by value: each time "
@@ -44,26 +43,24 @@ class Repeats:
                 return
 
     def _again(self, value: Any) -> bool:
+        if isinstance(value, (int, float, type(None))):
+            return False
         known = self._seen.get(id(value))
         mark = _mark(value)
         while len(self._seen) >= _MOST:
             del self._seen[next(iter(self._seen))]
         self._seen[id(value)] = mark
-        if isinstance(known, weakref.ref):
-            return known() is value
-        return known is not None and known == mark
+        return known() is value if isinstance(known, weakref.ref) else known is not None and known == mark
 
 
 def _mark(value: Any) -> weakref.ref[Any] | int:
     try:
         return weakref.ref(value)
     except TypeError:
-        return _pickled(value)[1]
+        return zlib.crc32(value) if isinstance(value, bytes) else _pickled(value)[1]
 
 
 def _weight(value: Any) -> int:
-    if isinstance(value, (int, float, bool, type(None))):
-        return 0
     nbytes = getattr(value, "nbytes", None)
     return nbytes if isinstance(nbytes, int) else _pickled(value)[0]
 
