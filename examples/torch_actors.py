@@ -58,7 +58,7 @@ def main() -> None:
             Classifier,
             executor.put(network),
             arguments.device,
-            size=gpus if arguments.device == "cuda" else 2,
+            size=gpus if arguments.device == "cuda" else 1,
             num_gpus=1 if arguments.device == "cuda" else 0,
         )
         began = time.perf_counter()

@@ -330,20 +330,20 @@ def test_killed_from_outside_amid_a_call(executor: mr.Executor, tmp_path: Path) 
 
 
 def test_memory_limits_how_many_run_at_once(tmp_path: Path) -> None:
-    def count(folder: str, i: int) -> int:
-        mark = Path(folder, str(i))
-        mark.touch()
-        time.sleep(0.02)
-        found = len(list(Path(folder).iterdir()))
-        mark.unlink()
-        return found
-
+    gates = [fifo(tmp_path, name) for name in "abc"]
     with mr.connect(workers=4, memory_limit="1GiB") as executor:
         hungry = executor.options(memory="400MiB")
-        found = list(hungry.map(count, [str(tmp_path)] * 12, range(12)))
-        assert max(found) == 2
-        with pytest.raises(ResourcesUnavailable, match=r"count can never run here: .*2 GiB.*there are 1 GiB"):
-            executor.options(memory="2GiB").submit(count, "", 0)
+        futures = [hungry.submit(through, gate, gate) for gate in gates]
+        modest = executor.options(memory="200MiB").submit(abs, -1)
+        assert modest.result(WITHIN) == 1, "it overtakes the third, for which there is no room"
+        assert [future.running() for future in futures] == [True, True, False]
+        let_through(gates[0])
+        assert futures[0].result(WITHIN) == gates[0]
+        let_through(gates[2])
+        let_through(gates[1])
+        assert [future.result(WITHIN) for future in futures] == gates
+        with pytest.raises(ResourcesUnavailable, match=r"abs can never run here: .*2 GiB.*there are 1 GiB"):
+            executor.options(memory="2GiB").submit(abs, 0)
 
 
 def test_more_cores_than_there_are(fresh: mr.Executor) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -197,7 +198,7 @@ def test_mistakes(begun: None) -> None:
 
 
 def test_waiting(begun: None) -> None:
-    quick, slow = ray.put(1), ray.remote(lambda: __import__("time").sleep(1)).remote()
+    quick, slow = ray.put(1), ray.remote(time.sleep).remote(0.5)
     assert ray.wait([slow, quick], timeout=0) == ([quick], [slow])
     assert ray.wait([slow, quick], num_returns=2, timeout=0.01) == ([quick], [slow])
     assert ray.wait([slow, quick], num_returns=2) == ([slow, quick], [])

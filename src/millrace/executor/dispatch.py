@@ -186,7 +186,7 @@ class Dispatcher:
         try:
             answer = worker.submit("run", call.kept, call.label)
         except WorkerDied as error:  # one after another ended before it could work
-            self._give_up(call, worker, error)
+            self._give_up(call, worker, CallLost(f"{call.label} found no worker: {error}"))
             return
         answer.add_done_callback(lambda done: self.post(partial(self._answered, call, kind, worker, done)))
 
