@@ -112,8 +112,9 @@ class BatchPredictor:
     ) -> BatchPredictor:
         """Carry a function over the data: it gets DataFrames, and returns DataFrames.
 
-        ``batch_size_bytes``: each batch is about so big in memory. Without
-        ``keep_columns`` the function may return another number of rows.
+        ``pandas_udf`` is the function. ``batch_size_bytes``: each batch is about so many bytes in memory, a number or
+        text such as ``"16MiB"``. Without ``keep_columns`` the function may return another number of rows. Raises
+        ``ArgumentError`` for anything that is no function.
 
         >>> import millrace as mr, pandas as pd
         >>> double = mr.BatchPredictor.from_pandas_udf(lambda df: pd.DataFrame({"double": 2 * df["a"]}))

@@ -31,6 +31,8 @@ class Ref(Generic[T]):
     worker makes the value again once, and keeps it as long as the driver has the ``Ref``: what a function changes
     in it, later calls in the same worker see. When the last ``Ref`` is collected, the memory is free.
 
+    Pickling it in any other way raises ``NotPicklable``: it means nothing outside of its executor.
+
     >>> import numpy as np, millrace as mr
     >>> with mr.connect(workers=1) as executor:
     ...     weights = executor.put(np.ones(1_000_000))
@@ -46,7 +48,7 @@ class Ref(Generic[T]):
     def get(self) -> T:
         """Return the value; in the driver made anew by each call, with its buffers where they lie.
 
-        ``ExecutorClosed`` if the executor that it was put to is shut down.
+        Raises ``ExecutorClosed`` if the executor that it was put to is shut down.
         """
         return self._holder.value()  # type: ignore[no-any-return]
 

@@ -82,7 +82,8 @@ class Executor(StandardExecutor):
     def get(self, what: Any, timeout: float | None = None) -> Any:
         """Return the value of a ``Ref``, the result of a future, or a list of them for a list of these.
 
-        ``TimedOut`` (a ``TimeoutError``) after ``timeout`` seconds in all.
+        ``what`` is one of these, or a list. Raises what a call raised; ``TimedOut`` (a ``TimeoutError``) after
+        ``timeout`` seconds in all; ``ArgumentError`` for anything else than references and futures.
 
         >>> import millrace as mr
         >>> with mr.connect(workers=1) as executor:
@@ -121,9 +122,9 @@ class Executor(StandardExecutor):
     ) -> Iterator[T]:
         """Yield ``fn(*items)`` for the items of the iterables, taken together, in their order.
 
-        All calls are submitted at once, ``chunksize`` items in each. ``TimeoutError`` if a result is not there
-        ``timeout`` seconds after ``map`` was called; when it, or an error, ends the iteration, calls that have not
-        begun are cancelled.
+        All calls are submitted at once, ``chunksize`` items in each. Raises what a call raised, and ``TimeoutError``
+        if a result is not there ``timeout`` seconds after ``map`` was called; when it, or an error, ends the
+        iteration, calls that have not begun are cancelled. Any ``unknown`` argument is an ``UnknownArgument``.
 
         >>> import millrace as mr
         >>> with mr.connect(workers=2) as executor:
@@ -158,6 +159,9 @@ class Executor(StandardExecutor):
             the executor's ``memory_limit``.
         max_retries
             How often a call is tried again whose worker died; 3 by default, -1: without end.
+
+        Raises ``UnknownArgument`` for other options, ``ArgumentError`` for a value that makes no sense. What there
+        will never be is refused by ``submit``.
 
         >>> import millrace as mr
         >>> with mr.connect(workers=2, memory_limit="4GiB") as executor:
@@ -197,6 +201,9 @@ class Executor(StandardExecutor):
         max_retries
             How often a call is tried again on an object that was made anew.
 
+        Raises ``ResourcesUnavailable`` if it needs more than there is, ``UnknownArgument`` if ``cls`` does not take
+        these arguments. If the constructor raises, every call raises that.
+
         >>> import millrace as mr
         >>> class Counter:
         ...     total = 0
@@ -227,8 +234,9 @@ class Executor(StandardExecutor):
         """Make ``cls(*args, **kwargs)`` in ``size`` workers, and hand them items of work: see ``ActorPool``.
 
         The arguments are serialised once for all. ``size=(1, 8)``: as many as there is work for, in these bounds.
-        ``num_cpus``, ``num_gpus`` and ``memory`` are for each of them. An item whose actor died is tried again, on
-        the one that takes its place, ``max_retries`` times; then its result is ``ActorDied``.
+        ``num_cpus``, ``num_gpus`` and ``memory`` (bytes, or text such as ``"2GiB"``) are for each of them. An item
+        whose actor died is tried again, on the one that takes its place, ``max_retries`` times; then its result is
+        ``ActorDied``.
 
         Raises ``ResourcesUnavailable`` if there will never be room for ``size`` of them.
 
@@ -251,7 +259,7 @@ class Executor(StandardExecutor):
         pool = ActorPool(spec.start(-1) for _ in range(least))
         if most > least:
             most = next(n for n in range(most, 0, -1) if not self._core.admission.refusal(spec.needs, n))
-            self._core.dispatcher.watch(pool.grows(least, most, partial(spec.start, -1)))
+            self._core.dispatcher.watch(pool._grows(least, most, partial(spec.start, -1)))
         return pool
 
     # ------------------------------------------------------------ resources
@@ -275,7 +283,7 @@ class Executor(StandardExecutor):
         """Take no more calls. With ``wait``, return when all are done and no process, thread or memory is left.
 
         ``cancel_futures``: calls that have not begun are cancelled. Without ``wait``, the program still does not end
-        before all calls are done.
+        before all calls are done. Afterwards ``submit`` and ``put`` raise ``ExecutorClosed``, a ``RuntimeError``.
         """
         self._core.shutdown(cancel=cancel_futures)
         if wait:

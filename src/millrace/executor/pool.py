@@ -28,6 +28,12 @@ class ActorPool:
     order of ``submit``, or ``get_next_unordered``, as they come; or all at once with ``map``. What waits for a free
     actor is begun when results are taken. Use it from one thread.
 
+    ``actors`` are handles of actors, from ``Executor.actor``. An actor in whose process work died is made anew, and
+    the work tried again there, if it was made to be (``max_restarts``, ``max_retries``; in an ``actor_pool`` it is).
+
+    Taking a result raises what the call raised, ``ActorDied`` if the actor is lost, and ``StopIteration`` if there is
+    nothing to take. ``ArgumentError`` is raised if ``fn`` does not return the future of a call.
+
     >>> import millrace as mr
     >>> class Doubler:
     ...     def __init__(self, offset):
@@ -38,6 +44,14 @@ class ActorPool:
     ...     pool = executor.actor_pool(Doubler, 1, size=2)
     ...     list(pool.map(lambda actor, value: actor.double(value), [1, 2, 3]))
     [3, 5, 7]
+    >>> with mr.connect(workers=2) as executor:
+    ...     pool = mr.ActorPool([executor.actor(Doubler, 0) for _ in range(2)])
+    ...     for value in (4, 5):
+    ...         pool.submit(lambda actor, value: actor.double(value), value)
+    ...     while pool.has_next():
+    ...         print(pool.get_next(timeout=60))
+    8
+    10
     """
 
     def __init__(self, actors: Iterable[ActorHandle]) -> None:
@@ -54,21 +68,24 @@ class ActorPool:
     # ------------------------------------------------------------ work
 
     def submit(self, fn: Fn, value: Any) -> None:
-        """Have ``fn(actor, value)`` called with the next free actor: at once if there is one."""
+        """Have ``fn(actor, value)`` called with the next free actor: at once if there is one.
+
+        What ``fn`` raises in this process is raised here, or where a result is taken.
+        """
         with self._lock:
             self._pending.append((fn, value))
             self._pump()
 
     def has_next(self) -> bool:
-        """Say whether there are results to come, or to take."""
+        """Say whether there are results to come, or to take; if not, ``get_next`` raises ``StopIteration``."""
         return bool(self._futures or self._pending)
 
     def get_next(self, timeout: float | None = None, ignore_if_timedout: bool = False) -> Any:
-        """Return the next result, in the order of ``submit``; raise what the call raised.
+        """Return the next result, in the order of ``submit``.
 
-        ``StopIteration`` if there is none to come. ``TimedOut`` (a ``TimeoutError``) after ``timeout`` seconds; with
-        ``ignore_if_timedout``, that result is then passed over. ``ValueError`` if ``get_next_unordered`` took
-        a later one.
+        Raises what the call raised. ``StopIteration`` if there is none to come. ``TimedOut`` (a ``TimeoutError``)
+        after ``timeout`` seconds; with ``ignore_if_timedout``, that result is then passed over. ``ValueError`` if
+        ``get_next_unordered`` took a later one.
         """
         self._check_next()
         if self._next >= self._begun and not self._pending:
@@ -80,7 +97,10 @@ class ActorPool:
         )
 
     def get_next_unordered(self, timeout: float | None = None, ignore_if_timedout: bool = False) -> Any:
-        """Return a result that is there, whichever comes first; otherwise as ``get_next``."""
+        """Return a result that is there, whichever comes first.
+
+        ``timeout`` and ``ignore_if_timedout`` are those of ``get_next``, and it raises the same.
+        """
         self._check_next()
         return self._take(
             lambda: next((item for item in self._futures if self._is_done(item)), None),
@@ -89,24 +109,30 @@ class ActorPool:
         )
 
     def map(self, fn: Fn, values: Iterable[Any]) -> Iterator[Any]:
-        """Submit all values; yield the results in their order. Results of earlier items are dropped."""
+        """Submit ``fn`` for all ``values``; yield the results in their order, or raise what one raised.
+
+        Results of earlier items are dropped.
+        """
         self._start_over(fn, values)
         return self._all(self.get_next)
 
     def map_unordered(self, fn: Fn, values: Iterable[Any]) -> Iterator[Any]:
-        """Submit all values; yield the results as they come. Results of earlier items are dropped."""
+        """Submit ``fn`` for all ``values``; yield the results as they come, or raise what one raised.
+
+        Results of earlier items are dropped.
+        """
         self._start_over(fn, values)
         return self._all(self.get_next_unordered)
 
     # ------------------------------------------------------------ actors
 
     def has_free(self) -> bool:
-        """Say whether some actor has no result to be taken, and no item waits."""
+        """Say whether some actor has no result to be taken, and no item waits. Raises nothing."""
         with self._lock:
             return not self._pending and not all(self._unread.values())
 
     def pop_idle(self) -> ActorHandle | None:
-        """Take an actor out of the pool that has no result to be taken; None if there is none."""
+        """Take an actor out of the pool that has no result to be taken; None if there is none. Raises nothing."""
         with self._lock:
             if not self.has_free():
                 return None
@@ -115,7 +141,7 @@ class ActorPool:
             return actor
 
     def push(self, actor: ActorHandle) -> None:
-        """Put an actor into the pool. ``ValueError`` if it is there already."""
+        """Put an actor into the pool. Raises ``ArgumentError``, a ``ValueError``, if it is there already."""
         with self._lock:
             if actor in self._unread:
                 raise ArgumentError(f"{actor!r} is in this pool already.")
@@ -124,13 +150,13 @@ class ActorPool:
 
     # ------------------------------------------------------------ inside
 
-    def grows(self, least: int, most: int, hire: Callable[[], ActorHandle]) -> Callable[[], float]:
+    def _grows(self, least: int, most: int, hire: Callable[[], ActorHandle]) -> Callable[[], float]:
         """Let the pool have from ``least`` to ``most`` actors; return what is to be called now and then."""
         self._elastic = Elastic(least, most)
         self._hire = hire
         return _looker(weakref.ref(self))
 
-    def look(self) -> None:
+    def _look(self) -> None:
         """Hire an actor, or let one go, if it is time."""
         assert self._elastic is not None and self._hire is not None
         if not self._lock.acquire(blocking=False):
@@ -234,7 +260,7 @@ def _looker(pool: weakref.ref[ActorPool]) -> Callable[[], float]:
         found = pool()
         if found is None:
             return -1.0
-        found.look()
+        found._look()
         return LOOK
 
     return look
