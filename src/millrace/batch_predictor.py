@@ -11,7 +11,7 @@ from millrace.checkpoints.checkpoint import Checkpoint
 from millrace.core.arguments import known_arguments
 from millrace.core.direct import COLUMN, Direct
 from millrace.errors import ArgumentError, ColumnExists, UnknownArgument, nearest
-from millrace.parameters import given_batch_size, given_names
+from millrace.parameters import given_batch_bytes, given_batch_size, given_names
 from millrace.scoring.data import Given, given_data
 from millrace.scoring.hosts import Kept, Scoring, UserPredictor
 from millrace.strategies import worker_bounds
@@ -108,7 +108,7 @@ class BatchPredictor:
     @classmethod
     @known_arguments
     def from_pandas_udf(
-        cls, pandas_udf: Callable[[pd.DataFrame], pd.DataFrame], batch_size_bytes: int | None = None
+        cls, pandas_udf: Callable[[pd.DataFrame], pd.DataFrame], batch_size_bytes: int | str | None = None
     ) -> BatchPredictor:
         """Carry a function over the data: it gets DataFrames, and returns DataFrames.
 
@@ -123,14 +123,10 @@ class BatchPredictor:
         """
         if not callable(pandas_udf):
             raise ArgumentError(f"from_pandas_udf({pandas_udf!r}): it takes a function of a DataFrame.")
-        if batch_size_bytes is not None and (type(batch_size_bytes) is not int or batch_size_bytes < 1):
-            raise ArgumentError(
-                f"batch_size_bytes={batch_size_bytes!r}: it takes a number of bytes above zero."
-            )
         made = object.__new__(cls)
         made._checkpoint = made._kind = None
         made._kwargs, made._kept = {}, {}
-        made._function, made._bytes = pandas_udf, batch_size_bytes
+        made._function, made._bytes = pandas_udf, given_batch_bytes(batch_size_bytes, None)
         return made
 
     def __repr__(self) -> str:

@@ -28,6 +28,7 @@ from millrace.plan.logical import Function, Model, Predict, callable_name, is_as
 
 if TYPE_CHECKING:
     from millrace.core.ports import Predictor
+    from millrace.core.sizes import Size
     from millrace.parameters import Compute, Concurrency
 
 # Where each library's adapter lives. The order counts: a sentence transformer is a torch module too, and a
@@ -215,7 +216,7 @@ def given_predict(
     concurrency: Concurrency | None,
     num_cpus: float | None,
     num_gpus: float | None,
-    memory: float | None,
+    memory: Size | None,
     **options: Any,
 ) -> Predict:
     """Read the arguments of ``Dataset.predict``; ``options`` are those that each of several models may have."""

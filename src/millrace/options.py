@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args, get_type_hints
 
+from millrace.core.sizes import given_bytes
 from millrace.core.work import Durability, OnError
 from millrace.errors import ArgumentError, UnknownArgument, nearest
 
@@ -56,10 +57,10 @@ class RunOptions:
     shard_rows
         Rows per shard, about; default: by size, so that workers stay busy and files stay decent.
     memory_limit
-        Bytes that the run may use: this process, its workers, and the blocks between stages, which may take a
-        quarter of it. Near the limit, nothing is begun ahead of its time; then the biggest worker is ended and its
-        shard tried again, with fewer workers, or divided if it does not fit alone. Also compared with what steps
-        declare by ``memory=``. Default: 80 % of the machine's or container's.
+        Bytes that the run may use, a number or text such as ``"16GiB"``: this process, its workers, and the blocks
+        between stages, which may take a quarter of it. Near the limit, nothing is begun ahead of its time; then the
+        biggest worker is ended and its shard tried again, with fewer workers, or divided if it does not fit alone.
+        Also compared with what steps declare by ``memory=``. Default: 80 % of the machine's or container's.
     on_error
         What becomes of a row that a step or the source cannot process. ``"raise"`` ends the run and names the first
         such row. ``"reject"`` sets it aside in ``OUT/_rejected`` (see ``read_rejected``) and goes on. ``"null"``
@@ -145,7 +146,9 @@ class RunOptions:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Return a number of numpy as one of Python, and a list of errors as a tuple."""
+    """Return a number of numpy as one of Python, a size in bytes as a number, and a list of errors as a tuple."""
+    if name == "memory_limit" and value is not None:
+        return given_bytes(name, value, least=1, whole=True)
     if name == "retry_on" and isinstance(value, list):
         return tuple(value)
     if not isinstance(value, bool) and isinstance(value, numbers.Integral):

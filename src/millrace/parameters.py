@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import numbers
 import operator
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from millrace.core.sizes import Size, given_bytes
 from millrace.errors import ArgumentError, nearest
 from millrace.plan.logical import Function, Resources, callable_name, is_async, is_async_generator
 from millrace.strategies import ActorPoolStrategy, TaskPoolStrategy, worker_bounds
@@ -84,7 +86,7 @@ def given_resources(
     concurrency: Concurrency | None,
     num_cpus: float | None,
     num_gpus: float | None,
-    memory: float | None,
+    memory: Size | None,
 ) -> Resources:
     """Read what one worker needs and how many there may be."""
     if compute is not None and concurrency is not None:
@@ -94,13 +96,18 @@ def given_resources(
     bounds = compute.bounds() if compute is not None else None
     if concurrency is not None:
         bounds = worker_bounds("concurrency", concurrency)
-    for name, value in (("num_cpus", num_cpus), ("num_gpus", num_gpus), ("memory", memory)):
-        if value is None:
-            continue
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not number or value < 0 or not math.isfinite(value):
-            raise ArgumentError(f"{name}={value!r}: it takes a number that is not negative.")
-    return Resources(num_cpus, num_gpus, int(memory) if memory is not None else None, bounds)
+    cpus, gpus = given_number("num_cpus", num_cpus), given_number("num_gpus", num_gpus)
+    return Resources(cpus, gpus, None if memory is None else given_bytes("memory", memory), bounds)
+
+
+def given_number(name: str, value: Any) -> float | None:
+    """Read a number that is not negative; None if there is none. One of numpy becomes one of Python."""
+    if value is None:
+        return None
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not number or value < 0 or not math.isfinite(value):
+        raise ArgumentError(f"{name}={value!r}: it takes a number that is not negative.")
+    return int(value) if isinstance(value, numbers.Integral) else float(value)
 
 
 def given_batch_size(value: Any) -> int | None:
@@ -117,9 +124,7 @@ def given_batch_bytes(value: Any, batch_size: Any) -> int | None:
     """Read about how many bytes a batch has; None if they were not given."""
     if value is None:
         return None
-    size = _whole(value)
-    if size is None or size < 1:
-        raise ArgumentError(f"batch_size_bytes={value!r}: it takes a whole number of bytes above zero.")
+    size = given_bytes("batch_size_bytes", value, least=1, whole=True)
     if given_batch_size(batch_size) is not None:
         raise ArgumentError("Give either batch_size= or batch_size_bytes=, not both.")
     return size

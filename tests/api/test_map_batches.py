@@ -89,8 +89,8 @@ def test_auto_size_grows_by_powers_of_two() -> None:
     assert len(odd) <= 2  # where batches were made to begin with what was read again
 
 
-@pytest.mark.parametrize(("asked", "rows"), [(8 * 30, 30), (1, 1), (np.int64(8 * 200), 100)])
-def test_batches_of_so_many_bytes(asked: int, rows: int) -> None:
+@pytest.mark.parametrize(("asked", "rows"), [(8 * 30, 30), (1, 1), (np.int64(8 * 200), 100), ("0.4 KB", 50)])
+def test_batches_of_so_many_bytes(asked: Any, rows: int) -> None:
     data = numbers(100, 100)
     for step in (
         data.map_batches(lengths("id"), batch_size_bytes=asked),
@@ -117,7 +117,7 @@ def test_about_as_many_bytes_are_no_part_of_what_a_plan_is(tmp_path: Path) -> No
     assert again.resumed
 
 
-@pytest.mark.parametrize("asked", [0, -1, 1.5, True, "1 MB"])
+@pytest.mark.parametrize("asked", [0, -1, 1.5, True, "1 MM", "0 KB", "-1 MB", "MB"])
 def test_bytes_that_make_no_batch(asked: Any) -> None:
     with pytest.raises(ArgumentError, match="whole number of bytes above zero"):
         numbers(3, 3).map_batches(len, batch_size_bytes=asked)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Literal
 
 from millrace.core.arguments import known_arguments
+from millrace.core.sizes import given_bytes
 from millrace.engines import machine
 from millrace.errors import ArgumentError, EngineError, ResourcesUnavailable
 from millrace.executor.core import Core
 from millrace.executor.executor import Executor
 from millrace.executor.hosted import Hosted
-from millrace.executor.resources import given_bytes, given_number
 from millrace.options import RunOptions
+from millrace.parameters import given_number
 
 
 @known_arguments
@@ -70,10 +71,11 @@ def connect(
     capacity = machine.capacity()
     cpus = RunOptions.from_environment().workers or capacity.cpus
     if asked is not None:
-        cpus = given_number("workers" if workers is not None else "num_cpus", asked)  # type: ignore[assignment]
+        name = "num_cpus" if workers is None else "workers"
+        cpus = given_number(name, asked)  # type: ignore[assignment]
         if not cpus:
-            raise ArgumentError("workers=0: it takes a number above zero.")
-    memory = capacity.memory if memory_limit is None else given_bytes("memory_limit", memory_limit)
+            raise ArgumentError(f"{name}=0: it takes a number above zero.")
+    memory = capacity.memory if memory_limit is None else given_bytes("memory_limit", memory_limit, least=1)
     return Executor(Core(cpus, memory, _devices(num_gpus)))
 
 

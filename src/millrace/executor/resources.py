@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from millrace.core.sizes import given_bytes
 from millrace.errors import ArgumentError, UnknownArgument, nearest
 from millrace.executor.admission import Needs
+from millrace.parameters import given_number
 
 CALL_RETRIES = 3
 LEAST_CPUS = 1 / 16  # so that calls that need next to nothing do not become processes without end
-
-_UNITS = {unit: 1000**i for i, unit in enumerate(("", "k", "m", "g", "t"))}
-_BINARY = {f"{unit}i": 1024**i for i, unit in enumerate(("", "k", "m", "g", "t")) if unit}
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,31 +51,6 @@ def refuse_unknown(where: str, given: Mapping[str, Any], known: Sequence[str]) -
         if name not in known:
             hint = nearest(name, known) or f" It takes: {', '.join(known)}."
             raise UnknownArgument(f"{where}() has no argument {name!r}.{hint}")
-
-
-def given_bytes(name: str, value: Any) -> int:
-    """Read a number of bytes, or text with a unit.
-
-    >>> given_bytes("memory", "2GiB"), given_bytes("memory", "1.5 GB"), given_bytes("memory", 4096)
-    (2147483648, 1500000000, 4096)
-    """
-    if isinstance(value, str):
-        found = _SIZE.fullmatch(value)
-        if found is None:
-            raise ArgumentError(
-                f"{name}={value!r}: it takes a number of bytes, or text such as '2GiB' or '500MB'."
-            )
-        unit = found[2].lower()
-        return int(float(found[1]) * (_BINARY.get(unit) or _UNITS.get(unit, 1)))
-    return int(given_number(name, value))
-
-
-def given_number(name: str, value: Any) -> float:
-    """Read a number that is not negative."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or value < 0 or not math.isfinite(value):
-        raise ArgumentError(f"{name}={value!r}: it takes a number that is not negative.")
-    return value  # type: ignore[no-any-return]
 
 
 def given_retries(name: str, value: Any) -> int:

@@ -40,7 +40,7 @@ class Maps(Described):
         fn: Callable[..., Any],
         *,
         batch_size: int | Literal["auto"] | None = "auto",
-        batch_size_bytes: int | None = None,
+        batch_size_bytes: int | str | None = None,
         batch_format: Literal["numpy", "pandas", "pyarrow", "default"] | None = "numpy",
         columns: Sequence[str] | None = None,
         max_in_flight: int | None = None,
@@ -52,7 +52,7 @@ class Maps(Described):
         concurrency: Concurrency | None = None,
         num_cpus: float | None = None,
         num_gpus: float | None = None,
-        memory: float | None = None,
+        memory: float | str | None = None,
         version: str | None = None,
     ) -> Dataset:
         """Replace each batch by what ``fn`` returns for it.
@@ -73,7 +73,8 @@ class Maps(Described):
             65,536 rows; so batches differ from run to run. None: as ``"auto"``. Where memory does not suffice for
             a batch, it is halved and tried again, and batches stay as small as that for the rest of the run.
         batch_size_bytes
-            About how many bytes of input a batch has, instead of ``batch_size``.
+            About how many bytes of input a batch has, instead of ``batch_size``: a number, or text such as
+            ``"16MiB"``.
         batch_format
             ``"numpy"``: a dict of read-only arrays; ``"pandas"``: a DataFrame; ``"pyarrow"``: a Table. As
             in Ray Data, ``"default"`` is numpy, and None what costs no conversion: a Table.
@@ -90,7 +91,7 @@ class Maps(Described):
         compute, concurrency
             How many workers: ``ActorPoolStrategy(size=2)``, or ``concurrency=2`` or ``(1, 8)`` for short.
         num_cpus, num_gpus, memory
-            What one worker needs: cores, devices, bytes.
+            What one worker needs: cores, devices, bytes (a number, or text such as ``"2GiB"``).
         version
             A name for this code. When given, the run is recognised by it instead of by the bytecode of ``fn``.
 
@@ -138,7 +139,7 @@ class Maps(Described):
         concurrency: Concurrency | None = None,
         num_cpus: float | None = None,
         num_gpus: float | None = None,
-        memory: float | None = None,
+        memory: float | str | None = None,
         version: str | None = None,
     ) -> Dataset:
         """Replace each row, a dict of Python values, by the dict that ``fn`` returns for it.
@@ -184,7 +185,7 @@ class Maps(Described):
         concurrency: Concurrency | None = None,
         num_cpus: float | None = None,
         num_gpus: float | None = None,
-        memory: float | None = None,
+        memory: float | str | None = None,
         version: str | None = None,
     ) -> Dataset:
         """Replace each row by the rows of the list that ``fn`` returns for it, which may be empty.
@@ -230,7 +231,7 @@ class Maps(Described):
         concurrency: Concurrency | None = None,
         num_cpus: float | None = None,
         num_gpus: float | None = None,
-        memory: float | None = None,
+        memory: float | str | None = None,
         version: str | None = None,
     ) -> Dataset:
         """Keep the rows for which ``fn`` (of a row) or ``expr`` (of columns, far faster) is true.

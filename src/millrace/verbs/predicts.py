@@ -32,7 +32,7 @@ class Predicts(Described):
         keep: str | Sequence[str] | None = "all",
         replace: bool = False,
         batch_size: int | Literal["auto"] | None = "auto",
-        batch_size_bytes: int | None = None,
+        batch_size_bytes: int | str | None = None,
         batch_format: Literal["numpy", "pandas", "pyarrow", "default"] = "numpy",
         max_in_flight: int | None = None,
         fn_args: Sequence[Any] | None = None,
@@ -43,7 +43,7 @@ class Predicts(Described):
         concurrency: Concurrency | None = None,
         num_cpus: float | None = None,
         num_gpus: float | None = None,
-        memory: float | None = None,
+        memory: float | str | None = None,
         version: str | None = None,
     ) -> Dataset:
         """Add a model's result to each row; every other column rides along untouched.
@@ -132,7 +132,7 @@ class Predicts(Described):
         concurrency: Concurrency | None = None,
         num_cpus: float | None = None,
         num_gpus: float | None = None,
-        memory: float | None = None,
+        memory: float | str | None = None,
         version: str | None = None,
     ) -> Dataset:
         """Add the column ``col``, or replace it, by what ``fn`` makes of each batch: ``predict`` in Ray Data's words.
