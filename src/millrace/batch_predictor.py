@@ -276,7 +276,7 @@ class BatchPredictor:
             output=column,
             keep=given.carried(keep),
             batch_size=size,
-            **({} if here else needs),
+            **(_checked_only(needs) if here else needs),
         )
         return given.back(made, keep, column)
 
@@ -316,7 +316,7 @@ class BatchPredictor:
         data = given.dataset(alone=here)
         more: dict[str, Any] = {"batch_format": "pandas", "fn_kwargs": options}
         more |= {"batch_size": size} if self._bytes is None else {"batch_size_bytes": self._bytes}
-        more |= {} if here else needs
+        more |= _checked_only(needs) if here else needs
         if keep:
             made = data.predict(
                 self._function, inputs=features, output=COLUMN, keep=given.carried(keep), **more
@@ -362,6 +362,11 @@ def _needs(num_cpus: float | None, num_gpus: float | None, remote: Any) -> dict[
                 f"ray_remote_args has an unknown entry {name!r}.{nearest(str(name), (*needs, *_AS_ELSEWHERE))}"
             )
     return needs
+
+
+def _checked_only(needs: dict[str, Any]) -> dict[str, Any]:
+    """Return what one worker needs, without how many: this process does the work, and there must be as much here."""
+    return {name: value for name, value in needs.items() if name != "concurrency"}
 
 
 def _column(name: Any) -> str:

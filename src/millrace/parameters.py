@@ -182,8 +182,9 @@ def _whole(value: Any) -> int | None:
 
 
 def given_folder(path: Any) -> str:
-    """Read the path of a folder."""
+    """Read the path of a folder; Ray's ``local://`` before it says nothing new."""
     try:
-        return str(os.fspath(path))
+        given = str(os.fspath(path))
     except TypeError:
         raise ArgumentError(f"The output path {path!r} is not a path.") from None
+    return given.removeprefix("local://")

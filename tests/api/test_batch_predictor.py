@@ -312,3 +312,37 @@ def test_what_is_no_predictor_class() -> None:
         mr.BatchPredictor.from_checkpoint(NET, mr.TorchPredictor)
     with pytest.raises(ArgumentError, match="is for TorchPredictor"):
         mr.BatchPredictor.from_checkpoint(mr.TorchCheckpoint.from_model(NET), mr.OnnxPredictor)
+
+
+class Halves:
+    """A predictor of one's own."""
+
+    @classmethod
+    def from_checkpoint(cls, checkpoint: Any) -> Halves:
+        return cls()
+
+    def predict(self, frame: pd.DataFrame) -> Any:
+        return frame["x"].to_numpy() / 2
+
+
+@pytest.mark.parametrize(
+    "needs",
+    [
+        {"num_gpus_per_worker": 1},
+        {"num_gpus_per_worker": 0.5, "max_scoring_workers": 1},
+        {"ray_remote_args": {"num_gpus": 1}},
+        {"num_gpus_per_worker": 1, "min_scoring_workers": 2, "max_scoring_workers": 4},
+    ],
+)
+def test_a_gpu_that_is_not_there_is_told_at_once(
+    needs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    data = pd.DataFrame({"x": [1.0, 2.0]})
+    for made in (
+        mr.BatchPredictor.from_checkpoint(None, Halves),
+        mr.BatchPredictor.from_pandas_udf(lambda df: df),
+    ):
+        assert len(made.predict(data)) == 2
+        with pytest.raises(mr.errors.ResourcesUnavailable, match=r"GPU.*this machine has 0"):
+            made.predict(data, **needs)

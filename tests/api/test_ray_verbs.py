@@ -124,6 +124,12 @@ def test_input_files(tmp_path: Path) -> None:
     ]
 
 
+def test_local_paths_as_ray_writes_them(tmp_path: Path) -> None:
+    mr.range(3).write_parquet(f"local://{tmp_path}/out")
+    assert (tmp_path / "out" / "_SUCCESS").exists()
+    assert mr.read_parquet(f"local://{tmp_path}/out").count() == 3
+
+
 def test_stats_are_of_the_last_run(tmp_path: Path) -> None:
     data = numbers(1000).filter(expr="id < 400")
     assert "has not run yet" in data.stats()

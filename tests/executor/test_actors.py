@@ -238,6 +238,17 @@ def test_what_is_no_call_is_refused(executor: mr.Executor) -> None:
         pool.submit(lambda actor, value: value, 1)
 
 
+def test_a_pool_of_nobody_does_not_wait(executor: mr.Executor) -> None:
+    pool = mr.ActorPool([])
+    pool.submit(score, 1)
+    with pytest.raises(ArgumentError, match="There is no actor in this pool"):
+        pool.get_next()
+    with pytest.raises(ArgumentError, match="A pool is of actors, and 1 is none"):
+        pool.push(1)  # type: ignore[arg-type]
+    pool.push(executor.actor(Scorer))
+    assert pool.get_next(WITHIN) == 1
+
+
 def test_an_item_whose_actor_died_is_tried_on_the_next(executor: mr.Executor, tmp_path: Path) -> None:
     pool = executor.actor_pool(Scorer, log=str(tmp_path / "log"), size=2)
     mark = str(tmp_path / "mark")

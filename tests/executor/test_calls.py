@@ -356,9 +356,14 @@ def test_devices_that_are_not_there(executor: mr.Executor, monkeypatch: pytest.M
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with (
         mr.connect(workers=1) as executor,
-        pytest.raises(ResourcesUnavailable, match="1 GPUs, and there are none"),
+        pytest.raises(ResourcesUnavailable, match="needs 1 GPU, and there are none"),
     ):
         executor.options(num_gpus=1).submit(abs, 1)
+    with mr.connect(workers=1) as executor:
+        with pytest.raises(ResourcesUnavailable, match="needs 2 GPUs, and there are none"):
+            executor.actor(list, num_gpus=2)
+        with pytest.raises(ResourcesUnavailable, match=r"needs 2 × 0\.5 GPUs, and there are none"):
+            executor.actor_pool(list, num_gpus=0.5, size=2)
     with pytest.raises(ResourcesUnavailable, match="num_gpus=3: this machine has 0"):
         mr.connect(num_gpus=3)
 

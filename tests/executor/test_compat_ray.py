@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,10 @@ import pytest
 
 import millrace as mr
 from millrace.compat import ray
+from millrace.compat.ray.util import ActorPool
 from millrace.errors import ArgumentError, EngineError, MillraceError, NotOffered, NotPicklable
+
+from .test_calls import fifo, let_through, through
 
 # What Ray 2.60 prints for the same program, with `import ray` in the first line.
 PROGRAM = """
@@ -140,10 +145,22 @@ def test_beginning_twice(begun: None) -> None:
 @pytest.mark.parametrize(
     ("act", "said"),
     [
-        (lambda: ray.serve, r"ray\.serve is not offered here\. docs/coming-from-ray\.md"),
-        (lambda: ray.tune, r"ray\.tune is not offered"),
+        (
+            lambda: ray.serve,
+            r"ray\.serve is not offered here: Millrace predicts offline.*\. docs/coming-from-ray\.md",
+        ),
+        (lambda: ray.tune, r"ray\.tune is not offered here: Millrace predicts offline"),
+        (lambda: ray.get_actor, r"ray\.get_actor is not offered here: actors have no names"),
+        (
+            lambda: ray.remote(max_concurrency=2)(dict),
+            r"max_concurrency=…\) is not offered here: an actor runs one",
+        ),
+        (lambda: ray.remote(retry_exceptions=True)(len), r"retry_exceptions=…\).*catch it, and call again"),
         (lambda: ray.gets, r"ray\.gets is not offered here\. Did you mean 'get'"),
-        (lambda: ray.data.read_delta, r"ray\.data\.read_delta is not offered"),
+        (
+            lambda: ray.data.read_delta,
+            r"ray\.data\.read_delta is not offered here: there is no reader for this",
+        ),
         (lambda: ray.util.placement_group, r"ray\.util\.placement_group is not offered"),
         (lambda: ray.train.Trainer, r"ray\.train\.Trainer is not offered"),
         (lambda: ray.exceptions.RaySystemError, r"ray\.exceptions\.RaySystemError is not offered"),
@@ -161,6 +178,52 @@ def test_what_is_not_offered_says_so(act: Callable[[], Any], said: str) -> None:
     with pytest.raises(NotOffered, match=said) as caught:
         act()
     assert isinstance(caught.value, AttributeError)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("from millrace.compat.ray import tune", "ray.tune is not offered here: Millrace predicts offline"),
+        (
+            "from millrace.compat.ray.data import DataContext",
+            "ray.data.DataContext is not offered here: there are no",
+        ),
+        (
+            "from millrace.compat.ray.util import queue",
+            "ray.util.queue is not offered here: actors and calls are",
+        ),
+        (
+            "from millrace.compat.ray.train.torch import TorchTrainer",
+            "ray.train.torch.TorchTrainer is not offered",
+        ),
+        ("from millrace.compat.ray.exceptions import RayErrors", "Did you mean 'RayError'"),
+    ],
+)
+def test_what_is_imported_and_not_offered_says_so_too(line: str, said: str) -> None:
+    with pytest.raises(ImportError, match=re.escape(said) + r".*docs/coming-from-ray\.md") as caught:
+        exec(line, {})
+    assert isinstance(caught.value, MillraceError)
+    with pytest.raises(AttributeError):
+        ray.__nothing__  # noqa: B018
+
+
+def test_options_that_ask_for_nothing_are_passed_over(begun: None) -> None:
+    task = ray.remote(name="a", max_calls=10, scheduling_strategy="SPREAD", retry_exceptions=False)(abs)
+    assert ray.get(task.options(num_returns=1, runtime_env=None, memory=100 * 1024**2).remote(-3)) == 3
+    actor = ray.remote(max_concurrency=1, lifetime="non_detached", resources={})(list).remote([2, 1])
+    assert ray.get(actor.count.remote(2)) == 1
+    with pytest.raises(TypeError, match=r"remote is remote already|abs is remote already: abs\.options"):
+        ray.remote(num_cpus=1)(task)
+
+
+def test_a_pool_raises_as_ray_does(begun: None) -> None:
+    pool = ActorPool([ray.remote(list).remote([3])])
+    pool.submit(lambda actor, value: actor.index.remote(value), 4)
+    with pytest.raises(ray.exceptions.RayTaskError, match="4 is not in list") as caught:
+        pool.get_next(timeout=30)
+    assert isinstance(caught.value, ValueError)
+    with pytest.raises(StopIteration):
+        pool.get_next()
 
 
 def test_tasks_start_no_tasks(begun: None) -> None:
@@ -192,6 +255,8 @@ def test_mistakes(begun: None) -> None:
         lambda: ray.kill(ref),
         lambda: ray.cancel(ref),
         lambda: ray.remote(1),
+        lambda: ray.remote(num_cpus=1)(1),
+        lambda: ActorPool([ref]),
     ):
         with pytest.raises(ArgumentError):
             wrong()
@@ -199,10 +264,29 @@ def test_mistakes(begun: None) -> None:
 
 def test_waiting(begun: None) -> None:
     quick, slow = ray.put(1), ray.remote(time.sleep).remote(0.5)
+    while not slow.running():
+        time.sleep(0.001)
     assert ray.wait([slow, quick], timeout=0) == ([quick], [slow])
     assert ray.wait([slow, quick], num_returns=2, timeout=0.01) == ([quick], [slow])
     assert ray.wait([slow, quick], num_returns=2) == ([slow, quick], [])
-    assert not ray.cancel(slow)
+    ray.cancel(slow)  # it is over: nothing to say
+
+
+def test_cancelling(begun: None, tmp_path: Path) -> None:
+    gate = fifo(tmp_path)
+    running = ray.remote(through).remote(gate, 1)
+    later = ray.remote(abs).remote(running)
+    while not running.running():
+        time.sleep(0.001)
+    ray.cancel(later)
+    with pytest.warns(
+        UserWarning, match=r"ray\.cancel: <CallFuture of through: running> goes on; only what has not"
+    ):
+        ray.cancel(running, force=True)
+    let_through(gate)
+    assert ray.get(running) == 1
+    with pytest.raises(ray.exceptions.TaskCancelledError):
+        ray.get(later)
 
 
 def test_an_actor_class_keeps_ray_s_options(begun: None) -> None:
@@ -228,7 +312,7 @@ def test_data_are_millraces_verbs() -> None:
     from millrace.compat.ray.data import ActorPoolStrategy
     from millrace.compat.ray.util.actor_pool import ActorPool
 
-    assert ActorPoolStrategy is mr.ActorPoolStrategy and ActorPool is mr.ActorPool
+    assert ActorPoolStrategy is mr.ActorPoolStrategy and issubclass(ActorPool, mr.ActorPool)
     assert set(ray.data.__all__) >= {"from_items", "range", "read_images", "TaskPoolStrategy"}
 
 

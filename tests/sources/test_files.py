@@ -110,6 +110,7 @@ def test_paths_of_other_kinds(tree: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert listed(tree, "a.parquet") == ["a.parquet"]
     assert listed(tree, "~/a.parquet") == ["a.parquet"]
     assert listed(tree, f"file://{tree}/with%20space.parquet") == ["with space.parquet"]
+    assert listed(tree, f"local://{tree}/with space.parquet") == ["with space.parquet"]
     assert absolute_paths("a.parquet") == (str(tree / "a.parquet"),)
 
 

@@ -23,7 +23,7 @@ class Needs:
 
     def __str__(self) -> str:
         parts = [f"{size(self.memory)} of memory"] * bool(self.memory)
-        parts += [f"{self.num_gpus:g} GPUs"] * bool(self.num_gpus)
+        parts += [_gpus(self.num_gpus)] * bool(self.num_gpus)
         parts += [f"{self.num_cpus:g} cores"] * bool(self.num_cpus)
         return ", ".join(parts) or "nothing"
 
@@ -89,7 +89,7 @@ class Admission:
             return f"{_times(workers)}{size(needs.memory)} of memory, and there are {size(self.memory)}"
         if needs.num_gpus and Devices(self.gpus).take(needs.num_gpus, workers) is None:
             there = f"there {'is' if self.gpus == 1 else 'are'} {self.gpus or 'none'}"
-            return f"{_times(workers)}{needs.num_gpus:g} GPUs, and {there}"
+            return f"{_times(workers)}{_gpus(needs.num_gpus)}, and {there}"
         return ""
 
     def ask(self, key: Hashable, needs: Needs, *, stays: bool = False) -> None:
@@ -180,6 +180,10 @@ class Admission:
         else:
             self._used_cpus += group.needs.num_cpus
             self._running += 1
+
+
+def _gpus(number: float) -> str:
+    return f"{number:g} GPU{'s' * (number != 1)}"
 
 
 def _times(workers: int) -> str:

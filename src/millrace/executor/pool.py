@@ -56,7 +56,9 @@ class ActorPool:
 
     def __init__(self, actors: Iterable[ActorHandle]) -> None:
         self._lock = threading.RLock()
-        self._unread: dict[ActorHandle, int] = dict.fromkeys(actors, 0)  # results not taken yet, by actor
+        self._unread: dict[ActorHandle, int] = dict.fromkeys(
+            map(_actor, actors), 0
+        )  # results not taken yet, by actor
         self._last: dict[ActorHandle, Future[Any]] = {}
         self._futures: dict[int, tuple[Future[Any], ActorHandle]] = {}  # by number of the item
         self._pending: deque[tuple[Fn, Any]] = deque()
@@ -143,7 +145,7 @@ class ActorPool:
     def push(self, actor: ActorHandle) -> None:
         """Put an actor into the pool. Raises ``ArgumentError``, a ``ValueError``, if it is there already."""
         with self._lock:
-            if actor in self._unread:
+            if _actor(actor) in self._unread:
                 raise ArgumentError(f"{actor!r} is in this pool already.")
             self._unread[actor] = 0
             self._pump()
@@ -175,6 +177,8 @@ class ActorPool:
     def _check_next(self) -> None:
         if not self.has_next():
             raise StopIteration("There is no result to come.")
+        if not self._unread and not self._futures:
+            raise ArgumentError("There is no actor in this pool, and items wait for one: push an actor.")
 
     def _take(self, find: Callable[[], int | None], timeout: float | None, ignore: bool) -> Any:
         until = None if timeout is None else time.monotonic() + timeout
@@ -251,6 +255,12 @@ class ActorPool:
     def _all(self, take: Callable[[], Any]) -> Iterator[Any]:
         while self.has_next():
             yield take()
+
+
+def _actor(given: Any) -> ActorHandle:
+    if not isinstance(given, ActorHandle):
+        raise ArgumentError(f"A pool is of actors, and {given!r} is none: Executor.actor(…) makes one.")
+    return given
 
 
 def _looker(pool: weakref.ref[ActorPool]) -> Callable[[], float]:

@@ -63,6 +63,7 @@ def _absolute(path: object) -> str:
         raise ArgumentError(f"An input path is text, not {text!r}; decode it with os.fsdecode first.")
     if not text:
         raise ArgumentError("An input path is empty; use '.' for the current folder.")
+    text = text.removeprefix("local://")  # Ray's word for what every path is here
     scheme = _SCHEME.match(text)
     if scheme is None:
         return os.path.abspath(os.path.expanduser(text))

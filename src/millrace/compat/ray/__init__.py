@@ -18,7 +18,7 @@ import importlib
 from typing import Any
 
 from millrace.compat.ray.calls import cancel, get, kill, put, wait
-from millrace.compat.ray.offered import not_offered
+from millrace.compat.ray.offered import missing
 from millrace.compat.ray.references import ObjectRef
 from millrace.compat.ray.remote import remote
 from millrace.compat.ray.session import (
@@ -53,4 +53,4 @@ def __getattr__(name: str) -> Any:
     """Import a part when it is first used, as Ray does; say what is not offered."""
     if name in _MODULES:
         return importlib.import_module(f"{__name__}.{name}")
-    raise not_offered(f"ray.{name}", [*__all__, *_MODULES])
+    raise missing("ray", name, [*__all__, *_MODULES])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future
 from concurrent.futures import wait as wait_for
@@ -60,7 +61,12 @@ def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
 
 
 def cancel(ref: Any, *, force: bool = False, recursive: bool = True) -> None:
-    """Cancel a call that has not begun. One that runs goes on."""
+    """Cancel a call that has not begun. One that runs goes on, whatever ``force`` says, and a warning says so."""
     if not isinstance(ref, CallFuture):
         raise ArgumentError(f"ray.cancel({ref!r}): it takes what a call of remote() returned.")
-    ref.cancel()
+    if not ref.cancel() and not ref.done():
+        warnings.warn(
+            f"ray.cancel: {ref!r} goes on; only what has not begun can be cancelled. An actor that is killed "
+            "(ray.kill) stops at once.",
+            stacklevel=2,
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import CancelledError as TaskCancelledError
 from typing import Any
 
-from millrace.compat.ray.offered import not_offered
+from millrace.compat.ray.offered import missing
 from millrace.errors import ActorDied as RayActorError
 from millrace.errors import CallLost as WorkerCrashedError
 from millrace.errors import MillraceError as RayError
@@ -58,4 +58,4 @@ def as_ray_raises(error: BaseException) -> BaseException:
 
 
 def __getattr__(name: str) -> Any:
-    raise not_offered(f"ray.exceptions.{name}", __all__)
+    raise missing("ray.exceptions", name, __all__)

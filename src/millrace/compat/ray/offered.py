@@ -2,21 +2,93 @@
 
 from __future__ import annotations
 
+import dis
 import importlib
+import sys
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any
 
-from millrace.errors import NotOffered, nearest
+from millrace.core.arguments import Foreign
+from millrace.errors import MillraceError, NotOffered, nearest
 
 PAGE = "docs/coming-from-ray.md"
+
+_NAMED = "actors have no names and end with the program; keep their handles"
+_ONE_MACHINE = "there is one machine, and a call says what it needs by num_cpus=, num_gpus= and memory="
+_OFFLINE = "Millrace predicts offline, and does nothing else of what Ray does"
+_NO_INSIGHT = "there is no cluster to look at; ray.cluster_resources() says what there is"
+
+REASONS = {
+    "address": "all runs on this machine, without a cluster to join",
+    "air": _OFFLINE,
+    "dag": "pass the reference that one call returned to the next",
+    "experimental": _OFFLINE,
+    "get_actor": _NAMED,
+    "get_runtime_context": "a worker knows nothing of who started it; pass what it needs as arguments",
+    "method": "a method has one result, and needs no options of its own",
+    "nodes": _NO_INSIGHT,
+    "placement_group": _ONE_MACHINE,
+    "queue": "actors and calls are told by the program: submit what is to be done from there",
+    "rllib": _OFFLINE,
+    "serve": _OFFLINE,
+    "timeline": "there is no trace of calls",
+    "tune": _OFFLINE,
+    "workflow": "what is to go on after a kill is a Dataset that is written",
+}
+
+OPTIONS = {  # of ray.remote, and where they ask for nothing
+    "accelerator_type": Foreign("the GPUs of this machine are the ones that there are"),
+    "concurrency_groups": Foreign("an actor runs one method after another; make several, in an ActorPool"),
+    "enable_task_events": Foreign("", None),
+    "get_if_exists": Foreign(_NAMED, (None, False)),
+    "label_selector": Foreign(_ONE_MACHINE),
+    "lifetime": Foreign(_NAMED, (None, "non_detached")),
+    "max_calls": Foreign("", None),
+    "max_concurrency": Foreign("an actor runs one method after another; make several, in an ActorPool", (None, 1)),
+    "max_pending_calls": Foreign("calls wait without limit", (None, -1)),
+    "name": Foreign(_NAMED),
+    "namespace": Foreign(_NAMED),
+    "num_returns": Foreign("a call has one result; return a tuple and take it apart", (None, 1)),
+    "object_store_memory": Foreign("", None),
+    "resources": Foreign(_ONE_MACHINE, (None, {})),
+    "retry_exceptions": Foreign("what a call raises is raised by ray.get; catch it, and call again", (None, False)),
+    "runtime_env": Foreign("workers have the environment of this program; set it up before", (None,)),
+    "scheduling_strategy": Foreign(_ONE_MACHINE, (None, "DEFAULT", "SPREAD")),
+}  # fmt: skip
+
+
+class NotImportable(MillraceError, ImportError):
+    """A name of Ray's that is imported, and not there: ``NotOffered``, as ``from … import`` can tell it."""
 
 
 def not_offered(name: str, known: Sequence[str] = (), why: str = "") -> NotOffered:
     """Return the error for a name of Ray's that is not there."""
     last = name.rpartition(".")[2]
+    why = why or REASONS.get(last, "")
     hint = "" if why else nearest(last, known)
-    because = f": {why}" if why else ""
+    because = f": {why.rstrip('.')}" if why else ""
     return NotOffered(f"{name} is not offered here{because}.{hint} {PAGE} tells what to do instead.")
+
+
+def missing(module: str, name: str, known: Sequence[str], why: str = "") -> MillraceError | AttributeError:
+    """Return the error for a module's ``__getattr__``.
+
+    ``from module import name`` swallows an ``AttributeError`` and what it says, so it gets an ``ImportError``.
+    """
+    if name.startswith("__"):
+        return AttributeError(name)
+    error = not_offered(f"{module}.{name}", known, why)
+    return NotImportable(str(error)) if _imported(sys._getframe(2)) else error
+
+
+def _imported(asking: FrameType) -> bool:
+    """Say whether who asks for an attribute is ``from module import name``."""
+    if (
+        asking.f_globals.get("__name__") == "importlib._bootstrap"
+    ):  # which looks before the statement itself does
+        return asking.f_code.co_name == "_handle_fromlist"
+    return asking.f_lasti >= 0 and dis.opname[asking.f_code.co_code[asking.f_lasti]] == "IMPORT_FROM"
 
 
 def names_of_millrace(module: str, names: Sequence[str]) -> Callable[[str], Any]:
@@ -25,6 +97,7 @@ def names_of_millrace(module: str, names: Sequence[str]) -> Callable[[str], Any]
     def look_up(name: str) -> Any:
         if name in names:
             return getattr(importlib.import_module("millrace"), name)
-        raise not_offered(f"{module}.{name}", names)
+        reasons = importlib.import_module("millrace.foreign").NO_FUNCTIONS
+        raise missing(module, name, names, reasons.get(name, ""))
 
     return look_up

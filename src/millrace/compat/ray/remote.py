@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from millrace.compat.ray.offered import not_offered
+from millrace.compat.ray.offered import OPTIONS, not_offered
 from millrace.compat.ray.session import session
 from millrace.errors import ArgumentError, MillraceError
 
@@ -23,8 +23,8 @@ class RemoteFunction:
     def __init__(self, function: Any, options: Mapping[str, Any]) -> None:
         functools.update_wrapper(self, function)
         self._function = function
-        self._options = {name: value for name, value in options.items() if name != "num_returns"}
-        _check(options, _CALLS)
+        _check(options, (*_CALLS, "name"))  # a task's name is shown by a dashboard, and nowhere else
+        self._options = {name: value for name, value in options.items() if name in _CALLS}
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function in a worker."""
@@ -49,8 +49,8 @@ class ActorClass:
         self.__doc__ = cls.__doc__
         self.__name__ = cls.__name__
         self._cls = cls
-        self._options = {name: value for name, value in options.items() if name != "num_returns"}
         _check(options, tuple(_ACTORS))
+        self._options = {name: value for name, value in options.items() if name in _ACTORS}
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
         """Make the object."""
@@ -73,7 +73,8 @@ def remote(*args: Any, **options: Any) -> Any:
     """Make a function or class remote: ``@ray.remote``, or ``@ray.remote(num_cpus=2)``.
 
     Functions take ``num_cpus``, ``num_gpus``, ``memory`` and ``max_retries``; classes ``num_cpus``, ``num_gpus``,
-    ``memory``, ``max_restarts`` and ``max_task_retries``. Other options of Ray's are not offered.
+    ``memory``, ``max_restarts`` and ``max_task_retries``. Other options of Ray's are passed over where they ask for
+    nothing, and not offered else.
 
     >>> @remote(num_cpus=1)
     ... class Counter:
@@ -95,14 +96,17 @@ def remote(*args: Any, **options: Any) -> Any:
 
 
 def _made(what: Any, options: Mapping[str, Any]) -> Any:
+    if isinstance(what, (ActorClass, RemoteFunction)):
+        name = getattr(what, "__name__", "It")
+        raise Misused(f"{name} is remote already: {name}.options(…) gives it other options.")
+    if not callable(what):
+        raise ArgumentError(f"ray.remote({what!r}): it takes a function or a class.")
     return ActorClass(what, options) if isinstance(what, type) else RemoteFunction(what, options)
 
 
 def _check(options: Mapping[str, Any], known: tuple[str, ...]) -> None:
     for name, value in options.items():
-        if name == "num_returns":
-            if value != 1:
-                why = "a call has one result; return a tuple and take it apart"
-                raise not_offered(f"num_returns={value!r}", why=why)
-        elif name not in known:
-            raise not_offered(f"ray.remote({name}=…)", [*known, "num_returns"])
+        if name not in known and not (name in OPTIONS and OPTIONS[name].takes(value)):
+            why = OPTIONS[name].reason if name in OPTIONS else ""
+            said = f"{name}={value!r}" if name == "num_returns" else f"ray.remote({name}=…)"
+            raise not_offered(said, [*known, "num_returns"], why)

@@ -8,7 +8,7 @@ import threading
 from typing import Any
 
 import millrace
-from millrace.compat.ray.offered import not_offered
+from millrace.compat.ray.offered import OPTIONS, REASONS, not_offered
 from millrace.errors import EngineError
 from millrace.executor import Executor
 
@@ -41,10 +41,10 @@ def init(
     ``resources`` are not offered.
     """
     if address not in (None, "local"):
-        raise not_offered("ray.init(address=…)", why="all runs on this machine, without a cluster to join")
+        raise not_offered("ray.init(address=…)", why=REASONS["address"])
     for name in others:
         if name not in _IGNORED:
-            raise not_offered(f"ray.init({name}=…)")
+            raise not_offered(f"ray.init({name}=…)", why=OPTIONS[name].reason if name in OPTIONS else "")
     with _Session.lock:
         if _Session.executor is not None:
             if ignore_reinit_error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from millrace.compat.ray.offered import not_offered
+from millrace.compat.ray.offered import missing
 
 _MODULES = ("batch_predictor", "torch")
 
@@ -13,4 +13,4 @@ _MODULES = ("batch_predictor", "torch")
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"{__name__}.{name}")
-    raise not_offered(f"ray.train.{name}", _MODULES)
+    raise missing("ray.train", name, _MODULES)

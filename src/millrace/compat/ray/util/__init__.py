@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from millrace.compat.ray.offered import not_offered
+from millrace.compat.ray.offered import missing
 from millrace.compat.ray.util.actor_pool import ActorPool
 
 __all__ = ["ActorPool"]
 
 
 def __getattr__(name: str) -> Any:
-    raise not_offered(f"ray.util.{name}", __all__)
+    raise missing("ray.util", name, __all__)
