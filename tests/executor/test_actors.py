@@ -18,6 +18,7 @@ import millrace as mr
 from millrace.errors import (
     ActorDied,
     ArgumentError,
+    BadReturn,
     NotOffered,
     NotPicklable,
     ResourcesUnavailable,
@@ -50,6 +51,12 @@ class Scorer:
     def pid(self) -> int:
         return os.getpid()
 
+    def nap(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    async def later(self) -> int:
+        return 1
+
     def fail(self, value: int) -> float:
         return 1 / value
 
@@ -80,6 +87,11 @@ def test_methods_run_in_the_order_of_the_calls(executor: mr.Executor) -> None:
     with pytest.raises(ZeroDivisionError):
         actor.fail(0).result()
     assert actor.pid().result() == actor.pid().result() != os.getpid()
+
+
+def test_methods_that_nobody_awaits(executor: mr.Executor) -> None:
+    with pytest.raises(BadReturn, match=r"Scorer\.later is async, and nobody awaits it here.*asyncio\.run"):
+        executor.actor(Scorer).later().result(WITHIN)
 
 
 def test_arguments_of_the_constructor_may_be_refs_and_futures(executor: mr.Executor) -> None:
@@ -298,6 +310,19 @@ def test_a_pool_grows_and_shrinks(
     until(lambda: len(set(workers()) - before) <= 1)
     pool.submit(score, 1)
     assert pool.get_next(WITHIN) == 1
+
+
+def test_a_pool_grows_with_many_short_items(fresh: mr.Executor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two of them an actor has nothing to do for a moment, which is no reason to have fewer."""
+    monkeypatch.setattr("millrace.run.elastic.GROW_AFTER", 0.2)
+    pool = fresh.actor_pool(Scorer, size=(1, 2))
+    for _ in range(1_000):
+        pool.submit(lambda actor, value: actor.nap(value), 0.01)
+    for _ in range(1_000):
+        pool.get_next(WITHIN)
+        if len(pool._unread) == 2:
+            break
+    assert len(pool._unread) == 2
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")

@@ -164,6 +164,8 @@ def test_what_would_end_the_program_does_not(executor: mr.Executor, kind: type[B
 def test_a_result_that_cannot_travel(executor: mr.Executor) -> None:
     with pytest.raises(BadReturn, match=r"returned a generator that cannot travel back"):
         executor.submit(lambda: (i for i in range(3))).result()
+    with pytest.raises(BadReturn, match=r"Return list\(…\) of it"):
+        executor.submit(lambda: (i for i in range(3))).result()
 
 
 def test_an_argument_that_cannot_travel(executor: mr.Executor) -> None:

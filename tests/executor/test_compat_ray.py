@@ -168,6 +168,10 @@ def test_beginning_twice(begun: None) -> None:
         (lambda: ray.remote(num_returns=2)(len), r"num_returns=2 is not offered here: a call has one result"),
         (lambda: ray.remote(max_retries=1)(dict), r"ray\.remote\(max_retries=…\) is not offered"),
         (
+            lambda: ray.init(num_cpu=2),
+            r"ray\.init\(num_cpu=…\) is not offered here\. Did you mean 'num_cpus'",
+        ),
+        (
             lambda: ray.init("ray://head:10001"),
             r"ray\.init\(address=…\) is not offered here: all runs on this",
         ),
@@ -195,6 +199,14 @@ def test_what_is_not_offered_says_so(act: Callable[[], Any], said: str) -> None:
         (
             "from millrace.compat.ray.train.torch import TorchTrainer",
             "ray.train.torch.TorchTrainer is not offered",
+        ),
+        (
+            "from millrace.compat.ray.util.queue import Queue",
+            "ray.util.queue is not offered here: actors and calls are",
+        ),
+        (
+            "import millrace.compat.ray.rllib.algorithms",
+            "ray.rllib is not offered here: Millrace predicts offline",
         ),
         ("from millrace.compat.ray.exceptions import RayErrors", "Did you mean 'RayError'"),
     ],

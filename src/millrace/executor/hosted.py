@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -94,6 +95,13 @@ def _outcome(label: str, act: Callable[[], Any]) -> Parcel:
         value = act()
     except BaseException as error:
         raise CallFailed(_packed_error(label, error)) from None
+    if inspect.iscoroutine(value):
+        value.close()
+        unfit = BadReturn(
+            f"{label} is async, and nobody awaits it here: a worker does one thing after another. Call "
+            "asyncio.run(…) in a function that is not async."
+        )
+        raise CallFailed(_packed_error(label, unfit))
     try:
         with leaving() as met:
             parcel = pack(value)
@@ -101,9 +109,15 @@ def _outcome(label: str, act: Callable[[], Any]) -> Parcel:
     except Exception as error:
         unfit = BadReturn(
             f"{label} returned a {type(value).__name__} that cannot travel back: {type(error).__name__}: "
-            f"{words(error)}. Return plain data, such as arrays, tables, lists and dicts."
+            f"{words(error)}. {_advice(value)}"
         )
         raise CallFailed(_packed_error(label, unfit)) from None
+
+
+def _advice(value: Any) -> str:
+    if inspect.isgenerator(value):
+        return "Return list(…) of it: a call has one result."
+    return "Return plain data, such as arrays, tables, lists and dicts."
 
 
 def _packed_error(label: str, error: BaseException) -> bytes:

@@ -15,6 +15,7 @@ from millrace.executor.actors import ActorHandle
 from millrace.run.elastic import Elastic
 
 MOST_UNREAD = 4  # results per actor that nobody has asked for yet; no more work is begun beyond
+TAKING = 0.1  # seconds that an actor may have nothing to do because its last result is just being taken
 LOOK = 0.1  # seconds between two looks at whether a pool should grow or shrink
 
 Fn = Callable[[Any, Any], Any]
@@ -66,6 +67,9 @@ class ActorPool:
         self._next = 0
         self._hire: Callable[[], ActorHandle] | None = None
         self._elastic: Elastic | None = None
+        self._done: dict[
+            ActorHandle, tuple[Future[Any], float]
+        ] = {}  # last results, and when they were first seen
 
     # ------------------------------------------------------------ work
 
@@ -164,8 +168,9 @@ class ActorPool:
         if not self._lock.acquire(blocking=False):
             return  # the user's function runs, and may wait for whoever looks here
         try:
-            loads = {i: int(not self._is_free(actor)) for i, actor in enumerate(self._unread)}
-            wanted = self._elastic.wanted(loads, waiting=len(self._pending), now=time.monotonic())
+            now = time.monotonic()
+            loads = {i: int(not self._has_idled(actor, now)) for i, actor in enumerate(self._unread)}
+            wanted = self._elastic.wanted(loads, waiting=len(self._pending), now=now)
             while len(self._unread) < wanted:
                 self._unread[self._hire()] = 0
             idle = [actor for actor, unread in self._unread.items() if not unread]
@@ -233,6 +238,16 @@ class ActorPool:
         last = self._last.get(actor)
         return last is None or last.done()
 
+    def _has_idled(self, actor: ActorHandle, now: float) -> bool:
+        """Say whether an actor has nothing to do, and has had nothing for longer than its next item takes to come."""
+        last = self._last.get(actor)
+        if last is None or not last.done():
+            return last is None
+        seen, since = self._done.get(actor, (None, now))
+        if seen is not last:
+            self._done[actor] = last, now
+        return seen is last and now - since >= TAKING
+
     def _is_done(self, item: int) -> bool:
         return item in self._futures and self._futures[item][0].done()
 
@@ -242,6 +257,7 @@ class ActorPool:
     def _drop(self, actor: ActorHandle) -> None:
         del self._unread[actor]
         self._last.pop(actor, None)
+        self._done.pop(actor, None)
 
     def _start_over(self, fn: Fn, values: Iterable[Any]) -> None:
         with self._lock:

@@ -6,6 +6,7 @@ import dis
 import importlib
 import sys
 from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
 from types import FrameType
 from typing import Any
 
@@ -91,6 +92,15 @@ def _imported(asking: FrameType) -> bool:
     return asking.f_lasti >= 0 and dis.opname[asking.f_code.co_code[asking.f_lasti]] == "IMPORT_FROM"
 
 
+class _Absent(MetaPathFinder):
+    """Comes after all other finders, and tells of Ray's modules that nobody found."""
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+        here, _, name = fullname.partition("millrace.compat.ray.")
+        if not here and name and not name.rpartition(".")[2].startswith("_"):
+            raise NotImportable(str(not_offered(f"ray.{name}")), name=fullname)
+
+
 def names_of_millrace(module: str, names: Sequence[str]) -> Callable[[str], Any]:
     """Return a module's ``__getattr__`` that looks names up in ``millrace``."""
 
@@ -101,3 +111,6 @@ def names_of_millrace(module: str, names: Sequence[str]) -> Callable[[str], Any]
         raise missing(module, name, names, reasons.get(name, ""))
 
     return look_up
+
+
+sys.meta_path.append(_Absent())

@@ -44,7 +44,10 @@ def init(
         raise not_offered("ray.init(address=…)", why=REASONS["address"])
     for name in others:
         if name not in _IGNORED:
-            raise not_offered(f"ray.init({name}=…)", why=OPTIONS[name].reason if name in OPTIONS else "")
+            known = ("num_cpus", "num_gpus", "_memory", "ignore_reinit_error", *_IGNORED)
+            raise not_offered(
+                f"ray.init({name}=…)", known, why=OPTIONS[name].reason if name in OPTIONS else ""
+            )
     with _Session.lock:
         if _Session.executor is not None:
             if ignore_reinit_error:
