@@ -129,6 +129,18 @@ def test_a_ref_that_a_function_keeps_stays_valid(executor: mr.Executor) -> None:
     assert keeper.total().result() == MIB
 
 
+def test_a_ref_belongs_to_its_executor(executor: mr.Executor) -> None:
+    with mr.connect(workers=1) as other:
+        refs = other.put(np.ones(10)), other.submit(abs, 1)
+        for ref in refs:
+            with pytest.raises(ArgumentError, match=r"sum was given a \w+ of another executor"):
+                executor.submit(sum, ref)
+            with pytest.raises(ArgumentError, match=r"list was given .* of another executor"):
+                executor.actor(list, [ref])
+        with pytest.raises(ArgumentError, match=r"put was given a Ref of another executor"):
+            executor.put({"ref": refs[0]})
+
+
 def test_a_ref_means_nothing_elsewhere(executor: mr.Executor) -> None:
     import pickle
 

@@ -29,14 +29,15 @@ FEWEST_FILES = 64
 class Kept:
     """One value, pickled. It lives as long as anybody has it: a ``Ref``, a future, a call under way.
 
-    ``links`` are the values that it refers to. ``known`` are the workers that were lent it; ``once``: they need it
-    for one call, and forget it by themselves.
+    ``owner`` gave it its number. ``links`` are the values that it refers to. ``known`` are the workers that were
+    lent it; ``once``: they need it for one call, and forget it by themselves.
     """
 
-    __slots__ = ("__weakref__", "_blob", "_end", "_parcel", "known", "links", "number", "once")
+    __slots__ = ("__weakref__", "_blob", "_end", "_parcel", "known", "links", "number", "once", "owner")
 
     def __init__(self, number: int, parcel: Parcel, keeper: Keeper, *, once: bool = False) -> None:
         self.number = number
+        self.owner = keeper
         self.once = once
         self.links: tuple[Kept, ...] = ()
         self.known: set[int] = set()

@@ -73,6 +73,10 @@ def connect(
     if asked is not None:
         name = "num_cpus" if workers is None else "workers"
         cpus = given_number(name, asked)  # type: ignore[assignment]
+        if workers is not None and cpus != int(cpus):
+            raise ArgumentError(
+                f"workers={workers!r}: it takes a whole number; num_cpus= takes parts of cores."
+            )
         if not cpus:
             raise ArgumentError(f"{name}=0: it takes a number above zero.")
     memory = capacity.memory if memory_limit is None else given_bytes("memory_limit", memory_limit, least=1)

@@ -14,7 +14,7 @@ from typing import Any
 from millrace.engines import machine
 from millrace.engines.kept import Keeper, Kept
 from millrace.engines.local import LocalEngine
-from millrace.errors import MillraceError, NotPicklable, ResourcesUnavailable
+from millrace.errors import ArgumentError, MillraceError, NotPicklable, ResourcesUnavailable
 from millrace.executor.admission import Admission, Needs
 from millrace.executor.calls import Call
 from millrace.executor.crew import Crew
@@ -82,13 +82,21 @@ class Core:
         """Make a call ready to travel: ``what`` is a function, or the name of an actor's method."""
         kept, met = self.packed(label, (what, tuple(args), kwargs), once=True)
         self.repeats.look(label, kept.size, (what, *args, *kwargs.values()))
-        future: CallFuture[Any] = CallFuture(label)
+        future: CallFuture[Any] = CallFuture(label, self.keeper)
         return Call(label, kept, met, future, default_retries if retries is None else retries)
 
     def packed(self, label: str, value: Any, *, once: bool = False) -> tuple[Kept, list[Any]]:
         """Serialise a value; return it, and the references in it. ``NotPicklable`` names what cannot travel."""
         try:
-            return self.keeper.put(value, once=once)
+            kept, met = self.keeper.put(value, once=once)
+            for thing in met:
+                owner = thing.owner if isinstance(thing, CallFuture) else thing.holder.owner
+                if owner is not self.keeper:
+                    raise ArgumentError(
+                        f"{label} was given a {type(thing).__name__} of another executor, or of one that was "
+                        "shut down: what is put or returned belongs to its own. Put the value to this one."
+                    )
+            return kept, met
         except MillraceError:
             raise
         except Exception as error:

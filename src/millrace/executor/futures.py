@@ -27,9 +27,10 @@ class CallFuture(Future[T], Generic[T]):
     for it.
     """
 
-    def __init__(self, label: str) -> None:
+    def __init__(self, label: str, owner: object = None) -> None:
         super().__init__()
         self._label = label
+        self.owner = owner  # whose results have their numbers from there
         self._cancelled: Callable[[], None] = _nobody
         self._made: Any = _NOT_YET
         self._making = threading.Lock()
