@@ -21,8 +21,9 @@ def blocks(page: str, kind: str) -> list[str]:
 
 
 def on_any_machine(line: str) -> str:
-    """Without what depends on the number of cores."""
+    """Without what depends on the number of cores, and on how much memory there is."""
     line = line.replace(" (more workers than cores)", "")
+    line = re.sub(r"^memory +[\d.]+ [MGT]iB", "memory", line)
     return re.sub(r"\b[\d.]+ (worker|thread|core)s?\b", r"some \1", line).strip()
 
 
