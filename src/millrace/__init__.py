@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         from_ray,
         from_torch,
     )
+    from millrace.from_memory import from_arrow, from_items, from_numpy, from_pandas, range, range_tensor
     from millrace.io import (
         read_binary_files,
         read_csv,
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
         read_rejected,
         read_text,
     )
-    from millrace.memory import from_arrow, from_items, from_numpy, from_pandas, range, range_tensor
     from millrace.models import load_model
     from millrace.options import RunOptions
     from millrace.predictors.keras import KerasPredictor
@@ -115,7 +115,14 @@ _HOMES = {
     "millrace.checkpoints.libraries": tuple(
         f"{library}Checkpoint" for library in ("Keras", "LightGBM", "Onnx", "Sklearn", "XGBoost")
     ),
-    "millrace.memory": ("from_arrow", "from_items", "from_numpy", "from_pandas", "range", "range_tensor"),
+    "millrace.from_memory": (
+        "from_arrow",
+        "from_items",
+        "from_numpy",
+        "from_pandas",
+        "range",
+        "range_tensor",
+    ),
     "millrace.models": ("load_model",),
     "millrace.options": ("RunOptions",),
     "millrace.result": ("Result",),
