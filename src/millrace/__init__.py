@@ -8,6 +8,32 @@ from millrace.version import __version__
 
 if TYPE_CHECKING:
     from millrace import errors
+    from millrace.accumulators import (
+        AUROC,
+        MAE,
+        MSE,
+        NDCG,
+        R2,
+        Accuracy,
+        AveragePrecision,
+        BrierScore,
+        By,
+        Calibration,
+        ConfusionMatrix,
+        Count,
+        DistinctCount,
+        Histogram,
+        LogLoss,
+        Mean,
+        MinMax,
+        PrecisionRecallF1,
+        Quantiles,
+        RecallAtK,
+        Sum,
+        TopK,
+        TorchMetric,
+        Variance,
+    )
     from millrace.batch_predictor import BatchPredictor
     from millrace.checkpoints.checkpoint import Checkpoint
     from millrace.checkpoints.libraries import (
@@ -53,32 +79,56 @@ if TYPE_CHECKING:
 
     TensorflowCheckpoint, TensorflowPredictor = KerasCheckpoint, KerasPredictor
 
-__all__ = [
+__all__ = [  # noqa: RUF022 - in plain order, capitals first
+    "AUROC",
+    "Accuracy",
     "ActorPool",
     "ActorPoolStrategy",
+    "AveragePrecision",
     "BatchPredictor",
+    "BrierScore",
+    "By",
+    "Calibration",
     "Checkpoint",
+    "ConfusionMatrix",
+    "Count",
     "Dataset",
+    "DistinctCount",
     "Executor",
+    "Histogram",
     "KerasCheckpoint",
     "KerasPredictor",
     "LightGBMCheckpoint",
     "LightGBMPredictor",
+    "LogLoss",
+    "MAE",
     "MLflowPredictor",
+    "MSE",
+    "Mean",
+    "MinMax",
+    "NDCG",
     "OnnxCheckpoint",
     "OnnxPredictor",
+    "PrecisionRecallF1",
+    "Quantiles",
+    "R2",
+    "RecallAtK",
     "Ref",
     "Result",
     "RunOptions",
     "SentenceTransformersPredictor",
     "SklearnCheckpoint",
     "SklearnPredictor",
+    "Sum",
     "TaskPoolStrategy",
     "TensorflowCheckpoint",
     "TensorflowPredictor",
+    "TopK",
     "TorchCheckpoint",
+    "TorchMetric",
     "TorchPredictor",
     "TransformersPredictor",
+    "Variance",
     "XGBoostCheckpoint",
     "XGBoostPredictor",
     "__version__",
@@ -105,7 +155,35 @@ __all__ = [
     "read_text",
 ]
 
+_METRICS = (
+    "AUROC",
+    "MAE",
+    "MSE",
+    "NDCG",
+    "R2",
+    "Accuracy",
+    "AveragePrecision",
+    "BrierScore",
+    "By",
+    "Calibration",
+    "ConfusionMatrix",
+    "Count",
+    "DistinctCount",
+    "Histogram",
+    "LogLoss",
+    "Mean",
+    "MinMax",
+    "PrecisionRecallF1",
+    "Quantiles",
+    "RecallAtK",
+    "Sum",
+    "TopK",
+    "TorchMetric",
+    "Variance",
+)
+
 _HOMES = {
+    "millrace.accumulators": _METRICS,
     "millrace.batch_predictor": ("BatchPredictor",),
     "millrace.checkpoints.checkpoint": ("Checkpoint",),
     "millrace.dataset": ("Dataset",),
@@ -143,8 +221,8 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: a worker needs few of them, and start-up is imports."""
     import importlib
 
-    if name == "errors":
-        return importlib.import_module("millrace.errors")
+    if name in ("accumulators", "errors"):
+        return importlib.import_module(f"millrace.{name}")
     for home, names in _HOMES.items():
         if name in names:
             value = getattr(importlib.import_module(home), name)

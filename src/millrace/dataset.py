@@ -11,12 +11,13 @@ from millrace.plan.logical import Plan, step_label
 from millrace.verbs.columns import Columns
 from millrace.verbs.looks import Looks
 from millrace.verbs.maps import Maps
+from millrace.verbs.metrics import Measures
 from millrace.verbs.predicts import Predicts
 from millrace.verbs.reads import Reads
 from millrace.verbs.writes import Writes
 
 
-class Dataset(Maps, Predicts, Columns, Looks, Reads, Writes):
+class Dataset(Maps, Predicts, Columns, Measures, Looks, Reads, Writes):
     """A lazy, immutable description of data and of what is done with it.
 
     Made by ``read_*`` and ``from_*``; nothing is read before a verb that runs it (``write_*``, ``take``,

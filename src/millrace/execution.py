@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from millrace.core.work import Shard
+    from millrace.result import Metrics
     from millrace.run.runner import Tally
 
 # The modules of `run` and the sources import pyarrow. They are imported inside the functions below, after the
@@ -48,6 +49,16 @@ def count(plan: Plan, options: RunOptions, note: Note = _unnoted) -> int:
     return tally.ledger.written
 
 
+def evaluate(plan: Plan, options: RunOptions, note: Note = _unnoted) -> Metrics:
+    """Run the plan for its metrics; its rows go nowhere."""
+    from millrace.metrics import collected
+
+    tally, stream = _prepared(plan, options, "count", metrics=True)
+    for _ in _noted(tally, stream, plan, note):
+        pass
+    return collected(plan.metrics, tally.totals())
+
+
 def _stream(plan: Plan, options: RunOptions, kind: str, note: Note = _unnoted) -> Iterator[pa.RecordBatch]:
     tally, stream = _prepared(plan, options, kind)
     yield from _noted(tally, stream, plan, note)
@@ -66,17 +77,24 @@ def _noted(
         yield from stream
         ended = True
     finally:
-        labels = [step_label(step) for step in plan.steps]
+        steps = plan.steps if len(plan.steps) == len(tally.ledger.steps) else plan.without_metrics().steps
+        labels = [step_label(step) for step in steps]
         note(reading(tally.ledger, tally.timings, time.monotonic() - started, labels, ended=ended))
 
 
-def _prepared(plan: Plan, options: RunOptions, kind: str) -> tuple[Tally, Iterator[pa.RecordBatch]]:
+def _prepared(
+    plan: Plan, options: RunOptions, kind: str, *, metrics: bool = False
+) -> tuple[Tally, Iterator[pa.RecordBatch]]:
     from millrace.run.allowance import Allowance
     from millrace.run.runner import Runner, Tally
     from millrace.run.scheduler import Scheduler
     from millrace.run.schemas import merge
 
-    tally = Tally()
+    if not metrics:
+        with data_hidden(hide=not options.show_data):
+            compiler.columns_at(plan.steps, plan.source.schema())
+        plan = plan.without_metrics()
+    tally = Tally(plan.metrics)
     shards, declared = _plan_shards(plan, options)
     warn_of_inline(options)
     if not shards or (len(shards) == 1 and not declared and options.batch_timeout is None):
@@ -158,7 +176,7 @@ def known_count(plan: Plan, options: RunOptions) -> int | None:
     rows = sum(split.rows for split in splits)
     if options.on_error != "raise" and plan.steps:
         return None
-    for step in plan.steps:
+    for step in plan.without_metrics().steps:
         if isinstance(step, Limit):
             rows = min(rows, step.rows)
         elif not isinstance(step, (MapRows, Predict, Select, Drop, Rename)):

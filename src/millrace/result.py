@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from millrace.core.work import Ledger
+
+
+class Metrics(dict[str, Any]):
+    """Results of metrics by name; ``notes`` has, for some, words beside them, such as why there is none.
+
+    >>> found = Metrics({"auc": None}, notes={"auc": "all rows are positive: there is nothing to rank"})
+    >>> found["auc"], found.notes["auc"]
+    (None, 'all rows are positive: there is nothing to rank')
+    """
+
+    def __init__(
+        self, results: Mapping[str, Any] = MappingProxyType({}), *, notes: Mapping[str, str]
+    ) -> None:
+        super().__init__(results)
+        self.notes = dict(notes)
 
 
 @dataclass(frozen=True)
@@ -20,7 +37,7 @@ class Result:
     rejected
         Rows that were set aside because they could not be processed.
     metrics
-        Results of accumulators by name.
+        Results of metrics by name, a dict; its ``notes`` has words beside some of them, such as why there is none.
     ledger
         Where every row went: ``read``, ``written``, ``rejected``, and (in, out) for each step.
     report

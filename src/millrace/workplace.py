@@ -87,13 +87,18 @@ class Workplace:
         """How many workers there are at most, of all stages."""
         return sum(stage.workers for stage in self.stages)
 
-    def programs(self, plan: Plan, kind: str, options: RunOptions, shards: Sequence[Shard]) -> list[Program]:
-        """Return what the workers of each stage run, for the shards that are to be done."""
+    def programs(
+        self, plan: Plan, kind: str, options: RunOptions, shards: Sequence[Shard], *, states: str = ""
+    ) -> list[Program]:
+        """Return what the workers of each stage run, for the shards that are to be done.
+
+        ``states``: the folder for big states of metrics, if there is one.
+        """
         *earlier, last = cutting.fitted(self.stages, self.cuts, shards)
         last = replace(last, lanes=last.lanes or sum(s.workers for s in earlier) + last.workers < self.cpus)
         self.stages = (*earlier, last)
         schema = plan.source.schema()
-        columns = compiler.columns_to_read(plan.steps, schema)
+        columns = compiler.columns_to_read(plan.steps, schema, output=kind != "count")
         unread = iter(
             compiler.unread_at([step for stage in self.stages for step in stage.steps], schema, columns)
         )
@@ -113,6 +118,8 @@ class Workplace:
                 _policy(options),
                 0 if stage is last else self.cuts.units[i + 1],
                 0 if i + 2 >= len(self.stages) else cutting.rows_for_all(shards, self.stages[i + 1].workers),
+                plan.accumulates if stage is last else (),
+                states if stage is last else "",
             )
             for i, stage in enumerate(self.stages)
         ]

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 from millrace.core.events import Batches, Ceiling, RunFinished, RunStarted, ShardCommitted, StageUse
 from millrace.errors import StepError, TooManyErrors, data_hidden
 from millrace.execution import known_count
+from millrace.metrics import collected, lines, reported
 from millrace.options import RunOptions
 from millrace.plan import compile as compiler
 from millrace.plan.logical import Plan
-from millrace.result import Result
+from millrace.result import Metrics, Result
 from millrace.version import __version__
 from millrace.watchers import Watchers
 from millrace.workplace import Workplace, warn_of_inline
@@ -86,7 +87,8 @@ def _write(job: Job, options: RunOptions, workplace: Workplace, started: float) 
     )
     watchers = Watchers.of(options)
     pending = [shard for shard in job.shards if not state.done[shard.index]]
-    programs = workplace.programs(plan, "write", options, pending)
+    states = str(committer.folder / "states")
+    programs = workplace.programs(plan, "write", options, pending, states=states)
     watchers.on_event(_started(job, workplace.workers))
     committer.on_published = partial(_tell_published, watchers)
     supply = workplace.supply(options)
@@ -109,7 +111,7 @@ def _write(job: Job, options: RunOptions, workplace: Workplace, started: float) 
         if options.on_error != "raise" and not state.ledger.rejected:
             _note_columns(job)
         seconds = time.monotonic() - started
-        committer.finish(seconds, {"ledger": _ledger(job)})
+        committer.finish(seconds, {"ledger": _ledger(job), **reported(_metrics(job))})
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             watchers.close()
@@ -268,14 +270,25 @@ def _ledger(job: Job) -> dict[str, Any]:
     return {**whole, "steps": steps}
 
 
+def _metrics(job: Job) -> Metrics:
+    """Merge what the metrics of all committed shards counted."""
+    from millrace.run.counting import merged
+
+    metrics, committer = job.plan.metrics, job.committer
+    if not metrics:
+        return Metrics(notes={})
+    return collected(metrics, merged(metrics, committer.states(job.shards), committer.folder))
+
+
 def _result(job: Job, event: RunFinished, rows_before: int = 0) -> Result:
     from millrace.observers.summary import summary
     from millrace.plan.logical import step_label
 
+    metrics = _metrics(job)
     return Result(
         rows=event.ledger.written,
         rejected=event.ledger.rejected,
-        metrics={},
+        metrics=metrics,
         ledger=event.ledger,
         report=Path(event.output) / "_SUCCESS",
         path=Path(event.output),
@@ -290,5 +303,6 @@ def _result(job: Job, event: RunFinished, rows_before: int = 0) -> Result:
             steps=[step_label(step) for step in job.plan.steps],
             rows_before=rows_before,
             left_out=job.committer.left_out,
+            metrics=lines(metrics),
         ),
     )

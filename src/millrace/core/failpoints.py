@@ -27,6 +27,7 @@ POINTS: frozenset[str] = frozenset(
         "stage.write",
         "stage.sync",
         "stage.closed",
+        "state.written",
         "journal.append",
         "journal.sync",
         "journal.synced",

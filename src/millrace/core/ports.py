@@ -173,6 +173,46 @@ class Predictor(Protocol):
         ...
 
 
+class Accumulator(Protocol):
+    """A metric that is counted where the rows are, and merged: rows in parts, in any order, give the same.
+
+    Merging is associative and commutative, and merging an empty one changes nothing. States are merged in the order
+    of shards, so a metric that adds floats up still gives the same for the same shards. An instance travels to the
+    workers by pickle. It may have ``describe()``, plain JSON values that tell it from one with other settings
+    (without one, its class and columns do, and its code and attributes); and ``note()``, words beside the result,
+    such as why there is none.
+    """
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """The columns that ``update`` reads."""
+        ...
+
+    def empty(self) -> Accumulator:
+        """Return one with the same settings that has seen no row."""
+        ...
+
+    def update(self, batch: pa.RecordBatch) -> None:
+        """Take more rows: a batch with ``columns``, whose memory may be used again afterwards."""
+        ...
+
+    def merge(self, other: Any) -> None:
+        """Take in what another with the same settings has seen; the other is not used any more."""
+        ...
+
+    def result(self) -> Any:
+        """Return what comes out for the rows so far; None where there is nothing to tell."""
+        ...
+
+    def to_bytes(self) -> bytes:
+        """Return the state: it is kept with the shard that its rows are of."""
+        ...
+
+    def from_bytes(self, data: bytes) -> Accumulator:
+        """Return one with these settings and that state."""
+        ...
+
+
 class Observer(Protocol):
     """Somebody who watches. One that raises is logged and dropped; the run goes on."""
 

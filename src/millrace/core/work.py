@@ -256,6 +256,13 @@ class StagedFile(msgspec.Struct, frozen=True, array_like=True):
         return not self.name.startswith(f"{REJECTED}/")
 
 
+class SideFile(msgspec.Struct, frozen=True, array_like=True):
+    """The state of an accumulator that is too big for a record: a file of the run that is named by its SHA-256."""
+
+    sha256: str
+    size: int
+
+
 class Timings(msgspec.Struct, frozen=True, array_like=True):
     """Seconds of one attempt by what the worker did."""
 
@@ -287,7 +294,7 @@ class Done(msgspec.Struct, frozen=True):
 
     ``schema`` is the output schema if the attempt saw one, even without rows; ``passed`` says, for each
     ``limit`` step, how many rows passed it; ``taken`` how many blocks of the stage before it took, None for all;
-    ``faults`` why rows failed.
+    ``faults`` why rows failed; ``states`` what each accumulator of the plan has counted.
     """
 
     shard: int
@@ -299,6 +306,7 @@ class Done(msgspec.Struct, frozen=True):
     passed: tuple[int, ...] = ()
     taken: int | None = None
     faults: Faults = Faults()
+    states: tuple[bytes | SideFile, ...] = ()
 
 
 class Proposal(msgspec.Struct, frozen=True):
@@ -443,7 +451,7 @@ class CommitRecord(msgspec.Struct, frozen=True, tag="commit", array_like=True):
     ledger: Ledger
     timings: Timings = Timings()
     passed: tuple[int, ...] = ()
-    states: tuple[bytes, ...] = ()
+    states: tuple[bytes | SideFile, ...] = ()
     faults: Faults = Faults()
 
 

@@ -15,13 +15,18 @@ _WORDS = 200
 
 
 def summary(
-    event: RunFinished, *, steps: Sequence[str] = (), rows_before: int = 0, left_out: Sequence[str] = ()
+    event: RunFinished,
+    *,
+    steps: Sequence[str] = (),
+    rows_before: int = 0,
+    left_out: Sequence[str] = (),
+    metrics: Sequence[str] = (),
 ) -> str:
     """Say what a run did: rows in and out and where the rest went, time, output, what the workers did.
 
     ``steps`` are the labels of the plan's steps, in the order of the ledger; without them rows that a step
     took away are just "dropped". ``rows_before`` rows were read by an earlier run of the same output, and do
-    not count for the speed; if they are all, nothing was done now.
+    not count for the speed; if they are all, nothing was done now. ``metrics`` are lines of their own.
 
     >>> from millrace.core.work import Ledger, Timings
     >>> ledger = Ledger(read=1_200_000, written=900_000, steps=((1_200_000, 900_000),))
@@ -48,6 +53,7 @@ def summary(
     if fresh > 0 and event.seconds > 0:
         first += f": {count(fresh / event.seconds)} rows/s"
     lines = [first, f"{plural(event.files, 'file')}, {size(event.bytes)} in {event.output}"]
+    lines += metrics
     work = shares(event.timings) if fresh > 0 else ""
     if event.retries:
         work += ("; " if work else "") + plural(event.retries, "retry", "retries")

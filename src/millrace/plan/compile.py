@@ -10,6 +10,7 @@ from millrace.core.work import Shard, Split
 from millrace.errors import ColumnExists, UnknownColumn, nearest
 from millrace.plan.expressions import fields_of
 from millrace.plan.logical import (
+    Accumulate,
     Drop,
     Filter,
     FlatMap,
@@ -97,7 +98,7 @@ def _asked(step: Step) -> tuple[str, ...]:
         return step.columns or ()
     if isinstance(step, Predict):  # what a later model reads, an earlier one may make
         return (*(step.models[0].inputs or ()), *(step.keep or ()))
-    if isinstance(step, (Select, Drop)):
+    if isinstance(step, (Select, Drop, Accumulate)):
         return step.columns
     if isinstance(step, Rename):
         return tuple(old for old, _ in step.names)
@@ -120,15 +121,21 @@ class _Needed:
 
 
 _ALL = _Needed()
+_NONE = _Needed(frozenset())
 
 
-def columns_to_read(steps: Sequence[Step], schema: pa.Schema) -> tuple[str, ...] | None:
+def columns_to_read(
+    steps: Sequence[Step], schema: pa.Schema, *, output: bool = True
+) -> tuple[str, ...] | None:
     """Return the source columns that the plan needs, in the source's order; None for all of them.
 
-    Raises ``UnknownColumn`` and ``ColumnExists`` for what can never work.
+    Without ``output`` only metrics are asked for, so that nobody needs what comes out in the end. Raises
+    ``UnknownColumn`` and ``ColumnExists`` for what can never work.
     """
     columns_at(steps, schema)
-    needed = _ALL
+    needed = (
+        _ALL if output or not any(_asked(step) for step in steps if isinstance(step, Accumulate)) else _NONE
+    )
     for step in reversed(steps):
         needed = _needed_before(step, needed, schema)
     if all(map(needed.has, schema.names)):
@@ -147,6 +154,8 @@ def _needed_before(step: Step, needed: _Needed, schema: pa.Schema) -> _Needed:
     if isinstance(step, Filter):
         read = fields_of(step.expression, schema) if step.function is None else None
         return _ALL if read is None else needed.plus(read)
+    if isinstance(step, Accumulate):
+        return needed.plus(step.columns)
     if isinstance(step, Select):
         return _Needed(frozenset(step.columns))
     if isinstance(step, Drop):

@@ -7,8 +7,12 @@ import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
+from millrace.core.ports import Accumulator
 from millrace.plan.fingerprint import Hasher
 from millrace.plan.logical import (
+    Accumulate,
     Drop,
     Filter,
     Function,
@@ -50,10 +54,20 @@ def _step_shape(step: Step) -> dict[str, Any]:
         shape["names"] = dict(step.names)
     elif isinstance(step, Limit):
         shape["rows"] = step.rows
+    elif isinstance(step, Accumulate):
+        shape["metrics"] = {name: _metric_shape(metric) for name, metric in step.metrics}
     elif isinstance(step, Filter) and step.function is None:
         exact = hashlib.sha256(pickle.dumps(step.expression)).hexdigest()[:16]
         shape["expression"] = f"{step.expression} ({exact})"  # its text leaves out the middle of long lists
     return shape
+
+
+def _metric_shape(metric: Accumulator) -> Any:
+    describe = getattr(metric, "describe", None)
+    if callable(describe):
+        return msgspec.to_builtins(describe(), str_keys=True)
+    kind = f"{type(metric).__module__}.{type(metric).__qualname__}"
+    return {"kind": kind, "columns": list(metric.columns), "code": fingerprint(metric.empty())}
 
 
 def _model_shape(model: Model) -> dict[str, Any]:

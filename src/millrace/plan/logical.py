@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from millrace.core.ports import Predictor, Sink, Source
-from millrace.errors import ArgumentError
+from millrace.core.ports import Accumulator, Predictor, Sink, Source
+from millrace.errors import ArgumentError, PlanError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -271,7 +271,24 @@ class Limit:
     verb = "limit"
 
 
-Step = MapBatches | Predict | MapRows | FlatMap | Filter | Select | Drop | Rename | Limit
+@dataclass(frozen=True, slots=True)
+class Accumulate:
+    """Have metrics see the columns as they are here; they count the rows that are written in the end.
+
+    ``number``: so many such steps come before it in the plan.
+    """
+
+    metrics: tuple[tuple[str, Accumulator], ...]
+    number: int = 0
+    verb = "accumulate"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that some metric reads."""
+        return tuple(dict.fromkeys(name for _, metric in self.metrics for name in metric.columns))
+
+
+Step = MapBatches | Predict | MapRows | FlatMap | Filter | Select | Drop | Rename | Limit | Accumulate
 
 
 def functions_of(step: Step) -> tuple[Function, ...]:
@@ -330,6 +347,8 @@ def step_label(step: Step) -> str:
         return f"filter({step.expression})"
     if isinstance(step, Rename):
         return f"rename_columns({dict(step.names)})"
+    if isinstance(step, Accumulate):
+        return f"accumulate({', '.join(name for name, _ in step.metrics)})"
     assert isinstance(step, (Select, Drop))
     return f"{step.verb}({list(step.columns)})"
 
@@ -349,7 +368,27 @@ class Plan:
             joined = self.steps[-1].joined(step)
             if joined is not None:
                 return replace(self, steps=(*self.steps[:-1], joined))
+        if isinstance(step, (MapBatches, FlatMap)) and self.accumulates:
+            raise PlanError(
+                f"{step_label(step)} comes behind {step_label(self.accumulates[-1])}: it may give back other rows "
+                "than it got, so nobody would know which of the rows that the metrics saw are written in the end. "
+                "Put accumulate behind it; columns that the metrics need have to be kept until there."
+            )
         return replace(self, steps=(*self.steps, step))
+
+    @property
+    def accumulates(self) -> tuple[Accumulate, ...]:
+        """The steps with metrics, in order."""
+        return tuple(step for step in self.steps if isinstance(step, Accumulate))
+
+    @property
+    def metrics(self) -> tuple[tuple[str, Accumulator], ...]:
+        """All metrics with their names, in order."""
+        return tuple(metric for step in self.accumulates for metric in step.metrics)
+
+    def without_metrics(self) -> Plan:
+        """Return what is left when nobody asks for metrics."""
+        return replace(self, steps=tuple(step for step in self.steps if not isinstance(step, Accumulate)))
 
     def into(self, sink: Sink, schema: pa.Schema | None = None) -> Plan:
         """Return the plan with its sink, and the output's schema if the user settled it."""

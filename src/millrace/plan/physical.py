@@ -8,7 +8,7 @@ import msgspec
 
 from millrace.core.ports import Sink, Source
 from millrace.core.work import Durability, OnError, Shard
-from millrace.plan.logical import Step
+from millrace.plan.logical import Accumulate, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,8 @@ class Program:
     there by the plan. ``kind`` says what becomes of the output: written by ``sink``, streamed to a reader in
     ``blocks``, only counted, or made for the next stage. ``fed``: rows come as blocks from the stage before instead
     of from the source. Blocks for the next stage have a multiple of ``unit`` rows, as far as memory allows, and no
-    more than ``block_rows`` if a multiple is less (0: any).
+    more than ``block_rows`` if a multiple is less (0: any). ``metrics`` are counted by whoever writes the rows; their
+    big states become files in the folder ``states`` if it has a name.
     """
 
     source: Source
@@ -63,6 +64,8 @@ class Program:
     policy: Policy = Policy()
     unit: int = 0
     block_rows: int = 0
+    metrics: tuple[Accumulate, ...] = ()
+    states: str = ""
 
 
 class SavedPlan(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ import msgspec
 
 from millrace.core import failpoints
 from millrace.core.ports import Sink
-from millrace.core.work import CommitRecord, Durability, Faults, Ledger, Shard, Timings
+from millrace.core.work import CommitRecord, Durability, Faults, Ledger, Shard, SideFile, Timings
 from millrace.errors import JournalDamaged, OutputWriteFailed
 from millrace.plan.physical import SavedPlan
 from millrace.run import journal as journals
@@ -220,6 +220,12 @@ class ShardCommitter:
     def committed(self) -> Iterator[CommitRecord]:
         """Read the records in force back from the journal."""
         return journals.read(self.folder / "journal").in_force()
+
+    def states(self, shards: Sequence[Shard]) -> Iterator[tuple[bytes | SideFile, ...]]:
+        """Read what the metrics of committed shards counted back from the journal, in the order of the shards."""
+        for record in journals.read(self.folder / "journal").in_order([shard.place for shard in shards]):
+            if record.states:
+                yield record.states
 
     def _write_manifest(self) -> str:
         files = sorted((file.name, file) for record in self.committed() for file in record.files)

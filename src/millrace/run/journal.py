@@ -12,7 +12,7 @@ import mmap
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +119,22 @@ class Contents:
                 record = _decoder.decode(payload)
                 if isinstance(record, CommitRecord) and revoked.get(record.shard, -1) < position:
                     yield record
+
+    def in_order(self, places: Sequence[tuple[int, ...]]) -> Iterator[CommitRecord]:
+        """Yield the commit records in force in the order of their shards, whose places are these."""
+        last: dict[int, memoryview | None] = {}
+        for payload in self._payloads():
+            record = _decoder.decode(payload)
+            if isinstance(record, Revoked):
+                last[record.shard] = None
+            elif isinstance(record, CommitRecord):
+                last[record.shard] = payload
+        for shard in sorted(last, key=lambda shard: places[shard] if shard < len(places) else (shard,)):
+            found = last[shard]
+            if found is not None:
+                record = _decoder.decode(found)
+                assert isinstance(record, CommitRecord)
+                yield record
 
     def _payloads(self) -> Iterator[memoryview]:
         at = len(MAGIC)

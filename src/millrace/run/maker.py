@@ -16,6 +16,7 @@ from millrace.core.ports import WorkerContext
 from millrace.core.work import Block, Broken, Ended, Made, Piece, Progress, Tail, Timings
 from millrace.plan.physical import Program
 from millrace.run import failures
+from millrace.run.beside import folded, unfolded
 from millrace.run.guard import Meter
 from millrace.run.places import packed, unpacked, where
 from millrace.run.reading import counted, read_split, within
@@ -87,7 +88,8 @@ class Maker:
         report(meter, self._context, piece.caution, piece.shard)
         rows = self._taken(piece, meter) if piece.blocks else self._read(piece, meter)
         size = BlockSize(self._program.unit, self._program.block_rows)
-        for parts in _grouped(self._chain.run(rows, meter, piece.budgets, piece.ceilings), size):
+        made = map(folded, self._chain.run(rows, meter, piece.budgets, piece.ceilings))
+        for parts in _grouped(made, size):
             failpoints.hit("piece.block")
             with meter.timing("write"):
                 batches = [part.batch for part in parts]
@@ -124,7 +126,7 @@ def take(block: Block, context: WorkerContext, meter: Meter) -> Iterator[Rows]:
     meter.take_in(block.rejects)
     meter.read_rows += block.rows
     for batch, spans in zip(batches, unpacked(block.spans), strict=True):
-        yield Rows(batch, spans)
+        yield unfolded(Rows(batch, spans))
 
 
 def _rows_of(
@@ -148,7 +150,7 @@ def _rows_of(
             left -= len(part)
             meter.read_rows += len(part)
             if len(part):
-                yield part
+                yield unfolded(part)
 
 
 @dataclass(frozen=True, slots=True)

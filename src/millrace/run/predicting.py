@@ -71,7 +71,7 @@ def _through(
     def inputs() -> Iterator[Rows]:
         for item in items:
             waiting.append(item)
-            yield item.rows.with_batch(_inputs(item, model, model_label(step, model)))
+            yield item.rows.alone(_inputs(item, model, model_label(step, model)))
 
     predictor = caller.built.predictor
     batch_format = getattr(predictor, "batch_format", None) or model.batch_format

@@ -10,6 +10,7 @@ from millrace.core.work import CommitRecord, Durability
 from millrace.plan.physical import SavedPlan
 from millrace.run import journal as journals
 from millrace.run.commit import ShardCommitter, State, bound, divided, read_plan
+from millrace.run.counting import STATES, are_there, side_files
 from millrace.run.journal import (
     Contents,
     Divided,
@@ -49,14 +50,14 @@ def recover(
         plan, state = _replay(plan, contents.notes())
         sink = bound(sink, output, plan, durability)
         committer = ShardCommitter(output, plan, sink, journal, state, hidden=hidden, empty=True)
-        lost, staged, published = _take_stock(committer, contents.in_force())
+        lost, staged, published, states = _take_stock(committer, contents.in_force())
         if lost:
             committer.revoke(lost)
         failpoints.hit("recover.revoked")
         state.finished = state.finished and output.is_marked(run)
         if not state.finished:
             output.make(run)
-        _drop_unlisted(committer, staged, published)
+        _drop_unlisted(committer, staged, published, states)
         failpoints.hit("recover.swept")
     except BaseException:
         journal.close()
@@ -89,17 +90,20 @@ def _replay(plan: SavedPlan, notes: Iterable[Record]) -> tuple[SavedPlan, State]
 
 def _take_stock(
     committer: ShardCommitter, records: Iterable[CommitRecord]
-) -> tuple[list[CommitRecord], set[str], set[str]]:
-    """Count in what is there, and publish it; return the lost records, and all names that are listed."""
+) -> tuple[list[CommitRecord], set[str], set[str], set[str]]:
+    """Count in what is there, and publish it; return the lost records, and all names that are listed:
+    of staged files, published ones, and states of metrics."""
     sink, hidden = committer.sink, committer.hidden
     lost: list[CommitRecord] = []
     staged: set[str] = set()
     published: set[str] = set()
+    states: set[str] = set()
     for record in records:
         places = [sink.state(file) for file in record.files]
-        if "missing" in places:
+        if "missing" in places or not are_there(record, committer.folder):
             lost.append(record)
             continue
+        states |= side_files(record)
         committer.state.add(record)
         committer.empty = False
         for file, place in zip(record.files, places, strict=True):
@@ -109,15 +113,21 @@ def _take_stock(
                 staged.add(file.staged)
             else:
                 published.add(file.name)
-    return lost, staged, published
+    return lost, staged, published, states
 
 
-def _drop_unlisted(committer: ShardCommitter, staged: set[str], published: set[str]) -> None:
+def _drop_unlisted(
+    committer: ShardCommitter, staged: set[str], published: set[str], states: set[str]
+) -> None:
     """Remove files of this run that no record names: their attempt was never committed."""
     output, folder = committer.output, committer.folder
     if (folder / "staging").exists():
         for path in (folder / "staging").iterdir():
             if path.name not in staged:
+                path.unlink(missing_ok=True)
+    if (folder / STATES).exists():
+        for path in (folder / STATES).iterdir():
+            if path.name not in states:
                 path.unlink(missing_ok=True)
     for path in folder.glob(f"*{TEMPORARY}"):
         path.unlink(missing_ok=True)

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.core.batch import concat
+from millrace.core.values import column_from
 from millrace.core.work import Split
 
 
@@ -56,23 +57,44 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A batch and its rows' coordinates; ``spans`` add up to the batch's length."""
+    """A batch and its rows' coordinates; ``spans`` add up to the batch's length.
+
+    ``beside`` are columns of the same rows that no step sees any more: they go along until the rows are written.
+    """
 
     batch: pa.RecordBatch
     spans: tuple[Span, ...]
+    beside: pa.RecordBatch | None = None
 
     def __len__(self) -> int:
         return int(self.batch.num_rows)
 
     def with_batch(self, batch: pa.RecordBatch) -> Rows:
         """Return other values for the same rows."""
+        return Rows(batch, self.spans, self.beside)
+
+    def alone(self, batch: pa.RecordBatch) -> Rows:
+        """Return other values for the same rows, without what goes along beside them."""
         return Rows(batch, self.spans)
+
+    def with_beside(self, columns: pa.RecordBatch) -> Rows:
+        """Return the same rows with more columns that go along."""
+        if self.beside is not None:
+            names = [*self.beside.schema.names, *columns.schema.names]
+            columns = pa.RecordBatch.from_arrays([*self.beside.columns, *columns.columns], names=names)
+        return Rows(self.batch, self.spans, columns)
+
+    def fits(self, other: Rows) -> bool:
+        """Say whether the other rows have the same columns, and so can be put behind these."""
+        mine, others = (each.beside.schema if each.beside is not None else None for each in (self, other))
+        return bool(mine == others and self.batch.schema == other.batch.schema)
 
     def cut(self, start: int, stop: int) -> Rows:
         """Return the rows from ``start`` to ``stop``, without a copy."""
         if start == 0 and stop >= len(self):
             return self
-        return Rows(self.batch.slice(start, stop - start), tuple(_cut(self.spans, start, stop)))
+        beside = self.beside.slice(start, stop - start) if self.beside is not None else None
+        return Rows(self.batch.slice(start, stop - start), tuple(_cut(self.spans, start, stop)), beside)
 
     def keep(self, batch: pa.RecordBatch, mask: np.ndarray[Any, np.dtype[np.bool_]]) -> Rows:
         """Return the rows for which ``mask`` is true; ``batch`` holds them already."""
@@ -85,7 +107,8 @@ class Rows:
                 spans.append(Span(span.split, span.first, kept, None, span.last))
             elif kept:
                 spans.append(Span(span.split, 0, kept, span.numbers()[part]))
-        return Rows(batch, tuple(spans))
+        beside = self.beside.filter(column_from(mask)) if self.beside is not None else None
+        return Rows(batch, tuple(spans), beside)
 
     def spread(self, batch: pa.RecordBatch, counts: Sequence[int]) -> Rows:
         """Return rows of which ``counts[i]`` come from row i."""
@@ -98,7 +121,11 @@ class Rows:
                 spans.append(Span(span.split, span.first, total, None, span.last))
             elif total:
                 spans.append(Span(span.split, 0, total, np.repeat(span.numbers(), part)))
-        return Rows(batch, tuple(spans))
+        beside = self.beside
+        if beside is not None:
+            index = np.repeat(np.arange(len(self), dtype=np.int64), np.asarray(counts, np.int64))
+            beside = beside.take(column_from(index))
+        return Rows(batch, tuple(spans), beside)
 
     def blurred(self, batch: pa.RecordBatch) -> Rows:
         """Return rows that came from these in a way that only the user's function knows."""
@@ -124,7 +151,12 @@ def join(parts: Sequence[Rows]) -> Rows:
     """Put rows of one schema end to end."""
     if len(parts) == 1:
         return parts[0]
-    return Rows(concat([part.batch for part in parts]), tuple(span for part in parts for span in part.spans))
+    beside = [part.beside for part in parts if part.beside is not None]
+    return Rows(
+        concat([part.batch for part in parts]),
+        tuple(span for part in parts for span in part.spans),
+        concat(beside) if beside else None,
+    )
 
 
 def merged(spans: Sequence[Span]) -> tuple[Span, ...]:
@@ -186,7 +218,7 @@ def recut(rows: Iterator[Rows], size: Callable[[Rows], int]) -> Iterator[Rows]:
             first = False
             continue
         first = False
-        if waiting and waiting[0].batch.schema != part.batch.schema:
+        if waiting and not waiting[0].fits(part):
             yield join(waiting)
             waiting, held = [], 0
         at = 0

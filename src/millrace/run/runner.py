@@ -21,7 +21,7 @@ from millrace.core.events import (
     WorkerLost,
     WorkerRetired,
 )
-from millrace.core.ports import Pool
+from millrace.core.ports import Accumulator, Pool
 from millrace.core.work import (
     BlockRef,
     Blocks,
@@ -42,6 +42,7 @@ from millrace.core.work import (
 from millrace.errors import NeverReady, Stalled, WorkerDied
 from millrace.run import failures
 from millrace.run.allowance import Allowance
+from millrace.run.counting import States, merge
 from millrace.run.dividing import parts_of, refused
 from millrace.run.elastic import Elastic
 from millrace.run.makers import Makers
@@ -91,11 +92,15 @@ class Committer(Protocol):
 
 
 class Tally:
-    """A committer for runs that leave nothing behind: it only adds up."""
+    """A committer for runs that leave nothing behind: it only adds up, and merges the states of ``metrics``."""
 
     pending = False
 
-    def __init__(self) -> None:
+    def __init__(self, metrics: Sequence[tuple[str, Accumulator]] = ()) -> None:
+        self._metrics = metrics
+        self._totals = [metric.empty() for _, metric in metrics]
+        self._waiting: dict[int, States] = {}  # by shard: those before it are not there yet
+        self._next = 0
         self.ledger = Ledger()
         self.timings = Timings()
         self.faults = Faults()
@@ -116,6 +121,20 @@ class Tally:
         self.ledger += record.ledger
         self.timings += record.timings
         self.faults += record.faults
+        if self._metrics:
+            self._waiting[record.shard] = record.states
+            while self._next in self._waiting:
+                self._merge(self._next)
+                self._next += 1
+
+    def _merge(self, shard: int) -> None:
+        merge(self._totals, self._waiting.pop(shard))
+
+    def totals(self) -> list[Accumulator]:
+        """Return the metrics of all shards, when all are there."""
+        for shard in sorted(self._waiting):
+            self._merge(shard)
+        return self._totals
 
     def flush(self) -> None:
         """Nothing to keep."""

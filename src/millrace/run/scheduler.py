@@ -392,7 +392,8 @@ class Scheduler:
             done.ledger,
             done.timings,
             done.passed,
-            faults=done.faults,
+            done.states,
+            done.faults,
         )
 
     def _advance(self) -> None:

@@ -16,6 +16,7 @@ from millrace.core.values import from_result
 from millrace.core.work import Fault, Split
 from millrace.errors import ArgumentError, BadReturn, ModelError, StepError, UnknownColumn, nearest
 from millrace.plan.logical import (
+    Accumulate,
     Built,
     Drop,
     Filter,
@@ -36,6 +37,7 @@ from millrace.plan.logical import (
     step_label,
 )
 from millrace.plan.physical import Policy
+from millrace.run.beside import beside_name
 from millrace.run.calls import Caller, EventLoop, caller_of
 from millrace.run.cutting import Cut
 from millrace.run.failures import is_interrupt, words
@@ -144,6 +146,8 @@ class Chain:
                 chosen = "columns" if step.columns else ""
                 guard = self._guard(step_label(step), "a batch", meter, i, chosen)
                 rows = _map_batches(rows, step, callers[0], guard, self._eager)
+            elif isinstance(step, Accumulate):
+                rows = _carried(rows, step)
             elif isinstance(step, (Select, Drop, Rename)):
                 rows = _recolumned(rows, step, self._unread[i])
             else:
@@ -178,6 +182,15 @@ class Chain:
         if isinstance(step, FlatMap):
             return flat_map(rows, call, guard)
         return filter_rows(rows, call, guard)
+
+
+def _carried(rows: Iterator[Rows], step: Accumulate) -> Iterator[Rows]:
+    """Put the columns that the step's metrics read beside the rows, as they are here."""
+    if not step.columns:
+        return rows
+    chosen, label = Select(step.columns), step_label(step)
+    names = [beside_name(step, name) for name in step.columns]
+    return (part.with_beside(recolumn(part.batch, chosen, label).rename_columns(names)) for part in rows)
 
 
 def _recolumned(rows: Iterator[Rows], step: Select | Drop | Rename, unread: frozenset[str]) -> Iterator[Rows]:
@@ -298,7 +311,7 @@ def schema_by_trying(steps: Sequence[Step], schema: pa.Schema) -> pa.Schema | No
 def _tried(step: Step, batch: pa.RecordBatch) -> pa.RecordBatch:
     if isinstance(step, (Select, Drop, Rename)):
         return recolumn(batch, step)
-    if isinstance(step, (Filter, Limit)):
+    if isinstance(step, (Filter, Limit, Accumulate)):
         return batch
     if isinstance(step, MapBatches) and _is_plain(step.function):
         if step.columns is not None:

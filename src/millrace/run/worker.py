@@ -38,6 +38,7 @@ from millrace.errors import OutputSchemaChanged
 from millrace.plan.logical import functions_of, step_label
 from millrace.plan.physical import Program
 from millrace.run import failures
+from millrace.run.counting import MOST_BYTES, Counting, kept
 from millrace.run.guard import Meter
 from millrace.run.lanes import Behind, ahead
 from millrace.run.maker import take
@@ -202,6 +203,8 @@ class _Attempt:
         self._aside: Writer | None = None  # of rows that failed
         self._files: tuple[StagedFile, ...] = ()
         self._written = 0
+        self._counting = Counting(program.metrics, where)
+        self._states: tuple[bytes, ...] = ()
         self._taken = 0  # blocks of the stage before
         self._used_all = False
         self._told = time.monotonic()
@@ -222,6 +225,9 @@ class _Attempt:
         size = 0
         for part in chain(held, parts):
             self._written += len(part)
+            if self._program.metrics:
+                with self._meter.timing("steps"):
+                    self._counting.update(part)
             if self._program.kind == "count":
                 continue
             assert self._schema is not None
@@ -242,6 +248,7 @@ class _Attempt:
         if self._meter.rejects and self._program.sink is not None:
             with self._meter.timing("write"):
                 self._aside = set_aside(self._program, self._task, self._meter.rejects)
+        self._states = self._counting.states()
         yield self._done()
 
     def _conform(self, part: Rows) -> pa.RecordBatch:
@@ -374,8 +381,9 @@ class _Attempt:
 
     @property
     def has_files(self) -> bool:
-        """True if the attempt wrote rows, be it that they are set aside."""
-        return self._writer is not None or self._aside is not None
+        """True if the attempt wrote rows, be it that they are set aside; or has the state of a metric to write."""
+        big = bool(self._program.states) and any(len(state) > MOST_BYTES for state in self._states)
+        return self._writer is not None or self._aside is not None or big
 
     def _end_part(self) -> None:
         """Encode what is left; with lanes this runs in the finishing thread, else in the worker's own."""
@@ -393,10 +401,12 @@ class _Attempt:
             if self._aside is not None:
                 self._files += self._aside.close()
                 self._aside.sync()
+            states = kept(self._states, self._program.states, self._program.durability)
         except BaseException as error:
             self.abort()
             return self.failed(error)
-        return msgspec.structs.replace(done, files=self._files, timings=Timings(**self._meter.seconds))
+        seconds = Timings(**self._meter.seconds)
+        return msgspec.structs.replace(done, files=self._files, timings=seconds, states=states)
 
     def failed(self, error: BaseException) -> Outcome:
         """Say what went wrong."""
@@ -418,6 +428,7 @@ class _Attempt:
             tuple(ledger.steps[i][1] for i in limits),
             None if self._used_all else self._taken,
             self._meter.faults(words=self._program.policy.show_data),
+            self._states,
         )
 
     def abort(self) -> None:

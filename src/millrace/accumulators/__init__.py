@@ -1,0 +1,76 @@
+"""Metrics that count every row of a run once: hand them to ``Dataset.accumulate`` and ``Dataset.evaluate``.
+
+Each fills the ``Accumulator`` port of ``millrace.core.ports``. Sums are exact, so the same rows give the same bits,
+in whatever order and however often a run was killed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from millrace.accumulators.base import Estimate
+    from millrace.accumulators.by import By
+    from millrace.accumulators.classes import Accuracy, ConfusionMatrix, PrecisionRecallF1
+    from millrace.accumulators.moments import MAE, MSE, R2, Count, Mean, MinMax, Sum, Variance
+    from millrace.accumulators.probabilities import BrierScore, Calibration, LogLoss
+    from millrace.accumulators.ranking import AUROC, AveragePrecision
+    from millrace.accumulators.retrieval import NDCG, RecallAtK
+    from millrace.accumulators.sketches import DistinctCount, Histogram, Quantiles, TopK
+    from millrace.accumulators.torch_metrics import TorchMetric
+
+__all__ = [
+    "AUROC",
+    "MAE",
+    "MSE",
+    "NDCG",
+    "R2",
+    "Accuracy",
+    "AveragePrecision",
+    "BrierScore",
+    "By",
+    "Calibration",
+    "ConfusionMatrix",
+    "Count",
+    "DistinctCount",
+    "Estimate",
+    "Histogram",
+    "LogLoss",
+    "Mean",
+    "MinMax",
+    "PrecisionRecallF1",
+    "Quantiles",
+    "RecallAtK",
+    "Sum",
+    "TopK",
+    "TorchMetric",
+    "Variance",
+]
+
+_HOMES = {
+    "base": ("Estimate",),
+    "by": ("By",),
+    "classes": ("Accuracy", "ConfusionMatrix", "PrecisionRecallF1"),
+    "moments": ("Count", "MAE", "MSE", "Mean", "MinMax", "R2", "Sum", "Variance"),
+    "probabilities": ("BrierScore", "Calibration", "LogLoss"),
+    "ranking": ("AUROC", "AveragePrecision"),
+    "retrieval": ("NDCG", "RecallAtK"),
+    "sketches": ("DistinctCount", "Histogram", "Quantiles", "TopK"),
+    "torch_metrics": ("TorchMetric",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a metric when it is first used."""
+    import importlib
+
+    for home, names in _HOMES.items():
+        if name in names:
+            value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+            globals()[name] = value
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__
