@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+import millrace as mr
 from millrace.core import failpoints
 from millrace.dataset import Dataset
 from millrace.result import Result
@@ -47,6 +48,46 @@ def picky(batch: dict[str, Any], bad: int) -> dict[str, Any]:
     return dict(batch)
 
 
+def picky_row(row: dict[str, Any], bad: int) -> bool:
+    """Raises over some rows."""
+    if row["id"] % bad == 7:
+        raise ValueError("not this one")
+    return True
+
+
+def tenth(batch: dict[str, Any]) -> Any:
+    """The model of runs with metrics: its sums are no round numbers."""
+    return batch["id"] * 0.1
+
+
+class Big:
+    """A metric of one's own: counts rows, and has a state that no record of the journal holds."""
+
+    columns = ("id",)
+
+    def __init__(self, rows: int = 0, total: int = 0) -> None:
+        self.rows, self.total = rows, total
+
+    def empty(self) -> Big:
+        return Big()
+
+    def update(self, batch: pa.RecordBatch) -> None:
+        self.rows += batch.num_rows
+        self.total += pc.sum(batch.column("id")).as_py() or 0
+
+    def merge(self, other: Big) -> None:
+        self.rows, self.total = self.rows + other.rows, self.total + other.total
+
+    def result(self) -> dict[str, int]:
+        return {"rows": self.rows, "total": self.total}
+
+    def to_bytes(self) -> bytes:
+        return f"{self.rows} {self.total}".encode().ljust(70_000)
+
+    def from_bytes(self, data: bytes) -> Big:
+        return Big(*map(int, data.split()))
+
+
 @dataclass(frozen=True)
 class Job:
     """One plan: where it reads and writes, and what may differ between runs of it."""
@@ -58,6 +99,7 @@ class Job:
     first: int = 0  # rows below are filtered out
     staged: bool = False  # with pools of their own for making and for writing
     bad: int = 0  # one row in so many fails, and is rejected
+    metrics: bool = False  # counted by one that sees what is dropped later, and one behind all
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def dataset(self, **options: Any) -> Dataset:
@@ -65,16 +107,33 @@ class Job:
         dataset = Dataset.from_source(ParquetSource(self.source))
         making: dict[str, Any] = {"num_cpus": 1} if self.staged else {}
         dataset = dataset.map_batches(times, fn_args=[self.factor], batch_size=30, **making)
-        if self.staged:
+        if self.metrics:
+            dataset = self._counted(dataset)
+        elif self.staged:
             dataset = dataset.map_batches(same, batch_size=40, concurrency=1)
         if self.bad:
-            dataset = dataset.map_batches(picky, fn_args=[self.bad], batch_size=25)
+            if self.metrics:  # whatever may change which rows there are comes before metrics
+                dataset = dataset.filter(picky_row, fn_args=[self.bad])
+            else:
+                dataset = dataset.map_batches(picky, fn_args=[self.bad], batch_size=25)
             dataset = dataset.with_options(on_error="reject")
         if self.first:
             dataset = dataset.filter(expr=pc.field("id") >= self.first)
         if self.limit is not None:
             dataset = dataset.limit(self.limit)
+        if self.metrics:
+            dataset = dataset.accumulate(rows=mr.Count(), tenths=mr.Sum("tenth")).drop_columns(["tenth"])
         return dataset.with_options(**{"progress": False, "shard_rows": ROWS, **self.options, **options})
+
+    def _counted(self, dataset: Dataset) -> Dataset:
+        """With metrics before the border of the stages, of columns that change later."""
+        dataset = dataset.accumulate(
+            product=mr.Mean("product"),
+            auc=mr.AUROC("id", "product", positive=407),
+            ids=Big(),
+        )
+        pool: dict[str, Any] = {"concurrency": 1} if self.staged else {}
+        return dataset.predict(tenth, inputs=["id"], output="tenth", batch_size=40, **pool)
 
     def here(self, faults: Mapping[str, str] | None = None, **options: Any) -> Result:
         """Run it in this process, inline unless ``options`` say otherwise."""
@@ -96,6 +155,10 @@ class Job:
         ]
         kept = [i for i in ids if i >= self.first and not self.fails(i)][: self.limit]
         return [{"id": i, "product": i * self.factor} for i in kept]
+
+    def metrics_of(self) -> dict[str, Any]:
+        """The metrics, as the report has them."""
+        return dict(json.loads((Path(self.output) / "_SUCCESS").read_text())["metrics"])
 
     def fails(self, number: int) -> bool:
         """Say whether a row fails."""

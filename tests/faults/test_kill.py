@@ -38,6 +38,7 @@ DRIVER = [
     ("finish.closed", 1),
 ]
 WORKER = ["attempt.started", "attempt.batch", "stage.write", "stage.closed", "stage.sync"]
+METRICS = ["state.written"]  # see test_metrics.py
 MAKER = ["piece.started", "piece.block"]
 RECOVER = ["recover.opened", "recover.revoked", "recover.swept"]
 # An overwrite also passes the points of every run while its parts are hidden.
@@ -55,7 +56,7 @@ SWAP = [
 
 
 def test_every_point_is_killed_at_somewhere() -> None:
-    points = {point for point, _ in DRIVER + SWAP} | set(WORKER) | set(MAKER) | set(RECOVER)
+    points = {point for point, _ in DRIVER + SWAP} | set(WORKER) | set(METRICS) | set(MAKER) | set(RECOVER)
     assert points == failpoints.POINTS
 
 

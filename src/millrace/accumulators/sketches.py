@@ -52,32 +52,33 @@ class Histogram(Metric):
 
     def result(self) -> dict[str, Any]:
         """Return edges and counts."""
-        counts: list[Any] = self._masses if self.weight is None else [as_float(mass) for mass in self._masses]
+        masses = [self._masses.get(place, 0) for place in range(len(self.edges) + 1)]
+        counts: list[Any] = masses if self.weight is None else [as_float(mass) for mass in masses]
         return {"edges": list(self.edges), "counts": counts[1:-1], "below": counts[0], "above": counts[-1]}
 
     def _clear(self) -> None:
-        self._masses = [0] * (len(self.edges) + 1)
+        self._masses: dict[int, int] = {}
 
     def _add(self, arrays: dict[str, Array]) -> None:
         values, weights = self._numbers(arrays, self.column), self._weights(arrays, self.weight)
         places = np.searchsorted(self.edges, values, side="right").astype(np.int64)
         places[values == self.edges[-1]] -= 1
-        size = len(self._masses)
-        more = (
-            np.bincount(places, minlength=size).tolist()
-            if weights is None
-            else fixed_by(places, weights, size)
-        )
-        self._masses = [a + b for a, b in zip(self._masses, more, strict=True)]
+        counts = np.bincount(places)
+        masses = counts.tolist() if weights is None else fixed_by(places, weights, len(counts))
+        self._count({place: masses[place] for place in np.flatnonzero(counts).tolist()})
+
+    def _count(self, masses: dict[int, int]) -> None:
+        for place, mass in masses.items():
+            self._masses[place] = self._masses.get(place, 0) + mass
 
     def _merge(self, other: Histogram) -> None:
-        self._masses = [a + b for a, b in zip(self._masses, other._masses, strict=True)]
+        self._count(other._masses)
 
     def _state(self) -> Any:
-        return [to_state(mass) for mass in self._masses]
+        return [[place, to_state(self._masses[place])] for place in sorted(self._masses)]
 
     def _restore(self, state: Any) -> None:
-        self._masses = [from_state(mass) for mass in state]
+        self._masses = {place: from_state(mass) for place, mass in state}
 
 
 class Quantiles(Metric):
