@@ -26,7 +26,7 @@ def test_null_and_nan(hole: Any) -> None:
         counted(mr.AUROC("y", "p"), **rows)
     found = counted(mr.AUROC("y", "p", nan="count"), **rows)
     assert found.result() == 1.0
-    assert found.note() == "1 rows left out, with null or NaN"
+    assert found.note() == "1 row with null or NaN left out"
     assert counted(mr.Count("p"), **rows).result() == 2
 
 

@@ -44,6 +44,10 @@ def test_errors(script: Callable[..., Any]) -> None:
     run(script, "errors.md")
 
 
+def test_metrics(script: Callable[..., Any]) -> None:
+    run(script, "metrics.md")
+
+
 def test_coming_from_ray(script: Callable[..., Any]) -> None:
     run(script, "coming-from-ray.md")
 

@@ -160,7 +160,7 @@ def test_a_value_that_does_not_fit_says_where(tmp_path: Path) -> None:
     ):
         data.evaluate(m=mr.Mean("x"))
     found = data.evaluate(m=mr.Mean("x", nan="count"))
-    assert (found, found.notes) == ({"m": 4 / 3}, {"m": "1 rows left out, with null or NaN"})
+    assert (found, found.notes) == ({"m": 4 / 3}, {"m": "1 row with null or NaN left out"})
 
 
 def test_several_stages_with_other_columns_on_the_way(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.core.batch import to_numpy
+from millrace.core.work import tell
 from millrace.errors import ArgumentError, BadInput, nearest
 
 Array = np.ndarray[Any, Any]
@@ -71,7 +72,8 @@ class Metric:
 
     def note(self) -> str:
         """Say what has to be known beside the result; an empty string if nothing."""
-        left = f"{self.skipped:,} rows left out, with null or NaN" if self.skipped else ""
+        left = f"{self.skipped:,} {'row' if self.skipped == 1 else 'rows'} with null or NaN left out"
+        left = left if self.skipped else ""
         return "; ".join(filter(None, [self._reason(), left]))
 
     def to_bytes(self) -> bytes:
@@ -95,7 +97,7 @@ class Metric:
 
     def __repr__(self) -> str:
         settings = ", ".join(
-            f"{name}={getattr(self, name)!r}" for name in self.settings if getattr(self, name) is not None
+            f"{name}={tell(getattr(self, name))}" for name in self.settings if getattr(self, name) is not None
         )
         return f"{type(self).__name__}({settings})"
 

@@ -143,7 +143,10 @@ class Accuracy(ConfusionMatrix):
         predicted, predictions = codes_of(self._predicted(arrays))
         places = {label: i for i, label in enumerate(labels)}
         same = true == np.array([places.get(each, -1) for each in predictions], np.int64)[predicted]
-        masses = fixed_by(same.astype(np.int64), weights if weights is not None else np.ones(len(same)), 2)
+        if weights is None:
+            masses = [int(count) << SCALE for count in np.bincount(same, minlength=2)]
+        else:
+            masses = fixed_by(same.astype(np.int64), weights, 2)
         for right in (0, 1):
             if masses[right]:
                 self._cells[(0, right - 1)] = self._cells.get((0, right - 1), 0) + masses[right]

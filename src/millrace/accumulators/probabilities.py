@@ -157,14 +157,15 @@ class Calibration(Metric):
         weights = self._weights(arrays, self.weight)
         edges = np.arange(1, self.bins) / self.bins
         keys = np.searchsorted(edges, scores, side="left").astype(np.int64)
-        ones = np.ones(len(scores)) if weights is None else weights
-        sums = zip(
-            fixed_by(keys, ones, self.bins),
-            fixed_by(keys, scores * ones, self.bins),
-            fixed_by(keys, labels * ones, self.bins),
-            strict=True,
-        )
         present = np.bincount(keys, minlength=self.bins)
+        if weights is None:
+            masses = [int(count) << SCALE for count in present]
+            positives = [int(count) << SCALE for count in np.bincount(keys[labels], minlength=self.bins)]
+        else:
+            masses = fixed_by(keys, weights, self.bins)
+            positives = fixed_by(keys[labels], weights[labels], self.bins)
+            scores = scores * weights
+        sums = zip(masses, fixed_by(keys, scores, self.bins), positives, strict=True)
         self._merge_bins({at: found for at, found in enumerate(sums) if present[at]})
 
     def _merge_bins(self, bins: dict[int, tuple[int, int, int]]) -> None:
