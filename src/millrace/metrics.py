@@ -9,6 +9,7 @@ from typing import Any
 from millrace.accumulators.by import note_of
 from millrace.core.artifacts import shortened
 from millrace.core.ports import Accumulator
+from millrace.errors import StepError
 from millrace.result import Metrics
 
 _LINE = 100
@@ -18,8 +19,15 @@ def collected(metrics: Sequence[tuple[str, Accumulator]], totals: Sequence[Accum
     """Return the results by name, with the notes that there are."""
     names = [name for name, _ in metrics]
     notes = {name: note_of(total) for name, total in zip(names, totals, strict=True)}
-    results = {name: total.result() for name, total in zip(names, totals, strict=True)}
+    results = {name: _result(name, total) for name, total in zip(names, totals, strict=True)}
     return Metrics(results, notes={name: note for name, note in notes.items() if note})
+
+
+def _result(name: str, total: Accumulator) -> Any:
+    try:
+        return total.result()
+    except Exception as error:
+        raise StepError(f"accumulate({name}) failed: its result: {type(error).__name__}: {error}.") from error
 
 
 def reported(found: Metrics) -> dict[str, Any]:

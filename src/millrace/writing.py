@@ -55,7 +55,7 @@ def write(plan: Plan, complete: Callable[[Plan], Plan], options: RunOptions) -> 
         )
         with open_job(plan, wish) as job:
             if job.complete:
-                result = _result(job, _finished(job, 0.0), job.committer.state.ledger.read)
+                result = _result(job, _finished(job, 0.0), _metrics(job), job.committer.state.ledger.read)
                 _say(options, f"finished in an earlier run, nothing to do: {result.summary}")
                 return result
             return _write(job, options, workplace, started)
@@ -65,6 +65,7 @@ def write(plan: Plan, complete: Callable[[Plan], Plan], options: RunOptions) -> 
 
 def _write(job: Job, options: RunOptions, workplace: Workplace, started: float) -> Result:
     from millrace.run.allowance import Allowance
+    from millrace.run.counting import STATES
     from millrace.run.runner import Runner
     from millrace.run.scheduler import Scheduler
     from millrace.run.schemas import merge
@@ -87,7 +88,7 @@ def _write(job: Job, options: RunOptions, workplace: Workplace, started: float) 
     )
     watchers = Watchers.of(options)
     pending = [shard for shard in job.shards if not state.done[shard.index]]
-    states = str(committer.folder / "states")
+    states = str(committer.folder / STATES)
     programs = workplace.programs(plan, "write", options, pending, states=states)
     watchers.on_event(_started(job, workplace.workers))
     committer.on_published = partial(_tell_published, watchers)
@@ -110,8 +111,9 @@ def _write(job: Job, options: RunOptions, workplace: Workplace, started: float) 
         _write_schema_only(job, scheduler)
         if options.on_error != "raise" and not state.ledger.rejected:
             _note_columns(job)
+        metrics = _metrics(job)
         seconds = time.monotonic() - started
-        committer.finish(seconds, {"ledger": _ledger(job), **reported(_metrics(job))})
+        committer.finish(seconds, {"ledger": _ledger(job), **reported(metrics)})
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             watchers.close()
@@ -142,7 +144,7 @@ def _write(job: Job, options: RunOptions, workplace: Workplace, started: float) 
         batches=watchers.sizes.settled(),
     )
     watchers.on_event(event)
-    result = _result(job, event, rows_before)
+    result = _result(job, event, metrics, rows_before)
     _say(options, result.summary)
     return result
 
@@ -280,11 +282,10 @@ def _metrics(job: Job) -> Metrics:
     return collected(metrics, merged(metrics, committer.states(job.shards), committer.folder))
 
 
-def _result(job: Job, event: RunFinished, rows_before: int = 0) -> Result:
+def _result(job: Job, event: RunFinished, metrics: Metrics, rows_before: int = 0) -> Result:
     from millrace.observers.summary import summary
     from millrace.plan.logical import step_label
 
-    metrics = _metrics(job)
     return Result(
         rows=event.ledger.written,
         rejected=event.ledger.rejected,

@@ -66,7 +66,7 @@ def test_labels() -> None:
 
 
 def test_scores() -> None:
-    with pytest.raises(BadInput, match=r"0\.5 to 1\.5, and a probability is.*sigmoid"):
+    with pytest.raises(BadInput, match=r"below 0 or above 1.*sigmoid"):
         counted(mr.LogLoss("y", "p"), y=[0, 1], p=[0.5, 1.5])
     assert counted(mr.LogLoss("y", "p"), y=[0, 1], p=[1.0, 0.0]).result() == pytest.approx(36.04, abs=0.01)
     with pytest.raises(BadInput, match="holds no numbers"):

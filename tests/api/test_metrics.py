@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 import millrace as mr
 from millrace.dataset import Dataset
-from millrace.errors import ArgumentError, BadInput, PlanError, UnknownColumn
+from millrace.errors import ArgumentError, BadInput, NotPicklable, PlanError, StepError, UnknownColumn
 
 N = 5000
 
@@ -75,10 +76,9 @@ def test_every_sink_and_no_sink_give_the_same(data: Dataset, tmp_path: Path) -> 
     found = measured.evaluate()
     assert found["auc"] == pytest.approx(auc(range(N)))
     for verb in ("parquet", "csv", "json"):
-        small = measured.with_options(shard_rows=999, workers=2)
+        engine = "local" if verb == "csv" else "inline"
+        small = measured.with_options(shard_rows=999, workers=2, engine=engine)
         assert getattr(small, f"write_{verb}")(tmp_path / verb).metrics == found
-    inline = measured.with_options(engine="inline")
-    assert inline.write_parquet(tmp_path / "inline").metrics == found
 
 
 def test_evaluate_adds_to_what_is_accumulated(data: Dataset) -> None:
@@ -163,6 +163,57 @@ def test_a_value_that_does_not_fit_says_where(tmp_path: Path) -> None:
     assert (found, found.notes) == ({"m": 4 / 3}, {"m": "1 row with null or NaN left out"})
 
 
+class Faulty:
+    """A metric of one's own that fails at ``at``; a lock is what cannot travel."""
+
+    columns = ("id",)
+
+    def __init__(self, at: str = "", lock: Any = None) -> None:
+        self.at, self.lock = at, lock
+
+    def empty(self) -> Faulty:
+        return Faulty(self.at, self.lock)
+
+    def update(self, batch: pa.RecordBatch) -> None:
+        self._do("update")
+
+    def merge(self, other: Faulty) -> None:
+        self._do("merge")
+
+    def result(self) -> Any:
+        self._do("result")
+
+    def to_bytes(self) -> bytes:
+        self._do("to_bytes")
+        return b""
+
+    def from_bytes(self, data: bytes) -> Faulty:
+        return self.empty()
+
+    def _do(self, what: str) -> None:
+        if what == self.at:
+            raise ZeroDivisionError(f"secret in {what}")
+
+
+@pytest.mark.parametrize("at", ["update", "merge", "result", "to_bytes"])
+def test_a_metric_that_fails_is_named(data: Dataset, at: str) -> None:
+    with pytest.raises(StepError, match=rf"failed: .*ZeroDivisionError: secret in {at}") as caught:
+        data.with_options(engine="inline").evaluate(mine=Faulty(at))
+    if at == "update":
+        assert "accumulate(mine)" in str(caught.value) and "row" in str(caught.value)
+        with pytest.raises(StepError) as caught:
+            data.with_options(engine="inline", show_data=False).evaluate(mine=Faulty(at))
+        assert "secret" not in str(caught.value)
+
+
+def test_a_metric_that_cannot_travel_is_named(data: Dataset, tmp_path: Path) -> None:
+    measured = data.with_options(engine="local").accumulate(mine=Faulty(lock=threading.Lock()))
+    with pytest.raises(
+        NotPicklable, match=r"accumulate\(mine\) cannot travel.*the metric 'mine' cannot be pickled"
+    ):
+        measured.write_parquet(tmp_path / "out")
+
+
 def test_several_stages_with_other_columns_on_the_way(tmp_path: Path) -> None:
     data = (
         mr.range(N)
@@ -173,7 +224,7 @@ def test_several_stages_with_other_columns_on_the_way(tmp_path: Path) -> None:
         .predict(score, inputs=["id"], output="score", batch_size=333, concurrency=1)
         .accumulate(third=mr.Quantiles("score", 0.5))
         .filter(lambda row: row["id"] % 5 != 0)
-        .with_options(progress=False, shard_rows=1500)
+        .with_options(progress=False, shard_rows=1500, engine="local")
     )
     result = data.write_parquet(tmp_path / "out")
     ids = np.array([i for i in range(N) if i % 5])

@@ -190,15 +190,15 @@ class Metric:
             if (values[labels] == 1).all():
                 return labels
         raise BadInput(
-            f"{self!r}: the labels in column {name!r} are not 0 and 1, or true and false, but {kind_of(values)}. "
-            "Say which value is the positive class: positive=…"
+            f"{self!r}: the labels in column {name!r} are not 0 and 1, or true and false, but other "
+            f"{kind_of(values)}. Say which value is the positive class: positive=…"
         )
 
 
 def kind_of(values: Array) -> str:
-    """Say what an array holds, with one example."""
+    """Say what an array holds; its values are nobody else's business."""
     shape = f" of shape {values.shape[1:]} per row" if values.ndim > 1 else ""
-    return f"{values.dtype}{shape}, such as {values.flat[0]!r}" if values.size else f"{values.dtype}{shape}"
+    return f"{'objects' if values.dtype == object else values.dtype}{shape}"
 
 
 def plain_key(value: Any) -> Any:

@@ -31,8 +31,8 @@ class _Binary(Averaged):
         scores = self._numbers(arrays, self.score)
         if len(scores) and not (scores.min() >= 0 and scores.max() <= 1):
             raise BadInput(
-                f"{self!r}: column {self.score!r} holds {scores.min()} to {scores.max()}, and a probability is "
-                "between 0 and 1. Logits take a sigmoid first."
+                f"{self!r}: column {self.score!r} has numbers below 0 or above 1, which are no probabilities. "
+                "Logits take a sigmoid first."
             )
         return scores
 

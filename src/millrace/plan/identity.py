@@ -65,7 +65,7 @@ def _step_shape(step: Step) -> dict[str, Any]:
 def _metric_shape(metric: Accumulator) -> Any:
     describe = getattr(metric, "describe", None)
     if callable(describe):
-        return msgspec.to_builtins(describe(), str_keys=True)
+        return msgspec.to_builtins(describe(), str_keys=True, enc_hook=str)
     kind = f"{type(metric).__module__}.{type(metric).__qualname__}"
     return {"kind": kind, "columns": list(metric.columns), "code": fingerprint(metric.empty())}
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from millrace.errors import NotPicklable
-from millrace.plan.logical import Function, Step, functions_of, step_label
+from millrace.plan.logical import Accumulate, Function, Step, functions_of, step_label
 
 _DEEPEST = 8
 _MOST_ITEMS = 1000
@@ -40,6 +40,15 @@ def _not_picklable(steps: Sequence[Step], error: Exception) -> Exception:
                     f"{step_label(step)} cannot travel to a worker process: "
                     f"{why_not_picklable(function, cloudpickle.dumps)}. Make such a thing inside the function, or "
                     "in the constructor of a class, which runs in the worker; or use "
+                    "with_options(engine='inline')."
+                )
+        for name, metric in step.metrics if isinstance(step, Accumulate) else ():
+            try:
+                cloudpickle.dumps(metric)
+            except Exception as refused:
+                return NotPicklable(
+                    f"{step_label(step)} cannot travel to a worker process: the metric {name!r} cannot be pickled "
+                    f"({refused}). Make such a thing when update is first called; or use "
                     "with_options(engine='inline')."
                 )
     return error

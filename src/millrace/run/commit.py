@@ -20,6 +20,7 @@ from millrace.core.work import CommitRecord, Durability, Faults, Ledger, Shard, 
 from millrace.errors import JournalDamaged, OutputWriteFailed
 from millrace.plan.physical import SavedPlan
 from millrace.run import journal as journals
+from millrace.run.counting import STATES, side_files, sweep
 from millrace.run.journal import (
     Divided,
     Finished,
@@ -194,6 +195,8 @@ class ShardCommitter:
         self._journal.sync()
         failpoints.hit("finish.closed")
         remove_tree(self.folder / "staging")
+        if (self.folder / STATES).exists():
+            sweep(self.folder, set().union(*map(side_files, self.committed())))
 
     def _swap(self, seconds: float, summary: dict[str, Any]) -> None:
         """Take the place of the run that is in force now. Every step may be repeated after a crash."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -31,33 +31,49 @@ States = tuple["bytes | SideFile", ...]
 
 
 class Counting:
-    """The metrics of one attempt."""
+    """The metrics of one attempt. ``show_data``: values may be shown in messages."""
 
-    def __init__(self, steps: Sequence[Accumulate], where: Where) -> None:
-        self._metrics = [(step, name, metric.empty()) for step in steps for name, metric in step.metrics]
+    def __init__(self, steps: Sequence[Accumulate], where: Where, *, show_data: bool = True) -> None:
         self._where = where
+        self._show_data = show_data
+        self._metrics: list[tuple[Accumulate, str, Accumulator]] = []
+        for step in steps:
+            for name, metric in step.metrics:
+                with _guarded(name, "", show_data=show_data):
+                    self._metrics.append((step, name, metric.empty()))
 
     def update(self, rows: Rows) -> None:
         """Count rows that are written now."""
         for step, name, metric in self._metrics:
             batch = _seen(step, metric, rows)
             try:
-                metric.update(batch)
-            except BaseException as error:
-                if is_interrupt(error):
-                    raise
-                raise self._failed(name, rows, error) from error
-
-    def _failed(self, name: str, rows: Rows, error: BaseException) -> MillraceError:
-        if isinstance(error, MillraceError):
-            return BadInput(f"accumulate({name}): {error} This was in {self._where(rows)}.")
-        return StepError(
-            f"accumulate({name}) failed in {self._where(rows)}: {type(error).__name__}: {words(error)}"
-        )
+                with _guarded(name, "", show_data=self._show_data):
+                    metric.update(batch)
+            except StepError as error:  # looking up which rows these are may be slow: only now
+                raise type(error)(f"{error} This was in {self._where(rows)}.") from error.__cause__
 
     def states(self) -> tuple[bytes, ...]:
         """Return what was counted."""
-        return tuple(metric.to_bytes() for _, _, metric in self._metrics)
+        states = []
+        for _, name, metric in self._metrics:
+            with _guarded(name, "its state: ", show_data=self._show_data):
+                states.append(metric.to_bytes())
+        return tuple(states)
+
+
+@contextlib.contextmanager
+def _guarded(name: str, doing: str, *, show_data: bool = True) -> Iterator[None]:
+    """Let what a metric raises say which one it was."""
+    try:
+        yield
+    except MillraceError as error:
+        raise BadInput(f"accumulate({name}): {error}") from error
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
+        said = f": {words(error)}" if show_data else ""
+        failed = f"accumulate({name}) failed: {doing}{type(error).__name__}{said}."
+        raise StepError(failed) from (error if show_data else None)
 
 
 def _seen(step: Accumulate, metric: Accumulator, rows: Rows) -> pa.RecordBatch:
@@ -125,6 +141,16 @@ def side_files(record: CommitRecord) -> set[str]:
     return {state.sha256 for state in record.states if isinstance(state, SideFile)}
 
 
+def sweep(folder: Path, named: Container[str]) -> None:
+    """Remove files of states that no record names: their attempts were never committed."""
+    states = folder / STATES
+    if not states.exists():
+        return
+    for path in states.iterdir():
+        if path.name not in named:
+            path.unlink(missing_ok=True)
+
+
 def merged(
     metrics: Sequence[tuple[str, Accumulator]], records: Iterable[States], folder: Path | None = None
 ) -> list[Accumulator]:
@@ -139,7 +165,8 @@ def merge(totals: Sequence[Accumulator], states: States, folder: Path | None = N
     """Add what a shard counted to the totals."""
     for total, state in zip(totals, states, strict=True):
         data = _read(state, folder) if isinstance(state, SideFile) else state
-        total.merge(total.from_bytes(data))
+        with _guarded(type(total).__name__, "merging: "):
+            total.merge(total.from_bytes(data))
 
 
 def _read(state: SideFile, folder: Path | None) -> bytes:

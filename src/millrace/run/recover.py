@@ -10,7 +10,7 @@ from millrace.core.work import CommitRecord, Durability
 from millrace.plan.physical import SavedPlan
 from millrace.run import journal as journals
 from millrace.run.commit import ShardCommitter, State, bound, divided, read_plan
-from millrace.run.counting import STATES, are_there, side_files
+from millrace.run.counting import are_there, side_files, sweep
 from millrace.run.journal import (
     Contents,
     Divided,
@@ -125,10 +125,7 @@ def _drop_unlisted(
         for path in (folder / "staging").iterdir():
             if path.name not in staged:
                 path.unlink(missing_ok=True)
-    if (folder / STATES).exists():
-        for path in (folder / STATES).iterdir():
-            if path.name not in states:
-                path.unlink(missing_ok=True)
+    sweep(folder, states)
     for path in folder.glob(f"*{TEMPORARY}"):
         path.unlink(missing_ok=True)
     output.remove_parts(committer.plan.run, but=published)

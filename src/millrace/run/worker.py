@@ -203,7 +203,7 @@ class _Attempt:
         self._aside: Writer | None = None  # of rows that failed
         self._files: tuple[StagedFile, ...] = ()
         self._written = 0
-        self._counting = Counting(program.metrics, where)
+        self._counting = Counting(program.metrics, where, show_data=program.policy.show_data)
         self._states: tuple[bytes, ...] = ()
         self._taken = 0  # blocks of the stage before
         self._used_all = False

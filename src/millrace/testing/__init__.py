@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from millrace.testing.fakes import FakeClock, FakeEngine, FakePool, failpoints
 
 if TYPE_CHECKING:
+    from millrace.testing.accumulators import AccumulatorContract
     from millrace.testing.engines import EngineContract
     from millrace.testing.predictors import PredictorContract
     from millrace.testing.sinks import FileSinkContract
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from millrace.testing.submitting import SubmittingPredictorContract
 
 __all__ = [
+    "AccumulatorContract",
     "EngineContract",
     "FakeClock",
     "FakeEngine",
@@ -36,6 +38,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AccumulatorContract": "accumulators",
     "EngineContract": "engines",
     "FileSinkContract": "sinks",
     "PredictorContract": "predictors",
