@@ -12,11 +12,13 @@ if TYPE_CHECKING:
     from millrace.accumulators.base import Estimate
     from millrace.accumulators.by import By
     from millrace.accumulators.classes import Accuracy, ConfusionMatrix, PrecisionRecallF1
-    from millrace.accumulators.moments import MAE, MSE, R2, Count, Mean, MinMax, Sum, Variance
+    from millrace.accumulators.moments import Count, Mean, MinMax, Sum, Variance
     from millrace.accumulators.probabilities import BrierScore, Calibration, LogLoss
     from millrace.accumulators.ranking import AUROC, AveragePrecision
+    from millrace.accumulators.regression import MAE, MSE, R2
     from millrace.accumulators.retrieval import NDCG, RecallAtK
-    from millrace.accumulators.sketches import DistinctCount, Histogram, Quantiles, TopK
+    from millrace.accumulators.sketches import DistinctCount, Histogram, Quantiles
+    from millrace.accumulators.top import TopK
     from millrace.accumulators.torch_metrics import TorchMetric
 
 __all__ = [
@@ -51,11 +53,13 @@ _HOMES = {
     "base": ("Estimate",),
     "by": ("By",),
     "classes": ("Accuracy", "ConfusionMatrix", "PrecisionRecallF1"),
-    "moments": ("Count", "MAE", "MSE", "Mean", "MinMax", "R2", "Sum", "Variance"),
+    "moments": ("Count", "Mean", "MinMax", "Sum", "Variance"),
     "probabilities": ("BrierScore", "Calibration", "LogLoss"),
     "ranking": ("AUROC", "AveragePrecision"),
+    "regression": ("MAE", "MSE", "R2"),
     "retrieval": ("NDCG", "RecallAtK"),
-    "sketches": ("DistinctCount", "Histogram", "Quantiles", "TopK"),
+    "sketches": ("DistinctCount", "Histogram", "Quantiles"),
+    "top": ("TopK",),
     "torch_metrics": ("TorchMetric",),
 }
 
