@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from millrace.accumulators.by import note_of
 from millrace.core.artifacts import shortened
 from millrace.core.ports import Accumulator
 from millrace.errors import StepError
@@ -17,6 +16,8 @@ _LINE = 100
 
 def collected(metrics: Sequence[tuple[str, Accumulator]], totals: Sequence[Accumulator]) -> Metrics:
     """Return the results by name, with the notes that there are."""
+    from millrace.accumulators.by import note_of  # imports numpy: not before workers have been started
+
     names = [name for name, _ in metrics]
     notes = {name: note_of(total) for name, total in zip(names, totals, strict=True)}
     results = {name: _result(name, total) for name, total in zip(names, totals, strict=True)}
