@@ -15,7 +15,7 @@ import pytest
 from .invariants import check
 from .job import Job
 
-ROUNDS = 12
+ROUNDS = 5
 SOAK_ROUNDS = 1000
 KILLS = 3
 
