@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from typing import Any
 
 from millrace.core.events import CallRetried, Event, ShardDivided, WorkerRetired
 from millrace.core.ports import Observer
@@ -15,15 +16,14 @@ _log = logging.getLogger("millrace")
 
 
 class Watchers:
-    """Hands every event to every observer; ``ceilings`` and ``sizes`` are what the last words of a run need."""
+    """Hands every event to every observer, and remembers what the last words of a run need."""
 
     def __init__(self, watchers: list[Observer]) -> None:
         self._watchers = watchers
-        self.ceilings = Ceilings()
+        self._ceilings = Ceilings()
+        self._sizes = Sizes()
         self._retried: Counter[tuple[str, str]] = Counter()
-        self.retired = 0  # workers, for want of memory
-        self.divided = 0  # shards
-        self.sizes = Sizes()
+        self._retired = self._divided = 0
 
     @classmethod
     def of(cls, options: RunOptions) -> Watchers:
@@ -36,21 +36,27 @@ class Watchers:
 
     def on_event(self, event: Event) -> None:
         """Tell everybody."""
-        self.ceilings.add(event)
+        self._ceilings.add(event)
+        self._sizes.add(event)
         if isinstance(event, CallRetried):
             self._retried[event.step, event.error] += 1
-        self.retired += isinstance(event, WorkerRetired)
-        self.divided += isinstance(event, ShardDivided)
-        self.sizes.add(event)
+        self._retired += isinstance(event, WorkerRetired)
+        self._divided += isinstance(event, ShardDivided)
         for watcher in list(self._watchers):
             try:
                 watcher.on_event(event)
             except Exception:
                 self._drop(watcher)
 
-    def retried(self) -> tuple[tuple[str, str, int], ...]:
-        """Return which calls were tried again: step, class of the error, how many."""
-        return tuple((step, error, count) for (step, error), count in self._retried.most_common())
+    def findings(self) -> dict[str, Any]:
+        """Return what the events told, by the names that ``RunFinished`` has for it."""
+        return {
+            "ceilings": self._ceilings.settled(),
+            "retried": tuple((step, error, count) for (step, error), count in self._retried.most_common()),
+            "retired": self._retired,
+            "divided": self._divided,
+            "batches": self._sizes.settled(),
+        }
 
     def tick(self) -> None:
         """Let those who draw draw; called about five times a second."""

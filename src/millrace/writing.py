@@ -11,10 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from millrace.core.events import Batches, Ceiling, RunFinished, RunStarted, ShardCommitted, StageUse
+from millrace.core.events import RunFinished, RunStarted, ShardCommitted
 from millrace.errors import StepError, TooManyErrors, data_hidden
 from millrace.execution import known_count
-from millrace.metrics import collected, lines, reported
 from millrace.options import RunOptions
 from millrace.plan import compile as compiler
 from millrace.plan.logical import Plan
@@ -64,6 +63,7 @@ def write(plan: Plan, complete: Callable[[Plan], Plan], options: RunOptions) -> 
 
 
 def _write(job: Job, options: RunOptions, workplace: Workplace, started: float) -> Result:
+    from millrace.metrics import reported
     from millrace.run.allowance import Allowance
     from millrace.run.counting import STATES
     from millrace.run.runner import Runner
@@ -128,7 +128,8 @@ def _write(job: Job, options: RunOptions, workplace: Workplace, started: float) 
                 f"{error} The {state.ledger.written:,} rows that were committed before are kept in "
                 f"{job.output.root}: mend it, and run again with on_change='continue'.",
             )
-        watchers.on_event(_finished(job, time.monotonic() - started, f"{type(error).__name__}: {error}"))
+        told = f"{type(error).__name__}: {error}"
+        watchers.on_event(_finished(job, time.monotonic() - started, error=told))
         raise
     finally:
         watchers.close()
@@ -137,11 +138,7 @@ def _write(job: Job, options: RunOptions, workplace: Workplace, started: float) 
         seconds,
         retries=scheduler.retries,
         stages=workplace.uses(supply, seconds),
-        ceilings=watchers.ceilings.settled(),
-        retried=watchers.retried(),
-        retired=watchers.retired,
-        divided=watchers.divided,
-        batches=watchers.sizes.settled(),
+        **watchers.findings(),
     )
     watchers.on_event(event)
     result = _result(job, event, metrics, rows_before)
@@ -227,18 +224,8 @@ def _tell_published(watchers: Watchers, record: CommitRecord) -> None:
     watchers.on_event(ShardCommitted(record.shard, record.attempt, record.ledger, size, record.timings))
 
 
-def _finished(
-    job: Job,
-    seconds: float,
-    error: str = "",
-    retries: int = 0,
-    stages: tuple[StageUse, ...] = (),
-    ceilings: tuple[Ceiling, ...] = (),
-    retried: tuple[tuple[str, str, int], ...] = (),
-    retired: int = 0,
-    divided: int = 0,
-    batches: tuple[Batches, ...] = (),
-) -> RunFinished:
+def _finished(job: Job, seconds: float, **found: Any) -> RunFinished:
+    """Say how the run ended; ``found`` are fields that the journal does not tell."""
     state = job.committer.state
     return RunFinished(
         job.committer.plan.run,
@@ -248,15 +235,8 @@ def _finished(
         state.bytes,
         state.files,
         seconds or state.seconds,
-        error,
-        retries,
-        stages,
-        ceilings,
-        state.faults,
-        retried,
-        retired,
-        divided,
-        batches,
+        faults=state.faults,
+        **found,
     )
 
 
@@ -274,6 +254,7 @@ def _ledger(job: Job) -> dict[str, Any]:
 
 def _metrics(job: Job) -> Metrics:
     """Merge what the metrics of all committed shards counted."""
+    from millrace.metrics import collected
     from millrace.run.counting import merged
 
     metrics, committer = job.plan.metrics, job.committer
@@ -283,6 +264,7 @@ def _metrics(job: Job) -> Metrics:
 
 
 def _result(job: Job, event: RunFinished, metrics: Metrics, rows_before: int = 0) -> Result:
+    from millrace.metrics import lines
     from millrace.observers.summary import summary
     from millrace.plan.logical import step_label
 

@@ -217,8 +217,9 @@ class Runner:
                 self._relief,
                 ceilings=committer.ceilings,
             )
+        pools = [*earlier, pool]
         while not scheduler.finished:
-            self._relieve([*earlier, pool])
+            self._relieve(pools)
             live = self._relief.live(pool.loads())
             orders = scheduler.ready(live, ahead=self._relief.ahead)
             for order in orders:
@@ -226,9 +227,9 @@ class Runner:
             if self._makers is not None:
                 self._makers.order()
             if any(self._elastic):
-                self._resize([*earlier, pool])
+                self._resize(pools)
             idle = not orders and scheduler.idle and bool(live)
-            self._check_progress([*earlier, pool], idle=idle)
+            self._check_progress(pools, idle=idle)
             for outcome in self._wait():
                 self._keep(outcome)
                 outcome = self._settled(outcome)
@@ -244,7 +245,7 @@ class Runner:
                 committer.flush()
                 self._flushed = self._clock()
             for worker, reason in self._suspicion.overdue(self._clock()):
-                for each in (*earlier, pool):
+                for each in pools:
                     each.kill(worker, reason)
             self._tick()
             yield from self._deliver()
@@ -262,7 +263,7 @@ class Runner:
 
     def _check_progress(self, pools: Sequence[Pool], *, idle: bool) -> None:
         """End a run in which nobody is at work and nothing is heard any more: that would be so for ever."""
-        if self._scheduler.finished:
+        if self._scheduler.finished or not (idle or self._quiet):
             return
         starving = self._supply.starving if self._supply is not None else 0
         if not idle and sum(sum(pool.loads().values()) for pool in pools) > starving:
