@@ -6,6 +6,7 @@
 
 PYTHON    ?= python3
 PIP_FLAGS ?=
+JOBS      ?= 2
 VENV      := .venv
 BIN       := $(VENV)/bin
 PIP       := $(BIN)/python -m pip --disable-pip-version-check
@@ -21,8 +22,8 @@ help:  ## show this list
 demo: $(VENV)/.demo  ## label a million handwritten digits (under a minute)
 	@$(BIN)/python examples/digits.py
 
-test: $(VENV)/.dev  ## run the tests, doctests included
-	$(BIN)/python -m pytest
+test: $(VENV)/.dev  ## run the tests, doctests included, in two processes (JOBS=0: in one)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 check: lint test wheel  ## everything that has to pass: lint, types, imports, tests, wheel
 

@@ -105,22 +105,23 @@ def test_driver_of_stages_killed(staged: Job, point: str) -> None:
     check(Path(staged.output), staged.expected(), staged.here)
 
 
-@pytest.mark.parametrize("staging", [False, True])
 @pytest.mark.parametrize(
-    ("point", "action"),
+    ("point", "action", "staging"),
     [
-        ("attempt.batch", "kill-driver@4"),
-        ("stage.closed", "kill-driver@3"),
-        ("stage.sync", "kill-driver@4"),
-        ("journal.synced", "kill@3"),
-        ("publish.rename", "kill@1"),
-        ("publish.rename", "kill@2"),
-        ("publish.renamed", "kill@3"),
-        ("finish.manifest", "kill@1"),
-        ("finish.success", "kill@1"),
+        ("attempt.batch", "kill-driver@4", False),
+        ("attempt.batch", "kill-driver@4", True),
+        ("stage.closed", "kill-driver@3", False),
+        ("stage.sync", "kill-driver@4", True),
+        ("journal.synced", "kill@3", False),
+        ("journal.synced", "kill@3", True),
+        ("publish.rename", "kill@1", False),
+        ("publish.rename", "kill@2", True),
+        ("publish.renamed", "kill@3", False),
+        ("finish.manifest", "kill@1", False),
+        ("finish.success", "kill@1", True),
     ],
 )
-def test_rows_that_were_set_aside_outlive_any_crash(job: Job, staging: bool, point: str, action: str) -> None:
+def test_rows_that_were_set_aside_outlive_any_crash(job: Job, point: str, action: str, staging: bool) -> None:
     picky = replace(job, bad=50, staged=staging)
     rejected = [i for i in range(FILES * ROWS) if picky.fails(i)]
     code, _, err = picky.start({point: action}).wait()

@@ -89,7 +89,7 @@ def divisions(output: Path) -> int:
     return sum(isinstance(note, journal.Divided) for note in journal.read(path).notes())
 
 
-@pytest.mark.parametrize(("files", "workers"), [(1, 1), (2, 2)])
+@pytest.mark.parametrize(("files", "workers"), [(1, 1), pytest.param(2, 2, marks=pytest.mark.soak)])
 def test_a_model_that_leaks_comes_to_its_end(tmp_path: Path, files: int, workers: int) -> None:
     inputs = source(tmp_path / "in", files)
     result = leaking(inputs, workers=workers).write_parquet(tmp_path / "out")
