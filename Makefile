@@ -14,7 +14,7 @@ INSTALL    = $(PIP) install --quiet -c constraints.txt $(PIP_FLAGS)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint wheel bench bench-gpu soak clean
+.PHONY: help demo test check lint docs wheel bench bench-gpu soak clean
 
 help:  ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -25,13 +25,16 @@ demo: $(VENV)/.demo  ## label a million handwritten digits (under a minute)
 test: $(VENV)/.dev  ## run the tests, doctests included, in two processes (JOBS=0: in one)
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
-check: lint test wheel  ## everything that has to pass: lint, types, imports, tests, wheel
+check: lint test docs wheel  ## everything that has to pass: lint, types, imports, tests, documentation, wheel
 
 lint: $(VENV)/.dev  ## format, lint, types and import rules, without the tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict
 	$(BIN)/lint-imports
+
+docs: $(VENV)/.dev  ## build the documentation site: build/site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 wheel: $(VENV)/.created  ## build the wheel and import it in a clean environment
 	rm -rf dist build/wheel-venv

@@ -50,9 +50,11 @@ class FileSinkContract:
     """Subclass it with ``make`` and ``read``."""
 
     def make(self, root: Path) -> FileSink:
+        """Return a sink that writes to the folder ``root``."""
         raise NotImplementedError
 
     def read(self, path: Path) -> pa.Table:
+        """Return the rows of a published part."""
         raise NotImplementedError
 
     @pytest.fixture

@@ -86,6 +86,10 @@ class SourceContract:
     """Subclass it, override ``make``, and pytest runs every promise."""
 
     def make(self) -> Source:
+        """Return a source of several splits; another one, of the same data, at every call.
+
+        ``self.folder`` is an empty folder for its files.
+        """
         raise NotImplementedError
 
     @pytest.fixture

@@ -1,0 +1,162 @@
+"""What the pages' programs find when they begin: files, names that a page takes for granted, and other words."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from PIL import Image
+
+
+@dataclass(frozen=True)
+class Given:
+    """``files`` makes files in a folder; ``names`` is Python that runs first; ``for_ray`` runs before the programs
+    for Ray; ``instead`` has words of the page that this machine needs others for; ``engine`` is the default one."""
+
+    files: Callable[[Path], None] = lambda folder: None
+    names: str = ""
+    for_ray: str = ""
+    instead: Mapping[str, str] = field(default_factory=dict)
+    engine: str = "inline"
+
+    def __post_init__(self) -> None:
+        for name in ("names", "for_ray"):
+            object.__setattr__(self, name, textwrap.dedent(getattr(self, name)))
+
+
+def trips(folder: Path, rows: int = 2_000) -> None:
+    """Two months of trips, with a distance and an hour."""
+    (folder / "trips").mkdir()
+    for month in (1, 2):
+        random = np.random.default_rng(month)
+        table = {
+            "id": np.arange(rows) + month * rows,
+            "distance": random.gamma(2.0, 2.0, rows).astype(np.float32),
+            "hour": random.integers(0, 24, rows).astype(np.float32),
+        }
+        pq.write_table(pa.table(table), folder / "trips" / f"2026-{month:02d}.parquet", row_group_size=500)
+
+
+def onnx_model(folder: Path) -> None:
+    """A linear model of a distance and an hour, as ``fare.onnx``."""
+    from onnx import TensorProto, helper, numpy_helper, save
+
+    weights = numpy_helper.from_array(np.array([[2.5], [0.1]], np.float32), "weights")
+    taken = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 2])
+    given = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 1])
+    node = helper.make_node("MatMul", ["x", "weights"], ["y"])
+    graph = helper.make_graph([node], "fare", [taken], [given], [weights])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    save(model, str(folder / "fare.onnx"))
+
+
+def photos(folder: Path) -> None:
+    """Twelve small pictures."""
+    (folder / "photos").mkdir()
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 40, 50, 3), np.uint8)
+    for i, each in enumerate(pixels):
+        Image.fromarray(each).save(folder / "photos" / f"{i:02d}.png")
+
+
+def reviews(folder: Path) -> None:
+    """Texts, one per line."""
+    (folder / "reviews").mkdir()
+    lines = [f"  {'Good ' * (i % 4)}work, number {i}" for i in range(500)]
+    (folder / "reviews" / "all.txt").write_text("\n".join(lines))
+
+
+def _readme(folder: Path) -> None:
+    trips(folder)
+    onnx_model(folder)
+    photos(folder)
+
+
+def _stages(folder: Path) -> None:
+    photos(folder)
+    reviews(folder)
+
+
+_README = """
+    import numpy as np
+    import pyarrow.parquet as pq
+
+    def augment(batch):
+        return {**batch, "image": batch["image"][:, ::-1]}
+
+    def net(batch):
+        return batch["image"].mean((1, 2, 3))
+
+    def load():
+        return np.full(1, 2.5)
+
+    def predict_file(model, path):
+        return float((pq.read_table(path)["distance"].to_numpy() * model).mean())
+
+    class Predictor:
+        def __init__(self, model):
+            self.model = model
+
+        def predict(self, path):
+            return predict_file(self.model, path)
+
+    paths = ["trips/2026-01.parquet", "trips/2026-02.parquet"]
+"""
+_RAY = """
+    import pyarrow.parquet as pq
+    import torch
+
+    def augment(batch):
+        return batch
+
+    class Net:
+        def __call__(self, batch):
+            return batch
+
+    class Model:
+        def predict(self, trips):
+            return 3 + 2 * trips["km"].to_numpy()
+
+    load_model, read, net = Model, pq.read_table, torch.nn.Linear(1, 1)
+    data = __import__("millrace").from_items([{"id": i, "x": float(i)} for i in range(10)])
+
+    class _Predictor:
+        def __init__(self, model):
+            self.model = model
+
+        def predict(self, path):
+            return float(self.model.predict(pq.read_table(path)).mean())
+
+    from millrace.compat import ray as _ray
+
+    Predictor = _ray.remote(_Predictor)
+    import glob
+
+    class _Paths:
+        def __iter__(self):
+            return iter(sorted(glob.glob("fares/*.parquet")))
+
+    paths = _Paths()
+"""
+
+
+def _models(folder: Path) -> None:
+    trips(folder)
+    onnx_model(folder)
+
+
+GIVEN = {
+    "README.md": Given(_readme, _README, instead={"num_gpus=1": "num_cpus=1"}, engine="local"),
+    "coming-from-ray.md": Given(photos, for_ray=_RAY, engine="local"),
+    "files.md": Given(trips),
+    "index.md": Given(_models),
+    "performance.md": Given(trips, engine="local"),
+    "quick-start.md": Given(engine="local"),
+    "resume.md": Given(trips),
+    "models.md": Given(_models, engine="local"),
+    "stages.md": Given(_stages, engine="local"),
+}

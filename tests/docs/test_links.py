@@ -1,0 +1,25 @@
+"""Links between the pages resolve, where the repository is browsed as well as on the site."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .pages import ROOT, anchors, links
+
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_resolve(page: Path) -> None:
+    for link in links(page):
+        target, _, anchor = link.partition("#")
+        if "://" in target:
+            continue
+        found = (page.parent / target).resolve() if target else page
+        assert found.exists(), f"{link}: there is no such file"
+        if page.is_relative_to(ROOT / "docs"):
+            assert found.is_relative_to(ROOT / "docs"), f"{link}: the site has no such page"
+        if anchor:
+            assert anchor in anchors(found), f"{link}: there is no such heading"

@@ -1,0 +1,190 @@
+"""Every block of code on the pages for users runs, in order, and prints what the page shows."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from .given import GIVEN, Given
+from .pages import ROOT, RUN, Block, blocks, pages
+
+PAGES = [page for page in pages() if any(blocks(page))]
+AT_MOST_NOT_RUN = 10
+HOME = "/home/you"
+_ONLY_SHOWN = {"json": json.loads, "yaml": yaml.safe_load}
+
+_CONSOLE = """
+import os, re, subprocess
+
+def console(text):
+    for command in re.findall(r"^\\$ (.*?)(?:  +#.*)?$", text, re.M):
+        if not re.match(r"(pip|make|cd|git) ", command):
+            subprocess.run(command, shell=True, executable="/bin/bash", check=True)
+
+def file(name, text):
+    with open(name, "w") as to:
+        to.write(text)
+"""
+
+
+def program(page: Path, *, for_ray: bool = False) -> str:
+    """Return the program of a page, each block on the lines on which the page has it."""
+    given = GIVEN.get(page.name, Given())
+    lines = (
+        ["from the_console import console, file; from given import *" + " " * 8]
+        if not for_ray
+        else ["from given import *"]
+    )
+    for block in blocks(page):
+        if block.why_not or block.kind not in ("python", "console") or block.for_ray != for_ray:
+            continue
+        if for_ray and block.kind == "console":
+            continue
+        text = block.text
+        for word, other in given.instead.items():
+            text = text.replace(word, other)
+        if block.kind == "console":
+            text = f"console({text!r})"
+        elif block.file:
+            text = f"file({block.file!r}, {text!r})"
+        elif for_ray:
+            text = with_our_words(text)
+        lines += [""] * (block.line - len(lines))
+        lines += text.rstrip("\n").split("\n")
+    return "\n".join(lines)
+
+
+def with_our_words(text: str) -> str:
+    """Return a program for Ray with the one change that makes it ours: another import."""
+    text = re.sub(r"^import ray.data$", "import millrace as mr", text, flags=re.MULTILINE).replace(
+        "ray.data.", "mr."
+    )
+    text = re.sub(r"^import ray$", "from millrace.compat import ray", text, flags=re.MULTILINE)
+    return re.sub(r"^from ray\.", "from millrace.compat.ray.", text, flags=re.MULTILINE)
+
+
+def ended(folder: Path, given: Given, text: str, names: str) -> list[str]:
+    """Run a program in ``folder`` and return the lines that it and its commands printed, in order."""
+    (folder / "given.py").write_text(names)
+    (folder / "the_console.py").write_text(_CONSOLE)
+    (folder / "page.py").write_text(text)
+    tools = folder / ".bin"
+    tools.mkdir(exist_ok=True)
+    for name, command in {"python": "", "millrace": "-m millrace "}.items():
+        (tools / name).write_text(f'#!/bin/sh\nexec {sys.executable} {command}"$@"\n')
+        (tools / name).chmod(0o755)
+    env = {
+        **os.environ,
+        "MILLRACE_ENGINE": given.engine,
+        "MILLRACE_PROGRESS": "1",
+        "MILLRACE_WORKERS": "2",
+        "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONUNBUFFERED": "1",
+        "COLUMNS": "200",
+    }
+    done = subprocess.run(
+        [sys.executable, "page.py"],
+        cwd=folder,
+        env=env,
+        timeout=120,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout.splitlines()
+
+
+def on_any_machine(line: str) -> str:
+    """Return a line without what depends on the machine, on its speed, and on chance."""
+    line = line.replace(" (more workers than cores)", "")
+    line = re.sub(r"^memory +[\d.]+ [MGT]iB", "memory", line)
+    line = re.sub(r"\b[\d.]+ (worker|thread|core)s?\b", r"some \1", line)
+    line = re.sub(r"\b[\d.,]+ ([kM] )?rows/s", "some rows/s", line)
+    line = re.sub(r"\b[\d.,]+ (s|ms|min|%|[KMG]iB)(?!\w)", r"some \1", line)
+    line = re.sub(r"\bbatches of [\d,]+( to [\d,]+)? rows\b", "batches", line)
+    line = re.sub(r"\b[\d.]+ k (of them read before|now)", r"some \1", line)
+    line = re.sub(r"(part-[\d.]+-|_millrace/)[a-km-z2-9]{8}\b", r"\1RUN", line)
+    return " ".join(line.split())
+
+
+def shown(block: Block) -> list[str]:
+    """Return the lines that a block says are printed."""
+    lines = block.text.splitlines()
+    return [
+        line for line in lines if line.strip() and not (block.kind == "console" and line.startswith("$ "))
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_blocks_run(page: Path, tmp_path: Path) -> None:
+    text = program(page)
+    if len(text.splitlines()) < 2:
+        return
+    given = GIVEN.get(page.name, Given())
+    given.files(tmp_path)
+    printed = [
+        on_any_machine(line.replace(str(tmp_path), HOME))
+        for line in ended(tmp_path, given, text, given.names)
+    ]
+    at = 0
+    for block in blocks(page):
+        if block.why_not or block.kind not in ("text", "console"):
+            continue
+        for line in shown(block):
+            wanted = on_any_machine(line)
+            assert wanted in printed[at:], "\n".join(
+                [f"{page.name}: line {block.line}: {line!r} is not printed after line {at} of:", *printed]
+            )
+            at = printed.index(wanted, at) + 1
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if any(block.for_ray for block in blocks(page))],
+    ids=lambda page: page.name,
+)
+def test_programs_for_ray_run_with_our_words(page: Path, tmp_path: Path) -> None:
+    given = GIVEN[page.name]
+    given.files(tmp_path)
+    printed = ended(tmp_path, given, program(page, for_ray=True), given.for_ray)
+    first = next(block for block in blocks(page) if block.kind == "text")
+    assert set(first.text.splitlines()) <= set(printed)
+
+
+def test_few_blocks_are_not_run_and_say_why() -> None:
+    left_out = [(page, block) for page in PAGES for block in blocks(page) if block.why_not]
+    assert len(left_out) <= AT_MOST_NOT_RUN
+    for page, block in left_out:
+        if block.kind == "python":
+            compile(block.text, f"{page.name}:{block.line}", "exec")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_block_has_a_kind(page: Path) -> None:
+    assert page.read_text().count("\n```") == 2 * len(list(blocks(page))), "a fence that nothing closes"
+    for block in blocks(page):
+        if block.kind in _ONLY_SHOWN:
+            _ONLY_SHOWN[block.kind](block.text)
+        else:
+            assert block.why_not or block.kind in RUN, f"line {block.line}: what is this?"
+
+
+def test_commands_are_there() -> None:
+    """Targets of make, and extras of the package, that the pages name."""
+    project = (ROOT / "pyproject.toml").read_text()
+    extras = set(re.findall(r"^([a-z-]+) = \[", project, re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for page in PAGES:
+        text = page.read_text()
+        for named in re.findall(r"(?:millrace|\.)\[([a-z,-]+)\]", text):
+            assert set(named.split(",")) <= extras, page
+        for named in re.findall(r"(?:^\$ |`)make ([a-z-]+)", text, re.MULTILINE):
+            assert named in targets, page

@@ -1,0 +1,43 @@
+"""The site has every page, and the reference every public name."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import yaml
+
+import millrace as mr
+from millrace import testing
+from millrace.compat import ray
+
+from .pages import ROOT
+
+REFERENCE = ROOT / "docs" / "reference"
+SHOWN = set(re.findall(r"^::: ([\w.]+)", "".join(page.read_text() for page in REFERENCE.glob("*.md")), re.M))
+OTHER_NAMES = {"TensorflowCheckpoint", "TensorflowPredictor"}
+
+
+def _targets(nav: list[Any]) -> list[str]:
+    found: list[str] = []
+    for entry in nav:
+        target = next(iter(entry.values())) if isinstance(entry, dict) else entry
+        found += _targets(target) if isinstance(target, list) else [target]
+    return found
+
+
+def test_every_page_has_its_place() -> None:
+    nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
+    listed = _targets(nav)
+    there = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+    assert len(listed) == len(set(listed))
+    assert {page for page in there if not page.startswith("decisions/")} <= set(listed)
+
+
+def test_the_reference_shows_every_public_name() -> None:
+    verbs = {f"Dataset.{name}" for name in dir(mr.Dataset) if not name.startswith("_")}
+    names = {f"millrace.{name}" for name in {*mr.__all__, *verbs} - OTHER_NAMES - {"__version__", "errors"}}
+    names |= {f"millrace.testing.{name}" for name in testing.__all__}
+    names |= {f"millrace.compat.ray.{name}" for name in ray.__all__}
+    assert "millrace.errors" in SHOWN
+    assert not names - SHOWN
