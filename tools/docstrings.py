@@ -24,13 +24,8 @@ _NAME = re.compile(r"(?<!`)``(?:(?:mr|errors)\.)?([A-Za-z_]\w*)``(?!`)")
 def with_fences(text: str) -> str:
     """Put examples that stand in the prose of a docstring between fences; a section of examples has no need.
 
-    >>> print(with_fences("Add.\\n\\n>>> 1 + 1\\n2"))
-    Add.
-    <BLANKLINE>
-    ```pycon
-    >>> 1 + 1
-    2
-    ```
+    >>> with_fences("Add.\\n\\n>>> 1 + 1\\n2")
+    'Add.\\n\\n```pycon\\n>>> 1 + 1\\n2\\n```'
     """
     section = _SECTION.search(text)
     prose, rest = (text[: section.start()], text[section.start() :]) if section else (text, "")

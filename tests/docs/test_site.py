@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import re
 from typing import Any
 
+import pytest
 import yaml
 
 import millrace as mr
@@ -41,3 +44,18 @@ def test_the_reference_shows_every_public_name() -> None:
     names |= {f"millrace.compat.ray.{name}" for name in ray.__all__}
     assert "millrace.errors" in SHOWN
     assert not names - SHOWN
+
+
+def test_what_tests_a_promise_is_there() -> None:
+    named = re.findall(r"`([a-z]+/(?:test_[a-z_]+\.py)?)`", (ROOT / "docs" / "promises.md").read_text())
+    named.remove("tests/")
+    assert len(named) > 20
+    assert [name for name in named if not (ROOT / "tests" / name).exists()] == []
+
+
+@pytest.mark.parametrize("name", ["docstrings", "hooks"])
+def test_what_makes_the_site(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("griffe")
+    pytest.importorskip("mkdocs")
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    assert doctest.testmod(importlib.import_module(name)).failed == 0

@@ -1,0 +1,83 @@
+"""A hook of MkDocs: completes the navigation, links the guides with the reference, and keeps pages to themselves."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from docstrings import documented  # beside this file
+from mkdocs.exceptions import PluginError
+
+LATER = {"cluster.md", "command-line.md", "report.md"}
+"""Pages that have a place in the navigation and are not written yet."""
+
+_FETCHED = re.compile(r'<(?:script|img|iframe|link|source)\b[^>]*\b(?:src|href)="(?:https?:)?//[^"]*"')
+_APART = re.compile(r"(^```.*?^```$|^#.*?$|\[[^\]]*\]\([^)]*\)|``.*?``)", re.MULTILINE | re.DOTALL)
+_NAME = re.compile(r"`(?:mr\.)?([A-Za-z]\w*)`")
+_VERBS = {"accumulate", "connect", "evaluate", "explain", "materialize", "show", "take"}
+
+
+def on_config(config: Any) -> Any:
+    """List the decisions in the navigation, and leave out what is not there yet."""
+    config["nav"] = _complete(config["nav"], Path(config["docs_dir"]))
+    return config
+
+
+def _complete(nav: list[Any], docs: Path) -> list[Any]:
+    done: list[Any] = []
+    for entry in nav:
+        (title, target), *_ = entry.items() if isinstance(entry, dict) else [(None, entry)]
+        if isinstance(target, list):
+            done.append({title: _complete(target, docs)})
+        elif target == "decisions":
+            pages = sorted(docs.glob("decisions/[0-9]*.md"))
+            listed = [{_title(page): f"decisions/{page.name}"} for page in pages]
+            done.append({title: ["decisions/README.md", *listed]})
+        elif target not in LATER or (docs / target).exists():
+            done.append(entry)
+    return done
+
+
+def _title(page: Path) -> str:
+    """Return the first line of a page, without its mark."""
+    return page.read_text().split("\n", 1)[0].lstrip("# ")
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Link a guide with the reference, and leave out the list of neighbours of a page that has none."""
+    if page.parent is None:
+        page.meta["hide"] = ["navigation"]
+    if page.file.src_uri.startswith(("reference/", "decisions/")):
+        return markdown
+    return with_links(markdown, _targets())
+
+
+def _targets() -> dict[str, str]:
+    """Return what names in the text of a guide mean, if they cannot mean anything else."""
+    names = [name for name in documented() if not name.startswith(("millrace.compat.", "millrace.core."))]
+    last = {name.rpartition(".")[2]: name for name in names}
+    return {name: to for name, to in last.items() if "_" in name or name in _VERBS or name[0].isupper()}
+
+
+def with_links(markdown: str, targets: dict[str, str]) -> str:
+    """Make a link of the first mention of each name on a page, outside of blocks, headings and other links.
+
+    >>> with_links("# `take`\\nSee `take` and `take`.", {"take": "millrace.Dataset.take"})
+    '# `take`\\nSee [`take`][millrace.Dataset.take] and `take`.'
+    """
+    left = dict(targets)
+
+    def link(found: re.Match[str]) -> str:
+        to = left.pop(found[1], None)
+        return f"[{found[0]}][{to}]" if to else found[0]
+
+    parts = _APART.split(markdown)
+    return "".join(part if i % 2 else _NAME.sub(link, part) for i, part in enumerate(parts))
+
+
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """Refuse a page that would have a browser fetch something from elsewhere."""
+    if found := _FETCHED.search(output):
+        raise PluginError(f"{page.file.src_uri} would fetch something from elsewhere: {found[0]}")
+    return output
