@@ -149,9 +149,44 @@ def _models(folder: Path) -> None:
     onnx_model(folder)
 
 
+_CLUSTER = """
+    import numpy as np
+
+    def clean(batch):
+        return {"distance": np.abs(batch["distance"]), "hour": batch["hour"]}
+
+    class FareModel:
+        def __call__(self, batch):
+            return 3 + 2 * batch["distance"]
+
+    net, table, months = FareModel, np.ones(4), range(4)
+
+    class Scorer:
+        def __init__(self, weights):
+            self.weights = weights
+
+        def score(self, month):
+            return self.weights[month]
+"""
+
+
+def _cluster(folder: Path) -> None:
+    (folder / "shared").mkdir()
+    trips(folder / "shared")
+    (folder / "fares.py").write_text(textwrap.dedent(_CLUSTER))
+
+
+_HERE = {  # what a cluster has and this machine has not
+    'engine="ray"': 'engine="local"',
+    'connect("ray")': "connect()",
+    "/shared/": "shared/",
+    "num_gpus=1": "num_cpus=1",
+}
+
 GIVEN = {
     "README.md": Given(_readme, _README, instead={"num_gpus=1": "num_cpus=1"}, engine="local"),
     "coming-from-ray.md": Given(photos, for_ray=_RAY, engine="local"),
+    "cluster.md": Given(_cluster, _CLUSTER, instead=_HERE, engine="local"),
     "files.md": Given(trips),
     "index.md": Given(_models),
     "performance.md": Given(trips, engine="local"),
