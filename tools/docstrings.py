@@ -79,11 +79,33 @@ class Sectioned(griffe.Docstring):
         ]
         options = {**self.parser_options, **options}
         sections = [section for chunk in chunks for section in chunk.parse(parser or self.parser, **options)]
+        kinds = griffe.DocstringSectionKind
         for section in sections:
-            if section.kind is griffe.DocstringSectionKind.raises:
+            if section.kind is kinds.raises:
                 for error in section.value:
                     error.annotation = self._errors(str(error.annotation))
+            elif section.kind is kinds.parameters:
+                for parameter in section.value:
+                    self._complete(parameter)
+            elif section.kind is kinds.attributes:
+                section.value = [each for attribute in section.value for each in self._apart(attribute)]
         return sections
+
+    def _complete(self, parameter: griffe.DocstringParameter) -> None:
+        """Give a parameter that shares its words with others its own annotation and default value."""
+        if parameter.name in (known := getattr(self.parent, "parameters", ())):
+            parameter.annotation = known[parameter.name].annotation
+            if known[parameter.name].default is not None:
+                parameter.value = str(known[parameter.name].default)
+
+    def _apart(self, attribute: griffe.DocstringAttribute) -> list[griffe.DocstringAttribute]:
+        """Take attributes apart that share their words."""
+        return [
+            griffe.DocstringAttribute(
+                name, annotation=self.parent.members[name].annotation, description=attribute.description
+            )
+            for name in attribute.name.split(", ")
+        ]
 
     def _errors(self, names: str) -> griffe.Expr:
         """Return names of errors as what resolves to their classes, wherever they are imported."""
