@@ -15,14 +15,15 @@ from PIL import Image
 
 @dataclass(frozen=True)
 class Given:
-    """``files`` makes files in a folder; ``names`` is Python that runs first; ``for_ray`` runs before the programs
-    for Ray; ``instead`` has words of the page that this machine needs others for; ``engine`` is the default one."""
+    """``files`` makes files in a folder; ``names`` is Python that runs first, ``for_ray`` runs before the programs
+    for Ray; ``instead`` has words of the page that this machine needs others for."""
 
     files: Callable[[Path], None] = lambda folder: None
     names: str = ""
     for_ray: str = ""
     instead: Mapping[str, str] = field(default_factory=dict)
     engine: str = "inline"
+    workers: int = 2
 
     def __post_init__(self) -> None:
         for name in ("names", "for_ray"):
@@ -192,6 +193,6 @@ GIVEN = {
     "performance.md": Given(trips, engine="local"),
     "quick-start.md": Given(engine="local"),
     "resume.md": Given(trips),
-    "models.md": Given(_models, engine="local"),
+    "models.md": Given(_models, engine="local", workers=1),
     "stages.md": Given(_stages, engine="local"),
 }

@@ -84,7 +84,7 @@ def ended(folder: Path, given: Given, text: str, names: str) -> list[str]:
         **os.environ,
         "MILLRACE_ENGINE": given.engine,
         "MILLRACE_PROGRESS": "1",
-        "MILLRACE_WORKERS": "2",
+        "MILLRACE_WORKERS": str(given.workers),
         "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
         "PYTHONUNBUFFERED": "1",
         "COLUMNS": "200",
