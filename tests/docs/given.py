@@ -75,6 +75,7 @@ def _readme(folder: Path) -> None:
     trips(folder)
     onnx_model(folder)
     photos(folder)
+    (folder / "job.py").write_text("import millrace as mr\n\ndataset = mr.range(10)\n")
 
 
 def _stages(folder: Path) -> None:
@@ -188,6 +189,7 @@ GIVEN = {
     "README.md": Given(_readme, _README, instead={"num_gpus=1": "num_cpus=1"}, engine="local"),
     "coming-from-ray.md": Given(photos, for_ray=_RAY, engine="local"),
     "cluster.md": Given(_cluster, _CLUSTER, instead=_HERE, engine="local"),
+    "command-line.md": Given(engine="local"),
     "files.md": Given(trips),
     "index.md": Given(_models),
     "performance.md": Given(trips, engine="local"),

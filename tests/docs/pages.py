@@ -5,6 +5,7 @@ What a block is, its fence says:
 ``python``                     runs; the blocks of a page are one program, from its top to its end
 ``python title="job.py"``      is a file of that name, in the folder in which the page's program runs
 ``python title="... Ray ..."`` is a program for Ray, and runs with Ray's words from ``millrace.compat``
+``sh``                         is a script for the shell, and runs
 ``console``                    commands after ``$``, and what they print
 ``text``                       lines that were printed by what is above it
 anything else, and any block below ``<!-- not run: why -->``, is only shown
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-RUN = ("python", "console", "text")
+RUN = ("python", "sh", "console", "text")
 _FENCE = re.compile(
     r"(?:^<!-- not run: (?P<why>[^\n]+?) -->\n+)?^```(?P<kind>\w*)(?: +(?P<rest>[^\n]*))?\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,

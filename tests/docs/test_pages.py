@@ -28,6 +28,9 @@ def console(text):
         if not re.match(r"(pip|make|cd|git) ", command):
             subprocess.run(command, shell=True, executable="/bin/bash", check=True)
 
+def shell(text):
+    subprocess.run(["/bin/bash", "-ec", text], check=True)
+
 def file(name, text):
     with open(name, "w") as to:
         to.write(text)
@@ -37,21 +40,17 @@ def file(name, text):
 def program(page: Path, *, for_ray: bool = False) -> str:
     """Return the program of a page, each block on the lines on which the page has it."""
     given = GIVEN.get(page.name, Given())
-    lines = (
-        ["from the_console import console, file; from given import *" + " " * 8]
-        if not for_ray
-        else ["from given import *"]
-    )
+    lines = ["from the_console import console, file, shell; from given import *"]
     for block in blocks(page):
-        if block.why_not or block.kind not in ("python", "console") or block.for_ray != for_ray:
-            continue
-        if for_ray and block.kind == "console":
+        if block.why_not or block.kind not in ("python", "sh", "console") or block.for_ray != for_ray:
             continue
         text = block.text
         for word, other in given.instead.items():
             text = text.replace(word, other)
         if block.kind == "console":
             text = f"console({text!r})"
+        elif block.kind == "sh":
+            text = f"shell({text!r})"
         elif block.file:
             text = f"file({block.file!r}, {text!r})"
         elif for_ray:
@@ -77,7 +76,7 @@ def ended(folder: Path, given: Given, text: str, names: str) -> list[str]:
     (folder / "page.py").write_text(text)
     tools = folder / ".bin"
     tools.mkdir(exist_ok=True)
-    for name, command in {"python": "", "millrace": "-m millrace "}.items():
+    for name, command in {"python": "", "python3": "", "millrace": "-m millrace "}.items():
         (tools / name).write_text(f'#!/bin/sh\nexec {sys.executable} {command}"$@"\n')
         (tools / name).chmod(0o755)
     env = {
@@ -111,6 +110,7 @@ def on_any_machine(line: str) -> str:
     line = re.sub(r"\b[\d.,]+ (s|ms|min|%|[KMG]iB)(?!\w)", r"some \1", line)
     line = re.sub(r"\bbatches of [\d,]+( to [\d,]+)? rows\b", "batches", line)
     line = re.sub(r"\b[\d.]+ k (of them read before|now)", r"some \1", line)
+    line = re.sub(r"\brun ([a-km-z2-9]{8}|…)", "run RUN", line.replace(f"{HOME}/", ""))
     line = re.sub(r"(part-[\d.]+-|_millrace/)[a-km-z2-9]{8}\b", r"\1RUN", line)
     return " ".join(line.split())
 
