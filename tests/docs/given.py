@@ -194,6 +194,7 @@ GIVEN = {
     "index.md": Given(_models),
     "performance.md": Given(trips, engine="local"),
     "quick-start.md": Given(engine="local"),
+    "report.md": Given(engine="local"),
     "resume.md": Given(trips),
     "models.md": Given(_models, engine="local", workers=1),
     "stages.md": Given(_stages, engine="local"),
