@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import math
 import numbers
 import os
@@ -131,18 +132,76 @@ class RunOptions:
 
     @classmethod
     def from_environment(cls) -> RunOptions:
-        """Read ``MILLRACE_ENGINE``, ``MILLRACE_WORKERS``, ``MILLRACE_PROGRESS`` and ``MILLRACE_DURABILITY``."""
+        """Read ``MILLRACE_ENGINE``, ``MILLRACE_WORKERS``, … : each option has a variable of its name."""
         changes: dict[str, Any] = {}
-        for name in ("engine", "durability"):
-            if text := os.environ.get(f"MILLRACE_{name.upper()}"):
-                changes[name] = text
-        if text := os.environ.get("MILLRACE_WORKERS"):
-            if not text.isdigit():
-                raise ArgumentError(f"MILLRACE_WORKERS is {text!r}; it takes a number of workers.")
-            changes["workers"] = int(text)
-        if text := os.environ.get("MILLRACE_PROGRESS"):
-            changes["progress"] = text.lower() not in ("0", "false", "no", "off")
+        for field in fields(cls):
+            variable = variable_of(field.name)
+            if text := os.environ.get(variable):
+                try:
+                    changes[field.name] = option_from_text(field.name, text)
+                except ArgumentError as error:
+                    raise ArgumentError(f"{variable} is {text!r}: {error}") from None
         return cls().updated(changes)
+
+
+def variable_of(name: str) -> str:
+    """Return the variable of the environment that gives an option's default.
+
+    >>> variable_of("on_error")
+    'MILLRACE_ON_ERROR'
+    """
+    return f"MILLRACE_{name.upper()}"
+
+
+def option_from_text(name: str, text: str) -> Any:
+    """Return an option's value from a variable or a command line; raises ``ArgumentError`` if it makes no sense.
+
+    >>> option_from_text("max_errors", "0.01"), option_from_text("progress", "off")
+    (0.01, False)
+    >>> option_from_text("retry_on", "TimeoutError,OSError")
+    (<class 'TimeoutError'>, <class 'OSError'>)
+    """
+    hint = get_type_hints(RunOptions).get(name)
+    choices = get_args(hint)
+    value: Any = text
+    if hint is bool or bool in choices:
+        value = _TRUTH.get(text.lower(), text)
+    elif name == "retry_on":
+        value = tuple(_error_class(each.strip()) for each in text.split(",") if each.strip())
+    elif int in choices or float in choices or hint in (int, float):
+        value = _number(text)
+    return getattr(RunOptions().updated({name: value}), name)
+
+
+_TRUTH = {
+    "1": True,
+    "true": True,
+    "yes": True,
+    "on": True,
+    "0": False,
+    "false": False,
+    "no": False,
+    "off": False,
+}
+
+
+def _number(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text  # a size such as 16GiB, or what is refused with its name
+
+
+def _error_class(name: str) -> Any:
+    found = getattr(builtins, name, None)
+    if not (isinstance(found, type) and issubclass(found, BaseException)):
+        raise ArgumentError(
+            f"retry_on: {name!r} is no class of errors of Python's own, such as TimeoutError or ConnectionError. "
+            "Others are given in a script: with_options(retry_on=…)."
+        )
+    return found
 
 
 def _plain(name: str, value: Any) -> Any:

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from millrace import launch
 from millrace.core.events import RunFinished, RunStarted, ShardCommitted
 from millrace.errors import StepError, TooManyErrors, data_hidden
 from millrace.execution import known_count
@@ -38,6 +39,9 @@ def write(plan: Plan, complete: Callable[[Plan], Plan], options: RunOptions) -> 
     """
     started = time.monotonic()
     warn_of_inline(options)
+    command = launch.current()
+    if command is not None:
+        command.begins()
     workplace = Workplace.open(plan, options)
     try:
         with data_hidden(hide=not options.show_data):
@@ -56,8 +60,13 @@ def write(plan: Plan, complete: Callable[[Plan], Plan], options: RunOptions) -> 
             if job.complete:
                 result = _result(job, _finished(job, 0.0), _metrics(job), job.committer.state.ledger.read)
                 _say(options, f"finished in an earlier run, nothing to do: {result.summary}")
-                return result
-            return _write(job, options, workplace, started)
+            else:
+                if command is not None:
+                    command.keep(job.output.folder(job.committer.plan.run), job.output.root)
+                result = _write(job, options, workplace, started)
+            if command is not None:
+                command.results.append(result)
+            return result
     finally:
         workplace.close()
 

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -297,7 +298,12 @@ def write_plan(output: OutputFolder, plan: SavedPlan) -> None:
 
 def read_plan(output: OutputFolder, run: str) -> SavedPlan:
     """Read a run's saved plan; a damaged one is refused."""
-    path = output.folder(run) / "plan"
+    return read_plan_at(output.folder(run))
+
+
+def read_plan_at(folder: Path) -> SavedPlan:
+    """Read the saved plan in a run's folder."""
+    path = folder / "plan"
     try:
         data = path.read_bytes()
     except OSError as error:

@@ -96,6 +96,11 @@ class Contents:
         self._data = data
         self._end = end
 
+    @property
+    def end(self) -> int:
+        """Where the last whole record ends, in bytes from the start of the file."""
+        return self._end
+
     def __iter__(self) -> Iterator[Record]:
         for payload in self._payloads():
             yield _decoder.decode(payload)

@@ -31,7 +31,7 @@ def peek(output: OutputFolder, run: str) -> tuple[SavedPlan, State, Contents]:
     """Read a run's plan and what its journal says, except for its commits; change nothing."""
     plan = read_plan(output, run)
     contents = journals.read(output.folder(run) / "journal")
-    return *_replay(plan, contents.notes()), contents
+    return *replayed(plan, contents.notes()), contents
 
 
 def recover(
@@ -47,7 +47,7 @@ def recover(
             journal.append(Opened(run))  # the tail was torn before the first record: start the list anew
             journal.append(Revision(0, plan.code))
             journal.sync()
-        plan, state = _replay(plan, contents.notes())
+        plan, state = replayed(plan, contents.notes())
         sink = bound(sink, output, plan, durability)
         committer = ShardCommitter(output, plan, sink, journal, state, hidden=hidden, empty=True)
         lost, staged, published, states = _take_stock(committer, contents.in_force())
@@ -65,7 +65,7 @@ def recover(
     return committer
 
 
-def _replay(plan: SavedPlan, notes: Iterable[Record]) -> tuple[SavedPlan, State]:
+def replayed(plan: SavedPlan, notes: Iterable[Record]) -> tuple[SavedPlan, State]:
     """Read everything but the commits, which are counted in one by one when their files are looked at."""
     state = State(bytearray(), code=plan.code)
     for record in notes:

@@ -1,0 +1,187 @@
+"""The program: its commands, and how each of them ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from millrace.cli import failures, invocation, predict
+from millrace.cli.answer import Answer, Mouth
+from millrace.cli.exits import (
+    CLOSED_PIPE,
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    USAGE,
+    ScriptFailed,
+    Stopped,
+    UsageMistake,
+    code_of,
+)
+from millrace.cli.flat import flat
+from millrace.errors import MillraceError, nearest
+
+_EXAMPLES = """\
+[bold]A first run[/bold]
+  millrace inspect trips/                        what is there
+  millrace predict fare.onnx trips/ -o fares/    every trip with its fare, in fares/
+  millrace verify fares/                         is every byte as it was written?
+
+[bold]Exit codes[/bold]
+  0    done
+  1    failed
+  2    the command cannot be carried out as it was given; nothing was done
+  3    done, and some rows were set aside (--on-error reject)
+  130  interrupted
+"""
+
+app = typer.Typer(
+    name="millrace",
+    help="Offline batch inference: a dataset through a model, fast, and safe to kill.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from millrace.version import __version__
+
+        print(f"millrace {__version__}")
+        raise typer.Exit()
+
+
+@app.callback(epilog=_EXAMPLES)
+def _program(
+    context: typer.Context,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show whole tracebacks of errors. Also: MILLRACE_DEBUG=1.")
+    ] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    context.obj = debug
+
+
+def _add(panel: str, function: Callable[..., Answer | int], examples: str, name: str | None = None) -> None:
+    """Make a function a command: its docstring is its help."""
+    epilog = "[bold]Examples[/bold]\n" + examples.replace("[", "\\[").rstrip()
+    app.command(name, rich_help_panel=panel, epilog=epilog, no_args_is_help=True)(flat(function))
+
+
+_add("Run", predict.predict, predict.PREDICT_EXAMPLES)
+_add("Run", predict.run, predict.RUN_EXAMPLES)
+
+
+def carry_out(argv: Sequence[str]) -> int:
+    """Carry out a command line; whatever happens, return an exit code."""
+    options = argv[: argv.index("--")] if "--" in argv else argv
+    mouth = Mouth(as_json="--json" in options)
+    debug = failures.wants_debug("--debug" in options)
+    with mouth.kept_clean(), _warnings_as_lines():
+        try:
+            answer = _answered(list(argv))
+        except BrokenPipeError:
+            return _closed_pipe()
+        except BaseException as error:
+            answer = _failed(error, debug=debug)
+        try:
+            mouth.say(answer)
+        except BrokenPipeError:
+            return _closed_pipe()
+    return answer.code
+
+
+def _answered(argv: list[str]) -> Answer:
+    with invocation.of([word for word in argv if word != "--debug"]):
+        said: Any = typer.main.get_command(app).main(argv, prog_name="millrace", standalone_mode=False)
+    if isinstance(said, Answer):
+        return said
+    return Answer(said if isinstance(said, int) else DONE)
+
+
+def _failed(error: BaseException, *, debug: bool) -> Answer:
+    """Tell of what ended a command, and return what is left to say."""
+    if isinstance(error, Stopped):
+        assert error.__cause__ is not None
+        answer = _failed(error.__cause__, debug=debug)
+        return Answer(answer.code, {**error.data, **answer.data})
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else DONE if error.code is None else FAILED
+        if isinstance(error.code, str):
+            failures.complain(error.code)
+        return Answer(code, {"status": "done" if code == DONE else "failed", "exit_code": code})
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
+        return Answer(INTERRUPTED, {"status": "interrupted", "exit_code": INTERRUPTED})
+    if isinstance(error, _CLICK):
+        text, command = _usage(error)
+        failures.complain(text)
+        failures.hint(command)
+        code = USAGE
+    elif isinstance(error, ScriptFailed):
+        assert error.__cause__ is not None
+        error = error.__cause__
+        failures.show_script(error, debug=debug)
+        code = FAILED
+    elif isinstance(error, MillraceError):
+        failures.show(error, debug=debug)
+        if isinstance(error, UsageMistake) and error.command:
+            failures.hint(error.command)
+        code = code_of(error)
+    else:
+        failures.show(error, debug=True)
+        failures.complain("This is a mistake in Millrace itself; please report it with the lines above.")
+        code = FAILED
+    return Answer(code, {"status": "failed", "exit_code": code, "error": failures.described(error)})
+
+
+_CLICK: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+
+
+def _usage(error: Any) -> tuple[str, str]:
+    """Return what is wrong with a command line, and the command whose help tells more."""
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "millrace"
+    name = getattr(error, "option_name", None)
+    if name is not None and context is not None and type(error).__name__ == "NoSuchOption":
+        known = [opt for each in context.command.params for opt in each.opts if opt.startswith("--")]
+        return f"There is no option {name}.{nearest(name, [*known, '--help'])}", command
+    return " ".join(error.format_message().split()), command
+
+
+@contextlib.contextmanager
+def _warnings_as_lines() -> Any:
+    """Show warnings as lines of ours: there is no line of the user's that they could point at."""
+    with warnings.catch_warnings():
+        shown = warnings.showwarning
+
+        def show(
+            message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None
+        ) -> None:
+            if category is UserWarning and file is None:
+                failures.complain(str(message))
+            else:
+                shown(message, category, filename, lineno, file, line)
+
+        warnings.showwarning = show
+        yield
+
+
+def _closed_pipe() -> int:
+    """Nobody reads what we say any more: end in silence, also when Python flushes its streams."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.close(nowhere)
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+    return CLOSED_PIPE

@@ -1,0 +1,46 @@
+"""How a command ends: exit codes, and which error belongs to which."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millrace.errors import ArgumentError, MillraceError, NothingMatched, PlanError, UntrustedPickle
+
+DONE = 0
+FAILED = 1
+USAGE = 2  # the command cannot be carried out as it was given; nothing was done
+REJECTS = 3  # done, and some rows were set aside
+INTERRUPTED = 130
+CLOSED_PIPE = 141  # who read our output has enough: as for any program that SIGPIPE ends
+
+_REFUSED = (ArgumentError, PlanError, NothingMatched, UntrustedPickle)
+
+
+class UsageMistake(ArgumentError):
+    """A command line that makes no sense; ``command`` is whose help tells more."""
+
+    def __init__(self, message: str, command: str = "") -> None:
+        super().__init__(message)
+        self.command = command
+
+
+class ScriptFailed(Exception):
+    """A script of the user's raised something; the cause is what."""
+
+
+class Stopped(Exception):
+    """A run did not end well; the cause is why, and ``data`` what ``--json`` says of it."""
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        super().__init__()
+        self.data = data
+
+
+def code_of(error: MillraceError) -> int:
+    """Return the exit code for an error: 2 where other words would have helped, 1 where the work failed.
+
+    >>> from millrace import errors
+    >>> code_of(errors.UnknownColumn("…")), code_of(errors.StepError("…"))
+    (2, 1)
+    """
+    return USAGE if isinstance(error, _REFUSED) else FAILED

@@ -1,0 +1,133 @@
+"""How a command is carried out: flags for the options of a run, which every command that runs something has."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from millrace.cli import texts
+from millrace.errors import ArgumentError, UnknownArgument
+from millrace.options import RunOptions, option_from_text, variable_of
+
+_RUN = "How it runs"
+_ROWS = "Rows that fail"
+
+Text = str | None
+
+
+def _run(*names: str, metavar: str | None = None, help: str, panel: str = _RUN) -> Any:
+    return typer.Option(*names, metavar=metavar, help=help, rich_help_panel=panel, show_default=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """Options of a run, as a command line says them."""
+
+    engine: Annotated[
+        Text,
+        _run("--engine", metavar="NAME", help="local (processes, the default), inline (this process), ray."),
+    ] = None
+    workers: Annotated[Text, _run("--workers", "-w", metavar="N", help="Workers. Default: a core each.")] = (
+        None
+    )
+    memory_limit: Annotated[
+        Text,
+        _run("--memory-limit", metavar="SIZE", help="Memory for the whole run: 16GiB. Default: 80 % of all."),
+    ] = None
+    durability: Annotated[
+        Text,
+        _run(
+            "--durability",
+            metavar="NAME",
+            help="power (default), or process: what is committed outlives a kill.",
+        ),
+    ] = None
+    shard_rows: Annotated[
+        Text, _run("--shard-rows", metavar="N", help="Rows per output file, about. Default: by size.")
+    ] = None
+    progress: Annotated[
+        bool | None, _run("--progress/--no-progress", help="Show progress and a summary. Default: yes.")
+    ] = None
+    option: Annotated[
+        list[str] | None,
+        _run(
+            "--option",
+            "-O",
+            metavar="NAME=VALUE",
+            help="Any other option of mr.RunOptions: -O stall_timeout=60.",
+        ),
+    ] = None
+    on_error: Annotated[
+        Text,
+        _run(
+            "--on-error",
+            metavar="WHAT",
+            help="raise (default) ends the run, reject sets the row aside, null keeps it without a result.",
+            panel=_ROWS,
+        ),
+    ] = None
+    max_errors: Annotated[
+        Text, _run("--max-errors", metavar="N", help="Rows that may fail, or a share: 0.001.", panel=_ROWS)
+    ] = None
+    max_retries: Annotated[
+        Text,
+        _run("--max-retries", metavar="N", help="Tries again after an error of --retry-on.", panel=_ROWS),
+    ] = None
+    retry_on: Annotated[
+        Text,
+        _run(
+            "--retry-on",
+            metavar="ERRORS",
+            help="Errors that pass: TimeoutError,ConnectionError.",
+            panel=_ROWS,
+        ),
+    ] = None
+    batch_timeout: Annotated[
+        Text,
+        _run(
+            "--batch-timeout", metavar="SECONDS", help="How long one call of the model may take.", panel=_ROWS
+        ),
+    ] = None
+    show_data: Annotated[
+        bool | None,
+        _run("--show-data/--hide-data", help="Values of rows may appear in messages.", panel=_ROWS),
+    ] = None
+
+    def options(self) -> dict[str, Any]:
+        """Return the options that were given, by the names of ``RunOptions``."""
+        return {name: option_from_text(name, text) for name, text in self._texts().items()}
+
+    def into_environment(self) -> None:
+        """Make the options the defaults of every dataset that this process makes from here on."""
+        for name, text in self._texts().items():
+            option_from_text(name, text)  # raises for what makes no sense
+            os.environ[variable_of(name)] = text
+
+    def _texts(self) -> dict[str, str]:
+        given: dict[str, str] = {}
+        known = list(RunOptions.__dataclass_fields__)
+        for name, text in texts.assignments("--option", self.option).items():
+            if name not in known:
+                _refuse(name, text)
+            given[name] = text
+        for name in self.__dataclass_fields__:
+            value = getattr(self, name)
+            if name != "option" and value is not None:
+                given[name] = {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+        return given
+
+
+def _refuse(name: str, text: str) -> None:
+    """Say of an option that there is none, or where it belongs."""
+    try:
+        RunOptions().updated({name: text})
+    except UnknownArgument as error:
+        dashed = name.replace("_", "-")
+        if "is said to the step" in str(error):
+            raise ArgumentError(
+                f"{name} is no option of the run, but of the model's workers: --{dashed}."
+            ) from None
+        raise

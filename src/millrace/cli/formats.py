@@ -1,0 +1,114 @@
+"""What format files are in, by their names, and the dataset that reads them."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from millrace.cli.exits import UsageMistake
+from millrace.errors import nearest
+
+if TYPE_CHECKING:
+    from millrace.dataset import Dataset
+
+_PACKED = (".gz", ".zst", ".bz2", ".lz4")
+_SUFFIXES = {
+    "parquet": (".parquet", ".pq", ".parq"),
+    "csv": (".csv",),
+    "tsv": (".tsv",),
+    "json": (".jsonl", ".ndjson", ".json"),
+    "text": (".txt", ".text", ".log"),
+    "images": (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp"),
+}
+FORMATS = (*_SUFFIXES, "binary")
+_READERS = {
+    "parquet": "read_parquet",
+    "csv": "read_csv",
+    "tsv": "read_csv",
+    "json": "read_json",
+    "text": "read_text",
+    "images": "read_images",
+    "binary": "read_binary_files",
+}
+_ENOUGH = 2_000  # names of a folder that are looked at
+
+
+def dataset_of(paths: Sequence[str], format: str | None, options: Mapping[str, Any]) -> Dataset:
+    """Return the dataset of files, folders and patterns; ``options`` are those of the reader."""
+    import millrace
+
+    kind = format or format_of(paths)
+    if kind not in FORMATS:
+        raise UsageMistake(f"--format {kind}: it is one of {', '.join(FORMATS)}.{nearest(kind, FORMATS)}")
+    more = {"delimiter": "\t"} if kind == "tsv" else {}
+    read = getattr(millrace, _READERS[kind])
+    given = list(paths) if len(paths) > 1 else paths[0]
+    made: Dataset = read(given, **more | dict(options))
+    return made
+
+
+def format_of(paths: Sequence[str]) -> str:
+    """Return the format that the names of files tell; raises ``UsageMistake`` where they tell none, or several.
+
+    >>> format_of(["a.csv.gz", "more/*.csv"])
+    'csv'
+    """
+    found: Counter[str] = Counter()
+    unknown: list[str] = []
+    for path in paths:
+        for name in _names_at(path):
+            kind = _by_name(name)
+            if kind is None:
+                unknown.append(name)
+            else:
+                found[kind] += 1
+    if len(found) == 1:
+        return next(iter(found))
+    if not found:
+        such = f" ({', '.join(map(repr, unknown[:3]))})" if unknown else ""
+        if not unknown:
+            return "parquet"  # there is nothing: the reader says so best
+        raise UsageMistake(
+            f"The names of the input files do not tell their format{such}. Say it: --format {'|'.join(FORMATS)}."
+        )
+    counts = ", ".join(f"{count} {kind}" for kind, count in found.most_common())
+    raise UsageMistake(
+        f"The input holds files of several formats ({counts}). Say which are meant: "
+        f"--format {found.most_common(1)[0][0]}."
+    )
+
+
+def _by_name(name: str) -> str | None:
+    low = name.lower()
+    for packing in _PACKED:
+        low = low.removesuffix(packing)
+    return next((kind for kind, suffixes in _SUFFIXES.items() if low.endswith(suffixes)), None)
+
+
+def _names_at(path: str) -> Iterator[str]:
+    """Yield names of files at a path: of a folder, as many as tell what is in it."""
+    plain = path.removeprefix("local://").removeprefix("file://")
+    root = Path(os.path.expanduser(plain))
+    if not root.is_dir():
+        if _by_name(plain) is not None or not any(mark in plain for mark in "*?["):
+            if root.exists() or _by_name(plain) is not None:
+                yield plain
+            return
+        root = Path(*_before_pattern(root.parts))
+    seen = 0
+    for _, folders, files in os.walk(root):
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "_")) or "=" in name)
+        for name in sorted(files):
+            if not name.startswith((".", "_")):
+                yield name
+                seen += 1
+        if seen >= _ENOUGH:
+            return
+
+
+def _before_pattern(parts: Sequence[str]) -> Sequence[str]:
+    at = next(i for i, part in enumerate(parts) if any(mark in part for mark in "*?["))
+    return parts[:at] or (".",)

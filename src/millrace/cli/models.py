@@ -1,0 +1,74 @@
+"""The model that a command names: an artifact on disk, or ``module:name``, something of the user's own code."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from millrace.cli.exits import UsageMistake
+from millrace.errors import UntrustedPickle, nearest
+
+_OBJECT = re.compile(r"([A-Za-z_][\w.]*):([A-Za-z_][\w.]*)")
+
+
+def is_object(model: str) -> bool:
+    """Say whether a text names something in a module, not a file.
+
+    >>> is_object("fares:Fare"), is_object("models:/fare/3"), is_object("fare.onnx")
+    (True, False, False)
+    """
+    return _OBJECT.fullmatch(model) is not None and not os.path.exists(model)
+
+
+def model_of(
+    model: str, options: Mapping[str, Any], *, sha256: str | None, trust_pickle: bool
+) -> tuple[Any, dict[str, Any]]:
+    """Return what ``predict`` takes for a model, and the arguments that go with it."""
+    if is_object(model):
+        if sha256 is not None:
+            raise UsageMistake("--sha256 is for a model file; a class or function of your own is code.")
+        return _object(model, options)
+    import millrace
+
+    try:
+        return millrace.load_model(model, sha256=sha256, trust_pickle=trust_pickle, **options), {}
+    except UntrustedPickle as error:
+        raise UntrustedPickle(f"{error} On the command line: --trust-pickle.") from None
+
+
+def _object(text: str, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    match = _OBJECT.fullmatch(text)
+    assert match is not None
+    module, name = match.groups()
+    if module.endswith(".py"):
+        raise UsageMistake(f"{text}: name the module, not its file: {module.removesuffix('.py')}:{name}.")
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)  # workers get the same path
+    try:
+        found: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        top = module.partition(".")[0]
+        if error.name not in (module, top):
+            raise UsageMistake(f"{text}: importing {module} failed: {error}.") from error
+        known = [path.stem for path in Path(here).glob("*.py")]
+        raise UsageMistake(
+            f"{text}: there is no module {error.name!r} in {here}, nor among what is installed.{nearest(top, known)}"
+        ) from None
+    for part in name.split("."):
+        if not hasattr(found, part):
+            known = [each for each in dir(found) if not each.startswith("_")]
+            raise UsageMistake(f"{text}: there is no {part!r} in {module}.{nearest(part, known)}")
+        found = getattr(found, part)
+    if not options:
+        return found, {}
+    if isinstance(found, type):
+        return found, {"fn_constructor_kwargs": dict(options)}
+    if not callable(found):
+        raise UsageMistake(f"{text} is made already, so --model-option has nothing to say to it.")
+    return found, {"fn_kwargs": dict(options)}

@@ -1,0 +1,97 @@
+"""How a run ended, in the plain values of ``--json`` and ``--stats``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from millrace.cli.exits import DONE, REJECTS
+from millrace.version import __version__
+
+if TYPE_CHECKING:
+    from millrace.result import Result
+
+
+def code_for(*results: Result) -> int:
+    """Return the exit code of runs that were carried out."""
+    return REJECTS if any(result.rejected for result in results) else DONE
+
+
+def of_result(result: Result) -> dict[str, Any]:
+    """Return what a result says. ``completion_stats`` has the words of managed batch services."""
+    from millrace.core.work import REJECTED
+    from millrace.metrics import reported
+    from millrace.result import Metrics
+
+    ledger = result.ledger
+    metrics = result.metrics if isinstance(result.metrics, Metrics) else Metrics(result.metrics, notes={})
+    return {
+        "status": "done with rejects" if result.rejected else "done",
+        "exit_code": code_for(result),
+        "output": str(result.path),
+        "run": result.run,
+        "rows": {
+            "read": ledger.read,
+            "written": ledger.written,
+            "rejected": ledger.rejected,
+            "nulled": ledger.nulled,
+        },
+        "completion_stats": {
+            "successful_count": ledger.written - ledger.nulled,
+            "failed_count": ledger.rejected + ledger.nulled,
+            "incomplete_count": 0,
+        },
+        "files": result.files,
+        "bytes": result.bytes,
+        "seconds": round(result.seconds, 3),
+        "resumed": result.resumed,
+        "rejected_folder": str(result.path / REJECTED) if result.rejected else None,
+        "left_out": list(result.left_out),
+        "report": str(result.report),
+        "metrics": {},
+        **reported(metrics),
+        "millrace": __version__,
+    }
+
+
+def of_failure(error: BaseException, code: int, output: Path | None) -> dict[str, Any]:
+    """Return what is known when a run did not end well: what of it is in the output for good."""
+    kept = _kept(output)
+    return {
+        "status": "interrupted" if isinstance(error, KeyboardInterrupt) else "failed",
+        "exit_code": code,
+        "output": str(output) if output is not None else None,
+        **kept,
+        "millrace": __version__,
+    }
+
+
+def _kept(output: Path | None) -> dict[str, Any]:
+    from millrace.errors import MillraceError
+    from millrace.outputs import current_run
+
+    if output is None:
+        return {}
+    try:
+        run = current_run(output)
+        if run is None:
+            return {}
+        state = run.state
+    except (MillraceError, OSError):
+        return {}
+    ledger = state.ledger
+    planned = sum(shard.rows for shard in run.plan.shards) if run.counted else None
+    return {
+        "run": run.name,
+        "rows": {
+            "read": ledger.read,
+            "written": ledger.written,
+            "rejected": ledger.rejected,
+            "nulled": ledger.nulled,
+        },
+        "completion_stats": {
+            "successful_count": ledger.written - ledger.nulled,
+            "failed_count": ledger.rejected + ledger.nulled,
+            "incomplete_count": None if planned is None else max(0, planned - ledger.read),
+        },
+    }

@@ -1,0 +1,117 @@
+"""Small things that command lines say in text: names, assignments, values, metrics. Nothing is ever evaluated."""
+
+from __future__ import annotations
+
+import ast
+import csv
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from millrace.cli.exits import UsageMistake
+from millrace.errors import nearest
+
+
+def names(option: str, texts: Sequence[str] | None) -> list[str] | None:
+    """Return names that were given apart by commas, or one by one; a name with a comma stands in quotes.
+
+    >>> names("--inputs", ["km,hour", "day"]), names("--inputs", ['"a,b",c'])
+    (['km', 'hour', 'day'], ['a,b', 'c'])
+    """
+    if not texts:
+        return None
+    found = [name.strip() for row in csv.reader(texts, skipinitialspace=True) for name in row]
+    if not all(found) or not found:
+        raise UsageMistake(f"{option} {' '.join(texts)}: there is an empty name. Say {option} a,b.")
+    return found
+
+
+def value_of(text: str) -> Any:
+    """Return a value of Python's, such as a number, a list or None; what is none of that is text.
+
+    >>> [value_of(text) for text in ("3", "0.5", "true", "none", "[1, 2]", "cuda:0", "'7'")]
+    [3, 0.5, True, None, [1, 2], 'cuda:0', '7']
+    """
+    words = {"true": True, "false": False, "none": None, "null": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text
+
+
+def assignments(option: str, texts: Iterable[str] | None) -> dict[str, str]:
+    """Return what was given as ``name=value``.
+
+    >>> assignments("-O", ["max-errors=3"])
+    {'max_errors': '3'}
+    """
+    found: dict[str, str] = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals or not name.isidentifier():
+            raise UsageMistake(f"{option} {text}: say {option} name=value.")
+        found[name] = value.strip()
+    return found
+
+
+def metric(text: str) -> tuple[str, Any]:
+    """Return the name and the metric that a text such as ``auc=AUROC(label=y, score=s)`` says.
+
+    >>> metric("auc=AUROC(label=y, score=fare)")
+    ('auc', AUROC(label='y', score='fare', ...))
+    >>> metric("by_city=By(city, Mean(fare))")
+    ('by_city', By('city', Mean(column='fare')))
+    """
+    name, equals, call = text.partition("=")
+    if not equals or not name.strip().isidentifier():
+        raise _no_metric(text, "it takes a name and a metric")
+    try:
+        tree = ast.parse(call.strip(), mode="eval").body
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        raise _no_metric(text, "that is no metric") from None
+    if not isinstance(tree, ast.Call):
+        raise _no_metric(text, "that is no metric with its columns in parentheses")
+    return name.strip(), _made(tree, text)
+
+
+def _made(call: ast.Call, text: str) -> Any:
+    """Make a metric of ours; names that stand alone are names of columns."""
+    from millrace import accumulators
+
+    known = [each for each in accumulators.__all__ if each not in ("Estimate", "TorchMetric")]
+    kind = call.func.id if isinstance(call.func, ast.Name) else ast.unparse(call.func)
+    if kind not in known:
+        raise _no_metric(
+            text, f"there is no metric {kind!r}.{nearest(kind, known)} There are {', '.join(known)}"
+        )
+    args = [_argument(each, text) for each in call.args]
+    kwargs = {}
+    for each in call.keywords:
+        if each.arg is None:
+            raise _no_metric(text, "** has no place here")
+        kwargs[each.arg] = _argument(each.value, text)
+    try:
+        return getattr(accumulators, kind)(*args, **kwargs)
+    except TypeError as error:
+        raise _no_metric(text, str(error)) from None
+
+
+def _argument(node: ast.expr, text: str) -> Any:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Call):
+        return _made(node, text)
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        raise _no_metric(
+            text, f"{ast.unparse(node)!r} is neither a column's name nor a plain value"
+        ) from None
+
+
+def _no_metric(text: str, why: str) -> UsageMistake:
+    return UsageMistake(
+        f"--metric {text!r}: {why.rstrip('.')}. Say, for instance, --metric 'auc=AUROC(label=y, score=s)'."
+    )

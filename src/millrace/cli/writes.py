@@ -1,0 +1,106 @@
+"""Where rows go, and what becomes of an output that is there: flags of the commands that write."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from millrace.cli import texts
+from millrace.cli.exits import UsageMistake
+from millrace.errors import nearest
+
+if TYPE_CHECKING:
+    from millrace.dataset import Dataset
+    from millrace.result import Result
+
+_PANEL = "Output"
+FORMATS = ("parquet", "csv", "json")
+
+Text = str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """The output's format and mode, as a command line says them."""
+
+    output_format: Annotated[
+        str,
+        typer.Option(
+            "--output-format",
+            metavar="NAME",
+            help="parquet, csv or json (lines).",
+            autocompletion=lambda: list(FORMATS),
+            rich_help_panel=_PANEL,
+        ),
+    ] = "parquet"
+    write: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--write",
+            metavar="NAME=VALUE",
+            help="An option of the writer, as Dataset.write_parquet and its like have it: --write compression=zstd.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    mode: Annotated[
+        Text,
+        typer.Option(
+            "--mode",
+            metavar="NAME",
+            help="resume (default) goes on with what is there, overwrite replaces it when the new one is complete.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    on_change: Annotated[
+        Text,
+        typer.Option(
+            "--on-change",
+            metavar="WHAT",
+            help="If the model or code is another than before: refuse (default), continue or restart.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    stats: Annotated[
+        Path | None,
+        typer.Option(
+            "--stats",
+            metavar="FILE",
+            help="Leave a JSON file with the counts of rows done, failed and left, however the run ends.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+
+    def carried_out(self, data: Dataset, output: Path) -> Result:
+        """Run a dataset into a folder."""
+        if self.output_format not in FORMATS:
+            raise UsageMistake(
+                f"--output-format {self.output_format}: it is one of {', '.join(FORMATS)}."
+                f"{nearest(self.output_format, FORMATS)}"
+            )
+        options: dict[str, Any] = {
+            name: texts.value_of(text) for name, text in texts.assignments("--write", self.write).items()
+        }
+        options |= self.modes()
+        write = getattr(data, f"write_{self.output_format}")
+        result: Result = write(output, **options)
+        return result
+
+    def modes(self) -> dict[str, str]:
+        """Return what is to become of what is there, as far as it was said."""
+        given = {"mode": self.mode, "on_change": self.on_change}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def leave_stats(self, data: dict[str, Any]) -> None:
+        """Write the file that ``--stats`` names, at once or not at all."""
+        if self.stats is None:
+            return
+        temporary = self.stats.with_name(f".{self.stats.name}.tmp")
+        try:
+            temporary.write_text(json.dumps(data, indent=2, ensure_ascii=False, default=str) + "\n", "utf-8")
+            temporary.replace(self.stats)
+        except OSError as error:
+            raise UsageMistake(f"--stats {self.stats} cannot be written: {error.strerror}.") from error

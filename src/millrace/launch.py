@@ -1,0 +1,78 @@
+"""The command line that this process carries out, if it is the program ``millrace``.
+
+It is kept with each output that is written meanwhile, as plain data, so that ``millrace resume`` can carry it out
+again; and it is told of the results.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from millrace.errors import PlanError
+from millrace.result import Result
+from millrace.version import __version__
+
+COMMAND = "command.json"
+
+
+@dataclass(slots=True)
+class Launch:
+    """A command line: its words behind the program's name, and the folder in which it was given.
+
+    ``forbids``: why nothing may be written, if so. ``results`` are those of the outputs that were written so far.
+    """
+
+    argv: tuple[str, ...]
+    cwd: str
+    forbids: str = ""
+    results: list[Result] = field(default_factory=list)
+
+    def begins(self) -> None:
+        """An output is about to be opened."""
+        if self.forbids:
+            raise PlanError(self.forbids)
+
+    def keep(self, folder: Path, root: Path) -> None:
+        """Note the command in a run's folder; the latest one counts."""
+        if not self.argv:
+            return
+        from millrace.run.output import write_whole
+
+        known = {"argv": self.argv, "cwd": self.cwd, "output": str(root), "millrace": __version__}
+        write_whole(folder / COMMAND, json.dumps(known, indent=2).encode() + b"\n")
+
+
+_launch: Launch | None = None  # a process has one command line
+
+
+def begin(argv: Sequence[str], cwd: str, *, forbids: str = "") -> Launch:
+    """Say what this process carries out from here on."""
+    global _launch
+    _launch = Launch(tuple(argv), cwd, forbids)
+    return _launch
+
+
+def end() -> None:
+    """The command is over."""
+    global _launch
+    _launch = None
+
+
+def current() -> Launch | None:
+    """Return the command line that is being carried out, if there is one."""
+    return _launch
+
+
+def kept(folder: Path) -> dict[str, Any] | None:
+    """Read the command line that a run's folder has; None if there is none that can be read."""
+    try:
+        known = json.loads((folder / COMMAND).read_bytes())
+    except (OSError, ValueError):
+        return None
+    whole = isinstance(known, dict) and isinstance(known.get("argv"), list)
+    words = [*known["argv"], known.get("cwd"), known.get("output")] if whole else [None]
+    return known if all(isinstance(word, str) for word in words) else None

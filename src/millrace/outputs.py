@@ -1,0 +1,115 @@
+"""An output folder as it lies there: its runs, what their journals say, and whether somebody is at work.
+
+Everything here only reads; no lock is kept, nothing is swept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from millrace.core.work import CommitRecord
+from millrace.errors import NothingMatched
+from millrace.plan.physical import SavedPlan
+from millrace.run import journal as journals
+from millrace.run.commit import State, read_plan_at
+from millrace.run.output import HOME, SUCCESS
+from millrace.run.recover import replayed
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run of an output: its plan, and what its journal says was committed. ``torn``: bytes behind the last whole
+    record, of a driver that was killed while it wrote."""
+
+    name: str
+    folder: Path
+    hidden: bool
+    plan: SavedPlan
+    state: State
+    records: tuple[CommitRecord, ...]
+    torn: int
+
+    @property
+    def finished(self) -> bool:
+        """True if the journal says that everything is published."""
+        return self.state.finished
+
+    @property
+    def counted(self) -> bool:
+        """True if the plan knows how many rows there are to read."""
+        return all(shard.rows >= 0 for shard in self.plan.shards)
+
+
+def pointer(root: Path, name: str) -> str | None:
+    """Return the run that ``current`` or ``next`` names."""
+    try:
+        return (root / HOME / name).read_text().strip() or None
+    except OSError:
+        return None
+
+
+def is_output(root: Path) -> bool:
+    """Say whether a folder is, or is to be, an output of ours."""
+    return (root / HOME).is_dir()
+
+
+def check_is_output(root: Path) -> None:
+    """Raise ``NothingMatched`` for a folder that no run has written to."""
+    if is_output(root):
+        return
+    if not root.exists():
+        raise NothingMatched(f"There is no folder {str(root)!r}.")
+    marked = (root / SUCCESS).exists()
+    raise NothingMatched(
+        f"{str(root)!r} is no output of Millrace, or not any more: there is no folder {HOME} in it"
+        + (f", though there is a file {SUCCESS}" if marked else "")
+        + "."
+    )
+
+
+def load(root: Path, name: str, *, hidden: bool = False) -> Run:
+    """Read a run; raises ``JournalDamaged`` where what is there cannot be trusted."""
+    folder = root / HOME / name
+    plan = read_plan_at(folder)
+    journal = folder / "journal"
+    contents = journals.read(journal)
+    plan, state = replayed(plan, contents.notes())
+    records = tuple(contents.in_force())
+    for record in records:
+        state.add(record)
+    with contextlib.suppress(OSError):
+        return Run(name, folder, hidden, plan, state, records, max(0, journal.stat().st_size - contents.end))
+    return Run(name, folder, hidden, plan, state, records, 0)
+
+
+def current_run(root: Path) -> Run | None:
+    """Read the run whose parts are in the folder; None if there is none yet."""
+    name = pointer(root, "current")
+    return load(root, name) if name is not None else None
+
+
+def next_run(root: Path) -> Run | None:
+    """Read the hidden run of an overwrite that is not complete."""
+    name = pointer(root, "next")
+    return load(root, name, hidden=True) if name is not None else None
+
+
+def holder(root: Path) -> str | None:
+    """Say who works on an output at this moment, such as ``process 17 on host``; None if nobody does."""
+    try:
+        lock = os.open(root / HOME / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # given back at once, by closing
+    except BlockingIOError:
+        return os.pread(lock, 100, 0).decode(errors="replace").strip() or "another process"
+    except OSError:
+        return None
+    finally:
+        os.close(lock)
+    return None

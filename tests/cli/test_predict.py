@@ -1,0 +1,71 @@
+"""`millrace predict`: rows come out, and exit codes, JSON and messages say how it went."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+Millrace = Callable[..., Any]
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    return [row for file in sorted(folder.glob("part-*")) for row in pq.read_table(file).to_pylist()]
+
+
+def test_every_row_gets_a_result(millrace: Millrace, place: Path) -> None:
+    said = millrace(
+        "predict", "fares:Fare", "trips/", "-o", "out", "--inputs", "km", "--output", "fare", "-M", "per_km=2"
+    )
+    assert (said.code, said.out) == (0, ""), said.err
+    rows = rows_of(place / "out")
+    assert [row["id"] for row in rows] == list(range(400))
+    assert all(row["fare"] == 3 + row["id"] and row["city"] for row in rows)
+
+
+def test_rows_that_fail_are_exit_code_3(millrace: Millrace, place: Path) -> None:
+    said = millrace(
+        "predict", "fares:picky", "trips/", "-o", "out", "--key", "id", "--inputs", "id,km",
+        "--on-error", "reject", "--json", "--stats", "stats.json",
+    )  # fmt: skip
+    assert said.code == 3 == said.json["exit_code"] and said.json["status"] == "done with rejects"
+    assert said.json["rows"] == {"read": 400, "written": 396, "rejected": 4, "nulled": 0}
+    assert said.json["completion_stats"] == {
+        "successful_count": 396,
+        "failed_count": 4,
+        "incomplete_count": 0,
+    }
+    assert sorted(rows_of(place / "out")[0]) == ["id", "prediction"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["fares:Fare", "trips/"], 2, "Missing option '--out'"),
+        (["fares:Fare", "-o", "out"], 2, "There is no input"),
+        (
+            ["fares:Fare", "trips/", "-o", "out", "--input", "km"],
+            2,
+            "no option --input. Did you mean '--inputs'?",
+        ),
+        (["fares:Fare", "trip/", "-o", "out"], 2, "Did you mean 'trips'?"),
+        (["fares:Fair", "trips/", "-o", "out"], 2, "Did you mean 'Fare'?"),
+        (["fare:Fare", "trips/", "-o", "out"], 2, "Did you mean 'fares'?"),
+        (["fares:Fare", "trips/", "-o", "out", "--inputs", "kms"], 2, "Did you mean 'km'?"),
+        (["fares:Fare", "trips/", "-o", "out", "--engine", "lokal"], 2, "Did you mean 'local'?"),
+        (["fares:Fare", "trips/", "-o", "out", "-O", "worker=3"], 2, "Did you mean 'workers'?"),
+        (["fares:Fare", "trips/", "csv/", "-o", "out"], 2, "4 parquet, 4 csv"),
+        (["fares:picky", "trips/", "-o", "out", "--inputs", "id,km"], 1, "raised ValueError: not this one"),
+    ],
+)
+def test_what_goes_wrong_is_one_paragraph(
+    millrace: Millrace, place: Path, words: list[str], code: int, told: str
+) -> None:
+    said = millrace("predict", *words)
+    assert (said.code, said.out) == (code, "") and told in said.err, said.err
+    assert "millrace/" not in said.err and not (place / "out").exists()
+    if code == 2:
+        assert "Traceback" not in said.err and said.err.startswith("millrace: ")
