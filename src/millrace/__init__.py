@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from millrace.predictors.xgboost import XGBoostPredictor
     from millrace.result import Result
     from millrace.strategies import ActorPoolStrategy, TaskPoolStrategy
+    from millrace.verifying import Verification, verify
 
     TensorflowCheckpoint, TensorflowPredictor = KerasCheckpoint, KerasPredictor
 
@@ -129,6 +130,7 @@ __all__ = [  # noqa: RUF022 - in plain order, capitals first
     "TorchPredictor",
     "TransformersPredictor",
     "Variance",
+    "Verification",
     "XGBoostCheckpoint",
     "XGBoostPredictor",
     "__version__",
@@ -153,6 +155,7 @@ __all__ = [  # noqa: RUF022 - in plain order, capitals first
     "read_parquet",
     "read_rejected",
     "read_text",
+    "verify",
 ]
 
 _METRICS = (
@@ -205,6 +208,7 @@ _HOMES = {
     "millrace.options": ("RunOptions",),
     "millrace.result": ("Result",),
     "millrace.strategies": ("ActorPoolStrategy", "TaskPoolStrategy"),
+    "millrace.verifying": ("Verification", "verify"),
     **{
         f"millrace.predictors.{name.removesuffix('Predictor').lower()}": (name,)
         for name in __all__

@@ -44,6 +44,7 @@ class Launch:
 
         known = {"argv": self.argv, "cwd": self.cwd, "output": str(root), "millrace": __version__}
         write_whole(folder / COMMAND, json.dumps(known, indent=2).encode() + b"\n")
+        (folder / COMMAND).chmod(0o600)  # what others may write to is not carried out again
 
 
 _launch: Launch | None = None  # a process has one command line

@@ -76,6 +76,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MILLRACE_ENGINE", "inline")
     monkeypatch.setenv("MILLRACE_PROGRESS", "0")
+    monkeypatch.setenv("MILLRACE_DURABILITY", "process")
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "argv", list(sys.argv))
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import warnings
@@ -11,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from millrace.cli import failures, invocation, predict
+from millrace.cli import clean, failures, invocation, look, predict, resume, verify
 from millrace.cli.answer import Answer, Mouth
 from millrace.cli.exits import (
     CLOSED_PIPE,
@@ -80,6 +81,11 @@ def _add(panel: str, function: Callable[..., Answer | int], examples: str, name:
 
 _add("Run", predict.predict, predict.PREDICT_EXAMPLES)
 _add("Run", predict.run, predict.RUN_EXAMPLES)
+_add("Run", resume.resume, resume.EXAMPLES)
+_add("Before a run", look.inspect, look.INSPECT_EXAMPLES)
+_add("Before a run", look.explain, look.EXPLAIN_EXAMPLES)
+_add("After a run", verify.verify, verify.EXAMPLES)
+_add("After a run", clean.clean, clean.EXAMPLES)
 
 
 def carry_out(argv: Sequence[str]) -> int:
@@ -103,10 +109,20 @@ def carry_out(argv: Sequence[str]) -> int:
 
 def _answered(argv: list[str]) -> Answer:
     with invocation.of([word for word in argv if word != "--debug"]):
-        said: Any = typer.main.get_command(app).main(argv, prog_name="millrace", standalone_mode=False)
+        return answer_to(argv)
+
+
+def answer_to(argv: list[str]) -> Answer:
+    """Carry out a command line, and return what there is to say; raises what goes wrong."""
+    said: Any = _command().main(argv, prog_name="millrace", standalone_mode=False)
     if isinstance(said, Answer):
         return said
     return Answer(said if isinstance(said, int) else DONE)
+
+
+@functools.cache
+def _command() -> Any:
+    return typer.main.get_command(app)
 
 
 def _failed(error: BaseException, *, debug: bool) -> Answer:

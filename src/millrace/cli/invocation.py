@@ -28,6 +28,12 @@ def present() -> tuple[str, ...]:
     return _argv.get()
 
 
+def wants_json() -> bool:
+    """Say whether the answer is to be one JSON object."""
+    words = present()
+    return "--json" in (words[: words.index("--")] if "--" in words else words)
+
+
 @contextmanager
 def again(argv: Sequence[str], output: Path) -> Iterator[None]:
     """Carry out words that were found in an output: nothing in that folder may be run."""
@@ -40,7 +46,7 @@ def again(argv: Sequence[str], output: Path) -> Iterator[None]:
 
 
 def check_apart(code: Path, out: Path | None) -> None:
-    """Refuse a script or model that lies in the output that the command was read from, or in the one it writes."""
+    """Refuse a script, model or folder that lies in the output that the command was read from, or that it writes."""
     for folder in (_again.get(), out.resolve() if out is not None else None):
         if folder is not None and code.exists() and code.resolve().is_relative_to(folder):
             raise UsageMistake(

@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from millrace.cli import invocation
 from millrace.cli.exits import UsageMistake
 from millrace.errors import UntrustedPickle, nearest
+from millrace.plan.modules import file_of, with_parents
 
 _OBJECT = re.compile(r"([A-Za-z_][\w.]*):([A-Za-z_][\w.]*)")
 
@@ -50,6 +52,10 @@ def _object(text: str, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]
     here = os.getcwd()
     if here not in sys.path:
         sys.path.insert(0, here)  # workers get the same path
+    for each in with_parents(module):  # nothing is imported before it is known where from
+        file = file_of(each)
+        if file is not None:
+            invocation.check_apart(Path(file), None)
     try:
         found: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:

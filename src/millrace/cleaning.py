@@ -1,0 +1,151 @@
+"""What runs leave behind in an output that nothing needs any more, and its removal."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from millrace.core.work import REJECTED
+from millrace.errors import RunLocked
+from millrace.outputs import Run, check_is_output, current_run, holder, next_run, pointer
+from millrace.run.counting import STATES, side_files
+from millrace.run.output import HOME, SUCCESS, TEMPORARY, OutputFolder, is_part, remove_tree
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """A file or folder that may go: its path from the output on, its bytes, and what it is."""
+
+    path: str
+    bytes: int
+    why: str
+
+
+def leftovers(root: Path, *, unfinished: bool = False, everything: bool = False) -> list[Leftover]:
+    """List what may go; nothing is touched.
+
+    By default that is what no run needs, to go on either. ``unfinished``: runs that are not complete, too, with their
+    parts. ``everything``: all that is ours, the complete output included; files of others never.
+
+    Raises ``NothingMatched`` for a folder that is no output, ``RunLocked`` while somebody writes it, and
+    ``JournalDamaged`` where nobody knows what is needed; ``everything`` needs no journal.
+    """
+    check_is_output(root)
+    somebody = holder(root)
+    if somebody is not None:
+        raise RunLocked(f"{root} is being written by {somebody}. Clean it when that is done.")
+    found = _all(root) if everything else _unneeded(root, unfinished=unfinished)
+    return [Leftover(path, _size(root / path), why) for path, why in found]
+
+
+def remove(
+    root: Path, found: Sequence[Leftover], *, unfinished: bool = False, everything: bool = False
+) -> None:
+    """Remove what ``leftovers`` listed, under the output's lock; ``_SUCCESS`` and pointers before what they name."""
+    output = OutputFolder(root)
+    try:
+        drop = [name for name in (output.next(), output.current()) if name is not None]
+        if unfinished and not everything:
+            drop = [
+                run.name
+                for run in (next_run(root), current_run(root))
+                if run is not None and not _stands(root, run)
+            ]
+        if unfinished or everything:
+            for name in drop:
+                output.forget(name)
+        for each in found:
+            path = root / each.path
+            if path.is_dir() and not path.is_symlink():
+                remove_tree(path)
+            elif each.path != HOME:
+                path.unlink(missing_ok=True)
+        _remove_empty(root / REJECTED)
+    finally:
+        output.close(forget=everything or unfinished)
+    if everything:
+        _remove_empty(root)
+
+
+def _unneeded(root: Path, *, unfinished: bool) -> Iterator[tuple[str, str]]:
+    runs = [run for run in (current_run(root), next_run(root)) if run is not None]
+    if unfinished:
+        for run in runs:
+            if not _stands(root, run):
+                yield f"{HOME}/{run.name}", "the plan, journal and staged parts of a run that is not complete"
+                yield from (
+                    (name, "a part of a run that is not complete") for name in _parts(root, {run.name})
+                )
+        runs = [run for run in runs if _stands(root, run)]
+    named = {pointer(root, "current"), pointer(root, "next")}
+    for entry in sorted((root / HOME).iterdir()):
+        path = f"{HOME}/{entry.name}"
+        if entry.is_dir() and entry.name not in named:
+            yield path, "a run that was given up, or replaced"
+            yield from ((name, "a part of that run") for name in _parts(root, {entry.name}))
+        elif entry.suffix == TEMPORARY:
+            yield path, "a file that was being written"
+    for run in runs:
+        yield from _of_run(root, run)
+
+
+def _of_run(root: Path, run: Run) -> Iterator[tuple[str, str]]:
+    """Yield what a run's own folder and parts have too much."""
+    home = f"{HOME}/{run.name}"
+    staging, states = run.folder / "staging", run.folder / STATES
+    staged = {file.staged for record in run.records for file in record.files}
+    if staging.is_dir():
+        if _stands(root, run):
+            yield f"{home}/staging", "what attempts have written"
+        else:
+            for name in sorted(set(os.listdir(staging)) - staged):
+                yield f"{home}/staging/{name}", "an attempt that was never committed"
+    if states.is_dir():
+        named = {name for record in run.records for name in side_files(record)}
+        for name in sorted(set(os.listdir(states)) - named):
+            yield f"{home}/{STATES}/{name}", "what a metric counted in an attempt that was never committed"
+    for path in sorted(run.folder.glob(f"*{TEMPORARY}")):
+        yield f"{home}/{path.name}", "a file that was being written"
+    if not run.hidden:
+        published = {file.name for record in run.records for file in record.files}
+        for name in _parts(root, {run.name}):
+            if name not in published:
+                yield name, "a part that no record names"
+
+
+def _all(root: Path) -> Iterator[tuple[str, str]]:
+    known = {entry.name for entry in (root / HOME).iterdir() if entry.is_dir()}
+    known |= {name for name in (pointer(root, "current"), pointer(root, "next")) if name is not None}
+    if (root / SUCCESS).exists():
+        yield SUCCESS, "the mark that the output is complete"
+    for name in _parts(root, known):
+        yield name, "rejected rows" if name.startswith(f"{REJECTED}/") else "a part"
+    yield HOME, "plans and journals"
+
+
+def _stands(root: Path, run: Run) -> bool:
+    return run.finished and not run.hidden and (root / SUCCESS).exists()
+
+
+def _parts(root: Path, runs: set[str]) -> list[str]:
+    """Return the parts of some runs that are in the folder, and their rejected rows."""
+    found = [name for name in os.listdir(root) if is_part(name, runs)]
+    rejected = root / REJECTED
+    if rejected.is_dir():
+        found += [f"{REJECTED}/{name}" for name in os.listdir(rejected) if is_part(name, runs)]
+    return sorted(found)
+
+
+def _size(path: Path) -> int:
+    if not path.is_dir():
+        return path.lstat().st_size if path.exists() else 0
+    return sum((Path(folder) / name).lstat().st_size for folder, _, names in os.walk(path) for name in names)
+
+
+def _remove_empty(folder: Path) -> None:
+    import contextlib
+
+    with contextlib.suppress(OSError):
+        folder.rmdir()

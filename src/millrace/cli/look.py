@@ -1,0 +1,198 @@
+"""`millrace explain` and `millrace inspect`: what would run, and what is there. Nothing is written."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from millrace.cli import formats, jobs, texts
+from millrace.cli.answer import Answer
+from millrace.cli.exits import DONE
+from millrace.cli.flags import Flags
+from millrace.cli.prediction import Prediction
+
+if TYPE_CHECKING:
+    from millrace.outputs import Run
+
+EXPLAIN_EXAMPLES = """\
+  millrace explain fare.onnx trips/ --inputs km,hour --workers 4
+  millrace explain job.py
+"""
+
+INSPECT_EXAMPLES = """\
+  millrace inspect trips/
+  millrace inspect 'logs/*.txt' --format text --rows 3
+  millrace inspect fares/          an output: its runs, too
+"""
+
+
+def explain(what: Prediction, *, flags: Flags) -> Answer:
+    """Say what a model over inputs, or a script, would run: columns, shards, workers, memory. Nothing runs."""
+    with jobs.dataset_of(what, flags, "explain") as data:
+        text = data.explain()
+        columns = data._plan.source.schema().names
+    return Answer(DONE, {"command": "explain", "status": "done", "text": text, "columns": columns}, text)
+
+
+def inspect(
+    paths: Annotated[
+        list[str],
+        typer.Argument(metavar="PATH", help="Files, folders or quoted patterns.", show_default=False),
+    ],
+    *,
+    format: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="NAME",
+            help=f"What the files are: {', '.join(formats.FORMATS)}. Default: by their names.",
+            autocompletion=lambda: list(formats.FORMATS),
+        ),
+    ] = None,
+    read: Annotated[
+        list[str] | None,
+        typer.Option("--read", metavar="NAME=VALUE", help="An option of the reader: --read 'delimiter=;'."),
+    ] = None,
+    rows: Annotated[int, typer.Option("--rows", metavar="N", min=0, help="Show the first N rows, too.")] = 0,
+) -> Answer:
+    """Show what files hold: their schema, rows, size, and how they would be cut; of an output, its runs."""
+    from millrace import outputs
+
+    data: dict[str, Any] = {"command": "inspect", "status": "done"}
+    lines: list[str] = []
+    roots = [Path(path) for path in paths if outputs.is_output(Path(path))]
+    for root in roots:
+        said, told = _output(root)
+        data.setdefault("outputs", []).append(said)
+        lines += [*told, ""]
+    if not roots or any(_has_parts(root) for root in roots) or len(roots) < len(paths):
+        said, told = _files(paths, format, read, rows)
+        data |= said
+        lines += told
+    return Answer(DONE, data, "\n".join(lines).rstrip())
+
+
+def _files(
+    paths: list[str], format: str | None, read: list[str] | None, rows: int
+) -> tuple[dict[str, Any], list[str]]:
+    """Describe input files by what planning learns of them."""
+    from millrace.observers import human
+
+    options = {name: texts.value_of(text) for name, text in texts.assignments("--read", read).items()}
+    kind = format or formats.format_of(paths)
+    dataset = formats.dataset_of(paths, kind, options)
+    source = dataset._plan.source
+    schema, splits = source.schema(), source.splits()
+    files = source.files()
+    size = sum(each[1] for each in files)
+    counted = all(split.rows >= 0 for split in splits)
+    number = sum(split.rows for split in splits) if counted else None
+    shards = _shards(dataset)
+    data: dict[str, Any] = {
+        "format": kind,
+        "files": len(files),
+        "bytes": size,
+        "rows": number,
+        "splits": len(splits),
+        "shards": shards,
+        "schema": [
+            {"name": field.name, "type": str(field.type), "nullable": field.nullable} for field in schema
+        ],
+    }
+    width = max((len(field.name) for field in schema), default=0)
+    known = (
+        human.plural(number, "row") if number is not None else "rows not counted (only reading would tell)"
+    )
+    lines = [
+        f"{kind}: {human.plural(len(files), 'file')}, {human.size(size)}, {known}",
+        f"cut into {human.plural(len(splits), 'split')}, {human.plural(shards, 'shard')}",
+        "columns",
+        *(f"  {field.name:<{width}}  {field.type}" for field in schema),
+    ]
+    if rows:
+        data["sample"] = dataset.take(rows)
+        lines += ["rows", *(f"  {human.row_text(row)}" for row in data["sample"])]
+    return data, lines
+
+
+def _shards(dataset: Any) -> int:
+    from millrace.plan import cuts
+    from millrace.workplace import stages_for
+
+    plan, options = dataset._plan, dataset._options
+    return len(cuts.cuts_of(stages_for(plan, options), plan.source, options.shard_rows).shards(plan.source))
+
+
+def _has_parts(root: Path) -> bool:
+    return any(not name.startswith(("_", ".")) for name in os.listdir(root))
+
+
+def _output(root: Path) -> tuple[dict[str, Any], list[str]]:
+    """Describe an output of ours: the run in force, and one that is to take its place."""
+    from millrace import outputs
+
+    somebody = outputs.holder(root)
+    runs, lines = (
+        [],
+        [f"{root}: an output of Millrace" + (f", being written by {somebody}" if somebody else "")],
+    )
+    for name, read in (("current", outputs.current_run), ("next", outputs.next_run)):
+        run = read(root)
+        if run is None:
+            continue
+        said = _run(run, complete=(root / "_SUCCESS").exists() and name == "current")
+        runs.append(said)
+        lines += _run_lines(said)
+    if not runs:
+        lines.append("  no run has begun")
+    return {"path": str(root), "running": somebody, "runs": runs}, lines
+
+
+def _run(run: Run, *, complete: bool) -> dict[str, Any]:
+    from millrace import launch
+
+    ledger = run.state.ledger
+    command = launch.kept(run.folder)
+    return {
+        "run": run.name,
+        "state": "complete" if run.finished and complete else "unfinished",
+        "overwrite": run.hidden,
+        "created": datetime.fromtimestamp(run.plan.created).astimezone().isoformat(timespec="seconds"),
+        "millrace": run.plan.millrace,
+        "shards": len(run.state.done),
+        "shards_done": sum(run.state.done),
+        "rows": {
+            "read": ledger.read,
+            "written": ledger.written,
+            "rejected": ledger.rejected,
+            "nulled": ledger.nulled,
+        },
+        "files": run.state.files,
+        "bytes": run.state.bytes,
+        "command": command["argv"] if command is not None else None,
+        "cwd": command["cwd"] if command is not None else None,
+    }
+
+
+def _run_lines(said: dict[str, Any]) -> list[str]:
+    import shlex
+
+    from millrace.observers import human
+
+    rows = said["rows"]
+    aside = f", {human.count(rows['rejected'])} rejected" if rows["rejected"] else ""
+    kind = "overwrite" if said["overwrite"] else "run"
+    lines = [
+        f"  {kind} {said['run']}: {said['state']}, {said['shards_done']:,} of {said['shards']:,} shards, "
+        f"{human.plural(rows['read'], 'row')} read, {human.count(rows['written'])} written{aside}, "
+        f"{human.plural(said['files'], 'file')}, {human.size(said['bytes'])}",
+        f"    begun {said['created']}, by Millrace {said['millrace']}",
+    ]
+    if said["command"] is not None:
+        lines.append(f"    millrace {shlex.join(said['command'])}")
+        lines.append(f"    in {said['cwd']}")
+    return lines

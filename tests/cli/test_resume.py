@@ -1,0 +1,190 @@
+"""`millrace resume` carries out the recorded words, and only these; `millrace clean` removes what nobody needs."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import millrace as mr
+from millrace.run.output import OutputFolder
+
+from .test_predict import rows_of
+
+Millrace = Callable[..., Any]
+
+FAILS_ONCE = """
+import os
+
+def score(batch):
+    if (batch["id"] == 250).any() and not os.path.exists("mended"):
+        raise ValueError("half way")
+    return batch["km"]
+"""
+PREDICT = ("predict", "once:score", "trips/", "-o", "out", "--inputs", "id,km", "--shard-rows", "100")
+
+
+@pytest.fixture
+def half(place: Path, millrace: Millrace) -> Path:
+    """An output of which half is done."""
+    (place / "once.py").write_text(FAILS_ONCE)
+    said = millrace(*PREDICT, "--stats", "stats.json")
+    assert said.code == 1 and "half way" in said.err
+    stats = json.loads((place / "stats.json").read_text())
+    assert stats["status"] == "failed" and stats["exit_code"] == 1
+    assert stats["completion_stats"] == {"successful_count": 200, "failed_count": 0, "incomplete_count": 200}
+    return place / "out"
+
+
+def command_of(out: Path) -> Path:
+    return next((out / "_millrace").glob("*/command.json"))
+
+
+def test_it_goes_on_from_anywhere(
+    half: Path, place: Path, millrace: Millrace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "mended").touch()
+    before = {path.name for path in half.glob("part-*")}
+    monkeypatch.chdir("/")
+    said = millrace("resume", half, "--json", "--workers", "1")
+    assert said.code == 0, said.err
+    assert said.json["rows"]["written"] == 400 and said.json["resumed"] and said.json["command"] == "predict"
+    assert f"cd {place} && millrace predict once:score" in said.err
+    assert before < {path.name for path in half.glob("part-*")} and len(rows_of(half)) == 400
+    assert mr.verify(half).good
+    again = millrace("resume", half)
+    assert (again.code, again.out) == (0, f"{half} is complete: there is nothing to go on with.\n")
+    assert json.loads(command_of(half).read_text())["argv"] == [*PREDICT, "--stats", "stats.json"]
+
+
+def test_a_dry_run_only_shows(half: Path, millrace: Millrace) -> None:
+    said = millrace("resume", half, "--dry-run", "--json")
+    assert said.code == 0 and said.json["argv"][-2:] == ["--on-change", "refuse"]
+    assert not (half / "_SUCCESS").exists()
+
+
+def test_code_that_was_mended_is_said(half: Path, place: Path, millrace: Millrace) -> None:
+    (place / "once.py").write_text(FAILS_ONCE.replace("half way", "no more").replace("== 250", "== 9999"))
+    import sys
+
+    sys.modules.pop("once")
+    said = millrace("resume", half)
+    assert said.code == 1 and "is not what the run" in said.err and "--on-change" in said.err
+    sys.modules.pop("once")
+    assert millrace("resume", half, "--on-change", "continue").code == 0
+    assert len(rows_of(half)) == 400
+    sys.modules.pop("once")
+
+
+def change(out: Path, **values: Any) -> None:
+    path = command_of(out)
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+@pytest.mark.parametrize(
+    ("prepare", "told"),
+    [
+        (lambda out: change(out, cwd="/nowhere"), "cannot be entered"),
+        (lambda out: change(out, argv=["clean", "out", "--all", "--yes"]), "no command that can be given again"),
+        (lambda out: change(out, argv=[]), "no command that can be given again"),
+        (lambda out: change(out, output="/tmp"), "was written as /tmp"),
+        (lambda out: change(out, argv=["predict", 3]), "It is damaged"),
+        (lambda out: command_of(out).write_text("import os"), "It is damaged"),
+        (lambda out: command_of(out).unlink(), "a program of its own"),
+        (lambda out: command_of(out).chmod(0o666), "others may write to it"),
+        (lambda out: change(out, argv=["run", str(out / "evil.py")]), "lies inside the output"),
+        (lambda out: change(out, argv=["predict", "evil.pkl", "trips", "-o", "out"]), "no model"),
+        (lambda out: change(out, argv=["predict", "out/evil.onnx", "trips", "-o", "o"]), "lies inside the output"),
+        (lambda out: change(out, argv=["predict", "evil:f", "../trips"], cwd=str(out)), "lies inside the output"),
+        (lambda out: change(out, argv=["predict", "out.evil:f", "trips", "-o", "o"]), "lies inside the output"),
+    ],
+)  # fmt: skip
+def test_nothing_in_an_output_is_ever_run(
+    half: Path, place: Path, millrace: Millrace, prepare: Callable[[Path], None], told: str
+) -> None:
+    for name in ("evil.py", "evil.onnx"):
+        (half / name).write_text("raise SystemExit('pwned')")
+    prepare(half)
+    before = sorted(os.listdir(half))
+    said = millrace("resume", half)
+    assert said.code in (1, 2) and told in said.err and "pwned" not in said.err, said.err
+    assert sorted(os.listdir(half)) == before
+
+
+def test_other_outputs(place: Path, millrace: Millrace) -> None:
+    assert millrace("resume", "trips").code == 2
+    assert millrace("resume").code == 2
+
+
+def test_a_script_is_resumed(place: Path, millrace: Millrace) -> None:
+    (place / "job.py").write_text(
+        "import sys, millrace as mr, once\n"
+        "dataset = mr.read_parquet('trips').predict(once.score, inputs=['id', 'km'])\n"
+        "dataset = dataset.with_options(shard_rows=100)\nassert sys.argv[1:] == ['--day', '1']\n"
+    )
+    (place / "once.py").write_text(FAILS_ONCE)
+    assert millrace("run", "job.py", "-o", "out", "--", "--day", "1").code == 1
+    (place / "mended").touch()
+    said = millrace("resume", "out")
+    assert said.code == 0 and len(rows_of(place / "out")) == 400, said.err
+
+
+# ---------------------------------------------------------------- clean
+
+
+def litter(out: Path) -> None:
+    run = command_of(out).parent
+    (run / "staging").mkdir(exist_ok=True)
+    (run / "staging" / "00002-0-1-abcd.staged").write_bytes(b"x" * 1000)
+    (out / "_millrace" / "abcdefgh").mkdir()
+    (out / "_millrace" / "abcdefgh" / "plan").write_bytes(b"y" * 10)
+    (out / f"part-00003-{run.name}.parquet").write_bytes(b"z")
+
+
+def test_leftovers_go_and_the_run_goes_on(half: Path, place: Path, millrace: Millrace) -> None:
+    assert millrace("clean", half).out == f"{half}: nothing is left over.\n"
+    litter(half)
+    said = millrace("clean", half)
+    assert said.code == 0 and "1011 B. Nothing was removed; to remove it: millrace clean" in said.out
+    found = millrace("clean", half, "--json").json
+    assert (found["bytes"], len(found["items"]), found["removed"]) == (1011, 3, False)
+    assert (half / "_millrace" / "abcdefgh").exists()
+    said = millrace("clean", half, "--yes", "--json")
+    assert said.code == 0 and said.json["removed"] is True
+    assert millrace("clean", half, "--json").json["items"] == []
+    assert len(rows_of(half)) == 200
+    (place / "mended").touch()
+    assert millrace("resume", half).code == 0 and len(rows_of(half)) == 400
+    assert millrace("clean", half).out == f"{half}: nothing is left over.\n"
+
+
+def test_a_run_that_is_given_up(half: Path, millrace: Millrace) -> None:
+    (half / "mine.txt").write_text("mine")
+    found = {item["path"] for item in millrace("clean", half, "--unfinished", "--json").json["items"]}
+    assert len(found) == 3 and len(rows_of(half)) == 200
+    assert millrace("clean", half, "--unfinished", "-y").code == 0
+    assert sorted(os.listdir(half)) == ["mine.txt"]
+
+
+def test_a_complete_output_stays_unless_all_is_said(half: Path, place: Path, millrace: Millrace) -> None:
+    (place / "mended").touch()
+    assert millrace("resume", half).code == 0
+    assert millrace("clean", half, "--unfinished", "--json").json["items"] == []
+    said = millrace("clean", half, "--all")
+    assert "_SUCCESS" in said.out and "Nothing was removed" in said.out and len(rows_of(half)) == 400
+    assert millrace("clean", half, "--all", "--yes").code == 0 and not half.exists()
+    assert millrace("clean", half, "--all", "--unfinished").code == 2
+
+
+def test_never_while_somebody_writes(half: Path, millrace: Millrace) -> None:
+    litter(half)
+    folder = OutputFolder(half)
+    try:
+        said = millrace("clean", half, "--all", "--yes")
+        assert said.code == 1 and f"being written by process {os.getpid()}" in said.err
+    finally:
+        folder.close()
