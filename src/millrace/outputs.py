@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from millrace.core.work import CommitRecord
-from millrace.errors import NothingMatched
+from millrace.errors import NothingMatched, nearest
 from millrace.plan.physical import SavedPlan
 from millrace.run import journal as journals
 from millrace.run.commit import State, read_plan_at
@@ -62,7 +62,8 @@ def check_is_output(root: Path) -> None:
     if is_output(root):
         return
     if not root.exists():
-        raise NothingMatched(f"There is no folder {str(root)!r}.")
+        names = os.listdir(root.parent) if root.parent.is_dir() else []
+        raise NothingMatched(f"There is no folder {str(root)!r}.{nearest(root.name, names)}")
     marked = (root / SUCCESS).exists()
     raise NothingMatched(
         f"{str(root)!r} is no output of Millrace, or not any more: there is no folder {HOME} in it"

@@ -63,6 +63,12 @@ class Verification:
         Results of metrics, merged again from the journal.
     unchecked
         Metrics that could not be merged, as they are not Millrace's own.
+    note
+        Who is writing, or that an overwrite is under way; else an empty string.
+
+    >>> import pathlib
+    >>> Verification(pathlib.Path("out"), "k3f9a2xq", "unfinished").good
+    False
     """
 
     path: Path

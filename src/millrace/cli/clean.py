@@ -64,13 +64,13 @@ def clean(
     total = f"{human.plural(len(found), 'item')}, {human.size(size)}"
     flag = " --all" if all else " --unfinished" if unfinished else ""
     if not yes and not invocation.wants_json() and sys.stdin.isatty() and sys.stdout.isatty():
-        print("\\n".join(lines))
+        print("\n".join(lines))
         if not typer.confirm(f"Remove {total}?"):
             return Answer(DONE, data, "Nothing was removed.")
         lines, yes = [], True
     if not yes:
         last = f"{total}. Nothing was removed; to remove it: millrace clean {out}{flag} --yes"
-        return Answer(DONE, data, "\\n".join([*lines, last]))
+        return Answer(DONE, data, "\n".join([*lines, last]))
     cleaning.remove(root, found, unfinished=unfinished, everything=all)
     data |= {"status": "done", "removed": True}
-    return Answer(DONE, data, "\\n".join([*lines, f"Removed {total}."]))
+    return Answer(DONE, data, "\n".join([*lines, f"Removed {total}."]))

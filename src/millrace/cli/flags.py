@@ -18,8 +18,11 @@ _ROWS = "Rows that fail"
 Text = str | None
 
 
-def _run(*names: str, metavar: str | None = None, help: str, panel: str = _RUN) -> Any:
-    return typer.Option(*names, metavar=metavar, help=help, rich_help_panel=panel, show_default=False)
+def _run(*names: str, metavar: str | None = None, help: str, panel: str = _RUN, one_of: str = "") -> Any:
+    complete = texts.choices(*one_of.split()) if one_of else None
+    return typer.Option(
+        *names, metavar=metavar, help=help, rich_help_panel=panel, show_default=False, autocompletion=complete
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +31,12 @@ class Flags:
 
     engine: Annotated[
         Text,
-        _run("--engine", metavar="NAME", help="local (processes, the default), inline (this process), ray."),
+        _run(
+            "--engine",
+            metavar="NAME",
+            help="local (processes, the default), inline (this process), ray.",
+            one_of="local inline ray",
+        ),
     ] = None
     workers: Annotated[Text, _run("--workers", "-w", metavar="N", help="Workers. Default: a core each.")] = (
         None
@@ -43,6 +51,7 @@ class Flags:
             "--durability",
             metavar="NAME",
             help="power (default), or process: what is committed outlives a kill.",
+            one_of="power process",
         ),
     ] = None
     shard_rows: Annotated[
@@ -67,6 +76,7 @@ class Flags:
             metavar="WHAT",
             help="raise (default) ends the run, reject sets the row aside, null keeps it without a result.",
             panel=_ROWS,
+            one_of="raise reject null",
         ),
     ] = None
     max_errors: Annotated[

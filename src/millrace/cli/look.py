@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -50,7 +51,7 @@ def inspect(
             "--format",
             metavar="NAME",
             help=f"What the files are: {', '.join(formats.FORMATS)}. Default: by their names.",
-            autocompletion=lambda: list(formats.FORMATS),
+            autocompletion=texts.choices(*formats.FORMATS),
         ),
     ] = None,
     read: Annotated[
@@ -69,8 +70,11 @@ def inspect(
         said, told = _output(root)
         data.setdefault("outputs", []).append(said)
         lines += [*told, ""]
-    if not roots or any(_has_parts(root) for root in roots) or len(roots) < len(paths):
-        said, told = _files(paths, format, read, rows)
+    if any(_has_parts(root) for root in roots) or len(roots) < len(paths):
+        with warnings.catch_warnings():
+            if roots:  # that one is not complete is said above
+                warnings.simplefilter("ignore")
+            said, told = _files(paths, format, read, rows)
         data |= said
         lines += told
     return Answer(DONE, data, "\n".join(lines).rstrip())

@@ -50,7 +50,7 @@ class Prediction:
             "--format",
             metavar="NAME",
             help=f"What the inputs are: {', '.join(formats.FORMATS)}. Default: by their names.",
-            autocompletion=lambda: list(formats.FORMATS),
+            autocompletion=texts.choices(*formats.FORMATS),
             rich_help_panel=_INPUT,
         ),
     ] = None
@@ -182,6 +182,7 @@ class Prediction:
             "--batch-format",
             metavar="NAME",
             help="What a class or function gets: numpy, pandas or pyarrow.",
+            autocompletion=texts.choices("numpy", "pandas", "pyarrow"),
             rich_help_panel=_WORKERS,
         ),
     ] = "numpy"

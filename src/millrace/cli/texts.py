@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from millrace.cli.exits import UsageMistake
@@ -38,6 +38,19 @@ def value_of(text: str) -> Any:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return text
+
+
+def choices(*words: str) -> Callable[[], list[str]]:
+    """Return what completes an option that takes one of these words.
+
+    >>> choices("resume", "overwrite")()
+    ['resume', 'overwrite']
+    """
+
+    def listed() -> list[str]:
+        return list(words)
+
+    return listed
 
 
 def assignments(option: str, texts: Iterable[str] | None) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +14,8 @@ from millrace.cli.exits import DONE, FAILED
 
 if TYPE_CHECKING:
     from millrace.verifying import OnFile
+
+_PATIENCE = 0.5
 
 EXAMPLES = """\
   millrace verify fares/
@@ -62,15 +64,26 @@ def verify(
 
 @contextmanager
 def _bar(*, shown: bool) -> Iterator[OnFile]:
-    """Show how many files are done, if standard error is a terminal and it takes a while."""
+    """Show how many files are done, if standard error is a terminal and it takes longer than half a second."""
     import sys
+    import time
 
-    if not shown or not sys.stderr.isatty():
-        yield lambda files, of, size: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
+    bars: list[Any] = []
+    begun = time.monotonic()
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("checking", total=None)
-        yield lambda files, of, size: bar.update(task, completed=files, total=of)
+    def draw(files: int, of: int, size: int) -> None:
+        if not bars and time.monotonic() - begun > _PATIENCE and files < of:
+            from rich.console import Console
+            from rich.progress import Progress
+
+            bar = Progress(console=Console(stderr=True), transient=True)
+            bars.extend([bar, bar.add_task("checking", total=of)])
+            bar.start()
+        if bars:
+            bars[0].update(bars[1], completed=files, total=of)
+
+    try:
+        yield draw if shown and sys.stderr.isatty() else lambda files, of, size: None
+    finally:
+        if bars:
+            bars[0].stop()

@@ -33,7 +33,7 @@ class Output:
             "--output-format",
             metavar="NAME",
             help="parquet, csv or json (lines).",
-            autocompletion=lambda: list(FORMATS),
+            autocompletion=texts.choices(*FORMATS),
             rich_help_panel=_PANEL,
         ),
     ] = "parquet"
@@ -51,6 +51,7 @@ class Output:
         typer.Option(
             "--mode",
             metavar="NAME",
+            autocompletion=texts.choices("resume", "overwrite"),
             help="resume (default) goes on with what is there, overwrite replaces it when the new one is complete.",
             rich_help_panel=_PANEL,
         ),
@@ -60,6 +61,7 @@ class Output:
         typer.Option(
             "--on-change",
             metavar="WHAT",
+            autocompletion=texts.choices("refuse", "continue", "restart"),
             help="If the model or code is another than before: refuse (default), continue or restart.",
             rich_help_panel=_PANEL,
         ),

@@ -1,0 +1,153 @@
+"""The program as a user meets it: on a terminal, in a pipe, in a shell that completes; and how fast it answers."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Millrace = Callable[..., Any]
+MILLRACE = [sys.executable, "-m", "millrace"]
+
+
+def on_a_terminal(
+    argv: list[str], place: Path, keys: tuple[str, str] | None = None, **env: str
+) -> tuple[int, str]:
+    """Run the program on a terminal of its own; type ``keys[1]`` once ``keys[0]`` is on the screen."""
+    pid, screen = pty.fork()
+    if pid == 0:
+        try:
+            os.chdir(place)
+            known = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", "MILLRACE_PROGRESS": "1", **env}
+            os.execve(sys.executable, [*MILLRACE, *argv], known)
+        finally:
+            os._exit(99)
+    shown = b""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        if not select.select([screen], [], [], 1)[0]:
+            continue
+        try:
+            more = os.read(screen, 65536)
+        except OSError:  # as Linux says that nobody is there any more
+            more = b""
+        if not more:
+            break
+        shown += more
+        if keys is not None and keys[0] in shown.decode(errors="replace"):
+            os.write(screen, keys[1].encode())
+            keys = None
+    else:
+        os.kill(pid, signal.SIGKILL)
+    os.close(screen)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), shown.decode()
+
+
+WAITS = """
+import os, time
+
+def score(batch):
+    with open("begun", "a") as file:
+        file.write("x")
+    if (batch["id"] >= 200).any():
+        print("half way", flush=True)
+        time.sleep(60)
+    return batch["km"]
+"""
+
+
+def test_ctrl_c_ends_a_run_with_words_and_130(place: Path, millrace: Millrace) -> None:
+    (place / "waits.py").write_text(WAITS)
+    argv = ["predict", "waits:score", "trips/", "-o", "out", "--shard-rows", "100", "-i", "id,km"]
+    code, shown = on_a_terminal(
+        argv, place, ("half way", "\x03"), MILLRACE_ENGINE="local", MILLRACE_WORKERS="1"
+    )
+    assert code == 130, shown
+    assert "Interrupted; 200 rows are kept in" in shown and "Traceback" not in shown
+    assert "2 of 4 shards" in millrace("inspect", "out").out
+
+
+def test_a_terminal_gets_colours_unless_it_says_no(place: Path) -> None:
+    code, shown = on_a_terminal(["verify", "nowhere"], place)
+    assert code == 2 and "\033[1;31mmillrace:\033[0m There is no folder" in shown
+    code, shown = on_a_terminal(["verify", "nowhere"], place, NO_COLOR="1")
+    assert code == 2 and "\033" not in shown
+
+
+def test_clean_asks_on_a_terminal(place: Path, millrace: Millrace) -> None:
+    assert millrace("predict", "fares:Fare", "trips", "-i", "km", "-o", "out").code == 0
+    code, shown = on_a_terminal(["clean", "out", "--all"], place, ("[y/N]", "n\r"))
+    assert code == 0 and "Nothing was removed." in shown and (place / "out" / "_SUCCESS").exists()
+    code, shown = on_a_terminal(["clean", "out", "--all"], place, ("[y/N]", "y\r"))
+    assert code == 0 and "Removed " in shown and not (place / "out").exists()
+
+
+def test_help_fits_a_terminal_and_teaches(place: Path) -> None:
+    code, shown = on_a_terminal(["predict", "--help"], place, NO_COLOR="1")
+    assert code == 0
+    lines = re.sub(r"\033\[[\d;]*m", "", shown).replace("\r", "").splitlines()
+    assert max(map(len, lines)) <= 80
+    for heading in ("Input", "Columns", "Model", "Output", "How it runs", "Rows that fail", "Examples"):
+        assert any(heading in line for line in lines), heading
+
+
+@pytest.mark.parametrize("words", ["predict --help", "inspect trips --rows 400"])
+def test_a_reader_that_has_enough_ends_it_in_silence(place: Path, words: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)  # nobody reads from the start: every write fails
+    done = subprocess.run(
+        [*MILLRACE, *words.split()], stdout=writer, stderr=subprocess.PIPE, cwd=place, timeout=60
+    )
+    os.close(writer)
+    assert (done.returncode in (1, 141), done.stderr) == (True, b"")
+
+
+def test_completion_knows_commands_and_options(place: Path) -> None:
+    def complete(line: str) -> list[str]:
+        env = {**os.environ, "_MILLRACE_COMPLETE": "complete_bash", "COMP_WORDS": line,
+               "COMP_CWORD": str(len(line.split(" ")) - 1)}  # fmt: skip
+        done = subprocess.run(MILLRACE, capture_output=True, text=True, env=env, cwd=place, timeout=60)
+        return done.stdout.split()
+
+    assert complete("millrace ver") == ["verify"]
+    assert "--inputs" in complete("millrace predict --in")
+    assert complete("millrace predict --format par") == ["parquet"]
+    assert complete("millrace run job.py --on-error re") == ["reject"]
+
+
+def test_completion_can_be_shown(program: Millrace) -> None:
+    said = program(
+        "--show-completion",
+        "bash",
+        env={"SHELL": "/bin/bash", "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"},
+    )
+    assert said.code == 0 and "_MILLRACE_COMPLETE" in said.out and "complete" in said.out
+
+
+def test_nothing_heavy_is_imported_for_help(place: Path) -> None:
+    program = (
+        "import sys\nfrom millrace.cli import main\n"
+        "code = main(sys.argv[1:])\n"
+        "heavy = {'pyarrow', 'numpy', 'torch', 'pandas', 'psutil', 'cloudpickle'} & set(sys.modules)\n"
+        "assert not heavy, heavy\nassert code == 0\n"
+    )
+    for words in (["--help"], ["predict", "--help"], ["--version"]):
+        done = subprocess.run(
+            [sys.executable, "-c", program, *words], capture_output=True, text=True, cwd=place
+        )
+        assert done.returncode == 0, done.stderr
+
+
+def test_the_program_and_the_module_are_the_same(program: Millrace) -> None:
+    assert program("--version").out.startswith("millrace ")
+    assert (program().code, program("nonsense").code) in ((0, 2), (2, 2))
