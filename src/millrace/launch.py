@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from millrace.core.ports import Observer
 from millrace.errors import PlanError
 from millrace.result import Result
 from millrace.version import __version__
@@ -24,12 +25,14 @@ class Launch:
     """A command line: its words behind the program's name, and the folder in which it was given.
 
     ``forbids``: why nothing may be written, if so. ``results`` are those of the outputs that were written so far.
+    ``observer`` sees their events.
     """
 
     argv: tuple[str, ...]
     cwd: str
     forbids: str = ""
     results: list[Result] = field(default_factory=list)
+    observer: Observer | None = None
 
     def begins(self) -> None:
         """An output is about to be opened."""

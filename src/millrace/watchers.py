@@ -34,6 +34,10 @@ class Watchers:
 
         return cls([Progress()])
 
+    def add(self, watcher: Observer) -> None:
+        """Have one more watch."""
+        self._watchers.append(watcher)
+
     def on_event(self, event: Event) -> None:
         """Tell everybody."""
         self._ceilings.add(event)

@@ -96,6 +96,9 @@ def _write(job: Job, options: RunOptions, workplace: Workplace, started: float) 
         fed=len(workplace.stages) > 1,
     )
     watchers = Watchers.of(options)
+    command = launch.current()
+    if command is not None and command.observer is not None:
+        watchers.add(command.observer)
     pending = [shard for shard in job.shards if not state.done[shard.index]]
     states = str(committer.folder / STATES)
     programs = workplace.programs(plan, "write", options, pending, states=states)
