@@ -269,8 +269,11 @@ class Watch:
 
     def tick(self) -> None:
         """Look at the clock and at the memory; called about five times a second."""
-        with contextlib.suppress(OSError):
-            self.memory.append(memory.family(self.process))
+        import psutil
+
+        with contextlib.suppress(OSError, psutil.Error):
+            workers = psutil.Process(self.process).children(recursive=True)
+            self.memory.append(memory.of([self.process, *(worker.pid for worker in workers)]))
 
     def close(self) -> None:
         """The run is over."""
@@ -336,7 +339,7 @@ def extrapolated(watch: Watch, rows: Range, workers: int, *, whole: bool) -> Est
         notes.append("there was one round of shards only: the range is a guess of half as much either way")
     sizes = [each.size / each.read for each in commits[-ROUNDS * workers :] if each.read]
     per_row = Range(min(sizes), sum(sizes) / len(sizes), max(sizes)) if sizes else Range(0, 0, 0)
-    used = sorted(watch.memory) or [memory.family(watch.process)]
+    used = sorted(watch.memory) or [memory.own(watch.process)]
     spread_of = Range(used[len(used) // 4], used[len(used) // 2], used[-1])
     if watch.rejected:
         notes.append(f"{watch.rejected:,} rows of the sample failed and were set aside")

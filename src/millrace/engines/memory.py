@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 _ANONYMOUS = b"\nRssAnon:"
 _SWAPPED = b"\nVmSwap:"
@@ -20,10 +21,14 @@ def own(pid: int) -> int:
 
 
 def family(pid: int) -> int:
-    """Return the private memory of a process and of those that it started, each page once."""
-    members = _family(pid)
+    """Return the private memory of a process and of those that its main thread started, each page once."""
+    return of(_family(pid))
+
+
+def of(members: Sequence[int]) -> int:
+    """Return the private memory of some processes, each page once."""
     if len(members) == 1:
-        return own(pid)
+        return own(members[0])
     shares = [
         _read(f"/proc/{member}/smaps_rollup") for member in members
     ]  # slow, but it knows what forks share
