@@ -42,6 +42,7 @@ wheel: $(VENV)/.created  ## build the wheel and import it in a clean environment
 	$(call make-venv,build/wheel-venv)
 	build/wheel-venv/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt $(PIP_FLAGS) dist/*.whl
 	cd build && wheel-venv/bin/python -W error -c "import millrace; print('imported', millrace.__file__)"
+	build/wheel-venv/bin/millrace --version
 	rm -rf build/wheel-venv
 
 bench: $(VENV)/.bench  ## compare with a hand-written loop, Ray Data, Daft and Spark

@@ -141,8 +141,9 @@ def _failed(error: BaseException, *, debug: bool) -> Answer:
         return Answer(INTERRUPTED, {"status": "interrupted", "exit_code": INTERRUPTED})
     if isinstance(error, _CLICK):
         text, command = _usage(error)
-        failures.complain(text)
-        failures.hint(command)
+        if text:  # without any words, the help was shown
+            failures.complain(text)
+            failures.hint(command)
         code = USAGE
     elif isinstance(error, ScriptFailed):
         assert error.__cause__ is not None

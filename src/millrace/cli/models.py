@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import re
 import sys
@@ -73,8 +74,26 @@ def _object(text: str, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]
         found = getattr(found, part)
     if not options:
         return found, {}
+    _check_taken(text, found, options)
     if isinstance(found, type):
         return found, {"fn_constructor_kwargs": dict(options)}
     if not callable(found):
         raise UsageMistake(f"{text} is made already, so --model-option has nothing to say to it.")
     return found, {"fn_kwargs": dict(options)}
+
+
+def _check_taken(text: str, found: Any, options: Mapping[str, Any]) -> None:
+    """Refuse options that a class or function does not take, as far as its signature tells."""
+    try:
+        parameters = inspect.signature(found).parameters
+    except (TypeError, ValueError):
+        return
+    if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        return
+    names = list(parameters) if isinstance(found, type) else list(parameters)[1:]  # the first is the batch
+    for name in options:
+        if name not in names:
+            takes = f" It takes {', '.join(names)}." if names else " It takes none."
+            raise UsageMistake(
+                f"--model-option {name}: {text} has no argument of that name.{nearest(name, names) or takes}"
+            )

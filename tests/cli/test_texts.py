@@ -1,0 +1,165 @@
+"""What command lines say in text: manifests, formats, metrics; and what --json says when things go wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millrace.cli import formats, manifest, texts
+from millrace.cli.exits import UsageMistake
+
+from .test_predict import rows_of
+
+Millrace = Callable[..., Any]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("list.txt", "# two of them\ntrips/0.parquet\n\n  trips/1.parquet\n"),
+        ("list.json", '["trips/0.parquet", "trips/1.parquet"]'),
+        ("list.manifest", '[{"prefix": "trips/"}, "0.parquet", {"path": "1.parquet"}]'),
+        ("list.jsonl", '{"path": "trips/0.parquet"}\n\n{"uri": "trips/1.parquet", "rows": 100}\n'),
+        ("list.csv", 'rows,Path\n100,trips/0.parquet\n100,"trips/1.parquet"\n'),
+        ("plain.csv", "trips/0.parquet\ntrips/1.parquet\n"),
+        ("mark.txt", "\ufefftrips/0.parquet\ntrips/1.parquet\n"),
+    ],
+)
+def test_manifests(
+    place: Path, millrace: Millrace, name: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / name).write_text(text)
+    expected = [str(place / "trips" / f"{i}.parquet") for i in (0, 1)]
+    monkeypatch.chdir("/")  # paths are relative to the manifest
+    assert manifest.paths_in(place / name) == expected
+    monkeypatch.chdir(place)
+    assert millrace("predict", "fares:Fare", "--manifest", name, "-i", "km", "-o", "out").code == 0
+    assert len(rows_of(place / "out")) == 200
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("", "lists no input"), ("[1]", "names no file"), ("[", "is no JSON"), ('{"path": 1}', "names no file")],
+)
+def test_manifests_that_make_no_sense(place: Path, text: str, told: str) -> None:
+    (place / "list").write_text(text)
+    with pytest.raises(UsageMistake, match=told):
+        manifest.paths_in(place / "list")
+    with pytest.raises(UsageMistake, match="No such file"):
+        manifest.paths_in(place / "nothing")
+
+
+def test_formats_are_told_by_names(place: Path) -> None:
+    assert formats.format_of(["trips/"]) == "parquet" == formats.format_of(["trips/*"])
+    assert formats.format_of(["json"]) == "json" and formats.format_of(["a.tsv.zst"]) == "tsv"
+    (place / "trips" / "_hidden.csv").touch()
+    (place / "odd").mkdir()
+    (place / "odd" / "file.xyz").touch()
+    assert formats.format_of(["trips"]) == "parquet"
+    with pytest.raises(UsageMistake, match=r"do not tell their format \('file.xyz'\)"):
+        formats.format_of(["odd"])
+
+
+def test_other_formats_are_read(place: Path, millrace: Millrace) -> None:
+    (place / "t.tsv").write_text("id\tkm\n1\t2.0\n")
+    assert millrace("inspect", "t.tsv", "--json").json["schema"][1] == {
+        "name": "km",
+        "type": "double",
+        "nullable": True,
+    }
+    (place / "semi.csv").write_text("id;km\n1;2.0\n")
+    assert len(millrace("inspect", "semi.csv", "--read", "delimiter=;", "--json").json["schema"]) == 2
+    said = millrace("inspect", "semi.csv", "--read", "delimeter=;")
+    assert said.code == 2 and "Did you mean 'delimiter'?" in said.err
+    assert millrace("inspect", "fares.py", "--format", "binary", "--json").json["rows"] == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("auc", "a name and a metric"),
+        ("auc=AUROCC(label=y, score=s)", "Did you mean 'AUROC'?"),
+        ("auc=AUROC(label=y)", "missing 1 required positional argument"),
+        ("auc=AUROC(label=y, score=s, binz=3)", "binz"),
+        ("auc=__import__('os').system('touch evil')", "there is no metric"),
+        ("m=Mean([x for x in 'ab'])", "neither a column's name nor a plain value"),
+        ("m=Mean(**{'column': 'x'})", "has no place here"),
+        ("m=Mean(open('evil', 'w'))", "there is no metric 'open'"),
+        ("m=3", "in parentheses"),
+        ("m=(", "no metric"),
+    ],
+)
+def test_metrics_are_read_and_never_evaluated(place: Path, text: str, told: str) -> None:
+    with pytest.raises(UsageMistake, match=None) as raised:
+        texts.metric(text)
+    assert told in str(raised.value) and not (place / "evil").exists()
+
+
+def test_metrics_count(place: Path, millrace: Millrace) -> None:
+    said = millrace(
+        "predict", "fares:Fare", "trips", "-i", "km", "-o", "out", "--json",
+        "--metric", "mean=Mean(prediction)", "--metric", "by=By(city, Count())", "--metric", "q=Quantiles(km, [0.5])",
+    )  # fmt: skip
+    assert said.json["metrics"]["by"] == {"Bonn": 133, "Oslo": 134, "Rome": 133}
+    assert said.json["metrics"]["mean"] == 3 + 2.5 * 0.5 * 399 / 2
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "kind"),
+    [
+        (["predict", "fares:Fare", "trips", "-o", "out", "--nonsense"], 2, "NoSuchOption"),
+        (["predict", "fares:Fare", "trip", "-o", "out"], 2, "NothingMatched"),
+        (["predict", "fares:picky", "trips", "-o", "out"], 1, "StepError"),
+        (["predict", "fares:Fare", "trips", "-o", "trips"], 1, "ForeignOutput"),
+        (["verify", "nowhere"], 2, "NothingMatched"),
+        (["nonsense"], 2, "UsageError"),
+    ],
+)
+def test_failures_are_one_object_too(millrace: Millrace, words: list[str], code: int, kind: str) -> None:
+    said = millrace(*words, "--json")
+    found = said.json
+    assert (said.code, found["exit_code"], found["status"]) == (code, code, "failed")
+    assert found["error"]["type"] == kind and found["error"]["message"] and "millrace: " in said.err
+
+
+def test_debug_shows_all_that_python_knows(millrace: Millrace, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["predict", "fares:Fare", "trip", "-o", "out"]
+    assert "Traceback" not in millrace(*words).err
+    assert "Traceback" in millrace("--debug", *words).err
+    monkeypatch.setenv("MILLRACE_DEBUG", "1")
+    assert "Traceback" in millrace(*words).err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["-O", "nonsense"], "--option nonsense: say --option name=value"),
+        (["--option", "batch_size=3"], "but of the model's workers: --batch-size"),
+        (["--workers", "many"], "workers='many'"),
+        (["--workers", "0"], "workers=0"),
+        (["--max-errors", "2.5"], "max_errors=2.5"),
+        (["--retry-on", "Timeout"], "no class of errors"),
+        (["--progress", "--on-error", "rejekt"], "Did you mean 'reject'?"),
+        (["--batch-size", "0"], "batch_size=0"),
+        (["--concurrency", "a-b"], "--concurrency a-b"),
+        (["--output-format", "parkuet"], "Did you mean 'parquet'?"),
+        (["--write", "compresion=zstd"], "Did you mean 'compression'?"),
+        (["--mode", "overwrit"], "Did you mean 'overwrite'?"),
+        (["--inputs", "a,,b"], "there is an empty name"),
+        (["--inputs", "km", "--exclude", "id"], "either --inputs or --exclude"),
+        (["--exclude", "idd"], "Did you mean 'id'?"),
+        (["--exclude", "id,km,city"], "No column is left"),
+        (["--manifest", "x"], "not both"),
+        (["--limit", "-1"], "limit"),
+        (["--memory-limit", "lots"], "memory_limit='lots'"),
+        (["--sha256", "00"], "is for a model file"),
+        (["-M", "per_kn=3"], "Did you mean 'per_km'?"),
+    ],
+)
+def test_wrong_values_are_told(millrace: Millrace, place: Path, words: list[str], told: str) -> None:
+    said = millrace("predict", "fares:Fare", "trips", "-o", "out", *words)
+    assert said.code == 2 and told in said.err, said.err
+    assert not (place / "out").exists()
