@@ -76,7 +76,8 @@ if TYPE_CHECKING:
     from millrace.predictors.xgboost import XGBoostPredictor
     from millrace.result import Result
     from millrace.strategies import ActorPoolStrategy, TaskPoolStrategy
-    from millrace.verifying import Verification, verify
+    from millrace.verification import Verification
+    from millrace.verifying import verify
 
     TensorflowCheckpoint, TensorflowPredictor = KerasCheckpoint, KerasPredictor
 
@@ -208,7 +209,8 @@ _HOMES = {
     "millrace.options": ("RunOptions",),
     "millrace.result": ("Result",),
     "millrace.strategies": ("ActorPoolStrategy", "TaskPoolStrategy"),
-    "millrace.verifying": ("Verification", "verify"),
+    "millrace.verification": ("Verification",),
+    "millrace.verifying": ("verify",),
     **{
         f"millrace.predictors.{name.removesuffix('Predictor').lower()}": (name,)
         for name in __all__

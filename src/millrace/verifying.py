@@ -7,101 +7,27 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from millrace import remeasuring
 from millrace.core.arguments import known_arguments
+from millrace.core.batch import schema_from
 from millrace.core.work import REJECTED, StagedFile
-from millrace.errors import JournalDamaged, MillraceError
+from millrace.errors import JournalDamaged
 from millrace.outputs import Run, check_is_output, current_run, holder, pointer
 from millrace.parameters import given_folder
+from millrace.part_files import bytes_of, rows_of
+from millrace.verification import Finding, Verification
 
 if TYPE_CHECKING:
     from millrace.core.work import CommitRecord
 
-State = Literal["good", "damaged", "unfinished", "running"]
 OnFile = Callable[[int, int, int], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something that is not as it should be.
-
-    ``kind`` is one of ``missing``, ``size``, ``damaged``, ``rows``, ``extra``, ``journal``, ``plan``, ``manifest``,
-    ``success``, ``totals``, ``shards``, ``metrics`` and ``unfinished``.
-    """
-
-    kind: str
-    file: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.file}: {self.message}"
-
-
-@dataclass(frozen=True)
-class Verification:
-    """What ``verify`` found; ``print(verification)`` shows it.
-
-    Attributes
-    ----------
-    path, run
-        The folder, and the name of the run whose parts are in it.
-    state
-        ``"good"``; ``"damaged"``; ``"unfinished"``: the run can be resumed, and what is there is as it should be;
-        ``"running"``: somebody is writing, and nothing was looked at.
-    findings
-        What is wrong.
-    files, rows, bytes, rejected
-        Parts, rows and bytes that were looked at, and rows that were set aside.
-    metrics
-        Results of metrics, merged again from the journal.
-    unchecked
-        Metrics that could not be merged, as they are not Millrace's own.
-    note
-        Who is writing, or that an overwrite is under way; else an empty string.
-
-    >>> import pathlib
-    >>> Verification(pathlib.Path("out"), "k3f9a2xq", "unfinished").good
-    False
-    """
-
-    path: Path
-    run: str
-    state: State
-    findings: tuple[Finding, ...] = ()
-    files: int = 0
-    rows: int = 0
-    bytes: int = 0
-    rejected: int = 0
-    metrics: dict[str, Any] | None = None
-    unchecked: tuple[str, ...] = ()
-    note: str = ""
-
-    @property
-    def good(self) -> bool:
-        """True if the output is complete and as it was written."""
-        return self.state == "good"
-
-    def __str__(self) -> str:
-        from millrace.observers.human import plural, size
-
-        if self.state == "running":
-            return f"{self.path} is being written by {self.note}. Nothing was checked: verify it when that is done."
-        words = f"{plural(self.files, 'file')}, {plural(self.rows, 'row')}, {size(self.bytes)}"
-        aside = f", {plural(self.rejected, 'rejected row')}" if self.rejected else ""
-        lines = [f"{self.path}: {self.state} ({words}{aside}; run {self.run})"]
-        lines += [f"  {finding}" for finding in self.findings]
-        if self.metrics:
-            lines.append(f"  metrics merged again: {', '.join(self.metrics)}")
-        if self.unchecked:
-            lines.append(f"  metrics that only their own code can merge: {', '.join(self.unchecked)}")
-        return "\n".join([*lines, f"  {self.note}"] if self.note else lines)
 
 
 def _nobody(files: int, of: int, size: int) -> None:
@@ -175,6 +101,7 @@ class _Check:
         self._shape = msgspec.json.decode(run.plan.shape)
         self._files = {file.name: file for record in run.records for file in record.files}
         self._unchecked: list[str] = []
+        self._recounted: list[str] = []
 
     def verification(self, threads: int, on_file: OnFile) -> Verification:
         run, state = self._run, self._run.state
@@ -201,6 +128,7 @@ class _Check:
             state.ledger.rejected,
             metrics,
             tuple(self._unchecked),
+            tuple(self._recounted),
             "an overwrite was begun and is not complete; until it is, this output stands"
             if overwrite
             else "",
@@ -226,7 +154,7 @@ class _Check:
         if not self._run.finished and not path.exists() and staged.exists():
             path = staged
         try:
-            size, crc = _read(path)
+            size, crc = bytes_of(path)
         except FileNotFoundError:
             return Finding("missing", file.name, f"it is not there; it had {file.rows:,} rows.")
         except OSError as error:
@@ -240,7 +168,7 @@ class _Check:
                 "its bytes are not those that were written: the checksum is "
                 f"{crc:08x}, not {file.crc32:08x}.",
             )
-        rows = _rows(path, file.name, self._shape.get("sink") or {})
+        rows = rows_of(path, file.name, self._shape.get("sink") or {})
         if rows is not None and rows != file.rows:
             return Finding("rows", file.name, f"it has {rows:,} rows, not {file.rows:,}.")
         return None
@@ -348,144 +276,65 @@ class _Check:
     # ------------------------------------------------------------ metrics
 
     def _check_metrics(self, success: dict[str, Any]) -> dict[str, Any] | None:
-        """Merge what the metrics of all shards counted once more, and compare."""
-        from millrace.metrics import collected, plain
-        from millrace.run.counting import merged
-
+        """Merge what the metrics of all shards counted once more, count the rows in the files anew, and compare."""
         said = success.get("metrics") or {}
-        shapes: dict[str, Any] = {}
-        for step in self._shape.get("steps", ()):
-            shapes |= step.get("metrics") or {}
-        if not shapes:
+        planned = remeasuring.names_in(self._shape)
+        if not planned:
             return None
-        if said.keys() != shapes.keys():
+        if said.keys() != planned:
             self._find(
-                "metrics", "_SUCCESS", f"it has metrics {sorted(said)}, and the plan {sorted(shapes)}."
+                "metrics", "_SUCCESS", f"it has metrics {sorted(said)}, and the plan {sorted(planned)}."
             )
             return None
-        made = [(name, _metric_of(shapes[name])) for name in said]  # the plan's order: the shape's is by name
-        places = [shard.place for shard in self._run.plan.shards]
-        records = sorted(
-            (record for record in self._run.records if record.states),
-            key=lambda each: places[each.shard] if each.shard < len(places) else (each.shard,),
-        )
         results: dict[str, Any] = {}
-        for i, (name, metric) in enumerate(made):
-            if metric is None:
+        for i, measured in enumerate(remeasuring.metrics_of(self._shape, list(said))):
+            name = measured.name
+            if measured.metric is None:
                 self._unchecked.append(name)
                 continue
-            one = [(name, metric)]
             try:
-                totals = merged(one, ((record.states[i],) for record in records), self._run.folder)
-                results[name] = plain(collected(one, totals)[name])
-            except (MillraceError, IndexError, ValueError, msgspec.MsgspecError) as error:
+                results[name] = again = remeasuring.merged(self._run, i, measured)
+                if said[name] != again:
+                    self._find(
+                        "metrics",
+                        "_SUCCESS",
+                        f"{name} is {said[name]!r}, and the journal's states give {again!r}.",
+                    )
+                elif self._is_in_the_files(measured):
+                    self._check_counted(measured, again)
+            except remeasuring.WRONG as error:
                 self._find("metrics", "_SUCCESS", f"{name} cannot be merged again: {error}")
-                continue
-            again = msgspec.json.decode(msgspec.json.encode(results[name]))
-            if name not in said or said[name] != again:
-                self._find(
-                    "metrics",
-                    "_SUCCESS",
-                    f"{name} is {said.get(name)!r}, and the journal's states give {again!r}.",
-                )
         return results
+
+    def _check_counted(self, measured: remeasuring.Measured, expected: Any) -> None:
+        found = remeasuring.counted(measured, [self._root / name for name in self._part_names()])
+        if found == expected:
+            self._recounted.append(measured.name)
+        else:
+            self._find(
+                "metrics",
+                "_SUCCESS",
+                f"{measured.name} is {expected!r}, and the rows in the files give {found!r}.",
+            )
+
+    def _part_names(self) -> list[str]:
+        """Return the parts in the order of their rows."""
+        places = [shard.place for shard in self._run.plan.shards]
+        records = sorted(
+            self._run.records,
+            key=lambda each: places[each.shard] if each.shard < len(places) else (each.shard,),
+        )
+        return [file.name for record in records for file in record.files if file.is_part]
+
+    def _is_in_the_files(self, measured: remeasuring.Measured) -> bool:
+        """Say whether the columns of a metric are in the output as they were when it counted them."""
+        sink = self._shape.get("sink") or {}
+        if sink.get("kind") != "Parquet" or not measured.still or self._findings or measured.metric is None:
+            return False
+        schema = self._run.state.schema
+        names = schema_from(schema).names if schema is not None else []
+        return set(measured.metric.columns) <= set(names)
 
 
 def _verbs(shape: dict[str, Any]) -> set[str]:
     return {step.get("verb", "") for step in shape.get("steps", ())}
-
-
-def _metric_of(shape: Any) -> Any:
-    """Make a metric of ours again from its description; None for what is not ours."""
-    from millrace import accumulators
-    from millrace.accumulators.base import Metric
-
-    kind = shape.get("kind") if isinstance(shape, dict) else None
-    if kind not in accumulators.__all__ or kind in ("Estimate", "TorchMetric"):
-        return None
-    cls = getattr(accumulators, kind)
-    settings = {name: value for name, value in shape.items() if name != "kind"}
-    if kind == "By":
-        settings["metric"] = _metric_of(settings.get("metric"))
-        if settings["metric"] is None:
-            return None
-    import inspect
-
-    taken = inspect.signature(cls.__init__).parameters
-    try:
-        made = cls(**{name: value for name, value in settings.items() if name in taken})
-    except (MillraceError, TypeError):
-        return None
-    described = msgspec.json.decode(msgspec.json.encode(made.describe(), enc_hook=str))
-    return made if isinstance(made, Metric) and described == shape else None
-
-
-# ---------------------------------------------------------------- reading files
-
-_CHUNK = 1 << 20
-
-
-def _read(path: Path) -> tuple[int, int]:
-    """Return a file's size and checksum, by reading all of it."""
-    import zlib
-
-    size = crc = 0
-    with path.open("rb", buffering=0) as file:
-        while chunk := file.read(_CHUNK):
-            size += len(chunk)
-            crc = zlib.crc32(chunk, crc)
-    return size, crc
-
-
-def _rows(path: Path, name: str, sink: dict[str, Any]) -> int | None:
-    """Count the rows of a file that is whole: by its own metadata, or by its lines."""
-    import pyarrow as pa
-
-    if name.endswith(".arrow"):
-        with pa.memory_map(str(path)) as file:
-            reader = pa.ipc.open_file(file)
-            return int(sum(reader.get_batch(i).num_rows for i in range(reader.num_record_batches)))
-    kind = sink.get("kind")
-    if kind == "parquet":
-        import pyarrow.parquet as pq
-
-        return int(pq.read_metadata(path).num_rows)
-    if kind == "json":
-        return sum(chunk.count(b"\n") for chunk in _unpacked(path, name))
-    if kind == "csv":
-        return _csv_rows(_unpacked(path, name)) - bool(sink.get("header", True))
-    return None
-
-
-def _csv_rows(chunks: Iterator[bytes]) -> int:
-    """Count the ends of lines that no quotes are around.
-
-    >>> _csv_rows(iter([b'"a","b"\\n1,"x\\n', b'""y"\\n']))
-    2
-    """
-    rows, quoted = 0, False
-    for chunk in chunks:
-        for piece in _pieces(chunk):
-            if piece is None:
-                quoted = not quoted
-            elif not quoted:
-                rows += piece.count(b"\n")
-    return rows
-
-
-def _pieces(chunk: bytes) -> Iterator[bytes | None]:
-    """Yield what lies between quotation marks, and None for each of these."""
-    parts: Sequence[bytes] = chunk.split(b'"')
-    for i, part in enumerate(parts):
-        if i:
-            yield None
-        yield part
-
-
-def _unpacked(path: Path, name: str) -> Iterator[bytes]:
-    import pyarrow as pa
-
-    packing = {".gz": "gzip", ".zst": "zstd"}.get(Path(name).suffix)
-    with pa.input_stream(str(path), compression=packing) as stream:
-        while chunk := stream.read(_CHUNK):
-            yield chunk

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import millrace as mr
@@ -165,15 +167,38 @@ def test_damage_is_found(place: Path, millrace: Millrace, kind: str, damage: Cal
         assert finding["message"].endswith((".", "…")) and finding["file"]
 
 
-def test_wrong_rows_with_the_right_bytes_would_be_found(place: Path) -> None:
-    """Rows are counted from the files themselves, not taken from the journal."""
-    from millrace.verifying import _csv_rows, _rows
+@pytest.mark.parametrize(("kind", "options"), [
+    ("parquet", {}), ("csv", {}), ("csv", {"header": False, "compression": "gzip"}),
+    ("json", {"compression": "zstd"}),
+])  # fmt: skip
+def test_rows_are_counted_from_the_files(
+    place: Path, kind: str, options: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part with fewer rows would be found even if its bytes were the recorded ones."""
+    from millrace import verifying
+
+    out = made(place, kind, **options)
+    first, second = sorted(out.glob("part-*"))[:2]
+    few = mr.read_parquet("trips/").limit(98).map(doubled).with_options(on_error="reject")
+    getattr(few, f"write_{kind}")(place / "few", **options)
+    first.write_bytes(first_part(place / "few").read_bytes())
+    listed = [
+        json.loads(line) for line in next((out / "_millrace").glob("*/manifest")).read_text().splitlines()
+    ]
+    recorded = {each["name"]: (each["size"], each["crc32"]) for each in listed}
+    monkeypatch.setattr(verifying, "bytes_of", lambda path: recorded[str(path.relative_to(out))])
+    found = {(finding.kind, finding.file) for finding in mr.verify(out).findings}
+    assert found == {("rows", first.name)} and second.exists()
+
+
+def test_ends_of_lines_in_quotes_are_no_rows(place: Path) -> None:
+    from millrace.part_files import csv_rows, rows_of
 
     out = made(place, "csv")
-    assert _rows(first_part(out), "x.csv", {"kind": "csv", "header": True}) == 99
+    assert rows_of(first_part(out), "x.csv", {"kind": "csv", "header": True}) == 99
     text = first_part(out).read_bytes()
     for size in (1, 2, 3, 7):
-        assert _csv_rows(text[at : at + size] for at in range(0, len(text), size)) == 100
+        assert csv_rows(text[at : at + size] for at in range(0, len(text), size)) == 100
 
 
 def test_a_run_that_is_not_finished(place: Path, millrace: Millrace) -> None:
@@ -232,6 +257,31 @@ def test_metrics_of_ones_own_are_not_merged(place: Path) -> None:
     mr.read_parquet("trips/").accumulate(mine=Rows(), theirs=mr.Count()).write_parquet("out")
     found = mr.verify("out")
     assert found.good and found.unchecked == ("mine",) and found.metrics == {"theirs": 400}
+    assert found.recounted == ("theirs",)
+
+
+def test_metrics_are_counted_from_the_files_where_that_is_the_same(place: Path) -> None:
+    """A column that is changed or dropped later is another than the one that was measured."""
+    data = mr.read_parquet("trips/").accumulate(km=mr.Mean("km"), id=mr.Sum("id"))
+    data.filter(expr="id > 9").drop_columns("km").write_parquet("dropped")
+    assert mr.verify("dropped").recounted == ("id",)
+    data.map(lambda row: {**row, "km": 1.0}).write_parquet("changed")
+    found = mr.verify("changed")
+    assert found.good and found.recounted == () and found.metrics == {"km": 99.75, "id": 79800}
+
+
+def test_rows_in_the_files_that_were_never_counted(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is another, with the right checksum in the journal, would still not have the metric."""
+    from millrace import verifying
+
+    mr.read_parquet("trips/").accumulate(km=mr.Mean("km")).write_parquet("out")
+    part = first_part(place / "out")
+    table = pq.read_table(part)
+    pq.write_table(table.set_column(1, "km", pa.array([1.0] * len(table))), part)
+    recorded = json.loads(next((place / "out" / "_millrace").glob("*/manifest")).read_text())
+    monkeypatch.setattr(verifying, "bytes_of", lambda path: (recorded["size"], recorded["crc32"]))
+    (finding,) = mr.verify("out").findings
+    assert finding.kind == "metrics" and "the rows in the files give 1.0" in finding.message
 
 
 @pytest.mark.parametrize("metric", [
@@ -248,7 +298,7 @@ def test_every_metric_of_ours_is_merged_again(place: Path, metric: Any) -> None:
     )
     data.with_options(shard_rows=100).accumulate(it=metric).write_parquet("out")
     found = mr.verify("out")
-    assert found.good and not found.unchecked and found.metrics, found
+    assert found.good and not found.unchecked and found.metrics and found.recounted == ("it",), found
 
 
 def test_what_is_no_output(place: Path, millrace: Millrace) -> None:
