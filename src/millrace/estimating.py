@@ -302,14 +302,17 @@ def _run(sample: Dataset, watch: Watch) -> None:
     with tempfile.TemporaryDirectory(prefix="millrace-estimate-") as folder:
         guarding.start()
         try:
-            sample.write_parquet(os.path.join(folder, "sample"))
+            try:
+                sample.write_parquet(os.path.join(folder, "sample"))
+            finally:
+                watch.ended = time.monotonic()
+                ended.set()
+                guarding.join()
+                time.sleep(0)  # a signal that came in the last moment is raised here
         except KeyboardInterrupt:
             if not watch.stopped:
                 raise
         finally:
-            watch.ended = time.monotonic()
-            ended.set()
-            guarding.join()
             watching.observer = None
             if watching.argv == ():
                 launch.end()
