@@ -125,6 +125,50 @@ def test_failures_are_one_object_too(millrace: Millrace, words: list[str], code:
     assert found["error"]["type"] == kind and found["error"]["message"] and "millrace: " in said.err
 
 
+FIRST = ["command", "status", "exit_code"]
+RUN = [
+    *FIRST, "output", "run", "rows", "completion_stats", "files", "bytes", "seconds", "resumed", "rejected_folder",
+    "left_out", "report", "metrics", "millrace",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["predict", "fares:Fare", "trips", "-i", "km", "-o", "new"], RUN),
+        (["run", "job.py", "-o", "new"], RUN),
+        (["resume", "out"], [*FIRST, "output", "run"]),
+        (["inspect", "trips"], [*FIRST, "format", "files", "bytes", "rows", "splits", "shards", "schema"]),
+        (["inspect", "out"], [*FIRST, "outputs", "format", "files", "bytes", "rows", "splits", "shards", "schema"]),
+        (["explain", "job.py"], [*FIRST, "text", "columns"]),
+        (
+            ["estimate", "job.py", "--seconds", "1"],
+            [
+                *FIRST, "rows", "rows_per_second", "startup_seconds", "seconds", "memory_bytes", "output_bytes",
+                "cost", "sample", "notes",
+            ],
+        ),
+        (
+            ["verify", "out"],
+            [
+                *FIRST, "output", "run", "files", "rows", "bytes", "rejected", "metrics", "recounted_metrics",
+                "unchecked_metrics", "findings",
+            ],
+        ),
+        (["clean", "out"], [*FIRST, "output", "bytes", "items", "removed"]),
+        (["predict", "fares:Fare", "trip", "-o", "new"], [*FIRST, "output", "millrace", "error"]),
+        (["verify", "nowhere"], [*FIRST, "error"]),
+    ],
+    ids=lambda each: " ".join(each) if "--" not in each and each[0] != "command" else "",
+)  # fmt: skip
+def test_what_machines_rely_on(millrace: Millrace, place: Path, words: list[str], names: list[str]) -> None:
+    """The names of each answer; one that is missing breaks somebody's program."""
+    (place / "job.py").write_text("import millrace as mr\ndataset = mr.read_parquet('trips')\n")
+    assert millrace("predict", "fares:Fare", "trips", "-i", "km", "-o", "out").code == 0
+    found = millrace(*words, "--json").json
+    assert list(found) == names and found["command"] == words[0]
+
+
 def test_debug_shows_all_that_python_knows(millrace: Millrace, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["predict", "fares:Fare", "trip", "-o", "out"]
     assert "Traceback" not in millrace(*words).err

@@ -8,6 +8,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -30,9 +31,9 @@ from millrace.errors import MillraceError, nearest
 
 _EXAMPLES = """\
 [bold]A first run[/bold]
-  millrace inspect trips/                        what is there
-  millrace predict fare.onnx trips/ -o fares/    every trip with its fare, in fares/
-  millrace verify fares/                         is every byte as it was written?
+  millrace inspect trips/                        what is there?
+  millrace predict fare.onnx trips/ -o fares/    a fare for every trip
+  millrace verify fares/                         is all as it was written?
 
 [bold]Exit codes[/bold]
   0    done
@@ -101,6 +102,7 @@ def carry_out(argv: Sequence[str]) -> int:
             return _closed_pipe()
         except BaseException as error:
             answer = _failed(error, debug=debug)
+            answer = replace(answer, data={"command": _named(options), **answer.data})
         try:
             mouth.say(answer)
         except BrokenPipeError:
@@ -119,6 +121,12 @@ def answer_to(argv: list[str]) -> Answer:
     if isinstance(said, Answer):
         return said
     return Answer(said if isinstance(said, int) else DONE)
+
+
+def _named(argv: Sequence[str]) -> str | None:
+    """Return the command that was asked for, if there is one of that name."""
+    name = next((word for word in argv if not word.startswith("-")), None)
+    return name if name in _command().commands else None
 
 
 @functools.cache

@@ -36,7 +36,11 @@ def explain(what: Prediction, *, flags: Flags) -> Answer:
     with jobs.dataset_of(what, flags, "explain") as data:
         text = data.explain()
         columns = data._plan.source.schema().names
-    return Answer(DONE, {"command": "explain", "status": "done", "text": text, "columns": columns}, text)
+    return Answer(
+        DONE,
+        {"command": "explain", "status": "done", "exit_code": DONE, "text": text, "columns": columns},
+        text,
+    )
 
 
 def inspect(
@@ -63,7 +67,7 @@ def inspect(
     """Show what files hold: their schema, rows, size, and how they would be cut; of an output, its runs."""
     from millrace import outputs
 
-    data: dict[str, Any] = {"command": "inspect", "status": "done"}
+    data: dict[str, Any] = {"command": "inspect", "status": "done", "exit_code": DONE}
     lines: list[str] = []
     roots = [Path(path) for path in paths if outputs.is_output(Path(path))]
     for root in roots:
