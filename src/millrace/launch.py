@@ -10,12 +10,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from millrace.core.ports import Observer
 from millrace.errors import PlanError
-from millrace.result import Result
 from millrace.version import __version__
+
+if TYPE_CHECKING:
+    from millrace.core.ports import Observer
+    from millrace.result import Result
 
 COMMAND = "command.json"
 

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from millrace import launch
+import millrace.launch as launch
 from millrace.core.events import RunFinished, RunStarted, ShardCommitted
 from millrace.errors import StepError, TooManyErrors, data_hidden
 from millrace.execution import known_count

@@ -10,7 +10,6 @@ import typer
 
 from millrace.cli import texts
 from millrace.errors import ArgumentError, UnknownArgument
-from millrace.options import RunOptions, option_from_text, variable_of
 
 _RUN = "How it runs"
 _ROWS = "Rows that fail"
@@ -108,15 +107,21 @@ class Flags:
 
     def options(self) -> dict[str, Any]:
         """Return the options that were given, by the names of ``RunOptions``."""
+        from millrace.options import option_from_text
+
         return {name: option_from_text(name, text) for name, text in self._texts().items()}
 
     def into_environment(self) -> None:
         """Make the options the defaults of every dataset that this process makes from here on."""
+        from millrace.options import option_from_text, variable_of
+
         for name, text in self._texts().items():
             option_from_text(name, text)  # raises for what makes no sense
             os.environ[variable_of(name)] = text
 
     def _texts(self) -> dict[str, str]:
+        from millrace.options import RunOptions
+
         given: dict[str, str] = {}
         known = list(RunOptions.__dataclass_fields__)
         for name, text in texts.assignments("--option", self.option).items():
@@ -132,6 +137,8 @@ class Flags:
 
 def _refuse(name: str, text: str) -> None:
     """Say of an option that there is none, or where it belongs."""
+    from millrace.options import RunOptions
+
     try:
         RunOptions().updated({name: text})
     except UnknownArgument as error:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from millrace import launch
+import millrace.launch as launch
 from millrace.cli.exits import UsageMistake
 from millrace.cli.flags import Flags
 from millrace.cli.prediction import Prediction

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millrace import launch
+import millrace.launch as launch
 from millrace.cli import invocation, outcome
 from millrace.cli.answer import Answer
 from millrace.cli.exits import FAILED, INTERRUPTED, Stopped, UsageMistake, code_of
