@@ -103,7 +103,8 @@ def test_code_that_was_mended_is_said(half: Path, place: Path, millrace: Millrac
 
     sys.modules.pop("once")
     said = millrace("resume", half)
-    assert said.code == 1 and "is not what the run" in said.err and "--on-change" in said.err
+    assert said.code == 1 and "is not what the run" in said.err
+    assert "--on-change continue keeps them" in said.err and "on_change=" not in said.err
     sys.modules.pop("once")
     assert millrace("resume", half, "--on-change", "continue").code == 0
     assert len(rows_of(half)) == 400

@@ -8,6 +8,7 @@ import sys
 import traceback
 from typing import Any
 
+from millrace.cli.texts import in_flags
 from millrace.errors import MillraceError, RemoteTraceback, StepError
 
 
@@ -19,7 +20,7 @@ def wants_debug(flag: bool) -> bool:
 def complain(text: str) -> None:
     """Write a paragraph to standard error, if anybody reads it."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        print(f"{_red('millrace:')} {text}", file=sys.stderr)
+        print(f"{_red('millrace:')} {in_flags(text)}", file=sys.stderr)
 
 
 def show(error: BaseException, *, debug: bool) -> None:
@@ -43,7 +44,11 @@ def _of_the_user(error: BaseException) -> str:
 
 def described(error: BaseException) -> dict[str, Any]:
     """Return an error as JSON has it."""
-    return {"type": type(error).__name__, "message": str(error), "ours": isinstance(error, MillraceError)}
+    return {
+        "type": type(error).__name__,
+        "message": in_flags(str(error)),
+        "ours": isinstance(error, MillraceError),
+    }
 
 
 def _red(text: str) -> str:

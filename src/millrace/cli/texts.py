@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import csv
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -38,6 +39,18 @@ def value_of(text: str) -> Any:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return text
+
+
+_KEYWORDS = re.compile(r"\b(mode|on_change|on_error)='(\w+)'")
+
+
+def in_flags(message: str) -> str:
+    """Return a message with what one would write in a script as the flags of the command line.
+
+    >>> in_flags("mend it, and run again with on_change='continue'.")
+    'mend it, and run again with --on-change continue.'
+    """
+    return _KEYWORDS.sub(lambda found: f"--{found[1].replace('_', '-')} {found[2]}", message)
 
 
 def choices(*words: str) -> Callable[[], list[str]]:
