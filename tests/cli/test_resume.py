@@ -128,7 +128,7 @@ def change(out: Path, **values: Any) -> None:
         (lambda out: command_of(out).unlink(), "a program of its own"),
         (lambda out: command_of(out).chmod(0o666), "others may write to it"),
         (lambda out: change(out, argv=["run", str(out / "evil.py")]), "lies inside the output"),
-        (lambda out: change(out, argv=["predict", "evil.pkl", "trips", "-o", "out"]), "no model"),
+        (lambda out: change(out, argv=["predict", "evil.pkl", "trips", "-o", "out"]), "There is no model at"),
         (lambda out: change(out, argv=["predict", "out/evil.onnx", "trips", "-o", "o"]), "lies inside the output"),
         (lambda out: change(out, argv=["predict", "evil:f", "../trips"], cwd=str(out)), "lies inside the output"),
         (lambda out: change(out, argv=["predict", "out.evil:f", "trips", "-o", "o"]), "lies inside the output"),

@@ -114,6 +114,8 @@ def test_metrics_count(place: Path, millrace: Millrace) -> None:
         (["predict", "fares:Fare", "trip", "-o", "out"], 2, "NothingMatched"),
         (["predict", "fares:picky", "trips", "-o", "out"], 1, "StepError"),
         (["predict", "fares:Fare", "trips", "-o", "trips"], 1, "ForeignOutput"),
+        (["predict", "fare.onnx", "trips", "-o", "out"], 2, "UsageMistake"),
+        (["predict", "trips/0.parquet", "trips", "-o", "out"], 1, "ModelUnreadable"),
         (["verify", "nowhere"], 2, "NothingMatched"),
         (["nonsense"], 2, "UsageError"),
     ],

@@ -13,7 +13,7 @@ from typing import Any
 
 from millrace.cli import invocation
 from millrace.cli.exits import UsageMistake
-from millrace.errors import UntrustedPickle, nearest
+from millrace.errors import ModelUnreadable, UntrustedPickle, nearest
 from millrace.plan.modules import file_of, with_parents
 
 _OBJECT = re.compile(r"([A-Za-z_][\w.]*):([A-Za-z_][\w.]*)")
@@ -40,6 +40,10 @@ def model_of(
 
     try:
         return millrace.load_model(model, sha256=sha256, trust_pickle=trust_pickle, **options), {}
+    except ModelUnreadable as error:
+        if ":/" in model or os.path.exists(os.path.expanduser(model)):
+            raise
+        raise UsageMistake(f"{error} A class or function of your own is named module:name.") from None
     except UntrustedPickle as error:
         raise UntrustedPickle(f"{error} On the command line: --trust-pickle.") from None
 
