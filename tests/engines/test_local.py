@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import sys
 import time
 from collections import deque
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from random import Random
-from threading import Thread, get_native_id
+from threading import Thread, current_thread, get_native_id
 from threading import enumerate as active_threads
 from typing import Any
 
@@ -24,6 +25,7 @@ import millrace as mr
 from millrace.core.ports import PoolSpec, WorkerContext
 from millrace.core.work import BlockRef
 from millrace.engines.local import LocalEngine, LocalPool
+from millrace.engines.process import Worker
 from millrace.engines.slots import SPARE, Reading, Shelf, Store, spare_of
 from millrace.errors import NeverReady, WorkerDied
 from millrace.testing.engines import Hosted
@@ -103,6 +105,27 @@ def test_workers_outlive_the_thread_that_asked_for_them(engine: LocalEngine) -> 
     assert processes(pool) == first
     grown = in_a_thread_that_ends(grow)
     assert processes(pool) == grown and first.items() < grown.items()
+
+
+def test_what_a_worker_had_is_closed_by_the_thread_that_waits_on_it(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: queue.SimpleQueue[str] = queue.SimpleQueue()
+    release = Worker.release
+
+    def told(worker: Worker) -> None:
+        release(worker)
+        closed.put(current_thread().name)
+
+    monkeypatch.setattr(Worker, "release", told)
+    pool = engine.start(PoolSpec("stage 1", partial(Hosted, ""), 1), lambda *note: None)
+    for _ in range(3):
+        pool.resize(3)
+        pool.resize(1)
+        assert {closed.get(timeout=30), closed.get(timeout=30)} == {"millrace-pool"}
+    assert pool.submit("echo", 1).result(30) == 1
+    engine.close()
+    assert closed.get(timeout=30) != "millrace-pool" and closed.empty()
 
 
 def test_a_reader_may_go_on_in_another_thread() -> None:

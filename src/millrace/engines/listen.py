@@ -42,6 +42,8 @@ class Listener:
         self._wake_out, self._wake_in = os.pipe()
         self._stopped = False
         self._suspended: dict[int, float] = {}
+        self._leaving: list[Worker] | None = []  # None: the thread has ended
+        self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="millrace-pool", daemon=True)
 
     def start(self) -> None:
@@ -53,12 +55,25 @@ class Listener:
         self._stopped = True
         os.write(self._wake_in, b"x")
         self._thread.join()
+        with self._lock:
+            leaving, self._leaving = self._leaving, None
+        for worker in leaving or ():
+            worker.release()
         os.close(self._wake_in)
         os.close(self._wake_out)
 
     def wake(self) -> None:
         """Look at the workers anew."""
         os.write(self._wake_in, b"w")
+
+    def dismiss(self, worker: Worker) -> None:
+        """Take leave of a worker whose process has ended; only here is it known that nobody waits on what it had."""
+        with self._lock:
+            if self._leaving is not None:
+                self._leaving.append(worker)
+                self.wake()
+                return
+        worker.release()
 
     def _run(self) -> None:
         try:
@@ -79,6 +94,15 @@ class Listener:
                 for key, _ in selector.select(self._pool.stall_timeout / 4):
                     self._serve(selector, key)
                 self._end_suspended()
+                self._release(selector)
+
+    def _release(self, selector: selectors.BaseSelector) -> None:
+        """Close what workers had that were dismissed."""
+        with self._lock:
+            leaving, self._leaving = self._leaving, []
+        for worker in leaving or ():
+            self._part(selector, worker)
+            worker.release()
 
     def _attend(self, selector: selectors.BaseSelector, worker: Worker) -> None:
         ears: list[tuple[int, Any]] = [(worker.sock.fileno(), worker)]
@@ -119,9 +143,13 @@ class Listener:
             self._lose(selector, key.data)
 
     def _lose(self, selector: selectors.BaseSelector, worker: Worker) -> None:
+        self._part(selector, worker)
+        self._pool.bury(worker)
+
+    def _part(self, selector: selectors.BaseSelector, worker: Worker) -> None:
+        """Listen to a worker no more."""
         for fileno in (worker.sock.fileno(), worker.pidfd, *(relay.fileno() for relay in worker.relays)):
             _forget(selector, fileno)
-        self._pool.bury(worker)
 
     def _read(self, worker: Worker) -> bool:
         alive, messages = worker.inbox.read(worker.sock)

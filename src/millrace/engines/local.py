@@ -109,6 +109,7 @@ class LocalEngine:
             self._store.close()
         for worker in self._warm:
             worker.end(kill=True)
+            worker.release()
         self._warm.clear()
         self._spawner.close()
 
@@ -232,6 +233,7 @@ class LocalPool:
             self._listener.wake()
         for worker in leaving:
             worker.end(kill=False)
+            self._listener.dismiss(worker)
             with self._lock:
                 self._seats.give(worker.visible)
             self._freed(worker.number, self._store.bury(worker.number))
@@ -271,6 +273,7 @@ class LocalPool:
                 worker.send(("end",))
         for worker in workers:
             worker.end(kill=at_once[worker.number])
+            worker.release()
             _fail(worker, WorkerDied("the pool was closed"))
         self._workers.clear()
         self._seats.close()

@@ -147,14 +147,13 @@ class Worker:
             wire.send(self.sock, message, fd)
 
     def end(self, *, kill: bool) -> None:
-        """Ask the process to end, or end it; then wait for it."""
+        """Ask the process to end, or end it; then wait for it. What we have of it stays open until ``release``."""
         if not kill:
             self.send(("end",))
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(_END_WITHIN)
         self.kill()
         self.process.wait()
-        self.release()
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the process alone."""
