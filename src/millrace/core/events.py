@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from millrace.core.work import Faults, Ledger, Timings
@@ -26,6 +28,43 @@ class RowsRead(msgspec.Struct, frozen=True):
     shard: int
     rows: int
     faults: Faults = Faults()
+
+
+class WorkerReady(msgspec.Struct, frozen=True):
+    """A worker can work now: constructing the user's classes and loading models took it ``seconds``."""
+
+    worker: int
+    seconds: float
+
+
+Outcome = Literal["done", "going on", "put off", "failed", "lost"]
+
+
+class Worked(msgspec.Struct, frozen=True):
+    """A worker of ``stage`` was at a shard for ``seconds``, until now.
+
+    ``outcome``: the attempt, or its piece, is done; it goes on later; it is put off until more is known; it failed;
+    or the worker is gone. What is done says how many ``rows`` it has read, and by ``timings`` what took how long:
+    lanes work at the same time, so these may add up to more than ``seconds``.
+    """
+
+    stage: int
+    worker: int
+    shard: int
+    attempt: int
+    seconds: float
+    outcome: Outcome
+    rows: int = 0
+    timings: Timings = Timings()
+
+
+class MemoryTaken(msgspec.Struct, frozen=True):
+    """The private memory of the run's processes, in bytes: of the driver, of each stage's workers, and of blocks."""
+
+    driver: int
+    blocks: int
+    stages: tuple[int, ...]
+    limit: int
 
 
 class BatchShrunk(msgspec.Struct, frozen=True):
@@ -155,6 +194,9 @@ class RunFinished(msgspec.Struct, frozen=True):
 Event = (
     RunStarted
     | RowsRead
+    | WorkerReady
+    | Worked
+    | MemoryTaken
     | BatchShrunk
     | CallRetried
     | BatchSized

@@ -6,6 +6,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -22,7 +23,7 @@ from millrace.run.places import packed, unpacked, where
 from millrace.run.reading import counted, read_split, within
 from millrace.run.rows import Rows, join, merged
 from millrace.run.steps import Chain
-from millrace.run.watching import report
+from millrace.run.watching import report, tell_ready
 
 BLOCK_BYTES = 8 << 20
 UNIT_BYTES = 64 << 20  # of the rows that the next stage wants at a time
@@ -42,6 +43,7 @@ class Maker:
             unread=program.unread,
             policy=program.policy,
             preparing=context.preparing,
+            loaded=partial(tell_ready, context),
         )
         self._open: dict[int, Iterator[Progress]] = {}
 

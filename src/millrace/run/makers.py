@@ -9,21 +9,26 @@ from typing import Any
 
 import msgspec
 
+from millrace.core.events import Event, Worked
 from millrace.core.ports import Pool
 from millrace.core.work import BlockRef, Broken, Ended, ErrorReport, Freed, Gone, Waiting
 from millrace.errors import NeverReady, WorkerDied
 from millrace.run import failures
 from millrace.run.relief import Relief
+from millrace.run.spans import Spans
 from millrace.run.supply import Abort, Drop, Feed, GiveUp, Keep, Make, More, Supply, SupplyOrder
 from millrace.run.suspicion import Suspicion
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What came of a call for a piece."""
+    """What came of a call for a piece; when it was asked for, and when the answer came."""
 
     piece: int
     future: Future[Any]
+    stage: int
+    asked: float
+    answered: float
 
 
 class Makers:
@@ -41,6 +46,8 @@ class Makers:
         relief: Relief,
         *,
         ceilings: Mapping[str, int],
+        watch: Callable[[Event], None],
+        clock: Callable[[], float],
     ) -> None:
         """``put`` brings messages of other threads back to ``take``; ``ceilings`` may come down meanwhile."""
         self._supply = supply
@@ -52,6 +59,9 @@ class Makers:
         self._suspicion = suspicion
         self._relief = relief
         self._ceilings = ceilings
+        self._watch = watch
+        self._clock = clock
+        self._spans = Spans()
 
     def order(self) -> None:
         """Have done what the supply wants done now."""
@@ -94,9 +104,31 @@ class Makers:
 
     def _call(self, stage: int, worker: int, method: str, piece: int, argument: Any) -> None:
         future = self._earlier[stage].submit(method, argument, worker=worker)
-        future.add_done_callback(lambda done: self._put(_Answer(piece, done)))
+        asked, clock = self._clock(), self._clock
+        future.add_done_callback(lambda done: self._put(_Answer(piece, done, stage, asked, clock())))
+
+    def _tell(self, answer: _Answer) -> None:
+        """Say how long a worker was at a piece."""
+        worker, shard = getattr(answer.future, "worker", -1), self._supply.shard_of(answer.piece)
+        seconds = self._spans.seconds(answer.stage, worker, answer.asked, answer.answered)
+        if shard is None:
+            return  # it is not needed any more
+        attempt, error = self._supply.attempt_of(shard), answer.future.exception()
+        what = Worked(answer.stage, worker, shard, attempt, seconds, "going on")
+        if error is not None:
+            what = msgspec.structs.replace(
+                what, outcome="lost" if isinstance(error, WorkerDied) else "failed"
+            )
+        elif isinstance(outcome := answer.future.result(), Ended):
+            what = msgspec.structs.replace(
+                what, outcome="done", rows=outcome.ledger.read, timings=outcome.timings
+            )
+        elif isinstance(outcome, Broken):
+            what = msgspec.structs.replace(what, outcome="failed")
+        self._watch(what)
 
     def _answer(self, answer: _Answer) -> None:
+        self._tell(answer)
         error = answer.future.exception()
         if error is None:
             outcome = answer.future.result()

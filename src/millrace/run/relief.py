@@ -31,10 +31,16 @@ class Relief:
         self._pressure = pressure
         self._driver = driver
         self._due = 0.0
+        self.sample: Sample | None = None  # of the last look, if it was one
         self._ended: dict[int, End] = {}
         self._told: set[int] = set()  # of those, whose shard was seen to
         self._rows: dict[int, tuple[int, int]] = {}  # shard and rows that a worker was at
         self._too_big: dict[int, TooBig] = {}
+
+    @property
+    def limit(self) -> int:
+        """Bytes that the run may take; 0 if nobody said."""
+        return self._pressure.limit if self._pressure is not None else 0
 
     @property
     def paused(self) -> bool:
@@ -59,7 +65,7 @@ class Relief:
 
         ``holders`` have something under way, be it at rest.
         """
-        pressure = self._pressure
+        pressure, self.sample = self._pressure, None
         if pressure is None or (now < self._due and not pressure.tight):
             return None
         stages = [pool.memory() for pool in pools]
@@ -67,7 +73,8 @@ class Relief:
         if pressure.tight:
             idle = {worker for pool in pools for worker, calls in pool.loads().items() if not calls}
             idle -= holders()
-        end = pressure.judge(Sample(self._driver(), blocks, stages), idle)
+        self.sample = Sample(self._driver(), blocks, stages)
+        end = pressure.judge(self.sample, idle)
         if pressure.squeeze is not None:
             stage, worker = pressure.squeeze
             pools[stage].feed(worker, -1, -1, Squeeze())

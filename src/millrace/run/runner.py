@@ -15,9 +15,11 @@ from millrace.core.batch import from_ipc
 from millrace.core.events import (
     BatchShrunk,
     Event,
+    MemoryTaken,
     PoolResized,
     ShardDivided,
     ShardRetried,
+    Worked,
     WorkerLost,
     WorkerRetired,
 )
@@ -26,6 +28,7 @@ from millrace.core.work import (
     BlockRef,
     Blocks,
     CommitRecord,
+    Deferred,
     Done,
     ErrorReport,
     Failed,
@@ -49,6 +52,7 @@ from millrace.run.makers import Makers
 from millrace.run.relief import Relief
 from millrace.run.rest import Rest
 from millrace.run.scheduler import Begin, Order, Prepare, Scheduler
+from millrace.run.spans import Spans
 from millrace.run.supply import Supply
 from millrace.run.suspicion import Suspicion
 
@@ -180,6 +184,8 @@ class Runner:
         self._delivered: dict[int, int] = {}
         self._skip: dict[int, int] = {}
         self._prepared: dict[int, Task] = {}
+        self._spans = Spans()
+        self._last = 0  # the number of the last stage
         self._quiet = 0.0  # seconds in which nobody was at work and no message came
         self._patience = stall_timeout
 
@@ -216,8 +222,11 @@ class Runner:
                 self._suspicion,
                 self._relief,
                 ceilings=committer.ceilings,
+                watch=self._watch,
+                clock=self._clock,
             )
         pools = [*earlier, pool]
+        self._last = len(earlier)
         while not scheduler.finished:
             self._relieve(pools)
             live = self._relief.live(pool.loads())
@@ -298,6 +307,9 @@ class Runner:
         """End a worker if memory is about to run out."""
         blocks = self._supply.held if self._supply is not None else 0
         end = self._relief.look(pools, blocks, self._clock(), self._holders)
+        if (sample := self._relief.sample) is not None:
+            taken = tuple(sum(stage.values()) for stage in sample.stages)
+            self._watch(MemoryTaken(sample.driver, sample.blocks, taken, self._relief.limit))
         if isinstance(end, ErrorReport):
             self._scheduler.complete(Failed(-1, -1, end))
         elif end is not None:
@@ -353,7 +365,8 @@ class Runner:
         else:
             shard, attempt = order.shard, self._scheduler.attempt_of(order.shard)
             future = pool.submit("proceed", shard, order.schema, worker=order.worker)
-        future.add_done_callback(lambda done: self._inbox.put((shard, attempt, done)))
+        asked, clock = self._clock(), self._clock
+        future.add_done_callback(lambda done: self._inbox.put((shard, attempt, done, asked, clock())))
 
     def _opened(self, begin: Begin) -> Task:
         """Return what the worker is told, once the stages before know of the attempt."""
@@ -404,15 +417,20 @@ class Runner:
         self._supply.close(outcome.shard, outcome.attempt)
         return outcome
 
-    def _outcome(self, shard: int, attempt: int, future: Future[Any]) -> Outcome:
+    def _outcome(
+        self, shard: int, attempt: int, future: Future[Any], asked: float, answered: float
+    ) -> Outcome:
         error = future.exception()
+        worker = getattr(future, "worker", -1)
+        seconds = self._spans.seconds(self._last, worker, asked, answered)
+        self._watch(_worked(self._last, worker, shard, attempt, seconds, error or future.result()))
         if error is None:
             outcome: Outcome = future.result()
             if isinstance(outcome, Done):
-                self._relief.worked(getattr(future, "worker", -1))
+                self._relief.worked(worker)
             return outcome
         if isinstance(error, WorkerDied):
-            worker, reason = getattr(future, "worker", -1), str(error)
+            reason = str(error)
             self._watch(WorkerLost(worker, reason))
             blame = self._blame(shard, worker, error)
             if isinstance(blame, ErrorReport):
@@ -452,3 +470,16 @@ class Runner:
                     batch = batch.slice(skip)
                     self._delivered[shard] = self._delivered.get(shard, 0) + batch.num_rows
                     yield batch
+
+
+def _worked(stage: int, worker: int, shard: int, attempt: int, seconds: float, what: Any) -> Worked:
+    """Say what a call for an attempt was: its outcome, or the error that it ended in."""
+    if isinstance(what, Done):
+        return Worked(stage, worker, shard, attempt, seconds, "done", what.ledger.read, what.timings)
+    if isinstance(what, WorkerDied):
+        return Worked(stage, worker, shard, attempt, seconds, "lost")
+    if isinstance(what, (Failed, BaseException)):
+        return Worked(stage, worker, shard, attempt, seconds, "failed")
+    return Worked(
+        stage, worker, shard, attempt, seconds, "put off" if isinstance(what, Deferred) else "going on"
+    )

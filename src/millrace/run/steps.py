@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from types import MappingProxyType
@@ -61,12 +62,14 @@ class Chain:
         eager: bool = False,
         unread: Sequence[frozenset[str]] = (),
         preparing: Callable[[str], None] = lambda what: None,
+        loaded: Callable[[float], None] = lambda seconds: None,
         policy: Policy = Policy(),  # noqa: B008 - frozen
     ) -> None:
         """``eager``: a batch whose size is ours to choose is never waited for; it is what was read.
 
         ``unread``: for each step, columns that are there by the plan, but were not read: nobody needs them.
-        ``preparing`` hears which class or model is being made ready, and ``""`` when all are.
+        ``preparing`` hears which class or model is being made ready, and ``""`` when all are; ``loaded`` how many
+        seconds that took.
         """
         self._steps = tuple(steps)
         self._eager = eager
@@ -74,12 +77,14 @@ class Chain:
         self._where = where
         self._policy = policy
         self._preparing = preparing
+        self._loaded = loaded
         self._callers: list[list[Caller]] | None = None
         self._loop = EventLoop()
 
     def load(self) -> None:
         """Construct the user's classes and load the models, once."""
         if self._callers is None:
+            began = time.monotonic()
             self._callers = [
                 [
                     caller_of(function, self._build(step, function), most, self._loop)
@@ -88,6 +93,7 @@ class Chain:
                 for step in self._steps
             ]
             self._preparing("")
+            self._loaded(time.monotonic() - began)
 
     def _build(self, step: Step, function: Function) -> Built:
         loads = function.predictor is not None

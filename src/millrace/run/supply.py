@@ -310,6 +310,10 @@ class Supply:
         """Return the shard of a piece; None if it is not needed any more."""
         return self._nodes[piece].piece.shard if piece in self._nodes else None
 
+    def attempt_of(self, shard: int) -> int:
+        """Return which attempt at a shard is fed; -1 if none is."""
+        return self._flows[shard].attempt if shard in self._flows else -1
+
     def rows_of(self, piece: int) -> int:
         """Return how many rows of a piece were read when it gave its last block."""
         node = self._nodes.get(piece)

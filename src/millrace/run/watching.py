@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from millrace.core.events import BatchShrunk, BatchSized, CallRetried
+from millrace.core.events import BatchShrunk, BatchSized, CallRetried, WorkerReady
 from millrace.core.ports import WorkerContext
 from millrace.core.work import Called, Calling, Caution
 from millrace.run.calls import Call
@@ -85,6 +85,11 @@ def report(meter: Meter, context: WorkerContext, caution: Caution, shard: int) -
     meter.retried = lambda step, error: tell(CallRetried(worker, step, error))
     if caution.watched:
         meter.watch = Watch(caution, worker, shard, tell)
+
+
+def tell_ready(context: WorkerContext, seconds: float) -> None:
+    """Tell the driver that a worker can work, and how long its classes and models took."""
+    context.notify(WorkerReady(context.worker, seconds))
 
 
 class Watched:

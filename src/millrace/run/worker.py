@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from itertools import chain
 
 import msgspec
@@ -48,7 +49,7 @@ from millrace.run.rejected import set_aside
 from millrace.run.rows import Rows
 from millrace.run.schemas import conform, fill, is_complete
 from millrace.run.steps import Chain
-from millrace.run.watching import report
+from millrace.run.watching import report, tell_ready
 
 BLOCK_BYTES = 8 << 20
 UNDECIDED_BYTES = 64 << 20
@@ -71,6 +72,7 @@ class ShardWorker:
             eager=program.kind == "look",
             unread=program.unread,
             preparing=context.preparing,
+            loaded=partial(tell_ready, context),
             policy=program.policy,
         )
         self._open: dict[int, tuple[_Attempt, Conversation]] = {}
