@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 
+from millrace.core.ports import Capacity
+from millrace.core.work import Shard
 from millrace.engines import machine
 from millrace.observers import human
 from millrace.options import RunOptions
@@ -31,8 +33,6 @@ from millrace.plan.stages import stages_of
 def explain(plan: Plan, options: RunOptions) -> str:
     """Describe source, columns, shards, the pool and each step; raises what the plan would raise."""
     capacity = machine.capacity()
-    schema = plan.source.schema()
-    columns = compiler.columns_to_read(plan.steps, schema)
     inline = options.engine == "inline"
     stages = stages_of(
         plan, capacity, workers=options.workers, memory_limit=options.memory_limit, fused=inline
@@ -40,7 +40,20 @@ def explain(plan: Plan, options: RunOptions) -> str:
     if inline:
         stages = (replace(stages[0], workers=1),)
     cuts = cutting.cuts_of(stages, plan.source, options.shard_rows)
-    shards = cuts.shards(plan.source)
+    return described(plan, options, capacity, stages, cuts, cuts.shards(plan.source))
+
+
+def described(
+    plan: Plan,
+    options: RunOptions,
+    capacity: Capacity,
+    stages: Sequence[Stage],
+    cuts: cutting.Cuts,
+    shards: Sequence[Shard],
+) -> str:
+    """Describe a plan that is cut into ``shards`` for these stages of this machine."""
+    schema = plan.source.schema()
+    columns = compiler.columns_to_read(plan.steps, schema)
     pieces = sum(len(cuts.pieces(shard)) for shard in shards) if len(stages) > 1 else 0
     work = [_count(pieces, "piece")] * (len(stages) - 1) + [_count(len(shards), "shard")]
     fit = cutting.fitted(stages, cuts, shards)

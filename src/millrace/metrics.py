@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from millrace.errors import StepError
 from millrace.result import Metrics
 
 _LINE = 100
+_log = logging.getLogger("millrace")
 
 
 def collected(metrics: Sequence[tuple[str, Accumulator]], totals: Sequence[Accumulator]) -> Metrics:
@@ -29,6 +31,22 @@ def _result(name: str, total: Accumulator) -> Any:
         return total.result()
     except Exception as error:
         raise StepError(f"accumulate({name}) failed: its result: {type(error).__name__}: {error}.") from error
+
+
+def charts(metrics: Sequence[tuple[str, Accumulator]], totals: Sequence[Accumulator]) -> dict[str, Any]:
+    """Return plain data for drawing what was counted, by name. What cannot be drawn is no reason to fail."""
+    from millrace.accumulators.by import chart_of
+
+    found = {}
+    for (name, _), total in zip(metrics, totals, strict=True):
+        try:
+            chart = plain(chart_of(total))
+        except Exception:
+            _log.exception("The metric %s cannot be drawn; the report goes without its chart.", name)
+            continue
+        if chart is not None:
+            found[name] = chart
+    return found
 
 
 def reported(found: Metrics) -> dict[str, Any]:

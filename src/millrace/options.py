@@ -6,6 +6,7 @@ import builtins
 import math
 import numbers
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args, get_type_hints
@@ -18,6 +19,8 @@ EngineName = Literal["local", "inline"]
 Mode = Literal["resume", "overwrite"]
 OnChange = Literal["refuse", "continue", "restart"]
 
+
+_PRICE = re.compile(r"\s*([^\d\s.,+-]{0,8})\s*(\d+(?:\.\d+)?)\s*([^\d\s.,+-]{0,8})\s*")
 
 OF_A_STEP = (
     "batch_size",
@@ -85,6 +88,19 @@ class RunOptions:
         run in which nobody is at work ends, with the stacks of all workers. A model that is being loaded and a batch
         that is being computed are work.
 
+    observers
+        Objects that see the events of a run that writes, each by its ``on_event(event)``; if they have ``tick()``, it
+        is called about five times a second, and ``close()`` at the end. One that raises is logged and dropped.
+    log
+        A file to which the events are appended as JSON lines; they also are in ``OUT/_millrace/<run>/events.jsonl``.
+    metrics_port
+        A port of this machine (127.0.0.1) at whose ``/metrics`` Prometheus finds the numbers while the run goes on.
+        It takes the package ``prometheus-client``.
+    price_per_hour
+        What the machine costs in an hour, for the report: a number, or text with a currency, such as ``"3.50 EUR"``.
+    report_values
+        True: the report shows some of the rejected rows with their values.
+
     Names and values are looked at by ``with_options``, which raises ``UnknownArgument`` and ``ArgumentError``.
 
     >>> import millrace as mr
@@ -112,6 +128,16 @@ class RunOptions:
     max_retries: int = 3
     batch_timeout: float | None = None
     stall_timeout: float = 300.0
+    observers: tuple[Any, ...] = ()
+    log: str | os.PathLike[str] | None = None
+    metrics_port: int | None = None
+    price_per_hour: float | str | None = None
+    report_values: bool = False
+
+    @property
+    def price(self) -> tuple[float, str] | None:
+        """The price per hour as an amount and its currency, which may be empty."""
+        return None if self.price_per_hour is None else _price(self.price_per_hour)
 
     def updated(self, changes: Mapping[str, Any]) -> RunOptions:
         """Return the options with ``changes``; unknown names and impossible values are refused."""
@@ -208,7 +234,7 @@ def _plain(name: str, value: Any) -> Any:
     """Return a number of numpy as one of Python, a size in bytes as a number, and a list of errors as a tuple."""
     if name == "memory_limit" and value is not None:
         return given_bytes(name, value, least=1, whole=True)
-    if name == "retry_on" and isinstance(value, list):
+    if name in ("retry_on", "observers") and isinstance(value, list):
         return tuple(value)
     if not isinstance(value, bool) and isinstance(value, numbers.Integral):
         return int(value)
@@ -230,6 +256,14 @@ def _check(name: str, value: Any) -> None:
         _check_retry_on(value)
     elif name == "max_errors":
         _check_max_errors(value)
+    elif name == "observers":
+        _check_observers(value)
+    elif name == "log":
+        if value is not None and not (isinstance(value, (str, os.PathLike)) and os.fspath(value)):
+            raise ArgumentError(f"log={value!r}: it takes the path of a file.")
+    elif name == "price_per_hour":
+        if value is not None:
+            _price(value)
     elif value is None:
         if type(None) not in choices:
             raise ArgumentError(f"{name}=None: it takes a number.")
@@ -239,6 +273,29 @@ def _check(name: str, value: Any) -> None:
         raise ArgumentError(f"{name}={value!r}: it takes a number above zero.")
     elif name not in ("stall_timeout", "batch_timeout") and not isinstance(value, int):
         raise ArgumentError(f"{name}={value!r}: it takes a whole number.")
+
+
+def _check_observers(value: Any) -> None:
+    if not isinstance(value, tuple):
+        raise ArgumentError(f"observers={value!r}: it takes a list of objects that have on_event(event).")
+    for each in value:
+        if isinstance(each, type) or not callable(getattr(each, "on_event", None)):
+            raise ArgumentError(f"observers=[{each!r}]: an observer is an object that has on_event(event).")
+
+
+def _price(value: Any) -> tuple[float, str]:
+    """Return the amount and the currency of a price."""
+    if isinstance(value, str):
+        found = _PRICE.fullmatch(value)
+        amount, currency = (float(found[2]), found[1] or found[3]) if found else (math.nan, "")
+    else:
+        number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+        amount, currency = float(value) if number else math.nan, ""
+    if not (math.isfinite(amount) and amount > 0):
+        raise ArgumentError(
+            f"price_per_hour={value!r}: it takes a number above zero, or text such as '3.50 EUR' or '$3.50'."
+        )
+    return amount, currency
 
 
 def _check_max_errors(value: Any) -> None:

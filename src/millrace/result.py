@@ -41,7 +41,8 @@ class Result:
     ledger
         Where every row went: ``read``, ``written``, ``rejected``, and (in, out) for each step.
     report
-        Path of the run's machine-readable report.
+        Path of the run's report, a page for a browser: ``OUT/_millrace/<run>/report.html``. The same for machines is
+        in ``OUT/_SUCCESS``, and what happened in ``events.jsonl`` beside the report.
     path
         The output folder.
     run

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from millrace.core.events import CallRetried, Event, ShardDivided, WorkerRetired
-from millrace.core.ports import Observer
 from millrace.observers.ceilings import Ceilings
+from millrace.observers.record import Record
 from millrace.observers.sizes import Sizes
 from millrace.options import RunOptions
+
+EVENTS = "events.jsonl"
+"""The record of a run, in its folder."""
 
 _log = logging.getLogger("millrace")
 
@@ -18,7 +22,8 @@ _log = logging.getLogger("millrace")
 class Watchers:
     """Hands every event to every observer, and remembers what the last words of a run need."""
 
-    def __init__(self, watchers: list[Observer]) -> None:
+    def __init__(self, watchers: list[Any]) -> None:
+        """``watchers`` have ``on_event``, and may have ``tick`` and ``close``; see ``core.ports.Observer``."""
         self._watchers = watchers
         self._ceilings = Ceilings()
         self._sizes = Sizes()
@@ -26,15 +31,22 @@ class Watchers:
         self._retired = self._divided = 0
 
     @classmethod
-    def of(cls, options: RunOptions) -> Watchers:
-        """Return the observers for these options."""
-        if options.progress is False:
-            return cls([])
-        from millrace.observers.progress import Progress
+    def of(cls, options: RunOptions, folder: Path | None = None) -> Watchers:
+        """Return the observers for these options; the record is kept in ``folder``, that of the run."""
+        watchers: list[Any] = [Record(folder / EVENTS)] if folder is not None else []
+        if options.log is not None:
+            watchers.append(Record(Path(options.log)))
+        if options.metrics_port is not None:
+            from millrace.observers.prometheus import serving
 
-        return cls([Progress()])
+            watchers += serving(options.metrics_port)
+        if options.progress is not False:
+            from millrace.observers.progress import Progress
 
-    def add(self, watcher: Observer) -> None:
+            watchers.append(Progress())
+        return cls([*watchers, *options.observers])
+
+    def add(self, watcher: Any) -> None:
         """Have one more watch."""
         self._watchers.append(watcher)
 
@@ -64,20 +76,23 @@ class Watchers:
 
     def tick(self) -> None:
         """Let those who draw draw; called about five times a second."""
-        for watcher in list(self._watchers):
-            try:
-                watcher.tick()
-            except Exception:
-                self._drop(watcher)
+        self._each("tick")
 
     def close(self) -> None:
         """The run is over."""
+        self._each("close")
+
+    def _each(self, method: str) -> None:
         for watcher in list(self._watchers):
             try:
-                watcher.close()
+                getattr(watcher, method, _nothing)()
             except Exception:
                 self._drop(watcher)
 
-    def _drop(self, watcher: Observer) -> None:
+    def _drop(self, watcher: Any) -> None:
         _log.exception("The observer %s failed and is dropped; the run goes on.", type(watcher).__name__)
         self._watchers.remove(watcher)
+
+
+def _nothing() -> None:
+    """What an observer does not have, it does not do."""

@@ -151,13 +151,13 @@ class Workplace:
 
     def uses(self, supply: Supply | None, seconds: float) -> tuple[StageUse, ...]:
         """Return how busy the workers of each stage were, if there are several."""
-        from millrace.plan.logical import step_label
+        from millrace.describing import stage_name
 
         if supply is None:
             return ()
         return tuple(
             StageUse(
-                " → ".join(map(step_label, stage.steps)) or "read",
+                stage_name(stage),
                 stage.workers,
                 min(1.0, busy / max(seconds * stage.workers, 1e-9)),
             )

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import millrace.launch as launch
-from millrace.core.events import RunFinished, RunStarted, ShardCommitted
+from millrace import reporting
+from millrace.core.events import MetricsCounted, RunFinished, RunStarted, ShardCommitted
+from millrace.describing import describe
 from millrace.errors import StepError, TooManyErrors, data_hidden
 from millrace.execution import known_count
 from millrace.options import RunOptions
@@ -58,7 +60,8 @@ def write(plan: Plan, complete: Callable[[Plan], Plan], options: RunOptions) -> 
         )
         with open_job(plan, wish) as job:
             if job.complete:
-                result = _result(job, _finished(job, 0.0), _metrics(job), job.committer.state.ledger.read)
+                reporting.keep(job.output.root, job.committer.folder)
+                result = _result(job, _finished(job, 0.0), _metrics(job)[0], job.committer.state.ledger.read)
                 _say(options, f"finished in an earlier run, nothing to do: {result.summary}")
             else:
                 if command is not None:
@@ -95,13 +98,15 @@ def _write(job: Job, options: RunOptions, workplace: Workplace, started: float) 
         ahead=workplace.ahead(job.shards),
         fed=len(workplace.stages) > 1,
     )
-    watchers = Watchers.of(options)
-    command = launch.current()
-    if command is not None and command.observer is not None:
-        watchers.add(command.observer)
     pending = [shard for shard in job.shards if not state.done[shard.index]]
     states = str(committer.folder / STATES)
     programs = workplace.programs(plan, "write", options, pending, states=states)
+    watchers = Watchers.of(options, committer.folder)
+    command = launch.current()
+    if command is not None and command.observer is not None:
+        watchers.add(command.observer)
+    elapsed = time.monotonic() - started
+    watchers.on_event(describe(committer.plan.run, plan, options, workplace, job.shards, elapsed=elapsed))
     watchers.on_event(_started(job, workplace.workers))
     committer.on_published = partial(_tell_published, watchers)
     supply = workplace.supply(options)
@@ -123,7 +128,7 @@ def _write(job: Job, options: RunOptions, workplace: Workplace, started: float) 
         _write_schema_only(job, scheduler)
         if options.on_error != "raise" and not state.ledger.rejected:
             _note_columns(job)
-        metrics = _metrics(job)
+        metrics, charts = _metrics(job)
         seconds = time.monotonic() - started
         committer.finish(seconds, {"ledger": _ledger(job), **reported(metrics)})
     except BaseException as error:
@@ -140,19 +145,29 @@ def _write(job: Job, options: RunOptions, workplace: Workplace, started: float) 
                 f"{error} The {state.ledger.written:,} rows that were committed before are kept in "
                 f"{job.output.root}: mend it, and run again with on_change='continue'.",
             )
-        told = f"{type(error).__name__}: {error}"
-        watchers.on_event(_finished(job, time.monotonic() - started, error=told))
+        told = "interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
+        found = watchers.findings()
+        watchers.on_event(
+            _finished(job, time.monotonic() - started, error=told, retries=scheduler.retries, **found)
+        )
+        watchers.close()
+        if not committer.empty or committer.pending:
+            reporting.leave(job.output.root, committer.folder, values=options.report_values)
         raise
+    try:
+        if metrics:
+            watchers.on_event(_counted(metrics, charts))
+        event = _finished(
+            job,
+            seconds,
+            retries=scheduler.retries,
+            stages=workplace.uses(supply, seconds),
+            **watchers.findings(),
+        )
+        watchers.on_event(event)
     finally:
         watchers.close()
-    event = _finished(
-        job,
-        seconds,
-        retries=scheduler.retries,
-        stages=workplace.uses(supply, seconds),
-        **watchers.findings(),
-    )
-    watchers.on_event(event)
+    reporting.leave(job.output.root, committer.folder, values=options.report_values)
     result = _result(job, event, metrics, rows_before)
     _say(options, result.summary)
     return result
@@ -264,15 +279,22 @@ def _ledger(job: Job) -> dict[str, Any]:
     return {**whole, "steps": steps}
 
 
-def _metrics(job: Job) -> Metrics:
-    """Merge what the metrics of all committed shards counted."""
-    from millrace.metrics import collected
-    from millrace.run.counting import merged
-
+def _metrics(job: Job) -> tuple[Metrics, dict[str, Any]]:
+    """Merge what the metrics of all committed shards counted; return results, and data to draw them."""
     metrics, committer = job.plan.metrics, job.committer
     if not metrics:
-        return Metrics(notes={})
-    return collected(metrics, merged(metrics, committer.states(job.shards), committer.folder))
+        return Metrics(notes={}), {}
+    from millrace.metrics import charts, collected
+    from millrace.run.counting import merged
+
+    totals = merged(metrics, committer.states(job.shards), committer.folder)
+    return collected(metrics, totals), charts(metrics, totals)
+
+
+def _counted(metrics: Metrics, charts: dict[str, Any]) -> MetricsCounted:
+    from millrace.metrics import plain
+
+    return MetricsCounted(plain(metrics), metrics.notes, charts)
 
 
 def _result(job: Job, event: RunFinished, metrics: Metrics, rows_before: int = 0) -> Result:
@@ -285,7 +307,7 @@ def _result(job: Job, event: RunFinished, metrics: Metrics, rows_before: int = 0
         rejected=event.ledger.rejected,
         metrics=metrics,
         ledger=event.ledger,
-        report=Path(event.output) / "_SUCCESS",
+        report=job.committer.folder / reporting.REPORT,
         path=Path(event.output),
         run=event.run,
         files=event.files,

@@ -76,6 +76,10 @@ class Metric:
         left = left if self.skipped else ""
         return "; ".join(filter(None, [self._reason(), left]))
 
+    def chart(self) -> dict[str, Any] | None:
+        """Return plain data for drawing what was counted, with its ``kind``; None if there is nothing to draw."""
+        return None
+
     def to_bytes(self) -> bytes:
         """Return the state; ``from_bytes`` of one with the same settings takes it."""
         return msgspec.msgpack.encode([type(self).__name__, self.skipped, self._state()])

@@ -13,6 +13,8 @@ from millrace.core.ports import Accumulator
 from millrace.errors import ArgumentError, BadInput
 
 _MOST = 10_000
+_BARS = 50
+_CHARTS = 6
 
 
 class By(Metric):
@@ -64,6 +66,17 @@ class By(Metric):
         """Return the result of each value."""
         return {key: self._groups[key].result() for key in in_order(self._groups)}
 
+    def chart(self) -> dict[str, Any] | None:
+        """Return the charts of the first values, or bars of numbers."""
+        keys = in_order(self._groups)
+        results = [self._groups[key].result() for key in keys[:_BARS]]
+        if results and all(isinstance(each, (int, float)) for each in results):
+            labels, values = list(map(str, keys[:_BARS])), [float(each) for each in results]
+            return {"kind": "bars", "labels": labels, "values": values, "left_out": len(keys) - len(labels)}
+        charts = [(str(key), chart_of(self._groups[key])) for key in keys[:_CHARTS]]
+        groups = [{"label": label, "chart": chart} for label, chart in charts if chart is not None]
+        return {"kind": "groups", "groups": groups, "left_out": len(keys) - len(groups)} if groups else None
+
     def note(self) -> str:
         """Say what has to be known beside the results."""
         notes = []
@@ -108,6 +121,13 @@ def note_of(metric: Accumulator) -> str:
     """Return what a metric has to say beside its result."""
     note = getattr(metric, "note", None)
     return str(note()) if callable(note) else ""
+
+
+def chart_of(metric: Accumulator) -> dict[str, Any] | None:
+    """Return plain data for drawing a metric, if it has some."""
+    chart = getattr(metric, "chart", None)
+    found = chart() if callable(chart) else None
+    return dict(found) if found else None
 
 
 def description_of(metric: Accumulator) -> dict[str, Any]:

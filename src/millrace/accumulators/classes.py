@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from millrace.accumulators import curves
 from millrace.accumulators.base import Array, Metric, Nan, codes_of, in_order, plain_key
 from millrace.accumulators.exact import SCALE, as_float, fixed_by, from_state, ratio, to_state
 from millrace.errors import ArgumentError, BadInput, nearest
@@ -65,6 +66,11 @@ class ConfusionMatrix(Metric):
         labels = in_order({key for pair in self._cells for key in pair})
         matrix = [[self._number(self._cells.get((a, b), 0)) for b in labels] for a in labels]
         return {"labels": labels, "matrix": matrix}
+
+    def chart(self) -> dict[str, Any] | None:
+        """Return the matrix of the most frequent classes."""
+        found = ConfusionMatrix.result(self)
+        return curves.confusion(found["labels"], found["matrix"])
 
     def _number(self, mass: int) -> int | float:
         return mass >> SCALE if self.weight is None else as_float(mass)
@@ -136,6 +142,10 @@ class Accuracy(ConfusionMatrix):
         right = sum(mass for (a, b), mass in self._cells.items() if a == b)
         total = sum(self._cells.values())
         return ratio(right, total) if total else None
+
+    def chart(self) -> dict[str, Any] | None:
+        """Return nothing: it does not keep which class was taken for which."""
+        return None
 
     def _add(self, arrays: dict[str, Array]) -> None:
         weights = self._weights(arrays, self.weight)

@@ -148,6 +148,11 @@ class Calibration(Metric):
             )
         return {"error": ratio(error, total), "bins": bins}
 
+    def chart(self) -> dict[str, Any] | None:
+        """Return the bins, if they are few enough to be seen."""
+        found = self.result()
+        return {"kind": "calibration", **found} if found is not None and len(found["bins"]) <= 100 else None
+
     def _clear(self) -> None:
         self._bins: dict[int, tuple[int, int, int]] = {}  # the masses of rows, scores and positives
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from millrace.accumulators import curves
 from millrace.accumulators.base import Array, Estimate, Metric, Nan
 from millrace.accumulators.scores import Even, Scores
 from millrace.errors import ArgumentError, BadInput
@@ -46,7 +47,15 @@ class _Ranking(Metric):
         value, low, high = self._area(negative, positive)
         return Estimate(value, max(low, 0.0), min(high, 1.0)) if self._scores.binned else value
 
+    def chart(self) -> dict[str, Any] | None:
+        """Return points of the curve."""
+        negative, positive = self._scores.masses()
+        return self._curve(negative, positive) if negative.any() and positive.any() else None
+
     def _area(self, negative: Array, positive: Array) -> tuple[float, float, float]:
+        raise NotImplementedError
+
+    def _curve(self, negative: Array, positive: Array) -> dict[str, Any]:
         raise NotImplementedError
 
     def _clear(self) -> None:
@@ -139,6 +148,9 @@ class AUROC(_Ranking):
         ahead, half = math.fsum(positive * (below + negative / 2)), math.fsum(positive * negative) / 2
         return ahead / total, (ahead - half) / total, (ahead + half) / total
 
+    def _curve(self, negative: Array, positive: Array) -> dict[str, Any]:
+        return curves.roc(negative, positive)
+
 
 class AveragePrecision(_Ranking):
     """The area under the curve of precision over recall, as the sum over distinct scores that scikit-learn takes.
@@ -176,6 +188,9 @@ class AveragePrecision(_Ranking):
                 / total
             )
         return value, worst, best
+
+    def _curve(self, negative: Array, positive: Array) -> dict[str, Any]:
+        return curves.precision_recall(negative, positive)
 
 
 def _harmonic(counts: Array) -> Array:

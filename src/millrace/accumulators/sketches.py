@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from millrace.accumulators import curves
 from millrace.accumulators.base import Array, Estimate, Metric, Nan
 from millrace.accumulators.exact import as_float, fixed_by, from_state, to_state
 from millrace.core.batch import to_numpy
@@ -54,6 +55,10 @@ class Histogram(Metric):
         masses = [self._masses.get(place, 0) for place in range(len(self.edges) + 1)]
         counts: list[Any] = masses if self.weight is None else [as_float(mass) for mass in masses]
         return {"edges": list(self.edges), "counts": counts[1:-1], "below": counts[0], "above": counts[-1]}
+
+    def chart(self) -> dict[str, Any] | None:
+        """Return the histogram, of bins that are few enough to be seen."""
+        return curves.histogram(**self.result())
 
     def _clear(self) -> None:
         self._masses: dict[int, int] = {}

@@ -2,11 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from millrace.core.work import Faults, Ledger, Timings
+
+
+class StageDescribed(msgspec.Struct, frozen=True):
+    """A stage: its steps in words, and how many workers it has at most."""
+
+    name: str
+    workers: int
+
+
+class RunDescribed(msgspec.Struct, frozen=True):
+    """What a driver is about to do, with what, and where; comes before ``RunStarted``.
+
+    ``elapsed``: seconds that it took to come so far. ``options`` are those that differ from the defaults, in words;
+    ``plan`` is what ``explain`` says; ``price`` an amount per hour and its currency.
+    """
+
+    run: str
+    version: str
+    python: str
+    system: str
+    host: str
+    process: int
+    cores: int
+    memory_limit: int
+    engine: str
+    options: dict[str, str]
+    plan: str
+    steps: tuple[str, ...]
+    stages: tuple[StageDescribed, ...]
+    elapsed: float = 0.0
+    price: tuple[float, str] | None = None
 
 
 class RunStarted(msgspec.Struct, frozen=True):
@@ -191,8 +222,17 @@ class RunFinished(msgspec.Struct, frozen=True):
     batches: tuple[Batches, ...] = ()
 
 
+class MetricsCounted(msgspec.Struct, frozen=True):
+    """The metrics of the whole output: results and notes by name, and plain data for drawing those that have some."""
+
+    results: dict[str, Any]
+    notes: dict[str, str]
+    charts: dict[str, Any]
+
+
 Event = (
-    RunStarted
+    RunDescribed
+    | RunStarted
     | RowsRead
     | WorkerReady
     | Worked
@@ -206,5 +246,6 @@ Event = (
     | WorkerRetired
     | ShardDivided
     | PoolResized
+    | MetricsCounted
     | RunFinished
 )

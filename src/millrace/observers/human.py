@@ -47,6 +47,15 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes:02d} min"
 
 
+def percent(share: float, digits: int = 0) -> str:
+    """Return a share of one.
+
+    >>> percent(0.256), percent(0.00123, 2)
+    ('26 %', '0.12 %')
+    """
+    return f"{100 * share:.{digits}f} %"
+
+
 def countdown(seconds: float) -> str:
     """Return the time that is left, of even width while it falls.
 

@@ -199,6 +199,15 @@ def pressure_lines(event: RunFinished) -> list[str]:
 
 def losses(ledger: Ledger, steps: Sequence[str] = ()) -> list[str]:
     """Say where the rows went that were read but not written, and how many were added."""
+    return [f"{count(number)} {what}" for number, what in terms(ledger, steps)]
+
+
+def terms(ledger: Ledger, steps: Sequence[str] = ()) -> list[tuple[int, str]]:
+    """Return how many rows were added, and how many went where that were read but not written.
+
+    >>> terms(Ledger(100, 40, 5, ((100, 45),), (5,)), ["filter(tipped)"])
+    [(50, 'filtered'), (5, 'dropped'), (5, 'rejected')]
+    """
     filtered = cut = added = 0
     aside = ledger.rejects or (0,) * len(ledger.steps)
     for label, (taken, given), rejected in zip(steps, ledger.steps, aside, strict=False):
@@ -219,7 +228,7 @@ def losses(ledger: Ledger, steps: Sequence[str] = ()) -> list[str]:
         (ledger.rejected, "rejected"),
         (ledger.nulled, "with a null for a result"),
     ]
-    return [f"{count(number)} {what}" for number, what in told if number > 0]
+    return [(number, what) for number, what in told if number > 0]
 
 
 def shares(timings: Timings) -> str:

@@ -59,6 +59,11 @@ class Tally:
         return self._committed + sum(rows for _, rows in self._under_way.values())
 
     @property
+    def failing(self) -> int:
+        """Rows that failed, those of shards under way among them."""
+        return self.failed + sum(self._failing.values())
+
+    @property
     def done(self) -> int:
         """How much is done, in the unit of ``total``."""
         return self.rows if self.start.rows >= 0 else self.shards
@@ -99,7 +104,7 @@ class Tally:
             f"{self.shards}/{self.all_shards} shards",
             size(self.bytes),
         ]
-        failed = self.failed + sum(self._failing.values())
+        failed = self.failing
         if failed:
             parts.append(f"{plural(failed, 'row')} failed")
         if self.retries:

@@ -13,6 +13,8 @@
     OUT/_millrace/<run>/journal         the only truth about what is done
     OUT/_millrace/<run>/staging/        what attempts write; dropped when the run ends
     OUT/_millrace/<run>/manifest        the published files, once complete
+    OUT/_millrace/<run>/events.jsonl    what happened, for people; nothing is decided by it
+    OUT/_millrace/<run>/report.html     the same as a page
 """
 
 from __future__ import annotations

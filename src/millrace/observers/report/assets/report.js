@@ -1,0 +1,264 @@
+// Draws the charts of a report with Observable Plot, from the data in the page. Asks nobody for anything.
+"use strict";
+(() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const color = (i) => `var(--c${(i % 6) + 1})`;
+  const short = (name, most) => (name.length > most ? `${name.slice(0, most - 1)}…` : name);
+
+  const time = (s) => {
+    if (s < 60) return `${+s.toFixed(s < 1 ? 3 : 2)} s`;
+    const whole = Math.round(s);
+    const two = (n) => String(n).padStart(2, "0");
+    const hours = Math.floor(whole / 3600);
+    const rest = `${hours ? two(Math.floor(whole / 60) % 60) : Math.floor(whole / 60)}:${two(whole % 60)}`;
+    return hours ? `${hours}:${rest}` : rest;
+  };
+  const STEPS = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400];
+  const timeAxis = (whole, width) => {
+    const most = Math.max(2, Math.floor(width / 90));
+    const step = STEPS.find((each) => whole / each <= most) ?? whole / most;
+    return { domain: [0, whole], ticks: d3.range(0, whole + step / 1e3, step), tickFormat: time, label: null };
+  };
+  const percent = (share, digits = 0) => `${(100 * share).toFixed(digits)} %`;
+  const rows = (n) => (n >= 1e4 ? d3.format("~s")(Number(n.toPrecision(3))).replace("G", " G").replace("M", " M").replace("k", " k") : d3.format(",")(Math.round(n)));
+  const bytes = (n) => {
+    const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    const i = n > 0 ? Math.min(4, Math.floor(Math.log2(n) / 10)) : 0;
+    return `${+(n / 1024 ** i).toPrecision(3)} ${units[i]}`;
+  };
+  const binary = (most) => {
+    const step = 2 ** Math.ceil(Math.log2(Math.max(1, most) / 5));
+    return d3.range(0, most + step, step);
+  };
+  const legend = (names) => {
+    const list = document.createElement("ul");
+    list.className = "legend";
+    names.forEach(([name, swatch]) => {
+      const item = document.createElement("li");
+      const square = document.createElement("i");
+      square.style.setProperty("--swatch", swatch);
+      item.append(square, name);
+      list.append(item);
+    });
+    return list;
+  };
+  const plot = (width, options) => Plot.plot({ width, marginLeft: 56, marginRight: 12, ...options });
+
+  const charts = {
+    throughput: (d, width) => {
+      const whole = d.points[d.points.length - 1][1];
+      return [plot(width, {
+        height: 220,
+        x: timeAxis(whole, width),
+        y: { grid: true, label: null, tickFormat: rows, ticks: 5 },
+        marks: [
+          Plot.rectY(d.points, { x1: "0", x2: "1", y: "2", fill: color(0), insetRight: width / d.points.length > 6 ? 1 : 0 }),
+          Plot.ruleX(d.resumed, { stroke: "currentColor", strokeDasharray: "4 3" }),
+          Plot.ruleY([0], { stroke: "currentColor" }),
+          Plot.tip(d.points, Plot.pointerX({ x: (p) => (p[0] + p[1]) / 2, y: "2", title: (p) => `${time(p[0])} – ${time(p[1])}\n${rows(p[2])} rows/s` })),
+        ],
+      })];
+    },
+
+    work: (d, width) => {
+      const kinds = [["read", color(2)], ["steps", color(0)], ["write", color(3)], ["wait", color(1)], ["other", color(5)], ["idle", "var(--soft)"]];
+      const parts = d.stages.flatMap((stage) => {
+        let end = 0;
+        return kinds.map(([kind]) => ({ stage: stage.stage, kind, share: stage[kind], from: end, to: (end += stage[kind]) }));
+      });
+      const names = d.stages.map((stage) => stage.stage);
+      return [
+        legend(kinds),
+        plot(width, {
+          height: 34 + 52 * names.length, marginLeft: 0, marginRight: 16, marginTop: 4,
+          x: { domain: [0, 1], tickFormat: (share) => percent(share), label: null, ticks: 5 },
+          y: { domain: names, axis: null, padding: 0.1 },
+          color: { domain: kinds.map((k) => k[0]), range: kinds.map((k) => k[1]) },
+          marks: [
+            Plot.barX(parts, { x1: "from", x2: "to", y: "stage", fill: "kind", insetTop: 20 }),
+            Plot.text(names, { x: 0, y: (n) => n, text: (n) => short(n, Math.floor(width / 8)), textAnchor: "start", dy: -15, fill: "var(--ink)" }),
+            Plot.tip(parts, Plot.pointer({ x: (p) => (p.from + p.to) / 2, y: "stage", title: (p) => `${p.kind}: ${percent(p.share, 1)}` })),
+          ],
+        }),
+      ];
+    },
+
+    timeline: (d, width) => {
+      const key = (stage, name) => `${stage + 1}/${name}`;
+      const keys = d.workers.map(([stage, name]) => key(stage, name));
+      const band = keys.length <= 12 ? 20 : keys.length <= 40 ? 13 : 6;
+      const labels = band > 8;
+      const several = d.stages.length > 1;
+      const shown = several ? d.stages.map((name, i) => [short(`${i + 1}. ${name}`, 60), color(i)]) : [["at work", color(0)]];
+      if (d.starting.length) shown.push(["starting", "var(--line)"]);
+      const lost = d.stretches.filter((s) => s[5] !== "done");
+      if (lost.length) shown.push(["× lost or failed", "var(--bad)"]);
+      return [
+        legend(shown),
+        plot(width, {
+          height: 30 + band * keys.length, marginTop: 2, marginLeft: labels ? 44 : 8,
+          x: timeAxis(d.seconds, width),
+          y: { domain: keys, label: null, axis: labels ? "left" : null, tickSize: 0, tickFormat: (k) => k.split("/")[1], padding: band > 8 ? 0.2 : 0.1 },
+          marks: [
+            Plot.barX(d.starting, { x1: "2", x2: "3", y: (s) => key(s[0], s[1]), fill: "var(--line)" }),
+            Plot.barX(d.stretches, { x1: "2", x2: "3", y: (s) => key(s[0], s[1]), fill: (s) => color(s[0]), fillOpacity: (s) => 0.2 + 0.8 * s[4] }),
+            Plot.text(lost, { x: "3", y: (s) => key(s[0], s[1]), text: () => "×", fill: "var(--bad)", fontSize: 15, fontWeight: 700 }),
+            Plot.tip(d.stretches, Plot.pointer({ x: (s) => (s[2] + s[3]) / 2, y: (s) => key(s[0], s[1]), title: (s) => `worker ${s[1]}, stage ${s[0] + 1}\n${time(s[2])} – ${time(s[3])}\n${percent(s[4], 0)} busy` })),
+          ],
+        }),
+      ];
+    },
+
+    memory: (d, width) => {
+      const series = d.names.map((name, i) => [name, i]).filter(([, i]) => d.points.some((p) => p[i + 1] > 0));
+      const parts = series.flatMap(([name, i]) => d.points.map((p) => ({ name, at: p[0], taken: p[i + 1] })));
+      const most = d3.max(d.points, (p) => d3.sum(p.slice(1)));
+      const near = d.limit > 0 && d.limit < 3 * most;
+      const top = near ? Math.max(d.limit, most) : most;
+      const shown = series.map(([name], i) => [short(name, 60), color(i)]);
+      if (near) shown.push(["memory_limit", "var(--bad)"]);
+      return [
+        legend(shown),
+        plot(width, {
+          height: 220, marginLeft: 64,
+          x: timeAxis(d3.max(d.points, (p) => p[0]), width),
+          y: { domain: [0, 1.05 * top], ticks: binary(top), tickFormat: bytes, grid: true, label: null },
+          color: { domain: series.map((s) => s[0]), range: series.map((_, i) => color(i)) },
+          marks: [
+            Plot.areaY(parts, { x: "at", y: "taken", fill: "name", fillOpacity: 0.75, order: series.map((s) => s[0]) }),
+            Plot.ruleY(near ? [d.limit] : [], { stroke: "var(--bad)", strokeDasharray: "4 3" }),
+            Plot.ruleY([0], { stroke: "currentColor" }),
+            Plot.tip(d.points, Plot.pointerX({ x: "0", y: (p) => d3.sum(p.slice(1)), title: (p) => [time(p[0]), ...series.map(([name, i]) => `${short(name, 30)}: ${bytes(p[i + 1])}`)].join("\n") })),
+          ],
+        }),
+      ];
+    },
+
+    batches: (d, width) => {
+      const steps = [...new Set(d.points.map((p) => p[1]))];
+      return [
+        legend(steps.map((step, i) => [short(step, 60), color(i)])),
+        plot(width, {
+          height: 220,
+          x: timeAxis(d.seconds, width),
+          y: { type: "log", grid: true, label: null, tickFormat: rows, ticks: 4, nice: true },
+          color: { domain: steps, range: steps.map((_, i) => color(i)) },
+          marks: [
+            Plot.dot(d.points, { x: "0", y: "3", stroke: (p) => p[1], symbol: (p) => (p[2] === "found best" ? "circle" : "times"), r: 5, strokeWidth: 2 }),
+            Plot.tip(d.points, Plot.pointer({ x: "0", y: "3", title: (p) => `${short(p[1], 40)}\n${rows(p[3])} rows, ${p[2]}` })),
+          ],
+          symbol: { type: "identity" },
+        }),
+      ];
+    },
+
+    roc: (d, width) => curve(d, width, "false positive rate", "true positive rate", [[0, 0], [1, 1]]),
+    "precision-recall": (d, width) => curve(d, width, "recall", "precision", [[0, d.base], [1, d.base]]),
+
+    calibration: (d, width) => {
+      const bins = d.bins.filter((bin) => bin.score !== null && bin.positives !== null);
+      return [square(width, {
+        x: { domain: [0, 1], grid: true, label: "mean probability" },
+        y: { domain: [0, 1], grid: true, label: "share of positives" },
+        r: { range: [2, 9] },
+        marks: [
+          Plot.line([[0, 0], [1, 1]], { stroke: "currentColor", strokeDasharray: "4 3" }),
+          Plot.line(bins, { x: "score", y: "positives", stroke: color(0), strokeWidth: 2 }),
+          Plot.dot(bins, { x: "score", y: "positives", r: "rows", fill: color(0), fillOpacity: 0.6 }),
+          Plot.tip(bins, Plot.pointer({ x: "score", y: "positives", title: (b) => `${rows(b.rows)} rows from ${b.low} to ${b.high}\nsaid ${b.score.toFixed(3)}, came true ${b.positives.toFixed(3)}` })),
+        ],
+      })];
+    },
+
+    confusion: (d, width) => {
+      const cells = d.labels.flatMap((label, i) => d.labels.map((prediction, j) => ({ i, j, n: d.matrix[i][j], share: d.matrix[i][j] / Math.max(1e-12, d3.sum(d.matrix[i])) })));
+      const size = Math.min(width, 120 + 56 * d.labels.length);
+      const cell = (size - 100) / d.labels.length;
+      const name = (i) => short(d.labels[i], 12);
+      return [plot(size, {
+        height: 70 + Math.max(26, Math.min(cell, 44)) * d.labels.length, marginLeft: 84, marginTop: 46,
+        x: { domain: d3.range(d.labels.length), tickFormat: name, label: "prediction", axis: "top", tickSize: 0, tickRotate: cell < 60 ? -35 : 0 },
+        y: { domain: d3.range(d.labels.length), tickFormat: name, label: "label", tickSize: 0 },
+        marks: [
+          Plot.cell(cells, { x: "j", y: "i", fill: (c) => (c.i === c.j ? color(0) : color(1)), fillOpacity: (c) => 0.06 + 0.74 * c.share, inset: 1 }),
+          Plot.text(cell > 36 ? cells : [], { x: "j", y: "i", text: (c) => rows(c.n), fill: "var(--ink)" }),
+          Plot.tip(cells, Plot.pointer({ x: "j", y: "i", title: (c) => `label ${d.labels[c.i]}, prediction ${d.labels[c.j]}\n${d3.format(",")(c.n)}, ${percent(c.share, 1)} of the label` })),
+        ],
+      })];
+    },
+
+    histogram: (d, width) => {
+      const bins = d.counts.map((n, i) => [d.edges[i], d.edges[i + 1], n]);
+      return [plot(width, {
+        height: 200, marginBottom: 34,
+        x: { label: null },
+        y: { grid: true, label: null, tickFormat: rows, ticks: 4 },
+        marks: [
+          Plot.rectY(bins, { x1: "0", x2: "1", y: "2", fill: color(0), inset: width / bins.length > 6 ? 0.5 : 0 }),
+          Plot.ruleY([0], { stroke: "currentColor" }),
+          Plot.tip(bins, Plot.pointerX({ x: (b) => (b[0] + b[1]) / 2, y: "2", title: (b) => `${+b[0].toPrecision(6)} to ${+b[1].toPrecision(6)}\n${d3.format(",")(b[2])}` })),
+        ],
+      })];
+    },
+
+    bars: (d, width) => {
+      const bars = d.labels.map((label, i) => ({ i, label, value: d.values[i] })).filter((b) => b.value !== null);
+      return [plot(width, {
+        height: 34 + 26 * bars.length, marginTop: 4, marginLeft: Math.min(150, 16 + 7 * Math.max(...d.labels.map((l) => short(l, 18).length))), marginRight: 60,
+        x: { grid: true, label: null, ticks: Math.max(2, width / 130) },
+        y: { domain: bars.map((b) => b.i), tickFormat: (i) => short(d.labels[i], 18), label: null, tickSize: 0, padding: 0.25 },
+        marks: [
+          Plot.barX(bars, { x: "value", y: "i", fill: color(0) }),
+          Plot.text(bars, { x: (b) => Math.max(0, b.value), y: "i", text: (b) => `${+b.value.toPrecision(4)}`, textAnchor: "start", dx: 5, fill: "var(--ink)" }),
+          Plot.ruleX([0], { stroke: "currentColor" }),
+        ],
+      })];
+    },
+
+    groups: (d, width) => {
+      const many = document.createElement("div");
+      many.className = "many";
+      const columns = Math.max(1, Math.floor((width + 16) / 240));
+      d.groups.forEach((group) => {
+        const box = document.createElement("div");
+        const title = document.createElement("p");
+        title.textContent = group.label;
+        box.append(title, ...(charts[group.chart.kind]?.(group.chart, (width - 16 * (columns - 1)) / columns) ?? []));
+        many.append(box);
+      });
+      return [many];
+    },
+  };
+
+  const square = (width, options) => {
+    const size = Math.min(width, 420);
+    return plot(size, { height: size * 0.85, marginBottom: 40, marginTop: 26, ...options });
+  };
+  const curve = (d, width, x, y, base) => {
+    const points = d.x.map((each, i) => [each, d.y[i]]);
+    return [square(width, {
+      x: { domain: [0, 1], grid: true, label: x },
+      y: { domain: [0, 1], grid: true, label: y },
+      marks: [
+        Plot.line(base, { stroke: "currentColor", strokeDasharray: "4 3" }),
+        Plot.line(points, { stroke: color(0), strokeWidth: 2.5 }),
+        Plot.tip(points, Plot.pointer({ x: "0", y: "1", title: (p) => `${x} ${p[0].toFixed(3)}\n${y} ${p[1].toFixed(3)}` })),
+      ],
+    })];
+  };
+
+  const draw = (place) => {
+    const figure = data[place.dataset.chart];
+    const width = Math.floor(place.parentElement.clientWidth - parseFloat(getComputedStyle(place.parentElement).paddingLeft) * 2);
+    if (!figure || !charts[figure.kind] || width < 50 || place.dataset.width === String(width)) return;
+    place.dataset.width = String(width);
+    place.replaceChildren(...charts[figure.kind](figure, width));
+  };
+  const places = [...document.querySelectorAll("[data-chart]")];
+  places.forEach(draw);
+  let waiting = 0;
+  addEventListener("resize", () => {
+    clearTimeout(waiting);
+    waiting = setTimeout(() => places.forEach(draw), 120);
+  });
+})();

@@ -1,0 +1,109 @@
+"""The page: one file that asks nobody for anything."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from millrace.observers.report import metrics, running, totals
+from millrace.observers.report.facts import Facts
+from millrace.observers.report.history import History
+from millrace.observers.report.html import Html, data, join, tag
+
+ASSETS = Path(__file__).parent / "assets"
+SCRIPTS = ("d3.min.js", "plot.umd.min.js", "report.js")
+MOST_BYTES = 3_000_000
+
+
+def page(history: History, facts: Facts, *, made: float, version: str) -> str:
+    """Return the whole report. ``made``: when, in seconds since 1970."""
+    figures: dict[str, Any] = {}
+    parts = [
+        totals.head(history, facts),
+        totals.rows(facts),
+        running.speed(history, figures),
+        running.workers(history, figures),
+        running.memory(history, figures),
+        running.trouble(history),
+        totals.failed(facts),
+        metrics.shown(facts, figures),
+        running.next_steps(history, facts),
+        running.what_ran(history),
+    ]
+    if (
+        len(data(figures)) > MOST_BYTES // 2
+    ):  # cannot be by what the parts promise, but a page that opens is worth more
+        figures = {}
+    body = join([_contents(parts), tag("main", *parts, id="main"), _foot(history, made, version)])
+    return _whole(facts, body, figures)
+
+
+def _contents(parts: list[Html]) -> Html:
+    names = [
+        ("rows", "Rows"),
+        ("speed", "Speed"),
+        ("workers", "Workers"),
+        ("memory", "Memory and batches"),
+        ("trouble", "Trouble"),
+        ("failed", "Failed rows"),
+        ("metrics", "Metrics"),
+        ("next", "What to try"),
+        ("plan", "What ran"),
+    ]
+    whole = join(parts)
+    links = [tag("li", tag("a", title, href=f"#{name}")) for name, title in names if f'id="{name}"' in whole]
+    return tag("nav", tag("ul", *links), aria_label="Sections")
+
+
+def _foot(history: History, made: float, version: str) -> Html:
+    told = f"Made by Millrace {version} at {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(made))} UTC."
+    if history.unread:
+        told += f" {history.unread:,} lines of the record could not be read."
+    return tag("footer", tag("p", told))
+
+
+def _whole(facts: Facts, body: Html, figures: dict[str, Any]) -> str:
+    scripts = [_asset(name) for name in SCRIPTS]
+    hashes = " ".join(f"'sha256-{_hash(name)}'" for name in SCRIPTS)
+    policy = (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
+        "form-action 'none'"
+    )
+    head = [
+        '<meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        '<meta name="color-scheme" content="light dark">',
+        '<meta name="referrer" content="no-referrer">',
+        '<link rel="icon" href="data:,">',
+        tag("title", f"{totals.headline(facts)} – {facts.output}"),
+        f"<style>{_asset('report.css')}</style>",
+    ]
+    skip = tag("a", "Skip to the report", href="#main", class_="skip")
+    return "".join(
+        [
+            '<!doctype html>\n<html lang="en">\n<head>\n',
+            "\n".join(head),
+            "\n</head>\n<body>\n",
+            skip,
+            body,
+            f'\n<script type="application/json" id="data">{data(figures)}</script>\n',
+            *(f"<script>{script}</script>\n" for script in scripts),
+            "</body>\n</html>\n",
+        ]
+    )
+
+
+@cache
+def _asset(name: str) -> str:
+    return (ASSETS / name).read_text(encoding="utf-8")
+
+
+@cache
+def _hash(name: str) -> str:
+    """Return what a browser compares a script with before it runs it."""
+    return base64.b64encode(hashlib.sha256(_asset(name).encode()).digest()).decode()

@@ -1,0 +1,140 @@
+"""The report of a run: read what is known of it, and write the page."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from millrace.core.artifacts import shortened
+from millrace.core.work import REJECTED
+from millrace.observers.report.facts import Facts, Sample, facts
+from millrace.observers.report.history import History, history, lines_of
+from millrace.version import __version__
+from millrace.watchers import EVENTS
+
+REPORT = "report.html"
+
+_FILES = 5  # of rejected rows that are looked into
+_LOOKED_AT = 1_000  # rows of each
+_OF_A_KIND = 3
+_SAMPLES = 20
+_WORDS = 500
+
+_log = logging.getLogger("millrace")
+
+
+def keep(root: Path, folder: Path) -> None:
+    """Write the report of a finished run if it is not there."""
+    if not (folder / REPORT).exists():
+        leave(root, folder, values=False)
+
+
+def leave(root: Path, folder: Path, *, values: bool) -> None:
+    """Write the report of a run whose lock we hold. What goes wrong is logged, and never hurts the run."""
+    try:
+        found, known = read(root, folder, alive=False, values=values)
+        write(folder / REPORT, rendered(found, known))
+    except Exception:
+        _log.exception("The report of %s could not be written; the output is not touched by that.", root)
+
+
+def read(root: Path, folder: Path, *, alive: bool, values: bool = False) -> tuple[History, Facts]:
+    """Read what is known of the run in ``folder``, whose output is ``root``. ``alive``: a driver is at work."""
+    try:
+        record = (folder / EVENTS).read_bytes()
+    except FileNotFoundError:
+        record = b""
+    success = success_of(root, folder.name)
+    known = history(lines_of(record))
+    samples = _samples(root, folder, values=values)
+    return known, facts(known, output=str(root), success=success, alive=alive, samples=samples)
+
+
+def rendered(found: History, known: Facts) -> str:
+    """Return the page."""
+    from millrace.observers.report.page import page
+
+    return page(found, known, made=time.time(), version=__version__)
+
+
+def write(path: Path, page: str) -> None:
+    """Put a page in its place, all of it or nothing; only its owner may read it."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(fd, "w", encoding="utf-8") as file:
+            file.write(page)
+        temporary.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def success_of(root: Path, run: str) -> Mapping[str, Any] | None:
+    """Return what ``_SUCCESS`` says, if it is there and speaks of this run."""
+    try:
+        told = msgspec.json.decode((root / "_SUCCESS").read_bytes())
+    except (OSError, msgspec.DecodeError):
+        return None
+    return told if isinstance(told, dict) and told.get("run") == run else None
+
+
+def is_held(root: Path) -> bool:
+    """Say whether a driver holds the output's lock."""
+    try:
+        fd = os.open(root / "_millrace" / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def _samples(root: Path, folder: Path, *, values: bool) -> list[Sample]:
+    """Return some of the rejected rows, of each kind a few; their values only if they may be shown."""
+    from millrace.observers.human import row_text
+
+    found: list[Sample] = []
+    seen: Counter[tuple[str, str]] = Counter()
+    paths = sorted(path for path in (root / REJECTED).glob("*.arrow") if f"-{folder.name}." in path.name)
+    if not paths:
+        return []
+    import pyarrow as pa
+
+    from millrace.core.rejected import ERROR_FIELDS
+
+    ours = {field.name for field in ERROR_FIELDS}
+    for path in paths[:_FILES]:
+        with pa.memory_map(str(path)) as source:
+            reader = pa.ipc.open_file(source)
+            if not reader.num_record_batches:
+                continue
+            for row in reader.get_batch(0).slice(0, _LOOKED_AT).to_pylist():
+                kind = str(row["_step"]), str(row["_error_type"])
+                seen[kind] += 1
+                if seen[kind] <= _OF_A_KIND:
+                    where = (
+                        f"{row['_file']}, row {row['_row']:,}"
+                        if row["_row"] is not None
+                        else str(row["_file"])
+                    )
+                    error = f"{row['_error_type']}: {row['_error']}"
+                    own = {name: value for name, value in row.items() if name not in ours}
+                    told = shortened(row_text(own), _WORDS) if values else ""
+                    found.append(Sample(where, str(row["_step"]), shortened(error, _WORDS), told))
+                if len(found) >= _SAMPLES:
+                    return found
+    return found
