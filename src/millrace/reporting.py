@@ -15,8 +15,9 @@ from typing import Any
 import msgspec
 
 from millrace.core.artifacts import shortened
-from millrace.core.work import REJECTED
-from millrace.observers.report.facts import Facts, Sample, facts
+from millrace.core.work import REJECTED, Ledger
+from millrace.errors import MillraceError, NothingMatched
+from millrace.observers.report.facts import Committed, Facts, Sample, facts
 from millrace.observers.report.history import History, history, lines_of
 from millrace.version import __version__
 from millrace.watchers import EVENTS
@@ -55,8 +56,46 @@ def read(root: Path, folder: Path, *, alive: bool, values: bool = False) -> tupl
         record = b""
     success = success_of(root, folder.name)
     known = history(lines_of(record))
-    samples = _samples(root, folder, values=values)
-    return known, facts(known, output=str(root), success=success, alive=alive, samples=samples)
+    options = known.last.described.get("options") if known.last is not None else None
+    hidden = isinstance(options, dict) and options.get("show_data") == "False"
+    samples = _samples(root, folder, values=values, words=values or not hidden)
+    committed = committed_in(folder) if success is None and not alive else None
+    return known, facts(
+        known, output=str(root), success=success, alive=alive, committed=committed, samples=samples
+    )
+
+
+def folder_of(root: Path) -> Path:
+    """Return the folder of the run that is told of: one that is to take the place of another, else the one in force.
+
+    Raises ``NothingMatched`` where there is none.
+    """
+    home = root / "_millrace"
+    for pointer in ("next", "current"):
+        with contextlib.suppress(OSError):
+            folder = home / (home / pointer).read_text().strip()
+            if folder.parent == home and folder.is_dir():
+                return folder
+    raise NothingMatched(
+        f"There is no output of Millrace in {root}: name the folder that a run writes, or has written, to."
+    )
+
+
+def committed_in(folder: Path) -> Committed | None:
+    """Return what the journal of a run says; None if it cannot be read."""
+    from millrace.run import journal
+
+    ledger, shards, files, size = Ledger(), 0, 0, 0
+    try:
+        for record in journal.read(folder / "journal").in_force():
+            parts = [file for file in record.files if file.is_part]
+            ledger = ledger + record.ledger if shards else record.ledger
+            shards += 1
+            files += len(parts)
+            size += sum(file.size for file in parts)
+    except (MillraceError, msgspec.DecodeError):
+        return None
+    return Committed(ledger, shards, files, size)
 
 
 def rendered(found: History, known: Facts) -> str:
@@ -95,6 +134,11 @@ def is_held(root: Path) -> bool:
     except OSError:
         return False
     try:
+        with contextlib.suppress(OSError):  # to look is better than to try: a driver might come just then
+            inode = f":{os.fstat(fd).st_ino} "
+            locks = Path("/proc/locks").read_text()
+            if any("FLOCK" in line and inode in line for line in locks.splitlines()):
+                return True
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         return True
@@ -103,8 +147,11 @@ def is_held(root: Path) -> bool:
     return False
 
 
-def _samples(root: Path, folder: Path, *, values: bool) -> list[Sample]:
-    """Return some of the rejected rows, of each kind a few; their values only if they may be shown."""
+def _samples(root: Path, folder: Path, *, values: bool, words: bool) -> list[Sample]:
+    """Return some of the rejected rows, of each kind a few.
+
+    ``values``, ``words``: the values of rows, and what errors say, which may be about values, may be shown.
+    """
     from millrace.observers.human import row_text
 
     found: list[Sample] = []
@@ -131,7 +178,7 @@ def _samples(root: Path, folder: Path, *, values: bool) -> list[Sample]:
                         if row["_row"] is not None
                         else str(row["_file"])
                     )
-                    error = f"{row['_error_type']}: {row['_error']}"
+                    error = f"{row['_error_type']}: {row['_error']}" if words else str(row["_error_type"])
                     own = {name: value for name, value in row.items() if name not in ours}
                     told = shortened(row_text(own), _WORDS) if values else ""
                     found.append(Sample(where, str(row["_step"]), shortened(error, _WORDS), told))

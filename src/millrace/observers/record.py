@@ -159,7 +159,7 @@ class Record:
             self._sample()
             self._tell_sums()
         self._line(name, _fields(event, self._steps))
-        if isinstance(event, (RunFinished, RunDescribed)):
+        if isinstance(event, RunStarted):  # so that who looks sees that it has begun
             self._write()
         if isinstance(event, RunFinished):
             self.close()
@@ -197,7 +197,13 @@ class Record:
 
     def _line(self, event: str, fields: dict[str, Any]) -> None:
         line = {"at": round(self._now(), 3), "event": event, **fields}
-        self._lines.append(msgspec.json.encode(line, enc_hook=str))
+        try:
+            self._lines.append(msgspec.json.encode(line, enc_hook=str))
+        except UnicodeEncodeError:  # a path that is no text
+            import json
+
+            text = json.dumps(msgspec.to_builtins(line, enc_hook=str), ensure_ascii=False)
+            self._lines.append(text.encode("utf-8", "replace"))
 
     def _write(self) -> None:
         if not self._lines:

@@ -23,6 +23,16 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
+class Committed:
+    """What the journal says of a run that is not complete."""
+
+    ledger: Ledger
+    shards: int
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """What a page says of a run besides its history. ``shards`` are (done, all)."""
 
@@ -48,9 +58,12 @@ def facts(
     output: str,
     success: Mapping[str, Any] | None = None,
     alive: bool = False,
+    committed: Committed | None = None,
     samples: Sequence[Sample] = (),
 ) -> Facts:
     """Put together what is known. ``success`` is what ``_SUCCESS`` says; ``alive``: a driver is at work.
+
+    ``committed``, of a run that is not complete, counts more than its record.
 
     >>> lines = [{"at": 5.0, "event": "described", "run": "r1"}]
     >>> from millrace.observers.report.history import history
@@ -61,6 +74,7 @@ def facts(
     finished = last.finished if last is not None else {}
     told = _table(success or {}, "ledger") or _table(finished, "ledger")
     steps = [step for step in told.get("steps", ()) if isinstance(step, dict)]
+    labels = tuple(str(step.get("step", "")) for step in steps)
     ledger = (
         Ledger(
             _whole(told, "read"),
@@ -73,10 +87,17 @@ def facts(
         if told
         else _summed(history)
     )
+    if success is None and committed is not None:
+        ledger = committed.ledger
+        labels = tuple(map(str, last.described.get("steps", ()))) if last is not None else ()
+        labels = labels if len(labels) == len(ledger.steps) else ()
     error = last.error if last is not None else None
     done, everything = _shards(history)
     if success is not None:
         done = _whole(success, "shards") or done
+        committed = None
+    if committed is not None:
+        done = committed.shards
     source = success if success is not None else finished
     metrics = history.metrics if success is not None else {}
     return Facts(
@@ -85,9 +106,9 @@ def facts(
         _status(success is not None, alive, error),
         error or "",
         ledger,
-        tuple(str(step.get("step", "")) for step in steps),
-        _whole(source, "files"),
-        _whole(source, "bytes") or history.bytes,
+        labels,
+        committed.files if committed is not None else _whole(source, "files"),
+        committed.bytes if committed is not None else _whole(source, "bytes") or history.bytes,
         (done, max(done, everything)),
         _faults(finished),
         _table(success or {}, "metrics") or _table(metrics, "results"),

@@ -125,23 +125,29 @@ def history(lines: Iterable[Line | None]) -> History:
     >>> found.seconds, found.rows
     (2.0, [(2.0, 9, 1)])
     """
-    reader = _Reader()
-    for line in lines:
-        try:
-            if line is None:
-                raise ValueError("no line")
-            reader.take(line)
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError):
-            reader.found.unread += 1
+    reader = Reader()
+    reader.feed(lines)
     return reader.found
 
 
-class _Reader:
+class Reader:
+    """Reads a record line by line, as it grows; ``found`` is what it told so far."""
+
     def __init__(self) -> None:
         self.found = History()
         self._rows = self._shards = 0
 
-    def take(self, line: Line) -> None:
+    def feed(self, lines: Iterable[Line | None]) -> None:
+        """Take more lines."""
+        for line in lines:
+            try:
+                if line is None:
+                    raise ValueError("no line")
+                self._take(line)
+            except (AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError):
+                self.found.unread += 1
+
+    def _take(self, line: Line) -> None:
         at, event = float(line["at"]), line["event"]
         found = self.found
         if event == "described" or not found.drivers:

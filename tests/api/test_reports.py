@@ -1,0 +1,337 @@
+"""Records, reports and states of real runs: whole, resumed, killed, failed; and who watches them."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import millrace as mr
+from millrace.cli.report import report
+from millrace.cli.status import status
+from millrace.errors import ArgumentError, NothingMatched, StepError
+from millrace.following import Follower
+
+from .data import numbers
+
+
+def record(out: Path) -> list[dict[str, Any]]:
+    (path,) = out.glob("_millrace/*/events.jsonl")
+    return [json.loads(line) for line in path.read_text().rstrip().split("\n")]
+
+
+def page(result: mr.Result) -> str:
+    return result.report.read_text(encoding="utf-8")
+
+
+def words(text: str) -> str:
+    """Return what a page says, without its markup, styles and scripts."""
+    text = re.sub(r"<(script|style).*?</\1>", " ", text, flags=re.DOTALL)
+    return " ".join(re.sub(r"<[^>]*>", " ", text).split())
+
+
+def fails_on_five(row: dict[str, Any]) -> dict[str, Any]:
+    if row["id"] % 100 == 5:
+        raise ValueError(f"no: {row['id']}")
+    return row
+
+
+def test_a_run_leaves_a_record_and_a_report(tmp_path: Path, engine: str) -> None:
+    data = numbers(1000).filter(lambda row: row["id"] % 4 > 0).map(fails_on_five)
+    data = data.accumulate(mean=mr.Mean("id"), hist=mr.Histogram("id", edges=[0, 500, 1000]))
+    data = data.with_options(engine=engine, on_error="reject", price_per_hour="$2", report_values=True)
+    result = data.write_parquet(tmp_path / "out")
+    assert result.report == result.path / "_millrace" / result.run / "report.html"
+    told = words(page(result))
+    for each in (
+        "740 rows written",
+        "1,000 read",
+        "250 filtered",
+        "10 rejected",
+        "= 740",
+        "ValueError",
+        "no: 5",
+        "$",
+    ):
+        assert each in told, each
+    assert "{&#x27;id&#x27;: 5" in told and "metrics" in page(result)
+    assert stat.S_IMODE(result.report.stat().st_mode) == 0o600
+    lines = record(result.path)
+    assert [line["event"] for line in lines[:2]] == ["described", "started"] and lines[-1][
+        "event"
+    ] == "finished"
+    assert sum(line["read"] for line in lines if line["event"] == "committed") == 1000
+    assert sum(line["shards"] for line in lines if line["event"] == "committed") == 10
+    assert {line["event"] for line in lines} >= {"worker ready", "worked", "memory", "progress", "metrics"}
+    assert lines[0]["options"]["on_error"] == "reject"
+    again = data.write_parquet(tmp_path / "out")
+    assert again.report == result.report and record(result.path) == lines
+    result.report.unlink()
+    assert data.write_parquet(tmp_path / "out").report.exists()
+
+
+def test_values_are_hidden_unless_allowed(tmp_path: Path) -> None:
+    data = mr.from_items([{"word": "sesame-17"}] * 3).map(lambda row: {"n": int(row["word"])})
+    data = data.with_options(engine="inline", on_error="reject", show_data=False)
+    result = data.write_parquet(tmp_path / "out")
+    assert "sesame" not in page(result) and "Values are hidden" in page(result)
+    assert "sesame" not in json.dumps(record(result.path))
+
+
+def double(batch: dict[str, Any]) -> dict[str, Any]:
+    return {**batch, "twice": batch["id"] * 2}
+
+
+class Adds:
+    def __call__(self, batch: dict[str, Any]) -> Any:
+        return batch["id"] + 1
+
+
+def test_two_stages_are_told_apart(tmp_path: Path) -> None:
+    data = (
+        numbers(2000)
+        .map_batches(double, num_cpus=1)
+        .predict(Adds, inputs=["id"], output="more", concurrency=1)
+    )
+    result = data.with_options(engine="local").write_parquet(tmp_path / "out")
+    lines = record(result.path)
+    assert len(lines[0]["stages"]) == 2
+    worked = [line for line in lines if line["event"] == "worked"]
+    assert {line["stage"] for line in worked} == {0, 1}
+    assert sum(line["rows"] for line in worked if line["stage"] == 0) == 2000
+    assert all(line["from"] <= line["to"] + 0.001 for line in worked)
+    assert "1. map_batches(double)" in words(page(result)) and "2. predict(Adds)" in words(page(result))
+
+
+def test_a_run_that_fails_leaves_a_report_of_what_is_kept(tmp_path: Path) -> None:
+    def late(row: dict[str, Any]) -> dict[str, Any]:
+        if row["id"] == 950:
+            raise ValueError("bad <b>luck</b>")
+        return row
+
+    with pytest.raises(StepError):
+        numbers(1000).map(late).with_options(engine="inline").write_parquet(tmp_path / "out")
+    (path,) = (tmp_path / "out").glob("_millrace/*/report.html")
+    told = path.read_text(encoding="utf-8")
+    assert "Failed; 900 rows kept" in words(told) and "bad &lt;b&gt;luck&lt;/b&gt;" in told
+    assert "9 of 10" in words(told) and record(tmp_path / "out")[-1]["error"].startswith("StepError")
+    assert status(tmp_path / "out") == 1
+    data = numbers(1000).map(lambda row: row).with_options(engine="inline", on_change="continue")
+    result = data.write_parquet(tmp_path / "out")
+    told = words(page(result))
+    assert "1,000 rows written" in told and told.count("StepError") == 1
+    assert [line["event"] for line in record(result.path)].count("described") == 2
+
+
+_KILLED = """
+import os, signal, sys, time
+import millrace as mr
+from millrace.sources.range import RangeSource
+
+class Kills:
+    shards = 0
+    def on_event(self, event):
+        self.shards += type(event).__name__ == "ShardCommitted"
+        if self.shards == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+def slow(batch):
+    time.sleep(0.02)  # so that shards are committed one by one
+    return batch
+
+if __name__ == "__main__":
+    data = mr.Dataset.from_source(RangeSource(1000, rows_per_split=100)).map_batches(slow)
+    observers = [Kills()] if sys.argv[2] == "kill" else []
+    data = data.with_options(shard_rows=100, workers=1, progress=False, observers=observers)
+    data.write_parquet(sys.argv[1])
+"""
+
+
+def test_a_run_that_was_killed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script, out = tmp_path / "job.py", tmp_path / "out"
+    script.write_text(_KILLED)
+    done = subprocess.run([sys.executable, script, out, "kill"], timeout=60, check=False)
+    assert done.returncode == -signal.SIGKILL
+    state = Follower(out).look()
+    assert state.facts.status == "stopped" and 300 <= state.facts.ledger.written < 1000
+    assert status(out) == 1
+    assert "run the same command again to go on" in capsys.readouterr().out
+    assert report(out, output=tmp_path / "page.html") == 0
+    assert "Stopped" in words((tmp_path / "page.html").read_text(encoding="utf-8"))
+    subprocess.run([sys.executable, script, out, "on"], timeout=60, check=True)
+    assert status(out, json=True) == 0
+    told = json.loads(capsys.readouterr().out.strip().split("\n")[-1])
+    assert (told["status"], told["rows_written"], told["drivers"]) == ("complete", 1000, 2)
+    text = words(Path(told["report"]).read_text(encoding="utf-8"))
+    assert "1,000 rows written" in text and "killed, or at work" in text
+
+
+def test_a_new_output_has_a_report_of_its_own(tmp_path: Path) -> None:
+    data = numbers(100).with_options(engine="inline")
+    first = data.write_parquet(tmp_path / "out")
+    second = data.write_parquet(tmp_path / "out", mode="overwrite")
+    assert second.report != first.report and not first.report.exists()
+    assert second.run in page(second) and len(record(second.path)) > 3
+
+
+class Watches:
+    """Sees a run from within, and what its state is meanwhile."""
+
+    def __init__(self, out: Path, fails: bool = False) -> None:
+        self.out, self.fails = out, fails
+        self.kinds: list[str] = []
+        self.states: list[str] = []
+        self.closed = 0
+
+    def on_event(self, event: Any) -> None:
+        self.kinds.append(type(event).__name__)
+        if self.fails:
+            raise RuntimeError("I am broken")
+        if self.kinds[-1] == "ShardCommitted":
+            self.states.append(Follower(self.out).look().facts.status)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_ones_own_observers_see_everything_and_break_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    watches, broken = Watches(tmp_path / "out"), Watches(tmp_path / "out", fails=True)
+    data = numbers(300).with_options(engine="inline", observers=[broken, watches], log=tmp_path / "log.jsonl")
+    result = data.write_parquet(tmp_path / "out")
+    assert result.rows == 300
+    assert len(broken.kinds) == 1 and "Watches failed and is dropped" in caplog.text
+    assert watches.kinds[:2] == ["RunDescribed", "RunStarted"] and watches.kinds[-1] == "RunFinished"
+    assert set(watches.states) == {"under way"} and watches.closed >= 1
+    assert len((tmp_path / "log.jsonl").read_text().rstrip().split("\n")) == len(record(result.path))
+
+
+def test_state_while_it_goes_on(tmp_path: Path) -> None:
+    states: list[dict[str, Any]] = []
+
+    class Looks:
+        def __init__(self) -> None:
+            self.follower: Follower | None = None
+
+        def tick(self) -> None:
+            self.follower = self.follower or Follower(tmp_path / "out")
+            states.append(self.follower.look().data())
+
+        def on_event(self, event: Any) -> None:
+            pass
+
+    data = numbers(2000).map_batches(double, batch_size=10).with_options(engine="inline", observers=[Looks()])
+    data.write_parquet(tmp_path / "out")
+    assert states and all(state["status"] == "under way" for state in states)
+    assert states[-1]["rows_in_all"] == 2000 and states[-1]["shards"] == 20
+    done = [state["shards_done"] for state in states]
+    assert done == sorted(done)
+
+
+def test_no_output_has_no_state(tmp_path: Path) -> None:
+    with pytest.raises(NothingMatched, match="name the folder"):
+        status(tmp_path)
+    with pytest.raises(NothingMatched):
+        report(tmp_path / "nowhere")
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def test_prometheus_finds_the_numbers(tmp_path: Path) -> None:
+    pytest.importorskip("prometheus_client")
+    port = free_port()
+    pages: list[str] = []
+
+    class Scrapes:
+        def on_event(self, event: Any) -> None:
+            if type(event).__name__ == "RunFinished":
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+                    pages.append(answer.read().decode())
+
+    data = numbers(1000).with_options(engine="inline", metrics_port=port, observers=[Scrapes()])
+    result = data.write_parquet(tmp_path / "out")
+    (text,) = pages
+    assert "millrace_rows_written_total 1000.0" in text and "millrace_shards_done 10.0" in text
+    assert f'run="{result.run}"' in text and "millrace_finished 1.0" in text
+    assert "python_info" not in text
+    with pytest.raises(OSError):
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10)
+
+
+def test_a_port_that_is_taken_is_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("prometheus_client")
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.listen()
+        data = numbers(10).with_options(engine="inline", metrics_port=sock.getsockname()[1])
+        with pytest.warns(UserWarning, match="cannot be listened at"):
+            assert data.write_parquet(tmp_path / "out").rows == 10
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("observers", 3),
+        ("observers", [object()]),
+        ("observers", [Watches]),
+        ("log", ""),
+        ("log", 3),
+        ("metrics_port", 0),
+        ("metrics_port", 80.5),
+        ("price_per_hour", -1),
+        ("price_per_hour", "cheap"),
+        ("price_per_hour", True),
+        ("report_values", 1),
+    ],
+)
+def test_options_that_make_no_sense(name: str, value: Any) -> None:
+    with pytest.raises(ArgumentError, match=name):
+        numbers(10).with_options(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("given", "price"),
+    [(3, (3.0, "")), ("3.50 EUR", (3.5, "EUR")), ("$0.25", (0.25, "$")), (" 2€ ", (2.0, "€")), (None, None)],
+)
+def test_prices(given: Any, price: Any) -> None:
+    assert mr.RunOptions(price_per_hour=given).price == price
+
+
+def test_the_environment_says_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLRACE_LOG", "runs.jsonl")
+    monkeypatch.setenv("MILLRACE_METRICS_PORT", "9100")
+    monkeypatch.setenv("MILLRACE_PRICE_PER_HOUR", "2 EUR")
+    options = mr.RunOptions.from_environment()
+    assert (options.log, options.metrics_port, options.price) == ("runs.jsonl", 9100, (2.0, "EUR"))
+    monkeypatch.setenv("MILLRACE_METRICS_PORT", "many")
+    with pytest.raises(ArgumentError, match="the number of a port"):
+        mr.RunOptions.from_environment()
+
+
+def test_a_report_that_cannot_be_written_hurts_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Blocks:
+        def on_event(self, event: Any) -> None:
+            if type(event).__name__ == "RunFinished":
+                (folder,) = [path for path in (tmp_path / "out" / "_millrace").iterdir() if path.is_dir()]
+                (folder / "report.html").mkdir()
+
+    result = numbers(10).with_options(engine="inline", observers=[Blocks()]).write_parquet(tmp_path / "out")
+    assert result.rows == 10 and "could not be written" in caplog.text
+    assert not list(result.report.parent.glob("*.tmp"))

@@ -1,0 +1,160 @@
+"""The record of a run: its lines, its size, and what happens to a disk that is full."""
+
+from __future__ import annotations
+
+import json
+import logging
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millrace.core.events import (
+    CallRetried,
+    RowsRead,
+    RunFinished,
+    RunStarted,
+    ShardCommitted,
+    Worked,
+    WorkerReady,
+)
+from millrace.core.work import Ledger, Timings
+from millrace.observers.folds import Span
+from millrace.observers.record import MOST, Record
+from millrace.options import RunOptions
+from millrace.watchers import EVENTS, Watchers
+
+from .histories import HOSTILE, Time, described, finished, recorded
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().rstrip().split("\n")]
+
+
+def test_each_line_is_an_object_with_a_time_and_an_event(tmp_path: Path) -> None:
+    recorded(tmp_path / "events", hostile=HOSTILE)
+    told = lines(tmp_path / "events")
+    assert all(isinstance(line["at"], float) and line["event"] for line in told)
+    assert [line["event"] for line in told[:2]] == ["described", "started"]
+    assert told[0]["format"] == 1 and told[0]["price"] == {"amount": 3.0, "currency": "EUR"}
+    last = told[-1]
+    assert last["event"] == "finished" and last["ledger"]["written"] == 1600
+    assert last["ledger"]["steps"][1] == {
+        "step": "filter(ok)",
+        "rows_in": 1800,
+        "rows_out": 1600,
+        "rejected": 0,
+    }
+    assert last["faults"][0]["rows"] == 200
+    committed = [line for line in told if line["event"] == "committed"]
+    assert sum(line["read"] for line in committed) == last["ledger"]["read"] == 2000
+
+
+def test_only_its_owner_may_read_it(tmp_path: Path) -> None:
+    recorded(tmp_path / "events")
+    assert stat.S_IMODE((tmp_path / "events").stat().st_mode) == 0o600
+
+
+def test_what_a_killed_driver_left_half_written_is_one_bad_line(tmp_path: Path) -> None:
+    path = tmp_path / "events"
+    path.write_bytes(b'{"at":1.0,"event":"described"}\n{"at":2.0,"ev')
+    record = Record(path)
+    record.on_event(described())
+    record.close()
+    assert [len(line) > 0 for line in path.read_bytes().split(b"\n")] == [True, True, True, False]
+    record.close()
+
+
+def test_a_line_is_in_the_file_half_a_second_later(tmp_path: Path) -> None:
+    time = Time()
+    record = Record(tmp_path / "events", now=time, clock=time)
+    record.on_event(described())
+    record.on_event(RunStarted("r", "/out", 1, 0, 0, -1, 1))
+    record.on_event(WorkerReady(0, 0.25))
+    record.tick()
+    before = len(lines(tmp_path / "events"))
+    time.now += 0.6
+    record.tick()
+    assert len(lines(tmp_path / "events")) == before + 1
+    record.close()
+    record.close()
+
+
+def test_a_worker_is_not_at_work_before_it_is_up(tmp_path: Path) -> None:
+    time = Time(100.0)
+    record = Record(tmp_path / "events", now=time, clock=time)
+    time.now = 103.0
+    record.on_event(WorkerReady(0, 1.0))
+    time.now = 104.0
+    record.on_event(Worked(0, 0, 0, 0, 4.0, "done"))
+    record.close()
+    worked = lines(tmp_path / "events")[-1]
+    assert (worked["from"], worked["to"], worked["seconds"]) == (103.0, 104.0, 1.0)
+
+
+def test_a_hundred_thousand_shards_are_a_few_megabytes(tmp_path: Path) -> None:
+    time = Time()
+    record = Record(tmp_path / "events", now=time, clock=time)
+    record.on_event(described(("f", 50)))
+    record.on_event(RunStarted("r", "/out", 100_000, 0, 0, -1, 50))
+    for shard in range(100_000):
+        time.now += 0.03
+        record.on_event(Worked(0, shard % 50, shard, 0, 1.5, "done", 10, Timings(1)))
+        record.on_event(ShardCommitted(shard, 0, Ledger(10, 10), 100, Timings()))
+        record.tick()
+    record.on_event(finished(Ledger(1_000_000, 1_000_000)))
+    assert (tmp_path / "events").stat().st_size < 8 << 20
+    told = lines(tmp_path / "events")
+    assert sum(line["read"] for line in told if line["event"] == "committed") == 1_000_000
+    assert sum(line["calls"] for line in told if line["event"] == "worked") == 100_000
+
+
+def test_what_happens_too_often_is_counted(tmp_path: Path) -> None:
+    record = Record(tmp_path / "events")
+    record.on_event(described())
+    for _ in range(MOST + 70):
+        record.on_event(CallRetried(0, "predict(Net)", "TimeoutError"))
+    record.close()
+    told = lines(tmp_path / "events")
+    assert sum(line["event"] == "call retried" for line in told) == MOST
+    assert next(line for line in told if line["event"] == "more") | {"at": 0} == {
+        "at": 0,
+        "event": "more",
+        "of": "call retried",
+        "count": 70,
+    }
+
+
+def test_sums_say_which_shard_only_for_one() -> None:
+    span = Span()
+    span.add(Worked(0, 1, 7, 0, 1.0, "done", 5), 10.0, 0.0)
+    assert span.told()["shard"] == 7
+    span.add(Worked(0, 1, 8, 0, 1.0, "lost"), 12.0, 0.0)
+    assert "shard" not in span.told() and span.told()["outcomes"] == {"done": 1, "lost": 1}
+
+
+def test_a_full_disk_ends_the_record_and_not_the_run(caplog: pytest.LogCaptureFixture) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full")
+    seen: list[Any] = []
+
+    class Other:
+        def on_event(self, event: Any) -> None:
+            seen.append(event)
+
+    watchers = Watchers([Record(Path("/dev/full")), Other()])
+    with caplog.at_level(logging.ERROR):
+        for event in (described(), RowsRead(0, 0, 5), finished(Ledger())):
+            watchers.on_event(event)
+        watchers.tick()
+        watchers.close()
+    assert len(seen) == 3 and isinstance(seen[-1], RunFinished)
+    assert caplog.text.count("The observer Record failed and is dropped; the run goes on.") == 1
+
+
+def test_the_record_is_in_the_folder_of_the_run(tmp_path: Path) -> None:
+    watchers = Watchers.of(RunOptions(progress=False, log=tmp_path / "log"), tmp_path)
+    watchers.on_event(described())
+    watchers.close()
+    assert (tmp_path / EVENTS).read_text() and (tmp_path / "log").read_text()

@@ -1,0 +1,282 @@
+"""The page: what it says, that it adds up, that nothing in it is taken for code, and how big it gets."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millrace.core.work import Ledger
+from millrace.observers.report import figures
+from millrace.observers.report.advice import advice, bottleneck
+from millrace.observers.report.facts import Facts, Sample, facts
+from millrace.observers.report.history import History, history, lines_of
+from millrace.observers.report.page import ASSETS, page
+
+from .histories import HOSTILE, recorded
+
+
+class Reader(HTMLParser):
+    """Collects what a browser would see."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.words: list[str] = []
+        self.charts: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.tags.append(tag)
+        if tag not in ("meta", "link", "input", "br"):
+            self._open.append(tag)
+        for name, found in (("id", self.ids), ("href", self.links), ("data-chart", self.charts)):
+            if given.get(name):
+                found.append(str(given[name]))
+        assert not any(name.startswith("on") for name in given)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "script" not in self._open and "style" not in self._open:
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def made(found: History, **given: Any) -> tuple[Reader, Facts, str]:
+    known = facts(found, output="/out", **given)
+    text = page(found, known, made=1e6, version="0.1.0")
+    return Reader(text), known, text
+
+
+def success(found: History) -> dict[str, Any]:
+    assert found.last is not None
+    return {"run": "abcd2345", "shards": 20, "files": 2, "bytes": 5, "ledger": found.last.finished["ledger"]}
+
+
+def test_everything_is_there(tmp_path: Path) -> None:
+    found = recorded(tmp_path / "events")
+    reader, known, _ = made(
+        found, success=success(found), samples=[Sample("a.csv, row 3", "f", "bad", "{'x': 1}")]
+    )
+    assert known.status == "complete"
+    text = reader.text
+    for words in (
+        "1,600 rows written",
+        "2,000 read − 200 filtered − 200 rejected = 1,600 written",
+        "accounted for, exactly once",
+        "EUR",
+        "worker lost",
+        "ValueError",
+        "a.csv, row 3",
+        "{'x': 1}",
+        "source Parquet",
+        "What to try next",
+        "between 0.7 and 0.9",
+    ):
+        assert words in text, words
+    assert {"throughput", "work", "timeline", "memory", "batches"} <= set(reader.charts)
+    assert len(reader.charts) == 12 and len(set(reader.ids)) == len(reader.ids)
+    assert all(link[1:] in reader.ids for link in reader.links if link.startswith("#"))
+    assert reader.tags.count("h1") == 1 and reader.tags.count("main") == 1
+
+
+def test_nobody_is_asked_for_anything(tmp_path: Path) -> None:
+    found = recorded(tmp_path / "events")
+    reader, _, text = made(found)
+    assert [link for link in reader.links if not link.startswith("#")] == ["data:,"]
+    assert not {"img", "iframe", "object", "form"} & set(reader.tags)
+    assert "default-src 'none'" in text and "'unsafe-inline'" not in text.split("script-src")[1].split(";")[0]
+
+
+def test_what_others_wrote_is_text(tmp_path: Path) -> None:
+    usual, _, _ = made(recorded(tmp_path / "usual"))
+    found = recorded(tmp_path / "events", hostile=HOSTILE)
+    samples = [Sample(HOSTILE, HOSTILE, HOSTILE, HOSTILE)] * 2
+    reader, _, text = made(found, samples=samples)
+    text.encode("utf-8")
+    assert reader.tags.count("script") == usual.tags.count("script") == 4
+    assert "alert(1)</script>" not in text
+    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    assert data is not None and "<" not in data[1]
+    assert HOSTILE[:30] in json.loads(data[1])["work"]["stages"][0]["stage"]
+
+
+def test_it_stays_small_however_big_the_run(tmp_path: Path) -> None:
+    found = recorded(tmp_path / "events", shards=100_000, workers=1_000)
+    assert (tmp_path / "events").stat().st_size < 12 << 20
+    _, _, text = made(found)
+    assert len(text.encode()) < 3_000_000
+    timeline = figures.timeline(found)
+    assert timeline is not None and timeline["all"] == 1001
+    assert len(timeline["workers"]) <= figures.TRACKS
+    assert len(timeline["stretches"]) <= figures.STRETCHES
+
+
+def line(at: float, event: str, **fields: Any) -> dict[str, Any]:
+    return {"at": at, "event": event, **fields}
+
+
+STARTED = {"shards": 10, "shards_done": 0, "rows_done": 0, "rows": 1000, "workers": 1}
+RESUMED = {"shards": 10, "shards_done": 4, "rows_done": 400, "rows": 1000, "workers": 1}
+
+
+def killed_and_resumed() -> History:
+    return history(
+        [
+            line(100.0, "described", elapsed=1.0),
+            line(100.0, "started", **STARTED),
+            line(103.0, "committed", shards=4, read=400, written=400),
+            line(104.0, "progress", rows=460, shards=4),
+            line(9000.0, "described", elapsed=0.5, host="other"),
+            line(9000.0, "started", **RESUMED),
+            line(9002.0, "committed", shards=6, read=600, written=600),
+            line(9003.0, "finished", error="", ledger={"read": 1000, "written": 1000}, seconds=3.5),
+        ]
+    )
+
+
+def test_time_stands_still_between_two_drivers() -> None:
+    found = killed_and_resumed()
+    assert found.seconds == 5.0 + 3.5
+    assert found.rows[-1] == (7.5, 1000, 10)
+    assert [driver.error for driver in found.drivers] == [None, ""]
+    figure = figures.throughput(found)
+    assert figure is not None and figure["resumed"] == [5.0]
+    done = sum((end - start) * rate for start, end, rate in figure["points"])
+    assert done == pytest.approx(1000, rel=0.01)
+    reader, _, _ = made(found)
+    assert "killed, or at work" in reader.text
+
+
+@pytest.mark.parametrize(
+    ("error", "alive", "status", "words"),
+    [
+        (None, True, "under way", "A driver is at work"),
+        (None, False, "stopped", "ended without a word"),
+        ("StepError: <b>bad</b>", False, "failed", "StepError: <b>bad</b>"),
+        ("interrupted", False, "interrupted", "Somebody ended it"),
+    ],
+)
+def test_a_run_that_is_not_complete_says_so(error: str | None, alive: bool, status: str, words: str) -> None:
+    lines = [
+        line(100.0, "described", run="r1"),
+        line(100.0, "started", **STARTED),
+        line(103.0, "committed", shards=4, read=400, written=390, rejected=10),
+    ]
+    if error is not None:
+        lines.append(
+            line(104.0, "finished", error=error, ledger={"read": 400, "written": 390, "rejected": 10})
+        )
+    reader, known, _ = made(history(lines), alive=alive)
+    assert known.status == status and known.ledger.written == 390
+    assert words in reader.text and "390 rows" in reader.text and "4 of 10" in reader.text
+
+
+def test_a_record_that_is_lost_or_damaged_still_makes_a_page() -> None:
+    for record in (
+        b"",
+        b"\x00\xff\n{]\n[]\n{}\n",
+        b'{"at":"x","event":1}\n{"at":1,"event":"worked","stage":"0"}\n',
+    ):
+        found = history(lines_of(record))
+        reader, known, _ = made(found, success={"run": "r1", "ledger": {"read": 5, "written": 5}})
+        assert "5 rows written" in reader.text and known.status == "complete"
+
+
+def test_the_scripts_are_the_released_ones() -> None:
+    told = (ASSETS / "README.md").read_text()
+    for name in ("d3.min.js", "plot.umd.min.js"):
+        assert hashlib.sha256((ASSETS / name).read_bytes()).hexdigest() in told
+        assert "</script" not in (ASSETS / name).read_text()
+    assert "</script" not in (ASSETS / "report.js").read_text()
+    assert all("Permission to use" in (ASSETS / f"{name}.LICENSE").read_text() for name in ("d3", "plot"))
+
+
+class TestAdvice:
+    """What to try: only where the numbers say so."""
+
+    def worked(self, stage: int, worker: int, start: float, end: float, **timings: float) -> dict[str, Any]:
+        told = {"seconds": end - start, "calls": 1, "outcomes": {"done": 1}, "rows": 1, **timings}
+        return line(end, "worked", stage=stage, worker=worker, **{"from": start, "to": end}, **told)
+
+    def run(
+        self, *lines: dict[str, Any], stages: tuple[tuple[str, int], ...] = (("f", 1),), cores: int = 64
+    ) -> History:
+        described = line(
+            0.0,
+            "described",
+            cores=cores,
+            stages=[{"name": name, "workers": n} for name, n in stages],
+            elapsed=0.0,
+        )
+        return history(
+            [described, line(0.0, "started", **STARTED), *lines, line(100.0, "finished", error="")]
+        )
+
+    def titles(self, found: History, ledger: Ledger = Ledger()) -> list[str]:  # noqa: B008 - frozen
+        return [each.title for each in advice(found, ledger)]
+
+    def test_nothing_stands_out(self) -> None:
+        found = self.run(self.worked(0, 0, 1.0, 99.0, steps=97.0, read=1.0))
+        assert self.titles(found) == []
+        reader, _, _ = made(found, success={"run": "r"})
+        assert "Nothing in the numbers of this run asks for a change." in reader.text
+
+    def test_a_stage_that_keeps_the_others_waiting(self) -> None:
+        both = (("decode", 2), ("predict", 1))
+        busy = [self.worked(0, i, 1.0, 99.0, steps=97.0) for i in range(2)]
+        waiting = self.worked(1, 2, 1.0, 99.0, steps=20.0, wait=78.0)
+        found = self.run(*busy, waiting, stages=both)
+        assert bottleneck(found) == 0
+        assert self.titles(found) == ["Give stage 1 more workers"]
+        assert self.titles(self.run(*busy, waiting, stages=both, cores=3)) == [
+            "Make stage 1 faster, or give it more cores"
+        ]
+
+    def test_both_stages_busy_is_no_bottleneck(self) -> None:
+        lines = [self.worked(i, i, 1.0, 99.0, steps=97.0) for i in range(2)]
+        assert bottleneck(self.run(*lines, stages=(("a", 1), ("b", 1)))) is None
+
+    def test_reading_takes_most(self) -> None:
+        assert self.titles(self.run(self.worked(0, 0, 1.0, 99.0, steps=20.0, read=70.0))) == [
+            "Read less, or from faster storage"
+        ]
+
+    def test_a_model_that_loads_for_long(self) -> None:
+        ready = line(60.0, "worker ready", worker=0, seconds=55.0)
+        assert self.titles(self.run(ready, self.worked(0, 0, 60.0, 99.0, steps=39.0))) == [
+            "Give a run more to do"
+        ]
+
+    def test_one_worker_works_on_alone(self) -> None:
+        lines = [self.worked(0, i, 1.0, 99.0 if i == 0 else 40.0, steps=39.0) for i in range(4)]
+        assert self.titles(self.run(*lines, stages=(("f", 4),))) == ["Cut the input into smaller shards"]
+
+    def test_memory_retries_and_rejects(self) -> None:
+        lines = [
+            line(5.0, "batch shrunk", worker=0, step="predict(Net)", before=512, now=256),
+            line(6.0, "worker lost", worker=1, reason="killed"),
+            line(6.0, "worker retired", worker=1, reason="too much"),
+            *(line(7.0, "call retried", worker=0, step="f", error="E") for _ in range(12)),
+        ]
+        assert self.titles(self.run(*lines), Ledger(100, 95, 5)) == [
+            "Say batch_size=256 for predict(Net)",
+            "Let fewer workers share the memory",
+            "Ask less of what is called",
+            "Look at the rows that failed",
+        ]
