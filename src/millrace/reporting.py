@@ -6,21 +6,23 @@ import contextlib
 import fcntl
 import logging
 import os
+import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from millrace.core.artifacts import shortened
 from millrace.core.work import REJECTED, Ledger
 from millrace.errors import MillraceError, NothingMatched
-from millrace.observers.report.facts import Committed, Facts, Sample, facts
-from millrace.observers.report.history import History, history, lines_of
 from millrace.version import __version__
 from millrace.watchers import EVENTS
+
+if TYPE_CHECKING:
+    from millrace.observers.report.facts import Committed, Facts, Sample
+    from millrace.observers.report.history import History
 
 REPORT = "report.html"
 
@@ -31,6 +33,18 @@ _SAMPLES = 20
 _WORDS = 500
 
 _log = logging.getLogger("millrace")
+
+
+def prepare() -> None:
+    """Import and read what a page takes, beside a driver that waits for its first workers."""
+    threading.Thread(target=_prepare, name="millrace-report").start()
+
+
+def _prepare() -> None:
+    with contextlib.suppress(Exception):  # it will be told of when it is missed
+        from millrace.observers.report import page
+
+        page.prepare()
 
 
 def keep(root: Path, folder: Path) -> None:
@@ -50,6 +64,9 @@ def leave(root: Path, folder: Path, *, values: bool) -> None:
 
 def read(root: Path, folder: Path, *, alive: bool, values: bool = False) -> tuple[History, Facts]:
     """Read what is known of the run in ``folder``, whose output is ``root``. ``alive``: a driver is at work."""
+    from millrace.observers.report.facts import facts
+    from millrace.observers.report.history import history, lines_of
+
     try:
         record = (folder / EVENTS).read_bytes()
     except FileNotFoundError:
@@ -83,6 +100,7 @@ def folder_of(root: Path) -> Path:
 
 def committed_in(folder: Path) -> Committed | None:
     """Return what the journal of a run says; None if it cannot be read."""
+    from millrace.observers.report.facts import Committed
     from millrace.run import journal
 
     ledger, shards, files, size = Ledger(), 0, 0, 0
@@ -152,17 +170,18 @@ def _samples(root: Path, folder: Path, *, values: bool, words: bool) -> list[Sam
 
     ``values``, ``words``: the values of rows, and what errors say, which may be about values, may be shown.
     """
-    from millrace.observers.human import row_text
-
-    found: list[Sample] = []
-    seen: Counter[tuple[str, str]] = Counter()
     paths = sorted(path for path in (root / REJECTED).glob("*.arrow") if f"-{folder.name}." in path.name)
     if not paths:
         return []
     import pyarrow as pa
 
+    from millrace.core.artifacts import shortened
     from millrace.core.rejected import ERROR_FIELDS
+    from millrace.observers.human import row_text
+    from millrace.observers.report.facts import Sample
 
+    found: list[Sample] = []
+    seen: Counter[tuple[str, str]] = Counter()
     ours = {field.name for field in ERROR_FIELDS}
     for path in paths[:_FILES]:
         with pa.memory_map(str(path)) as source:

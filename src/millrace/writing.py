@@ -122,6 +122,7 @@ def _write(job: Job, options: RunOptions, workplace: Workplace, started: float) 
         stall_timeout=options.stall_timeout,
         relief=workplace.relief(job.shards),
     )
+    reporting.prepare()
     try:
         for _ in workplace.drive(runner, programs, options):
             pass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from millrace.core.work import Ledger
 from millrace.observers.human import count, duration, percent, plural, size
@@ -14,8 +14,7 @@ _FULL = 0.8  # busy: a stage that has no time left
 _SLACK = 0.6  # busy: the most that the others are, for one to be the bottleneck
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
+class Advice(msgspec.Struct, frozen=True):
     """Something to try, and the numbers that speak for it."""
 
     title: str

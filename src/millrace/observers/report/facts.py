@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+import msgspec
 
 from millrace.core.work import Ledger
 from millrace.observers.report.history import History
@@ -12,8 +13,7 @@ from millrace.observers.report.history import History
 Status = Literal["complete", "under way", "failed", "interrupted", "stopped"]
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(msgspec.Struct, frozen=True):
     """A rejected row: where it is, what it failed with, and its values as text, if they may be shown."""
 
     where: str
@@ -22,8 +22,7 @@ class Sample:
     values: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(msgspec.Struct, frozen=True):
     """What the journal says of a run that is not complete."""
 
     ledger: Ledger
@@ -32,8 +31,7 @@ class Committed:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(msgspec.Struct, frozen=True):
     """What a page says of a run besides its history. ``shards`` are (done, all)."""
 
     run: str
@@ -46,9 +44,9 @@ class Facts:
     bytes: int
     shards: tuple[int, int]
     faults: tuple[tuple[str, str, str, int], ...] = ()  # step, kind, message, rows
-    metrics: Mapping[str, Any] = field(default_factory=dict)
-    notes: Mapping[str, str] = field(default_factory=dict)
-    charts: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, Any] = {}
+    notes: Mapping[str, str] = {}
+    charts: Mapping[str, Any] = {}
     samples: Sequence[Sample] = ()
 
 

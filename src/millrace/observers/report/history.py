@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -13,8 +12,7 @@ Line = dict[str, Any]
 MOST_INCIDENTS = 500
 
 
-@dataclass(slots=True)
-class Driver:
+class Driver(msgspec.Struct):
     """One process that worked on the run: from ``began`` to ``ended`` in seconds since 1970, its time ``start`` on.
 
     ``error`` None: it has not ended, or was killed.
@@ -23,8 +21,8 @@ class Driver:
     described: Line
     began: float
     start: float
-    started: Line = field(default_factory=dict)
-    finished: Line = field(default_factory=dict)
+    started: Line = {}
+    finished: Line = {}
     ended: float = 0.0
     before: tuple[int, int] = (0, 0)  # rows and shards that were done before it
 
@@ -39,8 +37,7 @@ class Driver:
         return str(self.finished.get("error", "")) if self.finished else None
 
 
-@dataclass(slots=True)
-class Stretch:
+class Stretch(msgspec.Struct):
     """A worker at work, or getting ready. ``busy``: the share of that time in which it was not waiting."""
 
     start: float
@@ -50,8 +47,7 @@ class Stretch:
     outcome: str = "done"
 
 
-@dataclass(slots=True)
-class Workers:
+class Workers(msgspec.Struct):
     """What one stage's workers did in sum, in seconds, and each of them when."""
 
     seconds: float = 0.0
@@ -60,7 +56,7 @@ class Workers:
     write: float = 0.0
     wait: float = 0.0
     rows: int = 0
-    tracks: dict[str, list[Stretch]] = field(default_factory=dict)
+    tracks: dict[str, list[Stretch]] = {}
 
     @property
     def work(self) -> float:
@@ -68,24 +64,19 @@ class Workers:
         return self.read + self.steps + self.write
 
 
-@dataclass(slots=True)
-class History:
+class History(msgspec.Struct):
     """All that a record says. Times are seconds of work: those between two drivers are left out."""
 
-    drivers: list[Driver] = field(default_factory=list)
-    rows: list[tuple[float, int, int]] = field(default_factory=list)  # time, rows read, shards done
-    stages: dict[int, Workers] = field(default_factory=dict)
-    ready: list[tuple[float, str, float]] = field(default_factory=list)  # time, worker, seconds of loading
-    memory: list[tuple[float, int, int, list[int]]] = field(
-        default_factory=list
-    )  # time, driver, blocks, stages
+    drivers: list[Driver] = []
+    rows: list[tuple[float, int, int]] = []  # time, rows read, shards done
+    stages: dict[int, Workers] = {}
+    ready: list[tuple[float, str, float]] = []  # time, worker, seconds of loading
+    memory: list[tuple[float, int, int, list[int]]] = []  # time, driver, blocks, stages
     memory_limit: int = 0
-    batches: list[tuple[float, str, str, int, float]] = field(
-        default_factory=list
-    )  # time, step, what, rows, speed
-    incidents: list[tuple[float, str, str]] = field(default_factory=list)  # time, what, words
-    counts: Counter[str] = field(default_factory=Counter)
-    metrics: Line = field(default_factory=dict)
+    batches: list[tuple[float, str, str, int, float]] = []  # time, step, what, rows, speed
+    incidents: list[tuple[float, str, str]] = []  # time, what, words
+    counts: Counter[str] = msgspec.field(default_factory=Counter)
+    metrics: Line = {}
     written: int = 0  # since the last driver began
     rejected: int = 0
     nulled: int = 0

@@ -42,6 +42,13 @@ def page(history: History, facts: Facts, *, made: float, version: str) -> str:
     return _whole(facts, body, figures)
 
 
+def prepare() -> None:
+    """Read what every page has in it."""
+    for name in (*SCRIPTS, "report.css"):
+        _asset(name)
+        _hash(name)
+
+
 def _contents(parts: list[Html]) -> Html:
     names = [
         ("rows", "Rows"),
