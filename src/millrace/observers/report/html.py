@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 
 MOST_ROWS = 300  # of a table
+
+
+_NAMES = (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;"), ("'", "&#x27;"), ("\x00", "�"))
 
 
 class Html(str):
@@ -25,7 +27,10 @@ def text(value: Any) -> Html:
     """
     if isinstance(value, Html):
         return value
-    return Html(html.escape(str(value).encode("utf-8", "replace").decode("utf-8").replace("\x00", "�")))
+    told = str(value).encode("utf-8", "replace").decode("utf-8")
+    for sign, name in _NAMES:
+        told = told.replace(sign, name)
+    return Html(told)
 
 
 def join(parts: Iterable[Any], between: str = "") -> Html:
