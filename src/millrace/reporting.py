@@ -56,6 +56,8 @@ def keep(root: Path, folder: Path) -> None:
 def leave(root: Path, folder: Path, *, values: bool) -> None:
     """Write the report of a run whose lock we hold. What goes wrong is logged, and never hurts the run."""
     try:
+        for left in folder.glob(f"{REPORT}.*.tmp"):  # of a driver that was killed just here
+            left.unlink(missing_ok=True)
         found, known = read(root, folder, alive=False, values=values)
         write(folder / REPORT, rendered(found, known))
     except Exception:

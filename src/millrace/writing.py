@@ -170,7 +170,7 @@ def _write(job: Job, options: RunOptions, workplace: Workplace, started: float) 
         watchers.close()
     reporting.leave(job.output.root, committer.folder, values=options.report_values)
     result = _result(job, event, metrics, rows_before)
-    _say(options, result.summary)
+    _say(options, f"{result.summary}\nreport: {result.report}")
     return result
 
 

@@ -122,7 +122,7 @@ def test_a_run_that_fails_leaves_a_report_of_what_is_kept(tmp_path: Path) -> Non
         numbers(1000).map(late).with_options(engine="inline").write_parquet(tmp_path / "out")
     (path,) = (tmp_path / "out").glob("_millrace/*/report.html")
     told = path.read_text(encoding="utf-8")
-    assert "Failed; 900 rows kept" in words(told) and "bad &lt;b&gt;luck&lt;/b&gt;" in told
+    assert "Failed 900 rows kept" in words(told) and "bad &lt;b&gt;luck&lt;/b&gt;" in told
     assert "9 of 10" in words(told) and record(tmp_path / "out")[-1]["error"].startswith("StepError")
     assert status(tmp_path / "out") == 1
     data = numbers(1000).map(lambda row: row).with_options(engine="inline", on_change="continue")

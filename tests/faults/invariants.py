@@ -78,7 +78,8 @@ def check_listing(output: Path, run: str, names: set[str]) -> None:
     assert set(os.listdir(output)) - {"_rejected"} == {HOME, "_SUCCESS"} | names
     assert set(os.listdir(output / HOME)) == {"lock", "current", run}
     assert (output / HOME / "current").read_text().strip() == run
-    assert set(os.listdir(output / HOME / run)) - {"staging"} == {"plan", "journal", "manifest"}
+    told = {"events.jsonl", "report.html"}
+    assert set(os.listdir(output / HOME / run)) - {"staging"} == {"plan", "journal", "manifest"} | told
     staging = output / HOME / run / "staging"
     assert not staging.exists() or not list(staging.iterdir())
 

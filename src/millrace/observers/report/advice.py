@@ -170,7 +170,7 @@ def _trouble(history: History) -> list[Advice]:
             Advice(
                 "Find out what ends workers",
                 f"{plural(lost, 'worker')} ended before the work did; shards were done again for it. The reasons are "
-                "listed under “What went wrong on the way”.",
+                "listed under “What happened on the way”.",
             )
         )
     if retried >= 10:

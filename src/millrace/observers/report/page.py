@@ -55,7 +55,7 @@ def _contents(parts: list[Html]) -> Html:
         ("speed", "Speed"),
         ("workers", "Workers"),
         ("memory", "Memory and batches"),
-        ("trouble", "Trouble"),
+        ("trouble", "Incidents"),
         ("failed", "Failed rows"),
         ("metrics", "Metrics"),
         ("next", "What to try"),
@@ -87,7 +87,7 @@ def _whole(facts: Facts, body: Html, figures: dict[str, Any]) -> str:
         '<meta name="color-scheme" content="light dark">',
         '<meta name="referrer" content="no-referrer">',
         '<link rel="icon" href="data:,">',
-        tag("title", f"{totals.headline(facts)} – {facts.output}"),
+        tag("title", totals.title(facts)),
         f"<style>{_asset('report.css')}</style>",
     ]
     skip = tag("a", "Skip to the report", href="#main", class_="skip")

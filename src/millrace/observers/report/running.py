@@ -109,7 +109,7 @@ def memory(history: History, figures: Figures) -> Html:
     found = draw.batches(history)
     if found is not None:
         figures["batches"] = found
-        words = "Rows at a time that workers found to be fastest, or that memory sufficed for."
+        words = "Rows at a time that workers found to be fastest (○), or that are left since more did not fit (×)."
         made = [
             (_at(now), step, what, f"{rows:,}", f"{rate:,}" if rate else "–")
             for now, step, what, rows, rate in found["points"]
@@ -126,10 +126,10 @@ def trouble(history: History) -> Html:
     if not counts:
         return Html("")
     told = ", ".join(f"{what}: {number:,}" for what, number in sorted(counts.items()))
-    words = f"None of this changed a row of the output. {told[0].upper()}{told[1:]}."
+    words = f"{told[0].upper()}{told[1:]}. What was lost by that was done again, or is under way."
     made = [(_at(now), what, why) for now, what, why in history.incidents]
     whole = table("What happened", ("Time", "What", "Why"), made, words=(0, 1, 2), all_=sum(counts.values()))
-    return section("trouble", "What went wrong on the way", tag("p", words), whole)
+    return section("trouble", "What happened on the way", tag("p", words), whole)
 
 
 def next_steps(history: History, facts: Facts) -> Html:
@@ -171,7 +171,7 @@ def what_ran(history: History) -> Html:
 def _driver(driver: Driver) -> tuple[Any, ...]:
     told = driver.described
     error = driver.error
-    end = "killed, or at work" if error is None else (error.strip().split("\n")[0][:200] or "complete")
+    end = "killed, or at work" if error is None else (error.strip().split("\n")[0][:80] or "complete")
     cores, memory_ = told.get("cores"), told.get("memory_limit")
     machine = join(
         [

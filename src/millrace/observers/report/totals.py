@@ -26,7 +26,12 @@ def headline(facts: Facts) -> str:
         return f"{rows} written"
     if facts.status == "under way":
         return f"{rows} so far"
-    return f"{_WORDS[facts.status][1]}; {rows} kept"
+    return f"{rows} kept"
+
+
+def title(facts: Facts) -> str:
+    """Return the page's name: how the run is, and which output it writes."""
+    return f"{_WORDS[facts.status][1]}: {headline(facts)} – {facts.output}"
 
 
 def head(history: History, facts: Facts) -> Html:
@@ -53,7 +58,9 @@ def _why(facts: Facts) -> Html:
     """Say what happened to a run that is not complete, and what to do."""
     go_on = "What is committed is kept: the same command, run again, goes on from there."
     if facts.status == "failed":
-        return join([tag("pre", facts.error.strip(), class_="error", tabindex="0"), tag("p", go_on)])
+        mended = "What is committed is kept; once the cause is mended, a run into the same folder goes on from there."
+        error = tag("pre", facts.error.strip(), class_="error", tabindex="0", aria_label="The error")
+        return join([error, tag("p", mended)])
     if facts.status == "interrupted":
         return tag("p", f"Somebody ended it. {go_on}")
     if facts.status == "stopped":
@@ -118,11 +125,12 @@ def rows(facts: Facts) -> Html:
     parts.append(tag("span", tag("i", "="), " ", tag("b", f"{ledger.written:,}"), " written"))
     known = facts.status == "complete" or bool(facts.steps)
     adds_up = ledger.read - lost == ledger.written
-    words = (
-        "Every row that was read is accounted for, exactly once."
-        if known and adds_up
-        else "These are the rows that were committed, as far as the record tells."
-    )
+    if facts.status == "complete" and adds_up:
+        words = "Every row that was read is accounted for, exactly once."
+    elif known and adds_up:
+        words = "Every row of the shards that are committed is accounted for, exactly once."
+    else:
+        words = "These are the rows that were committed, as far as the record tells."
     nulled = f" {ledger.nulled:,} of the rows written have a null for a result." if ledger.nulled else ""
     body = [tag("p", words + nulled), tag("p", join(parts, " "), class_="equation")]
     counting = ("accumulate(",)  # such a step sees all rows, and changes none

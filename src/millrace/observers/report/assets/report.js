@@ -68,7 +68,7 @@
       });
       const names = d.stages.map((stage) => stage.stage);
       return [
-        legend(kinds),
+        legend(kinds.filter(([kind]) => d.stages.some((stage) => stage[kind] > 0.0005))),
         plot(width, {
           height: 34 + 52 * names.length, marginLeft: 0, marginRight: 16, marginTop: 4,
           x: { domain: [0, 1], tickFormat: (share) => percent(share), label: null, ticks: 5 },
