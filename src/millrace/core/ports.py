@@ -179,8 +179,8 @@ class Accumulator(Protocol):
     Merging is associative and commutative, and merging an empty one changes nothing. States are merged in the order
     of shards, so a metric that adds floats up still gives the same for the same shards. An instance travels to the
     workers by pickle. It may have ``describe()``, plain JSON values that tell it from one with other settings
-    (without one, its class and columns do, and its code and attributes); and ``note()``, words beside the result,
-    such as why there is none.
+    (without one, its class and columns do, and its code and attributes); ``note()``, words beside the result, such as
+    why there is none; and ``chart()``, plain data that the report draws: see ``millrace.accumulators.curves``.
     """
 
     @property
@@ -214,7 +214,10 @@ class Accumulator(Protocol):
 
 
 class Observer(Protocol):
-    """Somebody who watches. One that raises is logged and dropped; the run goes on."""
+    """Somebody who watches. One that raises is logged and dropped; the run goes on.
+
+    Of those in ``observers=`` only ``on_event`` is asked for.
+    """
 
     def on_event(self, event: Event) -> None:
         """See one event; called from the driver's loop, so be quick."""

@@ -127,9 +127,9 @@ def _plain_table(name: str, value: Any) -> Html:
         if value and all(isinstance(each, Mapping) and not is_number(each) for each in value.values()):
             columns = list(dict.fromkeys(str(key) for each in value.values() for key in each))[:20]
             lines = [(key, *(_cell(each.get(column)) for column in columns)) for key, each in value.items()]
-            return table(name, ("", *columns), lines[:_ROWS], all_=len(lines))
+            return table(name, ("Of", *columns), lines[:_ROWS], all_=len(lines))
         pairs_ = [(str(key), _cell(each)) for key, each in value.items()]
-        return table(name, ("", "Value"), pairs_[:_ROWS], all_=len(pairs_))
+        return table(name, ("Of", "Value"), pairs_[:_ROWS], all_=len(pairs_))
     if isinstance(value, list) and value and all(isinstance(each, Mapping) for each in value):
         columns = list(dict.fromkeys(str(key) for each in value for key in each))[:20]
         rows = [tuple(_cell(each.get(column)) for column in columns) for each in value]

@@ -163,7 +163,7 @@ def what_ran(history: History) -> Html:
         )
     body.append(tag("h3", "Drivers"))
     made = [(str(i), *_driver(driver)) for i, driver in enumerate(history.drivers, 1)]
-    head = ("", "Began (UTC)", "Took", "Ended", "Machine", "Millrace, Python", "System")
+    head = ("Driver", "Began (UTC)", "Took", "Ended", "Machine", "Millrace, Python", "System")
     body.append(table("Processes that worked on this run", head, made, words=range(len(head))))
     return section("plan", "What ran", *body)
 

@@ -161,7 +161,7 @@ def failed(facts: Facts) -> Html:
         )
     body = [tag("p", words)]
     if made:
-        head = ("Step", "Error", "In words, of one of them", "", "Rows")
+        head = ("Step", "Error", "In words, of one of them", "Share", "Rows")
         body.append(table("Rows that failed, by step and error", head, made, words=(0, 1, 2, 3)))
     if facts.samples:
         shown = any(sample.values for sample in facts.samples)

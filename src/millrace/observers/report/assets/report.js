@@ -253,6 +253,8 @@
     if (!figure || !charts[figure.kind] || width < 50 || place.dataset.width === String(width)) return;
     place.dataset.width = String(width);
     place.replaceChildren(...charts[figure.kind](figure, width));
+    place.querySelectorAll("svg").forEach((svg) => svg.setAttribute("aria-hidden", "true")); // the place has a name
+    place.querySelectorAll("g[aria-label]").forEach((mark) => mark.removeAttribute("aria-label"));
   };
   const places = [...document.querySelectorAll("[data-chart]")];
   places.forEach(draw);
