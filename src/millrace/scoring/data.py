@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -192,7 +192,7 @@ def _read(paths: Any) -> Dataset:
 
     first = paths[0] if isinstance(paths, (list, tuple)) else paths
     place = Path(first).expanduser()
-    names = (str(each) for each in sorted(place.rglob("*"))) if place.is_dir() else [str(place)]
+    names = _seen_in(place) if place.is_dir() else [str(place)]
     for name in names:
         for reader, endings in _READERS.items():
             if name.lower().endswith(endings):
@@ -202,6 +202,13 @@ def _read(paths: Any) -> Dataset:
         f"predict({str(first)!r}): nothing there ends in .parquet, .csv, .json or .jsonl. Say how it is read: "
         "predict(mr.read_parquet(…)), or read_csv, read_json, read_images, …"
     )
+
+
+def _seen_in(folder: Path) -> Iterator[str]:
+    """Yield the files in a folder that are not hidden, as our own record of a run is."""
+    for path in sorted(folder.rglob("*")):
+        if not any(name.startswith(("_", ".")) for name in path.relative_to(folder).parts):
+            yield str(path)
 
 
 def _check_names(there: Sequence[str], features: Sequence[str] | None, keep: Sequence[str]) -> None:
