@@ -184,25 +184,23 @@ def _samples(root: Path, folder: Path, *, values: bool, words: bool) -> list[Sam
 
     found: list[Sample] = []
     seen: Counter[tuple[str, str]] = Counter()
-    ours = {field.name for field in ERROR_FIELDS}
+    ours = [field.name for field in ERROR_FIELDS]
     for path in paths[:_FILES]:
         with pa.memory_map(str(path)) as source:
             reader = pa.ipc.open_file(source)
             if not reader.num_record_batches:
                 continue
-            for row in reader.get_batch(0).slice(0, _LOOKED_AT).to_pylist():
-                kind = str(row["_step"]), str(row["_error_type"])
+            batch = reader.get_batch(0).slice(0, _LOOKED_AT)
+            own = batch.select([name for name in batch.schema.names if name not in ours])
+            for i, why in enumerate(batch.select(ours).to_pylist()):
+                kind = str(why["_step"]), str(why["_error_type"])
                 seen[kind] += 1
-                if seen[kind] <= _OF_A_KIND:
-                    where = (
-                        f"{row['_file']}, row {row['_row']:,}"
-                        if row["_row"] is not None
-                        else str(row["_file"])
-                    )
-                    error = f"{row['_error_type']}: {row['_error']}" if words else str(row["_error_type"])
-                    own = {name: value for name, value in row.items() if name not in ours}
-                    told = shortened(row_text(own), _WORDS) if values else ""
-                    found.append(Sample(where, str(row["_step"]), shortened(error, _WORDS), told))
+                if seen[kind] > _OF_A_KIND:
+                    continue
+                where = str(why["_file"]) + (f", row {why['_row']:,}" if why["_row"] is not None else "")
+                error = f"{why['_error_type']}: {why['_error']}" if words else str(why["_error_type"])
+                told = row_text(own.slice(i, 1).to_pylist()[0]) if values else ""
+                found.append(Sample(where, kind[0], shortened(error, _WORDS), shortened(told, _WORDS)))
                 if len(found) >= _SAMPLES:
                     return found
     return found
