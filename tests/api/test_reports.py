@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 import millrace as mr
-from millrace.cli.report import report
-from millrace.cli.status import status
+from millrace import reporting
 from millrace.errors import ArgumentError, NothingMatched, StepError
 from millrace.following import Follower
 
@@ -124,7 +123,7 @@ def test_a_run_that_fails_leaves_a_report_of_what_is_kept(tmp_path: Path) -> Non
     told = path.read_text(encoding="utf-8")
     assert "Failed 900 rows kept" in words(told) and "bad &lt;b&gt;luck&lt;/b&gt;" in told
     assert "9 of 10" in words(told) and record(tmp_path / "out")[-1]["error"].startswith("StepError")
-    assert status(tmp_path / "out") == 1
+    assert Follower(tmp_path / "out").look().facts.status == "failed"
     data = numbers(1000).map(lambda row: row).with_options(engine="inline", on_change="continue")
     result = data.write_parquet(tmp_path / "out")
     told = words(page(result))
@@ -156,20 +155,18 @@ if __name__ == "__main__":
 """
 
 
-def test_a_run_that_was_killed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_was_killed(tmp_path: Path) -> None:
     script, out = tmp_path / "job.py", tmp_path / "out"
     script.write_text(_KILLED)
     done = subprocess.run([sys.executable, script, out, "kill"], timeout=60, check=False)
     assert done.returncode == -signal.SIGKILL
     state = Follower(out).look()
     assert state.facts.status == "stopped" and 300 <= state.facts.ledger.written < 1000
-    assert status(out) == 1
-    assert "run the same command again to go on" in capsys.readouterr().out
-    assert report(out, output=tmp_path / "page.html") == 0
-    assert "Stopped" in words((tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert "run the same command again to go on" in dict(state.lines())["status"]
+    folder = reporting.folder_of(out)
+    assert "Stopped" in words(reporting.rendered(*reporting.read(out, folder, alive=False)))
     subprocess.run([sys.executable, script, out, "on"], timeout=60, check=True)
-    assert status(out, json=True) == 0
-    told = json.loads(capsys.readouterr().out.strip().split("\n")[-1])
+    told = Follower(out).look().data()
     assert (told["status"], told["rows_written"], told["drivers"]) == ("complete", 1000, 2)
     text = words(Path(told["report"]).read_text(encoding="utf-8"))
     assert "1,000 rows written" in text and "killed, or at work" in text
@@ -240,9 +237,9 @@ def test_state_while_it_goes_on(tmp_path: Path) -> None:
 
 def test_no_output_has_no_state(tmp_path: Path) -> None:
     with pytest.raises(NothingMatched, match="name the folder"):
-        status(tmp_path)
+        Follower(tmp_path)
     with pytest.raises(NothingMatched):
-        report(tmp_path / "nowhere")
+        reporting.folder_of(tmp_path / "nowhere")
 
 
 def free_port() -> int:
@@ -319,7 +316,7 @@ def test_the_environment_says_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
     options = mr.RunOptions.from_environment()
     assert (options.log, options.metrics_port, options.price) == ("runs.jsonl", 9100, (2.0, "EUR"))
     monkeypatch.setenv("MILLRACE_METRICS_PORT", "many")
-    with pytest.raises(ArgumentError, match="the number of a port"):
+    with pytest.raises(ArgumentError, match="MILLRACE_METRICS_PORT is 'many'"):
         mr.RunOptions.from_environment()
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from millrace.cli import clean, estimate, failures, invocation, look, predict, resume, verify
+from millrace.cli import clean, estimate, failures, invocation, look, predict, report, resume, status, verify
 from millrace.cli.answer import Answer, Mouth
 from millrace.cli.exits import (
     CLOSED_PIPE,
@@ -86,6 +86,8 @@ _add("Run", resume.resume, resume.EXAMPLES)
 _add("Before a run", look.inspect, look.INSPECT_EXAMPLES)
 _add("Before a run", look.explain, look.EXPLAIN_EXAMPLES)
 _add("Before a run", estimate.estimate, estimate.EXAMPLES)
+_add("After a run", status.status, status.EXAMPLES)
+_add("After a run", report.report, report.EXAMPLES)
 _add("After a run", verify.verify, verify.EXAMPLES)
 _add("After a run", clean.clean, clean.EXAMPLES)
 

@@ -2,27 +2,60 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
+from typing import Annotated
 
-from millrace import reporting
+import typer
+
+from millrace.cli.answer import Answer
+from millrace.cli.exits import DONE, UsageMistake
+
+EXAMPLES = """\
+  millrace report fares/                          where is it? (made anew)
+  millrace report fares/ --open                   in a browser
+  millrace report fares/ --values --to page.html  with some of the rejected rows
+"""
 
 
-def report(out: Path, *, output: Path | None = None, open_browser: bool = False, values: bool = False) -> int:
-    """Make the report of the run in ``out`` anew, and print where it is. Return 0.
+def report(
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="An output folder.", show_default=False)],
+    *,
+    to: Annotated[
+        Path | None,
+        typer.Option("--to", metavar="FILE", help="Put it there instead of beside the run's record."),
+    ] = None,
+    values: Annotated[
+        bool, typer.Option("--values", help="Show some of the rejected rows, with their values.")
+    ] = False,
+    open_browser: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
+) -> Answer:
+    """Make the report of a run anew, and say where it is: one page, which needs no network.
 
-    It is put beside the run's record, or to ``output``. ``values``: it shows some of the rejected rows with their
-    values. Raises ``NothingMatched`` if there is no run in the folder, ``OSError`` if the page cannot be written.
+    Every run leaves one when it ends; a run that was killed, or that goes on, has none until it is asked for.
     """
+    from millrace import reporting
+
     root = out.expanduser().absolute()
     folder = reporting.folder_of(root)
     history, facts = reporting.read(root, folder, alive=reporting.is_held(root), values=values)
-    place = output.expanduser().absolute() if output is not None else folder / reporting.REPORT
-    reporting.write(place, reporting.rendered(history, facts))
-    print(place)
+    place = to.expanduser().absolute() if to is not None else folder / reporting.REPORT
+    try:
+        reporting.write(place, reporting.rendered(history, facts))
+    except OSError as error:
+        raise UsageMistake(
+            f"The report cannot be written to {place}: {error.strerror}.", "millrace report"
+        ) from error
+    said = str(place)
     if open_browser:
         import webbrowser
 
         if not webbrowser.open(place.as_uri()):
-            print("There is no browser to open it with.", file=sys.stderr)
-    return 0
+            said += "\nThere is no browser to open it with."
+    data = {
+        "command": "report",
+        "status": facts.status,
+        "exit_code": DONE,
+        "output": str(root),
+        "run": facts.run,
+    }
+    return Answer(DONE, {**data, "report": str(place)}, said)

@@ -2,77 +2,86 @@
 
 from __future__ import annotations
 
-import json as json_
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from millrace.following import Follower, State
+import typer
+
+from millrace.cli import invocation
+from millrace.cli.answer import Answer
+from millrace.cli.exits import DONE, FAILED
 
 if TYPE_CHECKING:
     from rich.console import Group
 
-REFRESH = 0.5  # seconds
-LINES = 10.0  # seconds between two looks where there is no terminal
+    from millrace.following import Follower, State
+
+EXAMPLES = """\
+  millrace status fares/
+  millrace status fares/ --watch          until the run has ended; Ctrl-C ends the show, not the run
+  millrace status fares/ --json | jq .rows_per_second
+"""
+
+_REFRESH = 0.5  # seconds
+_LINES = 10.0  # seconds between two looks where there is no terminal
 
 
-def status(out: Path, *, json: bool = False, watch: bool = False) -> int:
-    """Say how the run in ``out`` is; with ``watch``, until it has ended.
+def status(
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="An output folder.", show_default=False)],
+    *,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on until the run has ended.")] = False,
+) -> Answer:
+    """Say how the run in an output is: rows, speed, time left, shards, workers, memory, failed rows.
 
-    Return 1 if nobody is at work and it is not complete, else 0. Raises ``NothingMatched`` if there is no run in
-    the folder.
+    May be asked at any time, from any terminal. Exit code 0: complete, or under way; 1: it ended and is not complete,
+    so the same command, run again, goes on from there.
     """
+    from millrace.following import Follower
+
     follower = Follower(out.expanduser().absolute())
     state = follower.look()
-    if json:
-        print(json_.dumps({"command": "status", **state.data()}))
-        return code_of(state)
     if watch and not state.ended:
-        state = _watched(follower, state)
-    print(text_of(state))
-    return code_of(state)
+        state = _watched(follower, state, shown=not invocation.wants_json())
+    code = DONE if state.facts.status in ("complete", "under way") else FAILED
+    data = state.data()
+    first = {"command": "status", "status": data["status"], "exit_code": code}
+    return Answer(code, {**first, **data}, _text(state))
 
 
-def code_of(state: State) -> int:
-    """Return the exit code for a state."""
-    return 0 if state.facts.status in ("complete", "under way") else 1
-
-
-def text_of(state: State) -> str:
-    """Return a state for people, in a few lines."""
+def _text(state: State) -> str:
     lines = state.lines()
     width = max(len(name) for name, _ in lines)
     return "\n".join([state.facts.output, *(f"  {name:<{width}}  {words}" for name, words in lines)])
 
 
-def _watched(follower: Follower, state: State) -> State:
-    """Show a run until it has ended; Ctrl-C ends the show, not the run."""
+def _watched(follower: Follower, state: State, *, shown: bool) -> State:
+    """Follow a run until it has ended, or until Ctrl-C."""
     try:
-        if not sys.stdout.isatty():
-            while not state.ended:
-                print(f"{text_of(state)}\n", flush=True)
-                state = _later(follower, LINES)
-            return state
-        from rich.live import Live
-
-        with Live(_drawn(state), refresh_per_second=4, transient=True) as live:
-            while not state.ended:
-                live.update(_drawn(state))
-                time.sleep(REFRESH)
-                state = follower.look()
+        if shown and sys.stdout.isatty():
+            return _live(follower, state)
+        due = 0.0
+        while not state.ended:
+            if shown and time.monotonic() >= due:
+                print(f"{_text(state)}\n", flush=True)
+                due = time.monotonic() + _LINES
+            time.sleep(_REFRESH)
+            state = follower.look()
     except KeyboardInterrupt:
-        pass
+        state = follower.look()
     return state
 
 
-def _later(follower: Follower, seconds: float) -> State:
-    until = time.monotonic() + seconds
-    while True:
-        time.sleep(REFRESH)
-        state = follower.look()
-        if state.ended or time.monotonic() >= until:
-            return state
+def _live(follower: Follower, state: State) -> State:
+    from rich.live import Live
+
+    with Live(_drawn(state), refresh_per_second=4, transient=True) as live:
+        while not state.ended:
+            live.update(_drawn(state))
+            time.sleep(_REFRESH)
+            state = follower.look()
+    return state
 
 
 def _drawn(state: State) -> Group:

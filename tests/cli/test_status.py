@@ -1,0 +1,110 @@
+"""`millrace status` and `millrace report`: of runs that are complete, failed, or going on, seen from outside."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .test_terminal import on_a_terminal
+
+Millrace = Callable[..., Any]
+FIRST = ["command", "status", "exit_code"]
+STATUS = [
+    *FIRST, "output", "run", "error", "rows_read", "rows_in_all", "rows_written", "rows_rejected", "rows_nulled",
+    "rows_per_second", "shards_done", "shards", "bytes", "seconds", "seconds_left", "drivers", "stages", "memory",
+    "incidents", "report",
+]  # fmt: skip
+
+
+def test_of_a_complete_run(millrace: Millrace) -> None:
+    assert millrace("predict", "fares:Fare", "trips", "-i", "km", "-o", "out").code == 0
+    said = millrace("status", "out")
+    assert said.code == 0 and "complete, after" in said.out and "400 rows" in said.out
+    assert millrace("status", "out", "--watch").out == said.out
+    found = millrace("status", "out", "--json").json
+    assert list(found) == STATUS
+    assert (found["status"], found["rows_written"], found["rows_rejected"]) == ("complete", 400, 0)
+    assert found["report"].endswith("report.html") and found["report"] in said.out
+
+
+def test_of_a_run_that_failed(millrace: Millrace, place: Path) -> None:
+    (place / "late.py").write_text(
+        "def score(batch):\n"
+        "    if (batch['id'] >= 300).any():\n"
+        "        raise ValueError('too late')\n"
+        "    return batch['km']\n"
+    )
+    assert millrace("predict", "late:score", "trips", "-o", "out", "-O", "shard_rows=100").code == 1
+    said = millrace("status", "out")
+    assert said.code == 1 and "failed after" in said.out and "3 of 4" in said.out
+    assert millrace("status", "out", "--json").json["rows_written"] == 300
+
+
+def test_of_a_run_that_goes_on(place: Path, millrace: Millrace) -> None:
+    (place / "waits.py").write_text(
+        "import sys\n"
+        "def score(batch):\n"
+        "    if (batch['id'] >= 300).any():\n"
+        "        print('waiting', flush=True)\n"
+        "        sys.stdin.readline()\n"
+        "    return batch['km']\n"
+    )
+    words = [
+        sys.executable,
+        "-m",
+        "millrace",
+        "predict",
+        "waits:score",
+        "trips",
+        "-o",
+        "out",
+        "-O",
+        "shard_rows=100",
+    ]
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=place, env=dict(os.environ)
+    ) as driver:
+        assert driver.stdin is not None and driver.stdout is not None
+        assert any("waiting" in line for line in driver.stdout)
+        found = millrace("status", "out", "--json").json
+        assert (found["status"], found["rows_in_all"], found["shards"]) == ("under way", 400, 4)
+        assert found["exit_code"] == 0
+        page = millrace("report", "out", "--to", "page.html")
+        assert page.code == 0 and "A driver is at work" in (place / "page.html").read_text(encoding="utf-8")
+        driver.stdin.write("go\n")
+        driver.stdin.close()
+        assert driver.wait(60) == 0
+    assert millrace("status", "out").code == 0
+
+
+def test_on_a_terminal(place: Path, millrace: Millrace) -> None:
+    assert millrace("predict", "fares:Fare", "trips", "-i", "km", "-o", "out").code == 0
+    code, screen = on_a_terminal(["status", "out", "--watch"], place)
+    assert code == 0 and "complete, after" in screen
+
+
+def test_a_report_made_anew(millrace: Millrace, place: Path) -> None:
+    words = ("predict", "fares:picky", "trips", "-o", "out", "--on-error", "reject")
+    assert millrace(*words).code == 3
+    said = millrace("report", "out")
+    assert said.code == 0 and Path(said.out.strip()).name == "report.html"
+    found = millrace("report", "out", "--to", "page.html", "--values", "--json").json
+    assert list(found) == [*FIRST, "output", "run", "report"]
+    assert (found["command"], found["status"]) == ("report", "complete")
+    assert found["report"] == str(place / "page.html")
+    assert "&#x27;km&#x27;" in (place / "page.html").read_text(encoding="utf-8")
+    assert "&#x27;km&#x27;" not in Path(said.out.strip()).read_text(encoding="utf-8")
+    assert (place / "page.html").stat().st_mode & 0o077 == 0
+
+
+def test_what_cannot_be_done(millrace: Millrace, place: Path) -> None:
+    for command in ("status", "report"):
+        said = millrace(command, "nowhere")
+        assert said.code == 2 and "There is no output of Millrace" in said.err
+    assert millrace("predict", "fares:Fare", "trips", "-i", "km", "-o", "out").code == 0
+    said = millrace("report", "out", "--to", "no/such/folder/page.html")
+    assert said.code == 2 and "cannot be written" in said.err
