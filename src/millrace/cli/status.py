@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
   millrace status fares/
-  millrace status fares/ --watch          until the run has ended; Ctrl-C ends the show, not the run
+  millrace status fares/ --watch       Ctrl-C ends the show, not the run
   millrace status fares/ --json | jq .rows_per_second
 """
 
