@@ -43,8 +43,13 @@ def _rising(history: History) -> list[tuple[float, float]]:
     if history.drivers and history.rows:
         found.append((0.0, float(history.rows[0][1])))
         most = history.rows[0][1]
+    ready = sorted(now for now, _, _ in history.ready)
     for now, rows, _ in history.rows:
         if rows > most:
+            driver = max((d.start for d in history.drivers if d.start <= now), default=0.0)
+            first = bisect.bisect_left(ready, driver)  # before somebody is ready, nobody reads
+            if first < len(ready) and found and found[-1][0] < ready[first] < now:
+                found.append((ready[first], float(most)))
             most = rows
             found.append((now, float(rows)))
     return found
