@@ -14,7 +14,7 @@ INSTALL    = $(PIP) install --quiet -c constraints.txt $(PIP_FLAGS)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint docs wheel bench bench-gpu soak clean
+.PHONY: help demo test test-ray check lint docs wheel bench bench-gpu soak clean
 
 help:  ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -24,6 +24,9 @@ demo: $(VENV)/.demo  ## label a million handwritten digits (under a minute)
 
 test: $(VENV)/.dev  ## run the tests, doctests included, in two processes (JOBS=0: in one)
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+test-ray: $(VENV)/.ray  ## run the tests on Ray: clusters of several nodes on this machine
+	$(BIN)/python -m pytest -m ray
 
 check: lint test docs wheel  ## everything that has to pass: lint, types, imports, tests, documentation, wheel
 
@@ -80,6 +83,10 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/.created
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.created
 	$(INSTALL) -e '.[dev]'
 	@touch $@ $(VENV)/.demo
+
+$(VENV)/.ray: pyproject.toml constraints.txt | $(VENV)/.dev
+	$(INSTALL) -e '.[dev,ray]'
+	@touch $@
 
 $(VENV)/.bench: pyproject.toml constraints.txt | $(VENV)/.created
 	$(INSTALL) -e '.[bench]'

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import replace
 
-from millrace.engines import machine
 from millrace.observers import human
 from millrace.options import RunOptions
 from millrace.plan import compile as compiler
@@ -25,20 +23,15 @@ from millrace.plan.logical import (
     step_label,
 )
 from millrace.plan.physical import Stage
-from millrace.plan.stages import stages_of
+from millrace.workplace import capacity_for, stages_for
 
 
 def explain(plan: Plan, options: RunOptions) -> str:
     """Describe source, columns, shards, the pool and each step; raises what the plan would raise."""
-    capacity = machine.capacity()
+    capacity = capacity_for(options)
     schema = plan.source.schema()
     columns = compiler.columns_to_read(plan.steps, schema)
-    inline = options.engine == "inline"
-    stages = stages_of(
-        plan, capacity, workers=options.workers, memory_limit=options.memory_limit, fused=inline
-    )
-    if inline:
-        stages = (replace(stages[0], workers=1),)
+    stages = stages_for(plan, options)
     cuts = cutting.cuts_of(stages, plan.source, options.shard_rows)
     shards = cuts.shards(plan.source)
     pieces = sum(len(cuts.pieces(shard)) for shard in shards) if len(stages) > 1 else 0

@@ -13,7 +13,8 @@ from millrace.core.sizes import given_bytes
 from millrace.core.work import Durability, OnError
 from millrace.errors import ArgumentError, UnknownArgument, nearest
 
-EngineName = Literal["local", "inline"]
+EngineName = Literal["local", "inline", "ray"]
+RAY_ADDRESS = "ray://"
 Mode = Literal["resume", "overwrite"]
 OnChange = Literal["refuse", "continue", "restart"]
 
@@ -38,7 +39,9 @@ class RunOptions:
     Parameters
     ----------
     engine
-        ``"local"`` (worker processes) or ``"inline"`` (this process, for debugging).
+        ``"local"`` (worker processes), ``"inline"`` (this process, for debugging), or ``"ray"``: workers on the Ray
+        cluster that this process is connected to, or that ``RAY_ADDRESS`` names, or that runs on this machine, or
+        that is started here. ``"ray://host:10001"``: those of that cluster.
     workers
         How many workers; default: as many as cores that this process may use.
     progress
@@ -84,6 +87,15 @@ class RunOptions:
         run in which nobody is at work ends, with the stacks of all workers. A model that is being loaded and a batch
         that is being computed are work.
 
+    pool_timeout
+        Seconds that a cluster has to place the workers that a stage cannot do without: the lower of two bounds, else
+        one.
+    allow_unauthenticated
+        True: workers may be on a cluster of other machines that lets in anybody who reaches it.
+    ray_remote_args
+        What Ray is told about each worker, besides what steps say: ``runtime_env``, ``resources``,
+        ``label_selector``, ….
+
     Names and values are looked at by ``with_options``, which raises ``UnknownArgument`` and ``ArgumentError``.
 
     >>> import millrace as mr
@@ -95,7 +107,7 @@ class RunOptions:
     millrace.errors.ArgumentError: workers=0: it takes a number above zero.
     """
 
-    engine: EngineName = "local"
+    engine: EngineName | str = "local"
     workers: int | None = None
     progress: bool | None = None
     mode: Mode = "resume"
@@ -111,6 +123,14 @@ class RunOptions:
     max_retries: int = 3
     batch_timeout: float | None = None
     stall_timeout: float = 300.0
+    pool_timeout: float = 600.0
+    allow_unauthenticated: bool = False
+    ray_remote_args: Mapping[str, Any] | None = None
+
+    @property
+    def on_ray(self) -> bool:
+        """True if workers are on a Ray cluster."""
+        return self.engine.startswith("ray")
 
     def updated(self, changes: Mapping[str, Any]) -> RunOptions:
         """Return the options with ``changes``; unknown names and impossible values are refused."""
@@ -131,7 +151,8 @@ class RunOptions:
 
     @classmethod
     def from_environment(cls) -> RunOptions:
-        """Read ``MILLRACE_ENGINE``, ``MILLRACE_WORKERS``, ``MILLRACE_PROGRESS`` and ``MILLRACE_DURABILITY``."""
+        """Read ``MILLRACE_ENGINE``, ``MILLRACE_WORKERS``, ``MILLRACE_PROGRESS``, ``MILLRACE_DURABILITY`` and
+        ``MILLRACE_ALLOW_UNAUTHENTICATED``."""
         changes: dict[str, Any] = {}
         for name in ("engine", "durability"):
             if text := os.environ.get(f"MILLRACE_{name.upper()}"):
@@ -140,8 +161,9 @@ class RunOptions:
             if not text.isdigit():
                 raise ArgumentError(f"MILLRACE_WORKERS is {text!r}; it takes a number of workers.")
             changes["workers"] = int(text)
-        if text := os.environ.get("MILLRACE_PROGRESS"):
-            changes["progress"] = text.lower() not in ("0", "false", "no", "off")
+        for name in ("progress", "allow_unauthenticated"):
+            if text := os.environ.get(f"MILLRACE_{name.upper()}"):
+                changes[name] = text.lower() not in ("0", "false", "no", "off")
         return cls().updated(changes)
 
 
@@ -157,6 +179,9 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def _check(name: str, value: Any) -> None:
+    if name in _CHECKS:
+        _CHECKS[name](value)
+        return
     hint = get_type_hints(RunOptions)[name]
     choices = get_args(hint)
     if choices and all(isinstance(choice, str) for choice in choices):
@@ -167,10 +192,6 @@ def _check(name: str, value: Any) -> None:
         if not isinstance(value, bool) and not (value is None and choices):
             allowed = "True, False nor None" if choices else "True nor False"
             raise ArgumentError(f"{name}={value!r} is neither {allowed}.")
-    elif name == "retry_on":
-        _check_retry_on(value)
-    elif name == "max_errors":
-        _check_max_errors(value)
     elif value is None:
         if type(None) not in choices:
             raise ArgumentError(f"{name}=None: it takes a number.")
@@ -178,7 +199,7 @@ def _check(name: str, value: Any) -> None:
         return
     elif isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
         raise ArgumentError(f"{name}={value!r}: it takes a number above zero.")
-    elif name not in ("stall_timeout", "batch_timeout") and not isinstance(value, int):
+    elif name not in ("stall_timeout", "batch_timeout", "pool_timeout") and not isinstance(value, int):
         raise ArgumentError(f"{name}={value!r}: it takes a whole number.")
 
 
@@ -199,3 +220,42 @@ def _check_retry_on(value: Any) -> None:
         raise ArgumentError(
             f"retry_on={value!r}: it takes a class of errors, or a tuple of them, such as (TimeoutError, OSError)."
         )
+
+
+def _check_engine(value: Any) -> None:
+    names = get_args(EngineName)
+    address = isinstance(value, str) and value.startswith(RAY_ADDRESS) and len(value) > len(RAY_ADDRESS)
+    if value not in names and not address:
+        listed = ", ".join(map(repr, names))
+        raise ArgumentError(
+            f"engine={value!r} is not one of {listed}, nor an address such as 'ray://head:10001'."
+            f"{nearest(str(value), names)}"
+        )
+
+
+_NOT_FOR_RAY = frozenset(
+    (
+        *("num_cpus", "num_gpus", "memory", "name", "lifetime"),
+        *("max_restarts", "max_task_retries", "max_concurrency", "concurrency_groups"),
+    )
+)
+
+
+def _check_ray_remote_args(value: Any) -> None:
+    names = set(value) if isinstance(value, Mapping) else None
+    if value is not None and (names is None or not all(isinstance(name, str) for name in names)):
+        raise ArgumentError(f"ray_remote_args={value!r}: it takes a dict such as {{'runtime_env': {{...}}}}.")
+    if names and names & _NOT_FOR_RAY:
+        named = ", ".join(sorted(names & _NOT_FOR_RAY))
+        raise ArgumentError(
+            f"ray_remote_args: {named}: steps say by num_cpus=, num_gpus= and memory= what their workers need, and "
+            "the rest is decided here. It takes runtime_env, resources, label_selector and the like."
+        )
+
+
+_CHECKS = {
+    "engine": _check_engine,
+    "max_errors": _check_max_errors,
+    "ray_remote_args": _check_ray_remote_args,
+    "retry_on": _check_retry_on,
+}

@@ -10,16 +10,17 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, InvalidStateError
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from millrace.core.ports import PoolSpec, WorkerContext
-from millrace.core.work import Block, BlockRef, Freed, Piece
+from millrace.core.work import BlockRef, Freed
 from millrace.engines.births import Births
 from millrace.engines.gpus import Gpus, Seats
 from millrace.engines.kept import Kept
+from millrace.engines.lending import lent_by
 from millrace.engines.listen import Listener
 from millrace.engines.memory import family
 from millrace.engines.process import Death, Spawner, Worker, never_ready
@@ -358,17 +359,6 @@ class LocalPool:
         context = partial(WorkerContext, worker.number, self._spec.threads, devices=visible)
         self._workers[worker.number] = worker
         worker.send(("host", context, visible, self._parcel.pickled, self._parcel.places), self._parcel.fd)
-
-
-def lent_by(args: Iterable[Any]) -> Iterator[BlockRef]:
-    """Yield the blocks that a call's arguments speak of."""
-    for value in args:
-        if isinstance(value, Piece):
-            yield from lent_by(value.blocks)
-        if isinstance(value, Block):
-            value = value.ref
-        if isinstance(value, BlockRef):
-            yield value
 
 
 def _error(death: Death, sentence: str) -> WorkerDied:

@@ -14,7 +14,8 @@ from millrace.plan.logical import Accumulate, Step
 @dataclass(frozen=True, slots=True)
 class Stage:
     """Steps that share a worker pool of ``workers`` processes with ``threads`` threads each; ``least`` of them at
-    the start, if not all. ``origins``: which step of the plan each is, or is a part of."""
+    the start, if not all. ``origins``: which step of the plan each is, or is a part of. ``num_cpus``: the cores that
+    each worker needs, where they are counted."""
 
     steps: tuple[Step, ...]
     workers: int
@@ -24,6 +25,7 @@ class Stage:
     memory: int | None = None
     least: int = 1
     origins: tuple[int, ...] = ()
+    num_cpus: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

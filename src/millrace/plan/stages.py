@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from millrace.core.devices import Devices
 from millrace.core.ports import Capacity
@@ -12,6 +13,7 @@ from millrace.plan.logical import Plan, Predict, Resources, Step, functions_of, 
 from millrace.plan.physical import Stage
 
 _UNDECLARED = Resources()
+_ENDLESS = 1 << 62
 
 
 @dataclass(slots=True)
@@ -56,15 +58,25 @@ class _Run:
 
 
 def stages_of(
-    plan: Plan, capacity: Capacity, *, workers: int | None, memory_limit: int | None, fused: bool = False
+    plan: Plan,
+    capacity: Capacity,
+    *,
+    workers: int | None,
+    memory_limit: int | None,
+    fused: bool = False,
+    grows: bool = False,
 ) -> tuple[Stage, ...]:
     """Cut the plan into stages and size their pools; refuse what can never run, with the numbers.
 
     Neighbouring steps that need the same share a stage. Steps that say nothing go with those behind them, except
     with those that hold a GPU; after the last that says something, with it. ``fused``: all in one stage. CPUs are
-    advice, memory and GPUs are hard.
+    advice, memory and GPUs are hard; unless the place ``grows``: then what there is says only how much is asked for,
+    where the plan does not.
     """
     runs = [_fused(plan.steps)] if fused else _runs(plan)
+    if grows:
+        asked = sum((run.workers or (1, 1))[0] * run.num_gpus for run in runs)
+        capacity = replace(capacity, memory=_ENDLESS, gpus=max(capacity.gpus, math.ceil(asked)))
     limit = memory_limit or capacity.memory
     for run in runs:
         _check(run, capacity, limit)
@@ -83,6 +95,7 @@ def stages_of(
             run.memory or None,
             low,
             tuple(run.origins),
+            run.num_cpus,
         )
         for run, (low, high) in zip(runs, sizes, strict=True)
     )

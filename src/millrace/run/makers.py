@@ -11,7 +11,7 @@ import msgspec
 
 from millrace.core.ports import Pool
 from millrace.core.work import BlockRef, Broken, Ended, ErrorReport, Freed, Gone, Waiting
-from millrace.errors import NeverReady, WorkerDied
+from millrace.errors import NeverReady, NodeLost, WorkerDied
 from millrace.run import failures
 from millrace.run.relief import Relief
 from millrace.run.supply import Abort, Drop, Feed, GiveUp, Keep, Make, More, Supply, SupplyOrder
@@ -128,4 +128,6 @@ class Makers:
             if self._relief.is_too_big(shard):
                 self._supply.give_up(shard, str(error))
             return found or False
-        return not isinstance(error, NeverReady) and self._suspicion.died(shard, worker, str(error))
+        return not isinstance(error, (NeverReady, NodeLost)) and self._suspicion.died(
+            shard, worker, str(error)
+        )

@@ -39,7 +39,7 @@ from millrace.core.work import (
     Task,
     Timings,
 )
-from millrace.errors import NeverReady, Stalled, WorkerDied
+from millrace.errors import NeverReady, NodeLost, Stalled, WorkerDied
 from millrace.run import failures
 from millrace.run.allowance import Allowance
 from millrace.run.counting import States, merge
@@ -428,7 +428,8 @@ class Runner:
             self._suspicion.forget(worker)
             return self._relief.lost(shard, worker, loading=str(error) if loading else "") or False
         at_work = self._scheduler.was_at(worker) == shard
-        return not loading and self._suspicion.died(shard, worker, str(error), at_work=at_work)
+        innocent = loading or isinstance(error, NodeLost)
+        return not innocent and self._suspicion.died(shard, worker, str(error), at_work=at_work)
 
     # ------------------------------------------------------------ output for a reader
 

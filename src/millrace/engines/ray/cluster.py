@@ -1,0 +1,115 @@
+"""The cluster: how this process comes to be connected to one, what it has, and whether it lets in anybody."""
+
+from __future__ import annotations
+
+import os
+import socket
+import warnings
+from typing import Any
+
+import psutil
+import ray
+import ray.exceptions
+
+from millrace.core.ports import Capacity
+from millrace.engines import machine
+from millrace.engines.ray.words import amounts_in_words
+from millrace.errors import EngineError, UnsafeCluster
+
+_ASK_WITHIN = 60.0  # seconds
+
+
+def connect(address: str = "", *, allow_unauthenticated: bool = False) -> None:
+    """Connect this process to a cluster, unless it is connected: to ``address``, to ``RAY_ADDRESS``, to one that
+    runs on this machine, or to one that is started here, and that ends with this process.
+
+    Raises ``EngineError`` if there is nobody at the address, ``UnsafeCluster`` for a cluster on other machines
+    without authentication.
+    """
+    address = address or os.environ.get("RAY_ADDRESS", "")
+    if not ray.is_initialized():
+        try:
+            _init(address)
+        except (ConnectionError, ray.exceptions.RayError, RuntimeError, ValueError) as error:
+            raise EngineError(
+                f"There is no connection to the Ray cluster{f' at {address}' if address else ''}: {error}"
+            ) from error
+    if not allow_unauthenticated:
+        _check_who_gets_in(address)
+
+
+def _init(address: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # tips about later versions of Ray
+        if address:
+            ray.init(address=address)
+            return
+        try:
+            ray.init(address="auto")  # one that was started on this machine
+        except ConnectionError:
+            ray.init(address="local", num_cpus=machine.capacity().cpus, include_dashboard=False)
+
+
+def capacity() -> Capacity:
+    """Return what all machines of the cluster have together; ``memory`` is that of their object stores."""
+    resources = ray.cluster_resources()
+    store = int(resources.get("object_store_memory", 0))
+    return Capacity(int(resources.get("CPU", 0)), store, int(resources.get("GPU", 0)))
+
+
+def offered() -> str:
+    """Say what the cluster has, and how much of it is free."""
+    machines = sum(node["Alive"] for node in ray.nodes())
+    free = amounts_in_words(_counted(ray.available_resources()))
+    return (
+        f"{machines} node{'' if machines == 1 else 's'} with {amounts_in_words(_counted(ray.cluster_resources()))}"
+        f" ({f'{free} free' if free else 'nothing free'})"
+    )
+
+
+def _counted(resources: dict[str, Any]) -> dict[str, float]:
+    return {name: amount for name, amount in sorted(resources.items()) if not name.startswith("node:")}
+
+
+# ---------------------------------------------------------------- who gets in
+
+
+def _check_who_gets_in(address: str) -> None:
+    """Refuse a cluster on other machines that lets in anybody."""
+    others = _elsewhere(address)
+    if not others:
+        return
+    mode = ray.remote(num_cpus=0)(_mode_there)
+    try:
+        found = ray.get(mode.remote(), timeout=_ASK_WITHIN)
+    except ray.exceptions.GetTimeoutError:
+        found = os.environ.get("RAY_AUTH_MODE", "")
+    if found.lower() != "token":
+        raise UnsafeCluster(
+            f"The Ray cluster has machines elsewhere ({', '.join(others[:3])}{', …' if len(others) > 3 else ''}) and "
+            "does not ask who connects: whoever reaches its ports can run any code there, and read this run's data. "
+            "Start it with RAY_AUTH_MODE=token, and give the token here by RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH. "
+            "Where the network keeps others out, with_options(allow_unauthenticated=True) or "
+            "MILLRACE_ALLOW_UNAUTHENTICATED=1 goes there all the same."
+        )
+
+
+def _mode_there() -> str:
+    return os.environ.get("RAY_AUTH_MODE", "")
+
+
+def _elsewhere(address: str) -> list[str]:
+    """Return the machines of the cluster that are not this one."""
+    ours = {"127.0.0.1", "::1", "localhost"}
+    ours |= {each.address for addresses in psutil.net_if_addrs().values() for each in addresses}
+    nodes = [str(node["NodeManagerAddress"]) for node in ray.nodes() if node["Alive"]]
+    if address.startswith("ray://"):
+        nodes.append(_resolved(address.removeprefix("ray://").rpartition(":")[0]))
+    return [node for node in dict.fromkeys(nodes) if node not in ours]
+
+
+def _resolved(host: str) -> str:
+    try:
+        return socket.gethostbyname(host)
+    except OSError:
+        return host

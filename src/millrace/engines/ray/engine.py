@@ -1,0 +1,52 @@
+"""The engine whose pools are made of actors of a Ray cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from millrace.core.ports import PoolSpec
+from millrace.core.work import BlockRef
+from millrace.engines.lending import Lending
+from millrace.engines.ray.pool import RayPool
+
+Notify = Callable[[int, Any], None]
+
+
+class RayEngine:
+    """Pools of actors on the cluster that this process is connected to; see ``ray_cluster.connect``.
+
+    ``pool_timeout``: seconds in which the cluster has to place as many workers as a pool cannot do without.
+    """
+
+    def __init__(self, *, pool_timeout: float = 600.0) -> None:
+        self._pools: list[RayPool] = []
+        self._lending = Lending()
+        self._pool_timeout = pool_timeout
+
+    def start(self, spec: PoolSpec, notify: Notify) -> RayPool:
+        """See ``Engine.start``. Workers join the pool when the cluster has placed them."""
+        pool = RayPool(spec, notify, self._lending, self._may_grow, self._pool_timeout)
+        self._pools.append(pool)
+        return pool
+
+    def _may_grow(self) -> bool:
+        """Say whether every pool has what it cannot do without: only then do pools take more.
+
+        Somebody who asks one of them has started all that there will be.
+        """
+        return any(pool.asked for pool in self._pools) and all(pool.begun for pool in self._pools)
+
+    def keep(self, ref: BlockRef) -> None:
+        """See ``Engine.keep``."""
+        self._lending.keep(ref)
+
+    def drop(self, ref: BlockRef) -> None:
+        """See ``Engine.drop``."""
+        self._lending.drop(ref)
+
+    def close(self, *, kill: bool = False) -> None:
+        """See ``Engine.close``; the cluster stays as it is."""
+        for pool in self._pools:
+            pool.close(kill=kill)
+        self._lending.close()
