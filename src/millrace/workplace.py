@@ -154,6 +154,7 @@ class Workplace:
             origins=[origin for stage in self.stages for origin in stage.origins],
             units=self.cuts.units[:-1],
             pieces=self.cuts.pieces,
+            near=self.engine.near,
         )
 
     @property

@@ -1,14 +1,20 @@
-"""Workers on a Ray cluster; `make test-ray` runs these, `make test` does not."""
+"""Workers on a Ray of this machine; `make test-ray` runs these, `make test` does not."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
+import millrace as mr
 from millrace.core.ports import Engine
+from millrace.errors import ArgumentError, StepError, UnsafeCluster
 from millrace.testing import EngineContract
 
 if importlib.util.find_spec("ray") is None:
@@ -26,7 +32,6 @@ def cluster() -> Iterator[None]:
     """A Ray of this machine, with more cores than there may be: what is tested waits more than it works."""
     import ray
 
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     ray.init(address="local", num_cpus=8, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()
@@ -37,3 +42,113 @@ class TestRay(EngineContract):
         from millrace.engines.ray.engine import RayEngine
 
         return RayEngine(pool_timeout=30)
+
+
+def double(batch: dict[str, Any]) -> dict[str, Any]:
+    return {**batch, "double": batch["id"] * 2}
+
+
+class Adds:
+    def __init__(self, table: np.ndarray[Any, Any]) -> None:
+        self._table = table
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        assert not batch["id"].flags.writeable
+        return {
+            **batch,
+            "sum": batch["double"] + self._table[batch["id"]],
+            "process": np.full(len(batch["id"]), os.getpid()),
+        }
+
+
+def fails_on_seven(batch: dict[str, Any]) -> dict[str, Any]:
+    if 7 in batch["id"]:
+        raise ValueError("seven")
+    return batch
+
+
+def on_ray(data: mr.Dataset, **options: Any) -> mr.Dataset:
+    return data.with_options(engine="ray", progress=False, **options)
+
+
+def test_one_stage(tmp_path: Path) -> None:
+    result = on_ray(mr.range(20_000).map_batches(double, concurrency=2)).write_parquet(tmp_path / "out")
+    assert result.rows == 20_000
+    table = pq.read_table(tmp_path / "out")
+    assert table["id"].to_pylist() == list(range(20_000))
+    assert table["double"].to_pylist() == list(range(0, 40_000, 2))
+    again = on_ray(mr.range(20_000).map_batches(double, concurrency=2)).write_parquet(tmp_path / "out")
+    assert again.rows == 20_000 and again.run == result.run
+
+
+def test_three_stages_and_a_big_value(tmp_path: Path) -> None:
+    table = np.arange(1_000_000)
+    data = (
+        mr.range(50_000)
+        .map_batches(double, num_cpus=0.5, concurrency=2)
+        .map_batches(Adds, fn_constructor_args=(table,), batch_size=1_000, concurrency=2)
+        .filter(lambda row: row["id"] % 2 == 0, num_cpus=0.25, concurrency=1)
+    )
+    result = on_ray(data, shard_rows=5_000).write_parquet(tmp_path / "out")
+    assert result.rows == 25_000
+    found = pq.read_table(tmp_path / "out")
+    assert found["sum"].to_pylist() == [3 * i for i in range(0, 50_000, 2)]
+    assert os.getpid() not in set(found["process"].to_pylist())
+
+
+def test_rows_are_read_in_order() -> None:
+    data = on_ray(mr.range(30_000).map_batches(double, concurrency=2))
+    seen = [i for batch in data.iter_batches(batch_size=999) for i in batch["id"].tolist()]
+    assert seen == list(range(30_000))
+    assert data.count() == 30_000
+
+
+def test_errors_and_rejected_rows_are_as_on_one_machine(tmp_path: Path) -> None:
+    data = mr.range(1_000).map_batches(fails_on_seven, concurrency=2)
+    with pytest.raises(StepError, match="seven"):
+        on_ray(data).write_parquet(tmp_path / "raised")
+    result = on_ray(data, on_error="reject").write_parquet(tmp_path / "rejected")
+    assert (result.rows, result.rejected) == (999, 1)
+
+
+def test_a_worker_that_dies_over_a_row(tmp_path: Path) -> None:
+    mark = str(tmp_path / "mark")
+
+    def dies_once(batch: dict[str, Any]) -> dict[str, Any]:
+        if 4_000 in batch["id"] and not os.path.exists(mark):
+            open(mark, "w").close()
+            os._exit(1)
+        return batch
+
+    data = mr.range(10_000).map_batches(dies_once, batch_size=500, concurrency=2)
+    assert on_ray(data).write_parquet(tmp_path / "out").rows == 10_000
+    assert os.path.exists(mark)
+    assert pq.read_table(tmp_path / "out")["id"].to_pylist() == list(range(10_000))
+
+
+def test_a_relative_output_is_where_the_driver_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert on_ray(mr.range(100).map_batches(double, concurrency=1)).write_parquet("out").rows == 100
+    assert (tmp_path / "out" / "_SUCCESS").exists()
+
+
+def test_what_ray_is_told_besides(tmp_path: Path) -> None:
+    args = {"runtime_env": {"env_vars": {"A_NAME": "known"}}}
+    data = mr.range(10).map_batches(lambda batch: {"name": [os.environ["A_NAME"]]}, concurrency=1)
+    rows = on_ray(data, ray_remote_args=args, shard_rows=10).take_all()
+    assert rows[0]["name"] == "known"
+    with pytest.raises(ArgumentError, match="num_cpus"):
+        on_ray(data, ray_remote_args={"num_cpus": 3})
+
+
+def test_a_cluster_that_asks_who_connects() -> None:
+    from millrace.engines.ray import cluster
+
+    assert cluster.elsewhere("ray://localhost:10001") == []
+    assert cluster.elsewhere("ray://192.0.2.77:10001") == ["192.0.2.77"]
+    asks = os.environ.get("RAY_AUTH_MODE") == "token"  # which is how Ray 2.60 starts by itself
+    if asks:
+        cluster.check_who_gets_in(["192.0.2.77"])
+    else:
+        with pytest.raises(UnsafeCluster, match="RAY_AUTH_TOKEN"):
+            cluster.check_who_gets_in(["192.0.2.77"])

@@ -372,6 +372,10 @@ class Engine(Protocol):
         """Nobody will be lent this block any more: its memory may be used again, once nobody reads it."""
         ...
 
+    def near(self, worker: int, other: int) -> bool:
+        """Say whether blocks go from one worker to another without leaving a machine."""
+        ...
+
     def close(self) -> None:
         """Close every pool and give back what ``put`` took. May be called more than once."""
         ...

@@ -84,6 +84,10 @@ class LocalEngine:
         if self._store is not None:
             self._store.keep(ref)
 
+    def near(self, worker: int, other: int) -> bool:
+        """See ``Engine.near``: there is one machine."""
+        return True
+
     def drop(self, ref: BlockRef) -> None:
         """See ``Engine.drop``."""
         if self._store is not None:

@@ -48,6 +48,11 @@ class _Run:
         return max((each.num_cpus or 0.0 for each in self.needs), default=0.0) or 1.0
 
     @property
+    def cores(self) -> float:
+        """What a worker asks of a place that counts cores: one, unless a step says otherwise, be it none."""
+        return max((each.num_cpus for each in self.needs if each.num_cpus is not None), default=1.0)
+
+    @property
     def memory(self) -> int:
         return sum(resources.memory or 0 for step in self.steps for resources in resources_of(step))
 
@@ -95,7 +100,7 @@ def stages_of(
             run.memory or None,
             low,
             tuple(run.origins),
-            run.num_cpus,
+            run.cores,
         )
         for run, (low, high) in zip(runs, sizes, strict=True)
     )

@@ -39,6 +39,10 @@ class Here:
         """See ``Place``."""
         return str(ray.util.get_node_ip_address())
 
+    def node(self) -> str:
+        """See ``Place``."""
+        return str(ray.get_runtime_context().get_node_id())
+
 
 class RayWorker:
     """The actor; see ``RayHost``. (Ray wraps whatever its actors inherit, so it has the host inside.)"""

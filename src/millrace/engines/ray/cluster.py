@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+import time
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import psutil
@@ -17,6 +20,7 @@ from millrace.engines.ray.words import amounts_in_words
 from millrace.errors import EngineError, UnsafeCluster
 
 _ASK_WITHIN = 60.0  # seconds
+_LOOK_EVERY = 2.0
 
 
 def connect(address: str = "", *, allow_unauthenticated: bool = False) -> None:
@@ -35,7 +39,7 @@ def connect(address: str = "", *, allow_unauthenticated: bool = False) -> None:
                 f"There is no connection to the Ray cluster{f' at {address}' if address else ''}: {error}"
             ) from error
     if not allow_unauthenticated:
-        _check_who_gets_in(address)
+        check_who_gets_in(elsewhere(address))
 
 
 def _init(address: str) -> None:
@@ -71,12 +75,33 @@ def _counted(resources: dict[str, Any]) -> dict[str, float]:
     return {name: amount for name, amount in sorted(resources.items()) if not name.startswith("node:")}
 
 
+class Drains:
+    """The nodes that are about to go, because the cluster shrinks or a spot machine is taken back."""
+
+    def __init__(self) -> None:
+        self._looked = 0.0
+        self._found: frozenset[str] = frozenset()
+
+    def __contains__(self, node: str) -> bool:
+        return node in self._found
+
+    def look(self) -> None:
+        """Ask the cluster, now and then."""
+        now = time.monotonic()
+        if now - self._looked < _LOOK_EVERY:
+            return
+        self._looked = now
+        # Ray has no public name for this; where it is not found, nodes go without notice.
+        with contextlib.suppress(Exception):
+            client = ray._private.worker.global_worker.gcs_client
+            self._found = frozenset(client.get_draining_nodes(timeout=_LOOK_EVERY))
+
+
 # ---------------------------------------------------------------- who gets in
 
 
-def _check_who_gets_in(address: str) -> None:
-    """Refuse a cluster on other machines that lets in anybody."""
-    others = _elsewhere(address)
+def check_who_gets_in(others: Sequence[str]) -> None:
+    """Refuse a cluster on ``others``, machines that are not this one, if it lets in anybody."""
     if not others:
         return
     mode = ray.remote(num_cpus=0)(_mode_there)
@@ -84,7 +109,7 @@ def _check_who_gets_in(address: str) -> None:
         found = ray.get(mode.remote(), timeout=_ASK_WITHIN)
     except ray.exceptions.GetTimeoutError:
         found = os.environ.get("RAY_AUTH_MODE", "")
-    if found.lower() != "token":
+    if found.lower() in ("", "disabled"):
         raise UnsafeCluster(
             f"The Ray cluster has machines elsewhere ({', '.join(others[:3])}{', …' if len(others) > 3 else ''}) and "
             "does not ask who connects: whoever reaches its ports can run any code there, and read this run's data. "
@@ -98,8 +123,8 @@ def _mode_there() -> str:
     return os.environ.get("RAY_AUTH_MODE", "")
 
 
-def _elsewhere(address: str) -> list[str]:
-    """Return the machines of the cluster that are not this one."""
+def elsewhere(address: str) -> list[str]:
+    """Return the machines of the cluster, and of the address by which we came, that are not this one."""
     ours = {"127.0.0.1", "::1", "localhost"}
     ours |= {each.address for addresses in psutil.net_if_addrs().values() for each in addresses}
     nodes = [str(node["NodeManagerAddress"]) for node in ray.nodes() if node["Alive"]]

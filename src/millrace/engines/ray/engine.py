@@ -8,6 +8,7 @@ from typing import Any
 from millrace.core.ports import PoolSpec
 from millrace.core.work import BlockRef
 from millrace.engines.lending import Lending
+from millrace.engines.ray.cluster import Drains
 from millrace.engines.ray.pool import RayPool
 
 Notify = Callable[[int, Any], None]
@@ -22,11 +23,12 @@ class RayEngine:
     def __init__(self, *, pool_timeout: float = 600.0) -> None:
         self._pools: list[RayPool] = []
         self._lending = Lending()
+        self._drains = Drains()
         self._pool_timeout = pool_timeout
 
     def start(self, spec: PoolSpec, notify: Notify) -> RayPool:
         """See ``Engine.start``. Workers join the pool when the cluster has placed them."""
-        pool = RayPool(spec, notify, self._lending, self._may_grow, self._pool_timeout)
+        pool = RayPool(spec, notify, self._lending, self._drains, self._may_grow, self._pool_timeout)
         self._pools.append(pool)
         return pool
 
@@ -36,6 +38,11 @@ class RayEngine:
         Somebody who asks one of them has started all that there will be.
         """
         return any(pool.asked for pool in self._pools) and all(pool.begun for pool in self._pools)
+
+    def near(self, worker: int, other: int) -> bool:
+        """See ``Engine.near``."""
+        places = [place for pool in self._pools for place in (pool.node(worker), pool.node(other)) if place]
+        return len(set(places)) == 1
 
     def keep(self, ref: BlockRef) -> None:
         """See ``Engine.keep``."""

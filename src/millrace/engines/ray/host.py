@@ -58,6 +58,10 @@ class Place(Protocol):
         """Return the address of the machine."""
         ...
 
+    def node(self) -> str:
+        """Return what Ray calls it."""
+        ...
+
 
 class RayHost:
     """One worker's side of the conversation."""
@@ -92,7 +96,7 @@ class RayHost:
         with contextlib.suppress(ValueError):  # where this is not the main thread
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         warnings.filterwarnings("ignore", message="The given NumPy array is not writ")
-        self._tell("here", __version__, os.getpid(), self._place.name())
+        self._tell("here", __version__, os.getpid(), self._place.name(), self._place.node())
         thread = threading.Thread(
             target=self._work, args=(parcel, sees, pause), name="millrace-work", daemon=True
         )

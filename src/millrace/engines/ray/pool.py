@@ -27,7 +27,7 @@ from millrace.engines.lending import Lending, lent_by
 from millrace.engines.parcel import apart
 from millrace.engines.process import Death
 from millrace.engines.ray.actor import actor_class, options_of
-from millrace.engines.ray.cluster import offered
+from millrace.engines.ray.cluster import Drains, offered
 from millrace.engines.ray.words import asked_for, never_ready, not_shared, way_of_death
 from millrace.errors import EngineError, MillraceError, NeverReady, NodeLost, ResourcesUnavailable, WorkerDied
 from millrace.version import __version__
@@ -52,11 +52,18 @@ class _Worker:
     born: int
     calls: dict[int, Future[Any]] = field(default_factory=dict)
     here: bool = False
+    leaving: bool = False  # its machine is about to go: it gets nothing more to do
+    node: str = ""
     sentence: str = ""
     preparing: str = "starting"
     pid: int = 0
     sent: int = 0
     sending: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def is_ready(self) -> bool:
+        """True if it may be given something to do."""
+        return self.here and not self.leaving
 
     def send(self, message: tuple[Any, ...], objects: dict[int, Any] | None = None) -> None:
         """Send a message. If the actor is gone, who listens will hear of it."""
@@ -86,12 +93,14 @@ class RayPool:
         spec: PoolSpec,
         notify: Notify,
         lending: Lending,
+        drains: Drains,
         may_grow: Callable[[], bool],
         pool_timeout: float,
     ) -> None:
         self._spec = spec
         self._notify = notify
         self._lending = lending
+        self._drains = drains
         self._may_grow = may_grow
         self._pool_timeout = pool_timeout
         self._parcel = ray.put(apart(spec.factory))
@@ -119,7 +128,7 @@ class RayPool:
         with self._lock:
             self._check()
             self.asked = True
-            return {number: len(worker.calls) for number, worker in self._workers.items() if worker.here}
+            return {number: len(each.calls) for number, each in self._workers.items() if each.is_ready}
 
     def submit(self, method: str, *args: Any, worker: int | None = None) -> Future[Any]:
         """See ``Pool.submit``."""
@@ -127,7 +136,8 @@ class RayPool:
         with self._lock:
             self._check()
             if worker is None:
-                ready = [each for each in self._workers.values() if each.here] or list(self._workers.values())
+                ready = [each for each in self._workers.values() if each.is_ready]
+                ready = ready or list(self._workers.values())
                 worker = min(ready, key=lambda each: len(each.calls)).number
             future.worker = worker  # type: ignore[attr-defined]
             chosen = self._workers.get(worker)
@@ -155,12 +165,13 @@ class RayPool:
         with self._lock:
             if self._closing:
                 return
-            surplus = max(0, len(self._workers) - size)
-            idle = [each for each in self._workers.values() if not each.calls and each.number not in keep]
+            staying = self._staying()
+            surplus = max(0, len(staying) - size)
+            idle = [each for each in staying if not each.calls and each.number not in keep]
             leaving = sorted(idle, key=lambda each: each.here)[:surplus]  # those not placed yet first
             for worker in leaving:
                 del self._workers[worker.number]
-            self._size = max(size, len(self._workers))
+            self._size = max(size, len(self._staying()))
             self._fill()
         self._end(leaving)
 
@@ -205,6 +216,15 @@ class RayPool:
         with self._lock:
             return list(self._workers.values())
 
+    def _staying(self) -> list[_Worker]:
+        return [worker for worker in self._workers.values() if not worker.leaving]
+
+    def node(self, worker: int) -> str:
+        """Return the node that a worker is on, if it is one of ours and was placed."""
+        with self._lock:
+            found = self._workers.get(worker)
+            return found.node if found is not None else ""
+
     def _check(self) -> None:
         if self._broken is not None:
             raise self._broken
@@ -213,7 +233,7 @@ class RayPool:
         """Ask the cluster for the workers that are missing."""
         with self._lock:
             wanted = self._size if self._may_grow() else min(self._size, self._least)
-            while self._broken is None and not self._closing and len(self._workers) < wanted:
+            while self._broken is None and not self._closing and len(self._staying()) < wanted:
                 number = next(_numbers)
                 actor = self._actor.remote(
                     number, self._spec.threads, sys.path, self._spec.sees, self._births.pause, self._parcel
@@ -288,6 +308,7 @@ class RayPool:
     def _listen(self) -> None:
         try:
             while not self._closing:
+                self._part()
                 self._fill()
                 self._watch_size()
                 asked = {worker.answer: worker for worker in self._members()}
@@ -303,6 +324,18 @@ class RayPool:
             if not self._closing:
                 self._give_up(EngineError(f"The thread that listens to the workers failed: {error!r}"))
                 raise
+
+    def _part(self) -> None:
+        """Give nothing more to workers whose machines are about to go, and end those that have nothing to do."""
+        self._drains.look()
+        done = []
+        with self._lock:
+            for worker in list(self._workers.values()):
+                worker.leaving = worker.leaving or (worker.here and worker.node in self._drains)
+                if worker.leaving and not worker.calls:
+                    done.append(self._workers.pop(worker.number))
+        if done:
+            threading.Thread(target=self._end, args=(done,), name="millrace-ray-end", daemon=True).start()
 
     def _hear_from(self, worker: _Worker) -> None:
         try:
@@ -328,7 +361,7 @@ class RayPool:
         elif kind == "preparing":
             worker.preparing = message[1]
         elif kind == "here":
-            _, version, worker.pid, place = message
+            _, version, worker.pid, place, worker.node = message
             if version != __version__:
                 self._give_up(
                     EngineError(
@@ -357,7 +390,7 @@ class RayPool:
         """See whether the pool has what it cannot do without, and tell of it while it has not."""
         now = time.monotonic()
         with self._lock:
-            here = sum(worker.here for worker in self._workers.values())
+            here = sum(worker.is_ready for worker in self._workers.values())
             self.begun = self.begun or here >= self._least
             if here >= (1 if self.begun else self._least):
                 self._short_since = None
