@@ -17,6 +17,7 @@ from millrace.core.warn import warn
 from millrace.engines import machine, memory
 from millrace.engines.inline import InlineEngine
 from millrace.engines.local import LocalEngine
+from millrace.errors import MissingLibrary
 from millrace.options import RAY_ADDRESS, RunOptions
 from millrace.plan import compile as compiler
 from millrace.plan import cuts as cutting
@@ -248,8 +249,14 @@ def capacity_for(options: RunOptions) -> Capacity:
     """Return what there is where a plan is carried out; connects to the cluster, if that is one."""
     if not options.on_ray:
         return machine.capacity()
-    from millrace.engines.ray import cluster
-
+    try:
+        from millrace.engines.ray import cluster
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise MissingLibrary(
+            "engine='ray' needs Ray, which is not installed: pip install 'millrace[ray]'"
+        ) from None
     address = options.engine if options.engine.startswith(RAY_ADDRESS) else ""
     cluster.connect(address, allow_unauthenticated=options.allow_unauthenticated)
     return cluster.capacity()
