@@ -28,7 +28,9 @@ class RayEngine:
 
     def start(self, spec: PoolSpec, notify: Notify) -> RayPool:
         """See ``Engine.start``. Workers join the pool when the cluster has placed them."""
-        pool = RayPool(spec, notify, self._lending, self._drains, self._may_grow, self._pool_timeout)
+        pool = RayPool(
+            spec, notify, self._lending, self._drains, self._may_grow, self._make_room, self._pool_timeout
+        )
         self._pools.append(pool)
         return pool
 
@@ -37,7 +39,13 @@ class RayEngine:
 
         Somebody who asks one of them has started all that there will be.
         """
-        return any(pool.asked for pool in self._pools) and all(pool.begun for pool in self._pools)
+        asked = any(pool.asked for pool in self._pools)
+        return asked and all(pool.begun and not pool.short for pool in self._pools)
+
+    def _make_room(self) -> None:
+        """A pool has nobody, as machines went and others hold what is left: have them give some of it up."""
+        for pool in self._pools:
+            pool.give_room()
 
     def near(self, worker: int, other: int) -> bool:
         """See ``Engine.near``."""

@@ -37,6 +37,7 @@ Notify = Callable[[int, Any], None]
 TICK = 0.2  # seconds
 END_WITHIN = 10.0
 TELL_AFTER = 5.0  # seconds between two messages of a pool that waits for the cluster
+ROOM_AFTER = 3.0  # seconds after which other pools make room for one that has nobody
 
 _numbers = itertools.count(1)
 
@@ -53,6 +54,7 @@ class _Worker:
     calls: dict[int, Future[Any]] = field(default_factory=dict)
     here: bool = False
     leaving: bool = False  # its machine is about to go: it gets nothing more to do
+    evicted: bool = False  # it made room for another stage
     node: str = ""
     sentence: str = ""
     preparing: str = "starting"
@@ -95,6 +97,7 @@ class RayPool:
         lending: Lending,
         drains: Drains,
         may_grow: Callable[[], bool],
+        make_room: Callable[[], None],
         pool_timeout: float,
     ) -> None:
         self._spec = spec
@@ -102,6 +105,7 @@ class RayPool:
         self._lending = lending
         self._drains = drains
         self._may_grow = may_grow
+        self._make_room = make_room
         self._pool_timeout = pool_timeout
         self._parcel = ray.put(apart(spec.factory))
         self._options = options_of(spec)
@@ -115,7 +119,7 @@ class RayPool:
         self._size = spec.size
         self._least = min(spec.size, spec.size if spec.least is None else spec.least)
         self._short_since: float | None = time.monotonic()
-        self._told = time.monotonic()
+        self._told = self._made_room = time.monotonic()
         self.asked = self.begun = False
         self._fill()
         self._thread = threading.Thread(target=self._listen, name="millrace-ray-pool", daemon=True)
@@ -241,6 +245,28 @@ class RayPool:
                 answer, block = actor.poll.remote()
                 self._workers[number] = _Worker(number, actor, answer, block, self._births.round)
 
+    @property
+    def short(self) -> bool:
+        """True while the pool has not what it cannot do without."""
+        return self._short_since is not None
+
+    def give_room(self) -> None:
+        """Let go of a worker that the pool can do without, or of those that it merely waits for.
+
+        It may be at something that waits for the very stage that has nobody, so nobody waits for it to end that.
+        """
+        with self._lock:
+            staying = sorted(self._staying(), key=lambda each: (each.here, len(each.calls)))
+            extra = staying[: max(0, len(staying) - self._least)]
+            waiting = [worker for worker in extra if not worker.here]
+            for worker in waiting:
+                del self._workers[worker.number]
+            given = waiting or extra[:1]
+            for worker in given:
+                worker.evicted = True
+        for worker in given:
+            worker.kill()
+
     def _end(self, workers: Iterable[_Worker]) -> None:
         """Let workers close what they host, then end them."""
         leaving = list(workers)
@@ -262,6 +288,8 @@ class RayPool:
     def _bury(self, worker: _Worker, error: BaseException) -> None:
         """A worker is gone: fail its calls, and put another in its place."""
         reason, lost = way_of_death(error)
+        if worker.evicted:
+            reason, lost = "it made room for a stage that had nobody", True
         with self._lock:
             if self._closing or self._workers.pop(worker.number, None) is None:
                 return
@@ -397,6 +425,9 @@ class RayPool:
                 return
             self._short_since = self._short_since or now
             waited = now - self._short_since
+        if waited >= ROOM_AFTER and now - self._made_room >= ROOM_AFTER:
+            self._made_room = now
+            self._make_room()
         each = asked_for(self._options)
         if waited >= self._pool_timeout:
             self._give_up(
