@@ -262,6 +262,13 @@ def capacity_for(options: RunOptions) -> Capacity:
     return cluster.capacity()
 
 
+def memory_of_nodes() -> int:
+    """Return how much memory the cluster that this process is connected to has for those who declare it."""
+    from millrace.engines.ray import cluster
+
+    return cluster.memory_of_nodes()
+
+
 def stages_for(plan: Plan, options: RunOptions) -> tuple[Stage, ...]:
     """Return the stages of a plan: a single one without lanes, where this process does all."""
     inline = options.engine == "inline"

@@ -14,7 +14,7 @@ import pytest
 
 import millrace as mr
 from millrace.core.ports import Engine
-from millrace.errors import ArgumentError, StepError, UnsafeCluster
+from millrace.errors import ArgumentError, ResourcesUnavailable, StepError, UnsafeCluster
 from millrace.testing import EngineContract
 
 if importlib.util.find_spec("ray") is None:
@@ -152,3 +152,75 @@ def test_a_cluster_that_asks_who_connects() -> None:
     else:
         with pytest.raises(UnsafeCluster, match="RAY_AUTH_TOKEN"):
             cluster.check_who_gets_in(["192.0.2.77"])
+
+
+def write_all_the_same(array: np.ndarray[Any, Any]) -> float:
+    """Write as torch and other libraries do, which do not ask whether they may."""
+    import ctypes
+
+    (ctypes.c_double * 1).from_address(array.ctypes.data)[0] += 1.0
+    return float(array[0])
+
+
+def test_who_writes_to_what_was_put_has_pages_of_his_own() -> None:
+    with mr.connect("ray", workers=2) as executor:
+        value = executor.put(np.zeros(1_000_000))
+        results = [executor.submit(write_all_the_same, value).result() for _ in range(3)]
+        assert results == [1.0, 2.0, 3.0], "the value is made once per worker"
+        big = executor.submit(np.copy, value)
+        assert float(big.result()[0]) in (0.0, 3.0)
+        pool = executor.actor_pool(Writes, value, size=6)
+        wrote = list(pool.map(lambda actor, _: actor.write(), range(6)))
+        assert len({process for process, _ in wrote}) == sum(at == 1.0 for _, at in wrote)
+        assert float(value.get()[0]) == 0.0
+
+
+class Writes:
+    def __init__(self, table: np.ndarray[Any, Any]) -> None:
+        self._table = table
+
+    def write(self) -> tuple[int, float]:
+        return os.getpid(), write_all_the_same(self._table)
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        process, wrote = self.write()
+        return {"process": [process], "wrote": [wrote]}
+
+
+def test_a_model_that_writes_to_its_weights_changes_those_of_nobody_else() -> None:
+    data = mr.range(8).map_batches(
+        Writes, fn_constructor_args=(np.zeros(1_000_000),), batch_size=1, concurrency=2
+    )
+    found: dict[int, list[float]] = {}
+    for row in on_ray(data, shard_rows=4).take_all():
+        found.setdefault(row["process"], []).append(row["wrote"])
+    for wrote in found.values():
+        assert sorted(wrote) == list(range(1, len(wrote) + 1))
+
+
+def test_what_a_cluster_cannot_place_is_told() -> None:
+    with mr.connect("ray", workers=64, num_gpus=1, pool_timeout=6) as executor:
+        with pytest.raises(ResourcesUnavailable, match=r"CPU: 40.*The cluster has 1 node"):
+            executor.options(num_cpus=40).submit(abs, 1).result(30)
+        with pytest.raises(ResourcesUnavailable, match=r"GPU: 1"):
+            executor.actor(Writes, np.zeros(1), num_gpus=1).write().result(30)
+        with pytest.raises(ResourcesUnavailable, match=r"needs 65 cores, and this executor may use 64"):
+            executor.options(num_cpus=65).submit(abs, 1)
+        assert executor.submit(abs, -1).result(30) == 1
+    with (
+        mr.connect("ray", ray_remote_args={"resources": {"disk": 1}}, pool_timeout=1) as executor,
+        pytest.raises(ResourcesUnavailable, match=r"disk: 1"),
+    ):
+        executor.submit(abs, 1).result(30)
+    with pytest.raises(ArgumentError, match="num_cpus"):
+        mr.connect("ray", ray_remote_args={"num_cpus": 2})
+
+
+def test_idle_workers_make_room_for_those_that_wait_for_a_place() -> None:
+    with mr.connect("ray") as executor:
+        assert executor.limits.num_cpus == 8
+        assert executor.options(num_cpus=8).submit(abs, -1).result(30) == 1
+        pool = executor.actor_pool(Writes, np.zeros(3), size=2)
+        assert len(list(pool.map(lambda actor, _: actor.write(), range(2)))) == 2
+        assert executor.options(num_cpus=5).submit(abs, -1).result(30) == 1
+        assert executor.options(num_cpus=4).submit(abs, -1).result(30) == 1

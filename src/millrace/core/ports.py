@@ -251,7 +251,8 @@ class PoolSpec:
     that the driver sees if it is None. ``most``: the size to which the pool may grow, so that devices are kept free.
     ``devices``: the very ones that each worker sees, where who starts the pool hands them out himself.
 
-    What follows is for engines that place workers on several machines. ``num_cpus``: cores that each worker needs;
+    What follows is for engines that place workers on several machines. ``num_cpus``: cores that each worker needs
+    (None: what the engine gives to those who say nothing);
     ``least``: how many workers the pool cannot do without (None: all); ``sees``: a file that each has to find;
     ``extra``: what else the engine is told about each.
     """
@@ -265,7 +266,7 @@ class PoolSpec:
     stall_timeout: float = 300.0
     most: int | None = None
     devices: tuple[str, ...] | None = None
-    num_cpus: float = 1.0
+    num_cpus: float | None = 1.0
     least: int | None = None
     sees: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)

@@ -19,7 +19,7 @@ from millrace.core.ports import PoolSpec, WorkerContext
 from millrace.core.work import BlockRef, Freed
 from millrace.engines.births import Births
 from millrace.engines.gpus import Gpus, Seats
-from millrace.engines.kept import Kept
+from millrace.engines.kept import Filed, Keeper
 from millrace.engines.lending import lent_by
 from millrace.engines.listen import Listener
 from millrace.engines.memory import family
@@ -72,6 +72,14 @@ class LocalEngine:
         self._pools = [pool for pool in self._pools if not pool.closed]
         self._pools.append(pool)
         return pool
+
+    def keeper(self, dropped: Callable[[int, set[int]], None]) -> Keeper:
+        """Return who keeps values that workers are lent; ``dropped`` is told of those that nobody has any more."""
+        return Keeper(dropped)
+
+    def end(self, pool: LocalPool, *, kill: bool) -> None:
+        """Close a pool, now."""
+        pool.close(kill=kill)
 
     def forget(self, number: int, workers: Collection[int]) -> None:
         """Nobody has a kept value any more: tell the workers that know it."""
@@ -182,7 +190,7 @@ class LocalPool:
                 chosen.heard = time.monotonic()
             chosen.calls[number] = future
         self._lend(chosen, args)
-        travelling = tuple(value.number if isinstance(value, Kept) else value for value in args)
+        travelling = tuple(value.number if isinstance(value, Filed) else value for value in args)
         chosen.send(("call", number, method, travelling))
         return future
 
@@ -209,7 +217,7 @@ class LocalPool:
 
     def _lend(self, worker: Worker, args: tuple[Any, ...]) -> None:
         for value in args:
-            if isinstance(value, Kept):
+            if isinstance(value, Filed):
                 _hand_over(worker, value)
         for ref in lent_by(args):
             if not self._store.lend(ref, worker.number):
@@ -379,9 +387,10 @@ def _arrived(
     return Parcel(pickled, places, worker.inbox.fds.popleft() if filed else -1, links)
 
 
-def _hand_over(worker: Worker, kept: Kept) -> None:
+def _hand_over(worker: Worker, kept: Filed) -> None:
     """Send a kept value, and before it those that it refers to, unless the worker knows them."""
     for link in kept.links:
+        assert isinstance(link, Filed)
         _hand_over(worker, link)
     if worker.number in kept.known:
         return

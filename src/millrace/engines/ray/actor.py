@@ -67,9 +67,14 @@ class RayWorker:
 
 def options_of(spec: PoolSpec) -> dict[str, Any]:
     """Return what Ray is told about each worker of a pool."""
-    options: dict[str, Any] = {"num_cpus": spec.num_cpus, "num_gpus": spec.num_gpus or 0}
+    options: dict[str, Any] = {}
+    if spec.num_gpus:
+        options["num_gpus"] = spec.num_gpus
     if spec.memory:
         options["memory"] = spec.memory
+    # Without a word about resources an actor is placed where a core is free, and then takes none.
+    if spec.num_cpus is not None or options or "resources" in spec.extra:
+        options["num_cpus"] = spec.num_cpus or 0
     return options | dict(spec.extra)
 
 

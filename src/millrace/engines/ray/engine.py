@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from millrace.core.ports import PoolSpec
 from millrace.core.work import BlockRef
 from millrace.engines.lending import Lending
 from millrace.engines.ray.cluster import Drains
+from millrace.engines.ray.kept import RayKeeper
 from millrace.engines.ray.pool import RayPool
 
 Notify = Callable[[int, Any], None]
@@ -31,8 +32,23 @@ class RayEngine:
         pool = RayPool(
             spec, notify, self._lending, self._drains, self._may_grow, self._make_room, self._pool_timeout
         )
+        self._pools = [pool for pool in self._pools if not pool.closed]
         self._pools.append(pool)
         return pool
+
+    def keeper(self, dropped: Callable[[int, set[int]], None]) -> RayKeeper:
+        """Return who keeps values that workers are lent; ``dropped`` is told of those that nobody has any more."""
+        return RayKeeper(dropped)
+
+    def end(self, pool: RayPool, *, kill: bool) -> None:
+        """Close a pool, and do not wait for it."""
+        pool.begin_to_close(kill=kill)
+
+    def forget(self, number: int, workers: Collection[int]) -> None:
+        """Nobody has a kept value any more: tell the workers that know it."""
+        for worker in workers:
+            for pool in self._pools:
+                pool.tell(worker, ("forget", number))
 
     def _may_grow(self) -> bool:
         """Say whether every pool has what it cannot do without: only then do pools take more.
@@ -62,6 +78,8 @@ class RayEngine:
 
     def close(self, *, kill: bool = False) -> None:
         """See ``Engine.close``; the cluster stays as it is."""
+        for pool in self._pools:
+            pool.begin_to_close(kill=kill)
         for pool in self._pools:
             pool.close(kill=kill)
         self._lending.close()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import mmap
 import os
 import pickle
 import queue
@@ -25,9 +26,14 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
 from millrace.core.ports import WorkerContext
 from millrace.core.work import BlockRef
 from millrace.engines.host import portable
+from millrace.engines.locker import Locker
+from millrace.engines.parcel import SMALL, Parcel
+from millrace.engines.ray.mapped import private
 from millrace.errors import NodeLost
 from millrace.version import __version__
 
@@ -86,6 +92,7 @@ class RayHost:
         self._next = 0
         self._objects: dict[int, list[Any]] = {}
         self._unread: deque[int] = deque()
+        self._locker = Locker()
         self._feeding = threading.Lock()
         self._fed: list[tuple[Any, ...]] = []
         self._hosted: Any = None
@@ -138,6 +145,10 @@ class RayHost:
     def _serve(self, message: tuple[Any, ...]) -> None:
         if message[0] == "feed":
             self._feed(message[1])
+        elif message[0] == "value":
+            self._lend(*message[1:])
+        elif message[0] == "forget":
+            self._locker.forget(message[1])
         elif message[0] == "dump":
             print(f"worker {self._number}, process {os.getpid()}:", file=sys.stderr, flush=True)
             faulthandler.dump_traceback(file=sys.__stderr__ or sys.stderr, all_threads=True)
@@ -160,7 +171,6 @@ class RayHost:
         self._ended.set()
 
     def _begin(self, parcel: tuple[Any, Any], sees: str) -> None:
-        import numpy  # noqa: F401
         import pyarrow as pa
         import pyarrow.parquet
 
@@ -170,7 +180,7 @@ class RayHost:
         self._tell("preparing", "importing what the plan's functions need")
         hosted: Any
         try:
-            factory = pickle.loads(parcel[0], buffers=parcel[1])
+            factory = pickle.loads(parcel[0], buffers=private(parcel[1]))
             hosted = factory(
                 WorkerContext(
                     self._number,
@@ -181,6 +191,7 @@ class RayHost:
                     self._tidy,
                     lambda what: self._tell("preparing", what),
                     self._place.devices(),
+                    self._locker.value,
                 )
             )
         except BaseException as error:
@@ -226,12 +237,39 @@ class RayHost:
             with contextlib.suppress(Exception):
                 stream.flush()
         self._tidy()
+        if isinstance(value, Parcel):
+            self._answer_with(number, value)
+            return
         # Pickled here: what fails to come to life in the driver is that call's error, not the end of this worker.
         try:
             pickled = pickle.dumps(value, protocol=5)
         except Exception as error:
             kind, pickled = "error", pickle.dumps(portable(error))
         self._tell(kind, number, pickled)
+
+    def _answer_with(self, number: int, parcel: Parcel) -> None:
+        """Return a value of an executor: in the message if it is small, else beside it, as a block would come."""
+        size = len(parcel.pickled) + sum(size for _, size in parcel.places)
+        if size <= SMALL:
+            self._tell("parcel", number, parcel.pickled, size, parcel.links)
+            parcel.close()
+            return
+        view = memoryview(mmap.mmap(parcel.fd, 0, prot=mmap.PROT_READ)) if parcel.fd >= 0 else memoryview(b"")
+        parcel.close()
+        buffers = [np.frombuffer(view[at : at + size], np.uint8) for at, size in parcel.places]
+        self._tell("parcel", number, b"", size, parcel.links, block=(parcel.pickled, buffers))
+
+    def _lend(self, number: int, pickled: bytes, links: Sequence[int]) -> None:
+        """Take in a value that the driver keeps."""
+        held = self._objects.pop(number, None)
+
+        def make() -> Any:
+            if held is None:
+                return pickle.loads(pickled)
+            stored, buffers = self._place.fetch(held[0])
+            return pickle.loads(stored, buffers=private(buffers))
+
+        self._locker.add(number, links, make)
 
     def _tell(self, *message: Any, block: Any = None) -> None:
         with self._news:
@@ -254,7 +292,6 @@ class RayHost:
         return ref
 
     def _take(self, ref: BlockRef) -> list[pa.RecordBatch]:
-        import numpy as np
         import pyarrow as pa
 
         try:

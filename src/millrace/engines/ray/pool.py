@@ -11,9 +11,8 @@ import pickle
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future, InvalidStateError
-from dataclasses import dataclass, field
 from typing import Any
 
 import ray
@@ -28,6 +27,8 @@ from millrace.engines.parcel import apart
 from millrace.engines.process import Death
 from millrace.engines.ray.actor import actor_class, options_of
 from millrace.engines.ray.cluster import Drains, offered
+from millrace.engines.ray.kept import RayKept, Stored
+from millrace.engines.ray.member import Member
 from millrace.engines.ray.words import asked_for, never_ready, not_shared, way_of_death
 from millrace.errors import EngineError, MillraceError, NeverReady, NodeLost, ResourcesUnavailable, WorkerDied
 from millrace.version import __version__
@@ -40,48 +41,6 @@ TELL_AFTER = 5.0  # seconds between two messages of a pool that waits for the cl
 ROOM_AFTER = 3.0  # seconds after which other pools make room for one that has nobody
 
 _numbers = itertools.count(1)
-
-
-@dataclass(slots=True)
-class _Worker:
-    """One actor, as the driver holds it."""
-
-    number: int
-    actor: Any
-    answer: Any  # what it has to tell
-    block: Any  # and the block that may come with it
-    born: int
-    calls: dict[int, Future[Any]] = field(default_factory=dict)
-    here: bool = False
-    leaving: bool = False  # its machine is about to go: it gets nothing more to do
-    evicted: bool = False  # it made room for another stage
-    node: str = ""
-    sentence: str = ""
-    preparing: str = "starting"
-    pid: int = 0
-    sent: int = 0
-    sending: threading.Lock = field(default_factory=threading.Lock)
-
-    @property
-    def is_ready(self) -> bool:
-        """True if it may be given something to do."""
-        return self.here and not self.leaving
-
-    def send(self, message: tuple[Any, ...], objects: dict[int, Any] | None = None) -> None:
-        """Send a message. If the actor is gone, who listens will hear of it."""
-        with self.sending:
-            number, self.sent = self.sent, self.sent + 1
-            with contextlib.suppress(ray.exceptions.RayError):
-                self.actor.send.remote(number, message, objects or {})
-
-    def ask(self) -> None:
-        """Ask what there is to tell."""
-        self.answer, self.block = self.actor.poll.remote()
-
-    def kill(self) -> None:
-        """End the actor, at once."""
-        with contextlib.suppress(Exception):
-            ray.kill(self.actor, no_restart=True)
 
 
 class RayPool:
@@ -111,7 +70,7 @@ class RayPool:
         self._options = options_of(spec)
         self._actor = actor_class(self._options)
         self._lock = threading.RLock()
-        self._workers: dict[int, _Worker] = {}
+        self._workers: dict[int, Member] = {}
         self._calls = itertools.count()
         self._births = Births()
         self._broken: MillraceError | None = None
@@ -141,7 +100,7 @@ class RayPool:
             self._check()
             if worker is None:
                 ready = [each for each in self._workers.values() if each.is_ready]
-                ready = ready or list(self._workers.values())
+                ready = ready or self._staying() or list(self._workers.values())
                 worker = min(ready, key=lambda each: len(each.calls)).number
             future.worker = worker  # type: ignore[attr-defined]
             chosen = self._workers.get(worker)
@@ -152,8 +111,16 @@ class RayPool:
             future.set_exception(WorkerDied(f"worker {worker} is gone"))
             self._lend_to_nobody(worker, args)
         else:
-            chosen.send(("call", number, method, args), self._lend(chosen, args))
+            travelling = tuple(value.number if isinstance(value, RayKept) else value for value in args)
+            chosen.send(("call", number, method, travelling), self._lend(chosen, args))
         return future
+
+    def tell(self, worker: int, message: tuple[Any, ...]) -> None:
+        """Send a message to a worker, if it is one of ours."""
+        with self._lock:
+            chosen = self._workers.get(worker)
+        if chosen is not None:
+            chosen.send(message)
 
     def feed(self, worker: int, *args: Any) -> None:
         """See ``Pool.feed``."""
@@ -201,26 +168,49 @@ class RayPool:
 
     def close(self, *, kill: bool = True) -> None:
         """See ``Pool.close``; without ``kill``, workers close what they host, except those still at a call."""
+        self.begin_to_close(kill=kill)
+        self._ender.join()
+
+    def begin_to_close(self, *, kill: bool) -> None:
+        """Close it, and do not wait: ``close`` does, afterwards."""
         with self._lock:
             if self._closing:
                 return
             self._closing = True
             workers = list(self._workers.values())
             self._workers.clear()
-        self._thread.join()
+        self._ender = threading.Thread(
+            target=self._end_all, args=(workers, kill), name="millrace-ray-end", daemon=True
+        )
+        self._ender.start()
+
+    def _end_all(self, workers: Sequence[Member], kill: bool) -> None:
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
         for worker in workers:
-            _fail(worker, WorkerDied("the pool was closed"))
+            worker.fail(WorkerDied("the pool was closed"))
         self._end([] if kill else [each for each in workers if each.here and not each.calls])
         for worker in workers:
             worker.kill()
 
+    @property
+    def closed(self) -> bool:
+        """Whether it is closed, with nothing left."""
+        return self._closing and not self._ender.is_alive()
+
+    @property
+    def placed(self) -> bool:
+        """Whether every worker has a place, or nothing can come of it any more."""
+        with self._lock:
+            return self._broken is not None or all(worker.here for worker in self._workers.values())
+
     # ------------------------------------------------------------ workers
 
-    def _members(self) -> list[_Worker]:
+    def _members(self) -> list[Member]:
         with self._lock:
             return list(self._workers.values())
 
-    def _staying(self) -> list[_Worker]:
+    def _staying(self) -> list[Member]:
         return [worker for worker in self._workers.values() if not worker.leaving]
 
     def node(self, worker: int) -> str:
@@ -243,7 +233,7 @@ class RayPool:
                     number, self._spec.threads, sys.path, self._spec.sees, self._births.pause, self._parcel
                 )
                 answer, block = actor.poll.remote()
-                self._workers[number] = _Worker(number, actor, answer, block, self._births.round)
+                self._workers[number] = Member(number, actor, answer, block, self._births.round)
 
     @property
     def short(self) -> bool:
@@ -267,7 +257,7 @@ class RayPool:
         for worker in given:
             worker.kill()
 
-    def _end(self, workers: Iterable[_Worker]) -> None:
+    def _end(self, workers: Iterable[Member]) -> None:
         """Let workers close what they host, then end them."""
         leaving = list(workers)
         ends = [worker.actor.end.remote() for worker in leaving if worker.here]
@@ -283,9 +273,9 @@ class RayPool:
             self._broken = self._broken or error
             workers = list(self._workers.values())
         for worker in workers:
-            _fail(worker, WorkerDied(str(error)))
+            worker.fail(NeverReady(str(error)))
 
-    def _bury(self, worker: _Worker, error: BaseException) -> None:
+    def _bury(self, worker: Member, error: BaseException) -> None:
         """A worker is gone: fail its calls, and put another in its place."""
         reason, lost = way_of_death(error)
         if worker.evicted:
@@ -303,14 +293,17 @@ class RayPool:
         doing = f"while {worker.preparing}, " if worker.preparing else ""
         said = f"{doing}{worker.sentence or reason}"
         if lost and not worker.sentence:
-            _fail(worker, NodeLost(said))
+            worker.fail(NodeLost(said))
         else:
-            _fail(worker, NeverReady(said) if worker.preparing else WorkerDied(worker.sentence or reason))
+            worker.fail(NeverReady(said) if worker.preparing else WorkerDied(worker.sentence or reason))
 
     # ------------------------------------------------------------ blocks
 
-    def _lend(self, worker: _Worker, args: tuple[Any, ...]) -> dict[int, Any]:
+    def _lend(self, worker: Member, args: tuple[Any, ...]) -> dict[int, Any]:
         objects = {}
+        for value in args:
+            if isinstance(value, RayKept):
+                worker.hand_over(value)
         for ref in lent_by(args):
             held = self._lending.lend(ref, worker.number)
             if held is not None:
@@ -365,7 +358,7 @@ class RayPool:
         if done:
             threading.Thread(target=self._end, args=(done,), name="millrace-ray-end", daemon=True).start()
 
-    def _hear_from(self, worker: _Worker) -> None:
+    def _hear_from(self, worker: Member) -> None:
         try:
             messages = ray.get(worker.answer)
             block = worker.block
@@ -376,10 +369,13 @@ class RayPool:
         for message in messages:
             self._hear(worker, message, block)
 
-    def _hear(self, worker: _Worker, message: tuple[Any, ...], block: Any) -> None:
+    def _hear(self, worker: Member, message: tuple[Any, ...], block: Any) -> None:
         kind = message[0]
         if kind in ("result", "error"):
             self._answered(worker, *message)
+        elif kind == "parcel":
+            _, number, pickled, size, links = message
+            self._settle(worker, "result", number, Stored(pickled, None if pickled else block, size, links))
         elif kind == "note":
             self._notify(worker.number, message[1])
         elif kind == "laid":
@@ -401,18 +397,20 @@ class RayPool:
         elif kind == "blind":
             self._give_up(not_shared(*message[1:]))
 
-    def _answered(self, worker: _Worker, kind: str, number: int, pickled: bytes) -> None:
-        with self._lock:
-            self._births.worked()
-            future = worker.calls.pop(number, None)
-        if future is None:
-            return
+    def _answered(self, worker: Member, kind: str, number: int, pickled: bytes) -> None:
         try:
             value = pickle.loads(pickled)
         except Exception as error:
             kind, value = "error", error
-        with contextlib.suppress(InvalidStateError):
-            future.set_exception(value) if kind == "error" else future.set_result(value)
+        self._settle(worker, kind, number, value)
+
+    def _settle(self, worker: Member, kind: str, number: int, value: Any) -> None:
+        with self._lock:
+            self._births.worked()
+            future = worker.calls.pop(number, None)
+        if future is not None:
+            with contextlib.suppress(InvalidStateError):
+                future.set_exception(value) if kind == "error" else future.set_result(value)
 
     def _watch_size(self) -> None:
         """See whether the pool has what it cannot do without, and tell of it while it has not."""
@@ -440,10 +438,3 @@ class RayPool:
         elif now - self._told >= TELL_AFTER:
             self._told = now
             self._notify(-1, PoolWaits(self._spec.name, here, self._least, each, waited))
-
-
-def _fail(worker: _Worker, error: WorkerDied) -> None:
-    for future in list(worker.calls.values()):
-        with contextlib.suppress(InvalidStateError):
-            future.set_exception(error)
-    worker.calls.clear()

@@ -54,7 +54,7 @@ def asked_for(options: Mapping[str, Any]) -> str:
     'CPU: 1, memory: 2.00 GiB, disk: 1'
     """
     names = {"num_cpus": "CPU", "num_gpus": "GPU"}
-    amounts = {named: options.get(name, 0) for name, named in names.items()}
+    amounts = {named: options.get(name, name == "num_cpus") for name, named in names.items()}
     amounts |= {"memory": options.get("memory", 0), **options.get("resources", {})}
     labels = {f"label {name}": value for name, value in options.get("label_selector", {}).items()}
     return amounts_in_words(amounts) + "".join(f", {name}: {value}" for name, value in labels.items())
