@@ -20,6 +20,7 @@ from millrace.plan.logical import (
     in_flight_of,
     is_predictor,
     model_label,
+    resources_of,
     step_label,
 )
 from millrace.plan.physical import Stage
@@ -52,6 +53,8 @@ def explain(plan: Plan, options: RunOptions) -> str:
         + (" (more workers than cores)" if sum(each.workers for each in stages) > capacity.cpus else ""),
     ]
     lines += _limits(options, capacity.memory)
+    if not options.on_ray and any(needs.remote for step in plan.steps for needs in resources_of(step)):
+        lines.append("ray      ray_remote_args= has no effect here")
     for i, stage in enumerate(stages):
         path = ["read" if i == 0 else "blocks", *map(step_label, stage.steps)]
         path.append("write" if i + 1 == len(stages) else "blocks")
@@ -99,6 +102,7 @@ def _pool(stage: Stage) -> str:
     )
     needs = [f"{stage.num_gpus:g} GPU"] if stage.num_gpus else []
     needs += [f"{human.size(stage.memory)} of memory"] if stage.memory else []
+    needs += [f"{name}={value!r}" for name, value in stage.remote.items()]
     return f"{count} with {', '.join([_count(stage.threads, 'thread'), *needs])} each"
 
 

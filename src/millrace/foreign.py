@@ -162,8 +162,8 @@ NO_FUNCTIONS = {
 # ---------------------------------------------------------------- arguments
 
 _PLACED = (
-    "a step says what its workers need by num_cpus=, num_gpus= and memory=; on a Ray cluster, "
-    "with_options(ray_remote_args=...) tells Ray more, for all of them"
+    "a step says what its workers need by num_cpus=, num_gpus= and memory=, and for a Ray cluster by "
+    "ray_remote_args={...}"
 )
 _LEFT = "Leave it out"
 
@@ -182,7 +182,7 @@ _NOWHERE = {
     "resources": _unset(f"{_PLACED}. How many there are is said by concurrency=. {_LEFT}."),
     "runtime_env": _unset(
         "workers start with this process's environment, folder and sys.path: set what they need before. On a Ray "
-        "cluster, with_options(ray_remote_args={'runtime_env': ...}) says it for all of them."
+        "cluster, ray_remote_args={'runtime_env': ...} says it, to a step or for all by with_options."
     ),
     "scheduling_strategy": _unset(f"{_PLACED}. {_LEFT}."),
 }
@@ -199,7 +199,6 @@ STEPS: dict[str, Foreign] = {
         (None,),
     ),
     "max_task_retries": Foreign("as max_restarts.", None),
-    "ray_remote_args": _unset(f"{_PLACED}."),
     "ray_remote_args_fn": _unset(f"{_PLACED}, before it starts."),
     "retry_exceptions": Foreign(
         "with_options(retry_on=TimeoutError) says which errors of a function pass.", (None, False)

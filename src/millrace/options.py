@@ -93,8 +93,8 @@ class RunOptions:
     allow_unauthenticated
         True: workers may be on a cluster of other machines that lets in anybody who reaches it.
     ray_remote_args
-        What Ray is told about each worker, besides what steps say: ``runtime_env``, ``resources``,
-        ``label_selector``, ….
+        What Ray is told about each worker, besides what steps say by theirs: ``runtime_env``, ``resources``,
+        ``label_selector``, …. It has no effect on other engines.
 
     Names and values are looked at by ``with_options``, which raises ``UnknownArgument`` and ``ArgumentError``.
 
@@ -241,7 +241,8 @@ _NOT_FOR_RAY = frozenset(
 )
 
 
-def _check_ray_remote_args(value: Any) -> None:
+def check_ray_remote_args(value: Any) -> None:
+    """Refuse what is no dict for Ray, and what is said, or decided, in another way."""
     names = set(value) if isinstance(value, Mapping) else None
     if value is not None and (names is None or not all(isinstance(name, str) for name in names)):
         raise ArgumentError(f"ray_remote_args={value!r}: it takes a dict such as {{'runtime_env': {{...}}}}.")
@@ -256,6 +257,6 @@ def _check_ray_remote_args(value: Any) -> None:
 _CHECKS = {
     "engine": _check_engine,
     "max_errors": _check_max_errors,
-    "ray_remote_args": _check_ray_remote_args,
+    "ray_remote_args": check_ray_remote_args,
     "retry_on": _check_retry_on,
 }

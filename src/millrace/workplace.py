@@ -212,7 +212,7 @@ class Workplace:
                 num_cpus=stage.num_cpus,
                 least=stage.least if stage.least < stage.workers else 1,
                 sees=probe if i + 1 == len(programs) else "",
-                extra=options.ray_remote_args or {},
+                extra={**(options.ray_remote_args or {}), **stage.remote},
             )
             with explained(program.steps):
                 pools.append(self.engine.start(spec, runner.notify))

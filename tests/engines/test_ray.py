@@ -141,6 +141,27 @@ def test_what_ray_is_told_besides(tmp_path: Path) -> None:
         on_ray(data, ray_remote_args={"num_cpus": 3})
 
 
+def test_what_ray_is_told_of_a_step(tmp_path: Path) -> None:
+    def names(batch: dict[str, Any]) -> dict[str, Any]:
+        return {**batch, "name": [os.environ.get("A_NAME", "")] * len(batch["id"])}
+
+    def others(batch: dict[str, Any]) -> dict[str, Any]:
+        return {**batch, "other": [os.environ.get("A_NAME", "")] * len(batch["id"])}
+
+    def told(name: str) -> dict[str, Any]:
+        return {"runtime_env": {"env_vars": {"A_NAME": name}}}
+
+    data = mr.range(4).map_batches(names, concurrency=1, ray_remote_args=told("step"))
+    data = data.map_batches(others, concurrency=1)
+    rows = on_ray(data, ray_remote_args=told("all")).take_all()
+    assert {(row["name"], row["other"]) for row in rows} == {("step", "all")}
+    data = mr.range(4).map_batches(names, concurrency=1, ray_remote_args={"resources": {"disk": 1}})
+    with pytest.raises(ResourcesUnavailable, match=r"disk: 1.*The cluster has"):
+        on_ray(data, pool_timeout=1).write_parquet(tmp_path / "out")
+    with pytest.raises(ArgumentError, match="resorces"):
+        on_ray(mr.range(4).map_batches(names, ray_remote_args={"resorces": 1})).take_all()
+
+
 def test_a_cluster_that_asks_who_connects() -> None:
     from millrace.engines.ray import cluster
 

@@ -5,11 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from millrace.core.devices import Devices
 from millrace.core.ports import Capacity
 from millrace.errors import ArgumentError, ResourcesUnavailable
-from millrace.plan.logical import Plan, Predict, Resources, Step, functions_of, resources_of, step_label
+from millrace.plan.logical import (
+    Plan,
+    Predict,
+    Resources,
+    Step,
+    functions_of,
+    of_this_machine,
+    resources_of,
+    step_label,
+)
 from millrace.plan.physical import Stage
 
 _UNDECLARED = Resources()
@@ -57,6 +67,11 @@ class _Run:
         return sum(resources.memory or 0 for step in self.steps for resources in resources_of(step))
 
     @property
+    def remote(self) -> dict[str, Any]:
+        """What a cluster is told besides; of several steps, all that they say."""
+        return {name: value for each in self.needs if each.remote for name, value in each.remote.args.items()}
+
+    @property
     def workers(self) -> tuple[int, int] | None:
         declared = [each.workers for each in self.needs if each.workers is not None]
         return (max(low for low, _ in declared), max(high for _, high in declared)) if declared else None
@@ -76,9 +91,10 @@ def stages_of(
     Neighbouring steps that need the same share a stage. Steps that say nothing go with those behind them, except
     with those that hold a GPU; after the last that says something, with it. ``fused``: all in one stage. CPUs are
     advice, memory and GPUs are hard; unless the place ``grows``: then what there is says only how much is asked for,
-    where the plan does not.
+    where the plan does not. What only a cluster is told counts there alone.
     """
-    runs = [_fused(plan.steps)] if fused else _runs(plan)
+    steps = plan.steps if grows else tuple(map(of_this_machine, plan.steps))
+    runs = [_fused(steps)] if fused else _runs(steps, decodes=_decodes(plan))
     if grows:
         asked = sum((run.workers or (1, 1))[0] * run.num_gpus for run in runs)
         capacity = replace(capacity, memory=_ENDLESS, gpus=max(capacity.gpus, math.ceil(asked)))
@@ -101,6 +117,7 @@ def stages_of(
             low,
             tuple(run.origins),
             run.cores,
+            run.remote,
         )
         for run, (low, high) in zip(runs, sizes, strict=True)
     )
@@ -111,17 +128,17 @@ def _fused(steps: Sequence[Step]) -> _Run:
     return _Run(needs, list(steps), list(range(len(steps))))
 
 
-def _runs(plan: Plan) -> list[_Run]:
+def _runs(steps: Sequence[Step], *, decodes: bool) -> list[_Run]:
     runs: list[_Run] = []
     pending = _Run(())
-    for origin, step in _separated(plan.steps):
+    for origin, step in _separated(steps):
         needs = _needs(step)
         if needs is None:
             pending.add(origin, step)
             continue
         if runs and runs[-1].needs == (needs,):
             runs[-1].take(pending)
-        elif needs.num_gpus and (any(map(functions_of, pending.steps)) or (not runs and _decodes(plan))):
+        elif needs.num_gpus and (any(map(functions_of, pending.steps)) or (not runs and decodes)):
             runs += [pending, _Run((needs,))]
         else:
             runs.append(_Run((needs,)))

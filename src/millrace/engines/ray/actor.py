@@ -12,7 +12,7 @@ import ray.util
 from millrace.core.ports import PoolSpec
 from millrace.engines.ray.host import RayHost
 from millrace.engines.ray.words import first_line
-from millrace.errors import NodeLost
+from millrace.errors import ArgumentError, NodeLost
 
 LOST_AFTER = 600.0  # seconds after which a block that does not come counts as lost
 
@@ -81,4 +81,7 @@ def options_of(spec: PoolSpec) -> dict[str, Any]:
 def actor_class(options: Mapping[str, Any]) -> Any:
     """Return the class of actors with these options, which end with the driver and are replaced by their pool."""
     groups = {"in": 1, "out": 1}
-    return ray.remote(**options, max_restarts=0, max_task_retries=0, concurrency_groups=groups)(RayWorker)
+    try:
+        return ray.remote(**options, max_restarts=0, max_task_retries=0, concurrency_groups=groups)(RayWorker)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"ray_remote_args: Ray does not take these: {error}") from error
