@@ -27,6 +27,7 @@ test: $(VENV)/.dev  ## run the tests, doctests included, in two processes (JOBS=
 
 test-ray: $(VENV)/.ray  ## run the tests on Ray: clusters of several nodes on this machine
 	$(BIN)/python -m pytest -m ray
+	MILLRACE_TEST_ENGINE=ray $(BIN)/python -m pytest tests/executor $(ON_RAY:%=tests/api/test_%.py)
 
 check: lint test docs wheel  ## everything that has to pass: lint, types, imports, tests, documentation, wheel
 
@@ -55,6 +56,7 @@ bench: $(VENV)/.bench  ## compare with a hand-written loop, Ray Data, Daft and S
 	$(BIN)/python -m bench.stages
 	$(BIN)/python -m bench.blocks
 	$(BIN)/python -m bench.scale
+	$(BIN)/python -m bench.simulation --shards 100000
 
 bench-gpu: $(VENV)/.bench  ## how near a model on a GPU comes to its bare loop
 	$(BIN)/python -m bench.gpu
