@@ -25,9 +25,13 @@ demo: $(VENV)/.demo  ## label a million handwritten digits (under a minute)
 test: $(VENV)/.dev  ## run the tests, doctests included, in two processes (JOBS=0: in one)
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
+# The tests of datasets and executors, with the engine in the place of the local one.
+ON_RAY = tests/executor $(addprefix tests/api/test_,$(addsuffix .py, \
+	batch_sizes endings iterating looking map_batches metrics on_error predict stages verbs))
+
 test-ray: $(VENV)/.ray  ## run the tests on Ray: clusters of several nodes on this machine
 	$(BIN)/python -m pytest -m ray
-	MILLRACE_TEST_ENGINE=ray $(BIN)/python -m pytest tests/executor $(ON_RAY:%=tests/api/test_%.py)
+	MILLRACE_TEST_ENGINE=ray $(BIN)/python -m pytest $(ON_RAY)
 
 check: lint test docs wheel  ## everything that has to pass: lint, types, imports, tests, documentation, wheel
 
@@ -55,6 +59,7 @@ bench: $(VENV)/.bench  ## compare with a hand-written loop, Ray Data, Daft and S
 	$(BIN)/python -m bench.frames
 	$(BIN)/python -m bench.stages
 	$(BIN)/python -m bench.blocks
+	$(BIN)/python -m bench.on_ray
 	$(BIN)/python -m bench.scale
 	$(BIN)/python -m bench.simulation --shards 100000
 

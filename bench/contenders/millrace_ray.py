@@ -10,5 +10,13 @@ from bench.contenders.millrace import predictions
 
 
 def main(job: str, data: str, out: str) -> None:
+    start()
+    run(job, data, out)
+
+
+def start() -> None:
     ray.init(num_cpus=os.cpu_count(), include_dashboard=False, log_to_driver=False)
+
+
+def run(job: str, data: str, out: str) -> None:
     predictions(job, data).with_options(engine="ray", progress=False).write_parquet(out)

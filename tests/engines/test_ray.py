@@ -14,7 +14,7 @@ import pytest
 
 import millrace as mr
 from millrace.core.ports import Engine
-from millrace.errors import ArgumentError, ResourcesUnavailable, StepError, UnsafeCluster
+from millrace.errors import ArgumentError, EngineError, ResourcesUnavailable, StepError, UnsafeCluster
 from millrace.testing import EngineContract
 
 if importlib.util.find_spec("ray") is None:
@@ -160,6 +160,14 @@ def test_what_ray_is_told_of_a_step(tmp_path: Path) -> None:
         on_ray(data, pool_timeout=1).write_parquet(tmp_path / "out")
     with pytest.raises(ArgumentError, match="resorces"):
         on_ray(mr.range(4).map_batches(names, ray_remote_args={"resorces": 1})).take_all()
+
+
+def test_the_address_of_another_cluster_than_the_one_that_is_connected() -> None:
+    data = mr.range(10).map_batches(double).with_options(engine="ray://192.0.2.77:10001", progress=False)
+    with pytest.raises(EngineError, match=r"192\.0\.2\.77:10001.* connected to the Ray cluster at .*another"):
+        data.take_all()
+    with pytest.raises(EngineError, match=r"another"):
+        mr.connect("ray://192.0.2.77:10001")
 
 
 def test_a_cluster_that_asks_who_connects() -> None:

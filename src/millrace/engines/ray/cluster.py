@@ -27,9 +27,11 @@ def connect(address: str = "", *, allow_unauthenticated: bool = False) -> None:
     """Connect this process to a cluster, unless it is connected: to ``address``, to ``RAY_ADDRESS``, to one that
     runs on this machine, or to one that is started here, and that ends with this process.
 
-    Raises ``EngineError`` if there is nobody at the address, ``UnsafeCluster`` for a cluster on other machines
-    without authentication.
+    Raises ``EngineError`` if there is nobody at the address, or if this process is connected to another cluster;
+    ``UnsafeCluster`` for a cluster on other machines without authentication.
     """
+    if address and ray.is_initialized():
+        _check_same(address)
     address = address or os.environ.get("RAY_ADDRESS", "")
     if not ray.is_initialized():
         try:
@@ -40,6 +42,32 @@ def connect(address: str = "", *, allow_unauthenticated: bool = False) -> None:
             ) from error
     if not allow_unauthenticated:
         check_who_gets_in(elsewhere(address))
+
+
+def _check_same(address: str) -> None:
+    """Refuse to pass one cluster for another: a process is connected to one."""
+    here = _connected_to()
+    if here and not _same_host(here, address.removeprefix("ray://")):
+        raise EngineError(
+            f"engine={address!r}, and this process is connected to the Ray cluster at {here}, another one. Leave "
+            "the address out (engine='ray') to work there; or call ray.shutdown() before, or do without ray.init()."
+        )
+
+
+def _connected_to() -> str:
+    """Return the address of the cluster that this process is connected to; "" if Ray does not tell."""
+    from ray.util.client import ray as client
+
+    with contextlib.suppress(Exception):
+        if client.is_connected():  # Ray has no public name for this
+            return str(client.get_context().client_worker._conn_str)
+        return str(ray.get_runtime_context().gcs_address)
+    return ""
+
+
+def _same_host(one: str, other: str) -> bool:
+    hosts = {_resolved(address.rpartition(":")[0]) for address in (one, other)}
+    return len(hosts) == 1 or hosts <= _ours()
 
 
 def _init(address: str) -> None:
@@ -130,12 +158,16 @@ def _mode_there() -> str:
 
 def elsewhere(address: str) -> list[str]:
     """Return the machines of the cluster, and of the address by which we came, that are not this one."""
-    ours = {"127.0.0.1", "::1", "localhost"}
-    ours |= {each.address for addresses in psutil.net_if_addrs().values() for each in addresses}
     nodes = [str(node["NodeManagerAddress"]) for node in ray.nodes() if node["Alive"]]
     if address.startswith("ray://"):
         nodes.append(_resolved(address.removeprefix("ray://").rpartition(":")[0]))
+    ours = _ours()
     return [node for node in dict.fromkeys(nodes) if node not in ours]
+
+
+def _ours() -> set[str]:
+    found = {each.address for addresses in psutil.net_if_addrs().values() for each in addresses}
+    return {"127.0.0.1", "::1", "localhost", *found}
 
 
 def _resolved(host: str) -> str:
