@@ -27,6 +27,7 @@ class Member:
     here: bool = False
     leaving: bool = False  # its machine is about to go: it gets nothing more to do
     evicted: bool = False  # it made room for another stage
+    unsure: bool = False  # it could not be reached
     node: str = ""
     sentence: str = ""
     preparing: str = "starting"

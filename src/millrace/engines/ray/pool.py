@@ -29,7 +29,7 @@ from millrace.engines.ray.actor import actor_class, options_of
 from millrace.engines.ray.cluster import Drains, offered
 from millrace.engines.ray.kept import RayKept, Stored
 from millrace.engines.ray.member import Member
-from millrace.engines.ray.words import asked_for, never_ready, not_shared, way_of_death
+from millrace.engines.ray.words import asked_for, never_ready, not_shared, was_killed, way_of_death
 from millrace.errors import EngineError, MillraceError, NeverReady, NodeLost, ResourcesUnavailable, WorkerDied
 from millrace.version import __version__
 
@@ -278,6 +278,8 @@ class RayPool:
     def _bury(self, worker: Member, error: BaseException) -> None:
         """A worker is gone: fail its calls, and put another in its place."""
         reason, lost = way_of_death(error)
+        if worker.unsure and (lost or was_killed(error)):
+            reason, lost = "the machine that it was on could not be reached", True
         if worker.evicted:
             reason, lost = "it made room for a stage that had nobody", True
         with self._lock:
@@ -363,6 +365,15 @@ class RayPool:
             messages = ray.get(worker.answer)
             block = worker.block
             worker.ask()
+        except ray.exceptions.ActorUnavailableError as error:
+            # What it had to tell may be lost. Once it is ended for certain, Ray knows what was the matter.
+            if worker.unsure:
+                self._bury(worker, error)
+                return
+            worker.unsure = True
+            worker.kill()
+            worker.ask()
+            return
         except ray.exceptions.RayError as error:
             self._bury(worker, error)
             return

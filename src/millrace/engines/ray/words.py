@@ -22,6 +22,11 @@ def way_of_death(error: BaseException) -> tuple[str, bool]:
     return f"{who}: {' '.join(found.group(1).split())}" if found else f"{who}: {first_line(error)}", False
 
 
+def was_killed(error: BaseException) -> bool:
+    """Say whether an actor ended because we said so; or, as far as Ray knows, has not ended yet."""
+    return bool(re.search(r"ray\.kill|unavailable", str(error), re.IGNORECASE))
+
+
 def first_line(error: BaseException) -> str:
     """Return what an error says, in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
