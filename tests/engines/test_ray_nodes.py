@@ -42,7 +42,8 @@ def cluster() -> Iterator[Any]:
 
     before = os.environ.get("RAY_AUTH_MODE")
     os.environ["RAY_AUTH_MODE"] = "disabled"
-    soon = {"health_check_initial_delay_ms": 500, "health_check_period_ms": 500}  # else dead nodes count for 15 s
+    # Without this, nodes that are dead count as alive for 15 s.
+    soon = {"health_check_initial_delay_ms": 500, "health_check_period_ms": 500}
     has = {"num_cpus": 0, "object_store_memory": STORE, "_system_config": soon}
     made = Cluster(initialize_head=True, head_node_args=has)
     made.add_node(num_cpus=2, object_store_memory=STORE)
