@@ -24,7 +24,7 @@ from millrace.plan.logical import (
     step_label,
 )
 from millrace.plan.physical import Stage
-from millrace.workplace import capacity_for, stages_for
+from millrace.workplace import budget_on_ray, capacity_for, stages_for
 
 
 def explain(plan: Plan, options: RunOptions) -> str:
@@ -75,10 +75,12 @@ def _limits(options: RunOptions, memory: int) -> list[str]:
     fails = [f"rows that fail {what}"]
     fails += [f"at most {limit}"] if limit and options.on_error != "raise" else []
     fails += [f"a call may take {options.batch_timeout:g} s"] if options.batch_timeout else []
-    return [
-        f"errors   {', '.join(fails)}",
-        f"memory   {human.size(options.memory_limit or memory)} for the whole run",
-    ]
+    if options.on_ray:
+        blocks = human.size(budget_on_ray(options, memory))
+        held = f"memory   {blocks} for blocks between stages; Ray watches that of its nodes"
+    else:
+        held = f"memory   {human.size(options.memory_limit or memory)} for the whole run"
+    return [f"errors   {', '.join(fails)}", held]
 
 
 def _at_work(stage: Stage, fit: Stage, work: str) -> str:

@@ -64,6 +64,8 @@ class RunOptions:
         between stages, which may take a quarter of it. Near the limit, nothing is begun ahead of its time; then the
         biggest worker is ended and its shard tried again, with fewer workers, or divided if it does not fit alone.
         Also compared with what steps declare by ``memory=``. Default: 80 % of the machine's or container's.
+        On Ray it is for all nodes together, and ends no worker and divides no shard: Ray watches the memory of each
+        node. Default there: half of the object stores for blocks, and no bound for what steps declare.
     on_error
         What becomes of a row that a step or the source cannot process. ``"raise"`` ends the run and names the first
         such row. ``"reject"`` sets it aside in ``OUT/_rejected`` (see ``read_rejected``) and goes on. ``"null"``

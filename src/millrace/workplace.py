@@ -60,7 +60,7 @@ class Workplace:
         if options.on_ray:
             from millrace.engines.ray.engine import RayEngine
 
-            limit = options.memory_limit or capacity.memory * BLOCKS_SHARE // STORE_SHARE
+            limit = budget_on_ray(options, capacity.memory) * BLOCKS_SHARE
             cluster = RayEngine(pool_timeout=options.pool_timeout)
             return cls(cluster, stages, capacity.cpus, limit, plan, options)
         limit = options.memory_limit or capacity.memory
@@ -260,6 +260,11 @@ def capacity_for(options: RunOptions) -> Capacity:
     address = options.engine if options.engine.startswith(RAY_ADDRESS) else ""
     cluster.connect(address, allow_unauthenticated=options.allow_unauthenticated)
     return cluster.capacity()
+
+
+def budget_on_ray(options: RunOptions, stores: int) -> int:
+    """Return how many bytes blocks between stages may take of a cluster whose object stores have so many."""
+    return options.memory_limit // BLOCKS_SHARE if options.memory_limit else stores // STORE_SHARE
 
 
 def memory_of_nodes() -> int:

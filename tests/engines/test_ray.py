@@ -15,6 +15,7 @@ import pytest
 import millrace as mr
 from millrace.core.ports import Engine
 from millrace.errors import ArgumentError, EngineError, ResourcesUnavailable, StepError, UnsafeCluster
+from millrace.observers import human
 from millrace.testing import EngineContract
 
 if importlib.util.find_spec("ray") is None:
@@ -160,6 +161,14 @@ def test_what_ray_is_told_of_a_step(tmp_path: Path) -> None:
         on_ray(data, pool_timeout=1).write_parquet(tmp_path / "out")
     with pytest.raises(ArgumentError, match="resorces"):
         on_ray(mr.range(4).map_batches(names, ray_remote_args={"resorces": 1})).take_all()
+
+
+def test_explain_says_what_holds_on_a_cluster() -> None:
+    data = mr.range(8).map_batches(double, concurrency=(1, 3), ray_remote_args={"resources": {"disk": 1}})
+    told = on_ray(data, memory_limit="4GiB").explain()
+    assert "engine   ray: 1 to 3 workers with 1 thread, resources={'disk': 1} each" in told
+    assert f"memory   {human.size(1 << 30)} for blocks between stages; Ray watches that of its nodes" in told
+    assert "no effect" not in told
 
 
 def test_the_address_of_another_cluster_than_the_one_that_is_connected() -> None:
