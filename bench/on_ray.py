@@ -1,7 +1,7 @@
 """``python -m bench.on_ray``: Millrace on Ray beside Ray Data, on the same Ray of as many CPUs as this machine has.
 
 Two clocks for both: the whole program, and what is left when Ray has started. Workers are started, models loaded
-and outputs committed within both. Also a plan over which Ray Data 2.60 hangs: two actors of a CPU each, on two.
+and outputs committed within both.
 """
 
 from __future__ import annotations

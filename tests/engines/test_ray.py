@@ -33,9 +33,13 @@ def cluster() -> Iterator[None]:
     """A Ray of this machine, with more cores than there may be: what is tested waits more than it works."""
     import ray
 
-    ray.init(address="local", num_cpus=8, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(
+            "RAY_AUTH_MODE", "disabled"
+        )  # a process has one for good, and clusters of tests have this
+        ray.init(address="local", num_cpus=8, include_dashboard=False, log_to_driver=False)
+        yield
+        ray.shutdown()
 
 
 class TestRay(EngineContract):

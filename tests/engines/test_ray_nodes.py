@@ -232,6 +232,18 @@ def test_pools_that_are_larger_than_the_cluster(cluster: Any, marks: Marks, tmp_
     assert ids(tmp_path / "out") == list(range(10_000))
 
 
+class Doubles:
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        return {**batch, "double": batch["id"] * 2}
+
+
+def test_actors_on_all_cores_leave_none_to_read_with(cluster: Any, tmp_path: Path) -> None:
+    """Ray Data 2.60 hangs over this plan: its actors wait for rows, and the reads for a core."""
+    mr.range(1_000).with_options(engine="local", progress=False).write_parquet(tmp_path / "in")
+    data = mr.read_parquet(tmp_path / "in").map_batches(Doubles, concurrency=2, num_cpus=1)
+    assert on_ray(data).write_parquet(tmp_path / "out").rows == 1_000
+
+
 def test_what_the_cluster_never_has(cluster: Any, marks: Marks, tmp_path: Path) -> None:
     data = mr.range(10).map_batches(lambda batch: batch, num_gpus=2, memory=1 << 30)
     with pytest.raises(ResourcesUnavailable, match=r"GPU: 2, memory: 1\.00 GiB.*The cluster has . nodes"):

@@ -82,4 +82,5 @@ class RayEngine:
             pool.begin_to_close(kill=kill)
         for pool in self._pools:
             pool.close(kill=kill)
+        self._pools = []
         self._lending.close()

@@ -43,6 +43,8 @@ class Member:
     def send(self, message: tuple[Any, ...], objects: dict[int, Any] | None = None) -> None:
         """Send a message. If the actor is gone, who listens will hear of it."""
         with self.sending:
+            if self.actor is None:
+                return
             number, self.sent = self.sent, self.sent + 1
             with contextlib.suppress(ray.exceptions.RayError):
                 self.actor.send.remote(number, message, objects or {})
@@ -55,6 +57,11 @@ class Member:
         """End the actor, at once."""
         with contextlib.suppress(Exception):
             ray.kill(self.actor, no_restart=True)
+
+    def let_go(self) -> None:
+        """Hold nothing of Ray's any more: in a later session the same numbers stand for something else."""
+        with self.sending:
+            self.actor = self.answer = self.block = None
 
     def hand_over(self, kept: RayKept) -> None:
         """Send a kept value, and before it those that it refers to, unless it knows them."""

@@ -75,6 +75,7 @@ class RayPool:
         self._births = Births()
         self._broken: MillraceError | None = None
         self._closing = False
+        self._ender: threading.Thread | None = None
         self._size = spec.size
         self._least = min(spec.size, spec.size if spec.least is None else spec.least)
         self._short_since: float | None = time.monotonic()
@@ -169,7 +170,8 @@ class RayPool:
     def close(self, *, kill: bool = True) -> None:
         """See ``Pool.close``; without ``kill``, workers close what they host, except those still at a call."""
         self.begin_to_close(kill=kill)
-        self._ender.join()
+        if self._ender is not None:
+            self._ender.join()
 
     def begin_to_close(self, *, kill: bool) -> None:
         """Close it, and do not wait: ``close`` does, afterwards."""
@@ -179,10 +181,10 @@ class RayPool:
             self._closing = True
             workers = list(self._workers.values())
             self._workers.clear()
-        self._ender = threading.Thread(
-            target=self._end_all, args=(workers, kill), name="millrace-ray-end", daemon=True
-        )
-        self._ender.start()
+            self._ender = threading.Thread(
+                target=self._end_all, args=(workers, kill), name="millrace-ray-end", daemon=True
+            )
+            self._ender.start()
 
     def _end_all(self, workers: Sequence[Member], kill: bool) -> None:
         if threading.current_thread() is not self._thread:
@@ -192,11 +194,14 @@ class RayPool:
         self._end([] if kill else [each for each in workers if each.here and not each.calls])
         for worker in workers:
             worker.kill()
+            worker.let_go()
+        self._parcel = None
 
     @property
     def closed(self) -> bool:
         """Whether it is closed, with nothing left."""
-        return self._closing and not self._ender.is_alive()
+        with self._lock:
+            return self._ender is not None and not self._ender.is_alive()
 
     @property
     def placed(self) -> bool:
