@@ -14,7 +14,7 @@ INSTALL    = $(PIP) install --quiet -c constraints.txt $(PIP_FLAGS)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint docs wheel bench bench-gpu soak clean
+.PHONY: help demo test test-ray check lint docs wheel bench bench-gpu soak clean
 
 help:  ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -24,6 +24,14 @@ demo: $(VENV)/.demo  ## label a million handwritten digits (under a minute)
 
 test: $(VENV)/.dev  ## run the tests, doctests included, in two processes (JOBS=0: in one)
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+# The tests of datasets and executors, with the engine in the place of the local one.
+ON_RAY = tests/executor $(addprefix tests/api/test_,$(addsuffix .py, \
+	batch_sizes endings iterating looking map_batches metrics on_error predict stages verbs))
+
+test-ray: $(VENV)/.ray  ## run the tests on Ray: clusters of several nodes on this machine
+	$(BIN)/python -m pytest -m ray
+	MILLRACE_TEST_ENGINE=ray $(BIN)/python -m pytest $(ON_RAY)
 
 check: lint test docs wheel  ## everything that has to pass: lint, types, imports, tests, documentation, wheel
 
@@ -52,7 +60,9 @@ bench: $(VENV)/.bench  ## compare with a hand-written loop, Ray Data, Daft and S
 	$(BIN)/python -m bench.frames
 	$(BIN)/python -m bench.stages
 	$(BIN)/python -m bench.blocks
+	$(BIN)/python -m bench.on_ray
 	$(BIN)/python -m bench.scale
+	$(BIN)/python -m bench.simulation --shards 100000
 
 bench-gpu: $(VENV)/.bench  ## how near a model on a GPU comes to its bare loop
 	$(BIN)/python -m bench.gpu
@@ -81,6 +91,10 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/.created
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.created
 	$(INSTALL) -e '.[dev]'
 	@touch $@ $(VENV)/.demo
+
+$(VENV)/.ray: pyproject.toml constraints.txt | $(VENV)/.dev
+	$(INSTALL) -e '.[dev,ray]'
+	@touch $@
 
 $(VENV)/.bench: pyproject.toml constraints.txt | $(VENV)/.created
 	$(INSTALL) -e '.[bench]'

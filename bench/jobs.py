@@ -51,6 +51,7 @@ CONTENDERS = {
         Contender("millrace_stages", "millrace", jobs=("images",)),
         Contender("daft", "daft"),
         Contender("ray", "ray.data", "ray"),
+        Contender("millrace_ray", "ray", "ray", jobs=("taxi_parity", "taxi_mlp", "wide", "images")),
         Contender("spark", "pyspark", "pyspark"),
         Contender("dataloader", "torch", "torch", jobs=("images",)),
     )

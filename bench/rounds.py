@@ -21,6 +21,9 @@ class Rounds:
     source: Path
     scratch: Path
     timeout: float
+    module: str = (
+        "bench.job"  # what is timed, with the contender, the job, the data and the output as arguments
+    )
 
     @property
     def out(self) -> Path:
@@ -51,7 +54,7 @@ class Rounds:
         os.sync()  # nobody pays for writing back another's pages
         print(f"{result.job}: {result.contender} …", file=sys.stderr, end="", flush=True)
         paths = [str(data.ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]  # for workers, too
-        program = (sys.executable, "-m", "bench.job", result.contender, result.job)
+        program = (sys.executable, "-m", self.module, result.contender, result.job)
         try:
             reading = measure.run(
                 (*program, str(self.source), str(self.out)),

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,26 @@ settings.load_profile("millrace")
 
 
 _USUAL = {"MILLRACE_ENGINE": "local", "MILLRACE_WORKERS": "2", "MILLRACE_PROGRESS": "0"}
+
+
+ENGINE = os.environ.get("MILLRACE_TEST_ENGINE", "")  # "ray": tests that can be are carried out there
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Pass over what only workers of this machine have, where they are elsewhere."""
+    for item in items:
+        if ENGINE and item.get_closest_marker("local"):
+            item.add_marker(pytest.mark.skip(reason="looks at processes or memory of the engine 'local'"))
+
+
+@pytest.fixture(scope="session", autouse=ENGINE == "ray")
+def ray_of_this_machine() -> Iterator[None]:
+    """One for all tests. It has more cores than there may be: what is tested waits more than it works."""
+    import ray
+
+    ray.init(address="local", num_cpus=8, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
 
 
 @dataclass(frozen=True)

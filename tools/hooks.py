@@ -9,9 +9,6 @@ from typing import Any
 from docstrings import documented  # beside this file
 from mkdocs.exceptions import PluginError
 
-LATER = {"cluster.md", "command-line.md", "report.md"}
-"""Pages that have a place in the navigation and are not written yet."""
-
 _FETCHED = re.compile(r'<(?:script|img|iframe|link|source)\b[^>]*\b(?:src|href)="(?:https?:)?//[^"]*"')
 _APART = re.compile(r"(^```.*?^```$|^#.*?$|\[[^\]]*\]\([^)]*\)|``.*?``)", re.MULTILINE | re.DOTALL)
 _NAME = re.compile(r"`(?:mr\.)?([A-Za-z]\w*)`")
@@ -19,7 +16,7 @@ _VERBS = {"accumulate", "connect", "evaluate", "explain", "materialize", "show",
 
 
 def on_config(config: Any) -> Any:
-    """List the decisions in the navigation, and leave out what is not there yet."""
+    """List the decisions in the navigation."""
     config["nav"] = _complete(config["nav"], Path(config["docs_dir"]))
     return config
 
@@ -34,7 +31,7 @@ def _complete(nav: list[Any], docs: Path) -> list[Any]:
             pages = sorted(docs.glob("decisions/[0-9]*.md"))
             listed = [{_title(page): f"decisions/{page.name}"} for page in pages]
             done.append({title: ["decisions/README.md", *listed]})
-        elif target not in LATER or (docs / target).exists():
+        else:
             done.append(entry)
     return done
 

@@ -47,7 +47,15 @@ class Classes:
 
 
 def main(job: str, data: str, out: str) -> None:
+    start()
+    run(job, data, out)
+
+
+def start() -> None:
     ray.init(num_cpus=os.cpu_count(), include_dashboard=False, log_to_driver=False)
+
+
+def run(job: str, data: str, out: str) -> None:
     ray.data.DataContext.get_current().enable_progress_bars = False
     predictions(job, data).write_parquet(out)
 

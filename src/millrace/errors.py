@@ -35,13 +35,15 @@
     └── EngineError                         where the work runs
         ├── WorkerDied
         │   ├── NeverReady
+        │   ├── NodeLost
         │   ├── CallLost
         │   └── ActorDied
         ├── ExecutorClosed (RuntimeError)
         ├── TimedOut (TimeoutError)
         ├── ShardFailed
         ├── OutOfMemory
-        └── Stalled
+        ├── Stalled
+        └── UnsafeCluster
 
 A message is one paragraph: what happened, where (file, rows, step), what to do. Foreign errors become ours
 at one edge and stay chained as ``__cause__``.
@@ -211,6 +213,10 @@ class NeverReady(WorkerDied):
     """A worker process ended before it could work on anything: no shard is to blame."""
 
 
+class NodeLost(WorkerDied):
+    """A machine of the cluster is gone, and a worker or a block with it: no shard is to blame."""
+
+
 class CallLost(WorkerDied):
     """A call of an executor ended its worker as often as it may be tried."""
 
@@ -237,6 +243,10 @@ class OutOfMemory(EngineError):
 
 class Stalled(EngineError):
     """Nothing moved for ``stall_timeout`` seconds."""
+
+
+class UnsafeCluster(EngineError):
+    """A cluster on other machines that lets in anybody; ``allow_unauthenticated=True`` goes there all the same."""
 
 
 class RemoteTraceback(Exception):

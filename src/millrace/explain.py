@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import replace
 
 from millrace.core.ports import Capacity
 from millrace.core.work import Shard
-from millrace.engines import machine
 from millrace.observers import human
 from millrace.options import RunOptions
 from millrace.plan import compile as compiler
@@ -24,21 +22,17 @@ from millrace.plan.logical import (
     in_flight_of,
     is_predictor,
     model_label,
+    resources_of,
     step_label,
 )
 from millrace.plan.physical import Stage
-from millrace.plan.stages import stages_of
+from millrace.workplace import budget_on_ray, capacity_for, stages_for
 
 
 def explain(plan: Plan, options: RunOptions) -> str:
     """Describe source, columns, shards, the pool and each step; raises what the plan would raise."""
-    capacity = machine.capacity()
-    inline = options.engine == "inline"
-    stages = stages_of(
-        plan, capacity, workers=options.workers, memory_limit=options.memory_limit, fused=inline
-    )
-    if inline:
-        stages = (replace(stages[0], workers=1),)
+    capacity = capacity_for(options)
+    stages = stages_for(plan, options)
     cuts = cutting.cuts_of(stages, plan.source, options.shard_rows)
     return described(plan, options, capacity, stages, cuts, cuts.shards(plan.source))
 
@@ -72,6 +66,8 @@ def described(
         + (" (more workers than cores)" if sum(each.workers for each in stages) > capacity.cpus else ""),
     ]
     lines += _limits(options, capacity.memory)
+    if not options.on_ray and any(needs.remote for step in plan.steps for needs in resources_of(step)):
+        lines.append("ray      ray_remote_args= has no effect here")
     for i, stage in enumerate(stages):
         path = ["read" if i == 0 else "blocks", *map(step_label, stage.steps)]
         path.append("write" if i + 1 == len(stages) else "blocks")
@@ -92,10 +88,12 @@ def _limits(options: RunOptions, memory: int) -> list[str]:
     fails = [f"rows that fail {what}"]
     fails += [f"at most {limit}"] if limit and options.on_error != "raise" else []
     fails += [f"a call may take {options.batch_timeout:g} s"] if options.batch_timeout else []
-    return [
-        f"errors   {', '.join(fails)}",
-        f"memory   {human.size(options.memory_limit or memory)} for the whole run",
-    ]
+    if options.on_ray:
+        blocks = human.size(budget_on_ray(options, memory))
+        held = f"memory   {blocks} for blocks between stages; Ray watches that of its nodes"
+    else:
+        held = f"memory   {human.size(options.memory_limit or memory)} for the whole run"
+    return [f"errors   {', '.join(fails)}", held]
 
 
 def _at_work(stage: Stage, fit: Stage, work: str) -> str:
@@ -119,6 +117,7 @@ def _pool(stage: Stage) -> str:
     )
     needs = [f"{stage.num_gpus:g} GPU"] if stage.num_gpus else []
     needs += [f"{human.size(stage.memory)} of memory"] if stage.memory else []
+    needs += [f"{name}={value!r}" for name, value in stage.remote.items()]
     return f"{count} with {', '.join([_count(stage.threads, 'thread'), *needs])} each"
 
 

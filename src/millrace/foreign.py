@@ -161,7 +161,10 @@ NO_FUNCTIONS = {
 
 # ---------------------------------------------------------------- arguments
 
-_PLACED = "a worker is a process on this machine, and says what it needs by num_cpus=, num_gpus= and memory="
+_PLACED = (
+    "a step says what its workers need by num_cpus=, num_gpus= and memory=, and for a Ray cluster by "
+    "ray_remote_args={...}"
+)
 _LEFT = "Leave it out"
 
 
@@ -171,14 +174,15 @@ def _unset(reason: str) -> Foreign:
 
 _TPUS = _unset("there are no workers with TPUs here.")
 _NOWHERE = {
-    "accelerator_type": _unset(f"{_PLACED}. All its GPUs are of the kind that is there. {_LEFT}."),
+    "accelerator_type": _unset(f"{_PLACED}. {_LEFT}."),
     "fallback_strategy": _unset(f"{_PLACED}. {_LEFT}."),
-    "label_selector": _unset(f"{_PLACED}; it has no labels. {_LEFT}."),
+    "label_selector": _unset(f"{_PLACED}. {_LEFT}."),
     "max_calls": _unset("a worker lives as long as its stage. What leaks has to be let go in the function."),
     "num_tpus": _TPUS,
     "resources": _unset(f"{_PLACED}. How many there are is said by concurrency=. {_LEFT}."),
     "runtime_env": _unset(
-        "workers start with this process's environment, folder and sys.path. Set what they need before."
+        "workers start with this process's environment, folder and sys.path: set what they need before. On a Ray "
+        "cluster, ray_remote_args={'runtime_env': ...} says it, to a step or for all by with_options."
     ),
     "scheduling_strategy": _unset(f"{_PLACED}. {_LEFT}."),
 }
@@ -195,7 +199,6 @@ STEPS: dict[str, Foreign] = {
         (None,),
     ),
     "max_task_retries": Foreign("as max_restarts.", None),
-    "ray_remote_args": _unset(f"{_PLACED}."),
     "ray_remote_args_fn": _unset(f"{_PLACED}, before it starts."),
     "retry_exceptions": Foreign(
         "with_options(retry_on=TimeoutError) says which errors of a function pass.", (None, False)

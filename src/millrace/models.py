@@ -217,6 +217,7 @@ def given_predict(
     num_cpus: float | None,
     num_gpus: float | None,
     memory: Size | None,
+    ray_remote_args: Mapping[str, Any] | None,
     **options: Any,
 ) -> Predict:
     """Read the arguments of ``Dataset.predict``; ``options`` are those that each of several models may have."""
@@ -225,6 +226,7 @@ def given_predict(
     kept = given_keep(keep)
     shared: dict[str, Any] = {"compute": compute, "concurrency": concurrency}
     shared |= {"num_cpus": num_cpus, "num_gpus": num_gpus, "memory": memory}
+    shared["ray_remote_args"] = ray_remote_args
     if not isinstance(model, Mapping):
         made = _model(model, given_output(output), prefixed=False, **shared, **options)
         return Predict((made,), kept, replace)
@@ -280,9 +282,10 @@ def _model(
     num_cpus: Any,
     num_gpus: Any,
     memory: Any,
+    ray_remote_args: Any,
     **options: Any,
 ) -> Model:
-    resources = given_resources(compute, concurrency, num_cpus, num_gpus, memory)
+    resources = given_resources(compute, concurrency, num_cpus, num_gpus, memory, ray_remote_args)
     function = given_model(model, **options)
     _check_format(function, batch_format)
     return Model(

@@ -15,7 +15,8 @@ from millrace.core.sizes import given_bytes
 from millrace.core.work import Durability, OnError
 from millrace.errors import ArgumentError, UnknownArgument, nearest
 
-EngineName = Literal["local", "inline"]
+EngineName = Literal["local", "inline", "ray"]
+RAY_ADDRESS = "ray://"
 Mode = Literal["resume", "overwrite"]
 OnChange = Literal["refuse", "continue", "restart"]
 
@@ -42,7 +43,9 @@ class RunOptions:
     Parameters
     ----------
     engine
-        ``"local"`` (worker processes) or ``"inline"`` (this process, for debugging).
+        ``"local"`` (worker processes), ``"inline"`` (this process, for debugging), or ``"ray"``: workers on the Ray
+        cluster that this process is connected to, or that ``RAY_ADDRESS`` names, or that runs on this machine, or
+        that is started here. ``"ray://host:10001"``: those of that cluster.
     workers
         How many workers; default: as many as cores that this process may use.
     progress
@@ -65,6 +68,8 @@ class RunOptions:
         between stages, which may take a quarter of it. Near the limit, nothing is begun ahead of its time; then the
         biggest worker is ended and its shard tried again, with fewer workers, or divided if it does not fit alone.
         Also compared with what steps declare by ``memory=``. Default: 80 % of the machine's or container's.
+        On Ray it is for all nodes together, and ends no worker and divides no shard: Ray watches the memory of each
+        node. Default there: half of the object stores for blocks, and no bound for what steps declare.
     on_error
         What becomes of a row that a step or the source cannot process. ``"raise"`` ends the run and names the first
         such row. ``"reject"`` sets it aside in ``OUT/_rejected`` (see ``read_rejected``) and goes on. ``"null"``
@@ -87,7 +92,6 @@ class RunOptions:
         Seconds after which a worker that the operating system has stopped is given up and replaced; and after which a
         run in which nobody is at work ends, with the stacks of all workers. A model that is being loaded and a batch
         that is being computed are work.
-
     observers
         Objects that see the events of a run that writes, each by its ``on_event(event)``; if they have ``tick()``, it
         is called about five times a second, and ``close()`` at the end. One that raises is logged and dropped.
@@ -100,6 +104,14 @@ class RunOptions:
         What the machine costs in an hour, for the report: a number, or text with a currency, such as ``"3.50 EUR"``.
     report_values
         True: the report shows some of the rejected rows with their values.
+    pool_timeout
+        Seconds that a cluster has to place the workers that a stage cannot do without: the lower of two bounds, else
+        one.
+    allow_unauthenticated
+        True: workers may be on a cluster of other machines that lets in anybody who reaches it.
+    ray_remote_args
+        What Ray is told about each worker, besides what steps say by theirs: ``runtime_env``, ``resources``,
+        ``label_selector``, …. It has no effect on other engines.
 
     Names and values are looked at by ``with_options``, which raises ``UnknownArgument`` and ``ArgumentError``.
 
@@ -112,7 +124,7 @@ class RunOptions:
     millrace.errors.ArgumentError: workers=0: it takes a number above zero.
     """
 
-    engine: EngineName = "local"
+    engine: EngineName | str = "local"
     workers: int | None = None
     progress: bool | None = None
     mode: Mode = "resume"
@@ -138,6 +150,15 @@ class RunOptions:
     def price(self) -> tuple[float, str] | None:
         """The price per hour as an amount and its currency, which may be empty."""
         return None if self.price_per_hour is None else _price(self.price_per_hour)
+
+    pool_timeout: float = 600.0
+    allow_unauthenticated: bool = False
+    ray_remote_args: Mapping[str, Any] | None = None
+
+    @property
+    def on_ray(self) -> bool:
+        """True if workers are on a Ray cluster."""
+        return self.engine.startswith("ray")
 
     def updated(self, changes: Mapping[str, Any]) -> RunOptions:
         """Return the options with ``changes``; unknown names and impossible values are refused."""
@@ -242,6 +263,9 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def _check(name: str, value: Any) -> None:
+    if name in _CHECKS:
+        _CHECKS[name](value)
+        return
     hint = get_type_hints(RunOptions)[name]
     choices = get_args(hint)
     if choices and all(isinstance(choice, str) for choice in choices):
@@ -252,18 +276,6 @@ def _check(name: str, value: Any) -> None:
         if not isinstance(value, bool) and not (value is None and choices):
             allowed = "True, False nor None" if choices else "True nor False"
             raise ArgumentError(f"{name}={value!r} is neither {allowed}.")
-    elif name == "retry_on":
-        _check_retry_on(value)
-    elif name == "max_errors":
-        _check_max_errors(value)
-    elif name == "observers":
-        _check_observers(value)
-    elif name == "log":
-        if value is not None and not (isinstance(value, (str, os.PathLike)) and os.fspath(value)):
-            raise ArgumentError(f"log={value!r}: it takes the path of a file.")
-    elif name == "price_per_hour":
-        if value is not None:
-            _price(value)
     elif value is None:
         if type(None) not in choices:
             raise ArgumentError(f"{name}=None: it takes a number.")
@@ -271,7 +283,7 @@ def _check(name: str, value: Any) -> None:
         return
     elif isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
         raise ArgumentError(f"{name}={value!r}: it takes a number above zero.")
-    elif name not in ("stall_timeout", "batch_timeout") and not isinstance(value, int):
+    elif name not in ("stall_timeout", "batch_timeout", "pool_timeout") and not isinstance(value, int):
         raise ArgumentError(f"{name}={value!r}: it takes a whole number.")
 
 
@@ -281,6 +293,11 @@ def _check_observers(value: Any) -> None:
     for each in value:
         if isinstance(each, type) or not callable(getattr(each, "on_event", None)):
             raise ArgumentError(f"observers=[{each!r}]: an observer is an object that has on_event(event).")
+
+
+def _check_log(value: Any) -> None:
+    if value is not None and not (isinstance(value, (str, os.PathLike)) and os.fspath(value)):
+        raise ArgumentError(f"log={value!r}: it takes the path of a file.")
 
 
 def _price(value: Any) -> tuple[float, str]:
@@ -315,3 +332,46 @@ def _check_retry_on(value: Any) -> None:
         raise ArgumentError(
             f"retry_on={value!r}: it takes a class of errors, or a tuple of them, such as (TimeoutError, OSError)."
         )
+
+
+def _check_engine(value: Any) -> None:
+    names = get_args(EngineName)
+    address = isinstance(value, str) and value.startswith(RAY_ADDRESS) and len(value) > len(RAY_ADDRESS)
+    if value not in names and not address:
+        listed = ", ".join(map(repr, names))
+        raise ArgumentError(
+            f"engine={value!r} is not one of {listed}, nor an address such as 'ray://head:10001'."
+            f"{nearest(str(value), names)}"
+        )
+
+
+_NOT_FOR_RAY = frozenset(
+    (
+        *("num_cpus", "num_gpus", "memory", "name", "lifetime"),
+        *("max_restarts", "max_task_retries", "max_concurrency", "concurrency_groups"),
+    )
+)
+
+
+def check_ray_remote_args(value: Any) -> None:
+    """Refuse what is no dict for Ray, and what is said, or decided, in another way."""
+    names = set(value) if isinstance(value, Mapping) else None
+    if value is not None and (names is None or not all(isinstance(name, str) for name in names)):
+        raise ArgumentError(f"ray_remote_args={value!r}: it takes a dict such as {{'runtime_env': {{...}}}}.")
+    if names and names & _NOT_FOR_RAY:
+        named = ", ".join(sorted(names & _NOT_FOR_RAY))
+        raise ArgumentError(
+            f"ray_remote_args: {named}: steps say by num_cpus=, num_gpus= and memory= what their workers need, and "
+            "the rest is decided here. It takes runtime_env, resources, label_selector and the like."
+        )
+
+
+_CHECKS = {
+    "engine": _check_engine,
+    "log": _check_log,
+    "max_errors": _check_max_errors,
+    "observers": _check_observers,
+    "price_per_hour": lambda value: None if value is None else _price(value),
+    "ray_remote_args": check_ray_remote_args,
+    "retry_on": _check_retry_on,
+}

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from millrace.core.sizes import Size, given_bytes
 from millrace.errors import ArgumentError, nearest
-from millrace.plan.logical import Function, Resources, callable_name, is_async, is_async_generator
+from millrace.options import check_ray_remote_args
+from millrace.plan.logical import Function, Remote, Resources, callable_name, is_async, is_async_generator
 from millrace.strategies import ActorPoolStrategy, TaskPoolStrategy, worker_bounds
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ def given_resources(
     num_cpus: float | None,
     num_gpus: float | None,
     memory: Size | None,
+    ray_remote_args: Mapping[str, Any] | None = None,
 ) -> Resources:
     """Read what one worker needs and how many there may be."""
     if compute is not None and concurrency is not None:
@@ -97,7 +99,9 @@ def given_resources(
     if concurrency is not None:
         bounds = worker_bounds("concurrency", concurrency)
     cpus, gpus = given_number("num_cpus", num_cpus), given_number("num_gpus", num_gpus)
-    return Resources(cpus, gpus, None if memory is None else given_bytes("memory", memory), bounds)
+    check_ray_remote_args(ray_remote_args)
+    remote = Remote(dict(ray_remote_args)) if ray_remote_args else None
+    return Resources(cpus, gpus, None if memory is None else given_bytes("memory", memory), bounds, remote)
 
 
 def given_number(name: str, value: Any) -> float | None:

@@ -17,7 +17,8 @@ from millrace.core.warn import warn
 from millrace.engines import machine, memory
 from millrace.engines.inline import InlineEngine
 from millrace.engines.local import LocalEngine
-from millrace.options import RunOptions
+from millrace.errors import MissingLibrary
+from millrace.options import RAY_ADDRESS, RunOptions
 from millrace.plan import compile as compiler
 from millrace.plan import cuts as cutting
 from millrace.plan.logical import Plan
@@ -27,7 +28,9 @@ from millrace.plan.stages import stages_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from millrace.core.ports import Capacity
     from millrace.core.work import Shard
+    from millrace.engines.ray.engine import RayEngine
     from millrace.plan.cuts import Cuts
     from millrace.run.relief import Relief
     from millrace.run.runner import Runner
@@ -35,13 +38,14 @@ if TYPE_CHECKING:
     from millrace.run.suspicion import Suspicion
 
 BLOCKS_SHARE = 4  # of the memory limit, for blocks between stages: one part in so many
+STORE_SHARE = 2  # of a cluster's object stores
 
 
 @dataclass(slots=True)
 class Workplace:
     """An engine that may have begun to start workers before anybody knows what they will do."""
 
-    engine: LocalEngine | InlineEngine
+    engine: LocalEngine | InlineEngine | RayEngine
     stages: tuple[Stage, ...]
     cpus: int
     limit: int
@@ -51,8 +55,14 @@ class Workplace:
 
     @classmethod
     def open(cls, plan: Plan, options: RunOptions) -> Workplace:
-        capacity = machine.capacity()
+        capacity = capacity_for(options)
         stages = stages_for(plan, options)
+        if options.on_ray:
+            from millrace.engines.ray.engine import RayEngine
+
+            limit = budget_on_ray(options, capacity.memory) * BLOCKS_SHARE
+            cluster = RayEngine(pool_timeout=options.pool_timeout)
+            return cls(cluster, stages, capacity.cpus, limit, plan, options)
         limit = options.memory_limit or capacity.memory
         if options.engine == "inline":
             return cls(InlineEngine(), stages, capacity.cpus, limit, plan, options)
@@ -78,6 +88,8 @@ class Workplace:
         from millrace.run.pressure import Pressure
         from millrace.run.relief import Relief
 
+        if self.options.on_ray:  # which watches the memory of each machine itself
+            return Relief()
         return Relief(
             Pressure(self.limit, tight=any(shard.name for shard in shards)), partial(memory.own, os.getpid())
         )
@@ -95,7 +107,8 @@ class Workplace:
         ``states``: the folder for big states of metrics, if there is one.
         """
         *earlier, last = cutting.fitted(self.stages, self.cuts, shards)
-        last = replace(last, lanes=last.lanes or sum(s.workers for s in earlier) + last.workers < self.cpus)
+        busy = sum(stage.workers for stage in (*earlier, last))
+        last = replace(last, lanes=last.lanes or (busy < self.cpus and not self.options.on_ray))
         self.stages = (*earlier, last)
         schema = plan.source.schema()
         columns = compiler.columns_to_read(plan.steps, schema, output=kind != "count")
@@ -142,6 +155,7 @@ class Workplace:
             origins=[origin for stage in self.stages for origin in stage.origins],
             units=self.cuts.units[:-1],
             pieces=self.cuts.pieces,
+            near=self.engine.near,
         )
 
     @property
@@ -182,6 +196,7 @@ class Workplace:
         from millrace.run.worker import ShardWorker
 
         pools: list[Any] = []
+        probe = _probe(programs[-1]) if options.on_ray else ""
         held = any(stage.num_gpus for stage in self.stages)
         for i, (stage, program) in enumerate(zip(self.stages, programs, strict=True)):
             kind = ShardWorker if i + 1 == len(programs) else Maker
@@ -194,6 +209,10 @@ class Workplace:
                 stage.memory,
                 options.stall_timeout,
                 stage.workers,
+                num_cpus=stage.num_cpus,
+                least=stage.least if stage.least < stage.workers else 1,
+                sees=probe if i + 1 == len(programs) else "",
+                extra={**(options.ray_remote_args or {}), **stage.remote},
             )
             with explained(program.steps):
                 pools.append(self.engine.start(spec, runner.notify))
@@ -217,12 +236,57 @@ def _policy(options: RunOptions) -> Policy:
     return Policy(options.on_error, options.show_data, kinds, options.max_retries)
 
 
+def _probe(program: Program) -> str:
+    """Put a file where the output is staged, so that workers elsewhere can tell whether they see it."""
+    if program.sink is None:
+        return ""
+    path = os.path.join(program.sink.staging, f"seen-{os.urandom(8).hex()}.staged")
+    with open(path, "wb"):
+        return path
+
+
+def capacity_for(options: RunOptions) -> Capacity:
+    """Return what there is where a plan is carried out; connects to the cluster, if that is one."""
+    if not options.on_ray:
+        return machine.capacity()
+    try:
+        from millrace.engines.ray import cluster
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise MissingLibrary(
+            "engine='ray' needs Ray, which is not installed: pip install 'millrace[ray]'"
+        ) from None
+    address = options.engine if options.engine.startswith(RAY_ADDRESS) else ""
+    cluster.connect(address, allow_unauthenticated=options.allow_unauthenticated)
+    return cluster.capacity()
+
+
+def budget_on_ray(options: RunOptions, stores: int) -> int:
+    """Return how many bytes blocks between stages may take of a cluster whose object stores have so many."""
+    return options.memory_limit // BLOCKS_SHARE if options.memory_limit else stores // STORE_SHARE
+
+
+def memory_of_nodes() -> int:
+    """Return how much memory the cluster that this process is connected to has for those who declare it."""
+    from millrace.engines.ray import cluster
+
+    return cluster.memory_of_nodes()
+
+
 def stages_for(plan: Plan, options: RunOptions) -> tuple[Stage, ...]:
-    """Return the stages of a plan on this machine: a single one without lanes, where this process does all."""
+    """Return the stages of a plan: a single one without lanes, where this process does all."""
     inline = options.engine == "inline"
     stages = stages_of(
-        plan, machine.capacity(), workers=options.workers, memory_limit=options.memory_limit, fused=inline
+        plan,
+        capacity_for(options),
+        workers=options.workers,
+        memory_limit=options.memory_limit,
+        fused=inline,
+        grows=options.on_ray,
     )
+    if options.on_ray:
+        return tuple(replace(stage, threads=max(1, int(stage.num_cpus)), lanes=False) for stage in stages)
     return (replace(stages[0], workers=1, least=1, lanes=False),) if inline else stages
 
 

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import os
+
 import pytest
 
+ENGINE = os.environ.get("MILLRACE_TEST_ENGINE", "")
 
-@pytest.fixture(params=["inline", "local"])
+
+@pytest.fixture(params=[ENGINE] if ENGINE else ["inline", "local"])
 def engine(request: pytest.FixtureRequest) -> str:
     """Each engine in turn."""
     return str(request.param)
@@ -14,4 +18,4 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """No progress, two workers, and this process, unless a test says otherwise."""
     monkeypatch.setenv("MILLRACE_PROGRESS", "0")
     monkeypatch.setenv("MILLRACE_WORKERS", "2")
-    monkeypatch.setenv("MILLRACE_ENGINE", "inline")
+    monkeypatch.setenv("MILLRACE_ENGINE", ENGINE or "inline")

@@ -49,6 +49,7 @@ def test_order_holds_with_workers_of_different_speed() -> None:
     assert [int(i) for batch in data.iter_batches() for i in batch["id"]] == list(range(2000))
 
 
+@pytest.mark.local
 def test_a_slow_reader_holds_the_workers_back(tmp_path: Path) -> None:
     """While the reader holds its first batch, workers may go on by a few blocks only."""
 

@@ -125,6 +125,7 @@ def test_schema_of_no_rows() -> None:
         assert empty.take_all() == [] and empty.count() == 0
 
 
+@pytest.mark.local
 def test_explain_says_what_would_run() -> None:
     class Model:
         def __call__(self, batch: Any) -> Any:

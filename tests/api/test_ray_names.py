@@ -132,11 +132,14 @@ def test_what_changes_nothing_is_taken_by_others() -> None:
     ("call", "words"),
     [
         (lambda d: d.map_batches(same, zero_copy_batch=False), r"zero_copy_batch=False: .*\.copy\(\)"),
-        (lambda d: d.map_batches(same, resources={"a": 1}), r"resources=\{'a': 1\}: a worker is a process"),
+        (
+            lambda d: d.map_batches(same, resources={"a": 1}),
+            r"resources=\{'a': 1\}: a step says what its workers need",
+        ),
         (lambda d: d.map(same, num_tpus=1), "num_tpus=1: there are no workers with TPUs"),
         (
             lambda d: d.map_batches(same, runtime_env={"pip": ["x"]}),
-            "runtime_env=.*Set what they need before",
+            "runtime_env=.*set what they need before",
         ),
         (lambda d: d.map_batches(same, max_retries=5), "max_retries=5: with_options"),
         (lambda d: d.map_batches(same, max_concurrency=4), "max_in_flight="),

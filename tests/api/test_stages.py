@@ -544,3 +544,26 @@ def test_the_summary_names_the_bottleneck(tmp_path: Path) -> None:
     lines = data.with_options(workers=1).write_parquet(tmp_path / "out").summary.splitlines()
     assert any(line.startswith("stage 1, map_batches(nothing): 1 worker, ") for line in lines)
     assert any("stage 2, predict(" in line and "the bottleneck: a faster model" in line for line in lines)
+
+
+@pytest.mark.local
+@pytest.mark.parametrize("verb", ["map_batches", "map", "flat_map", "filter", "predict", "add_column"])
+def test_what_a_cluster_is_told_has_no_effect_on_one_machine(verb: str) -> None:
+    """The same program runs on a laptop and on a cluster."""
+    functions: dict[str, Any] = {
+        "map_batches": lambda batch: batch,
+        "map": lambda row: row,
+        "flat_map": lambda row: [row],
+        "filter": lambda row: True,
+        "predict": lambda batch: batch["id"],
+        "add_column": lambda batch: batch["id"],
+    }
+    args = ("twice", functions[verb]) if verb == "add_column" else (functions[verb],)
+    told = {"resources": {"disk": 1}, "label_selector": {"zone": "a"}}
+    data = getattr(mr.range(3).map_batches(lambda batch: batch), verb)(*args, ray_remote_args=told)
+    assert data.count() == 3
+    text = data.explain()
+    assert "ray_remote_args= has no effect here" in text
+    assert "stage 2" not in text
+    with pytest.raises(ArgumentError, match="num_cpus"):
+        getattr(mr.range(3), verb)(*args, ray_remote_args={"num_cpus": 1})

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from collections.abc import Iterator
 
@@ -11,10 +12,23 @@ import millrace as mr
 
 from .leftovers import memory_files
 
+ENGINE = os.environ.get("MILLRACE_TEST_ENGINE", "")
+
 
 @pytest.fixture(scope="module", autouse=True)
-def nothing_is_left() -> Iterator[None]:
+def engine() -> Iterator[None]:
+    """Executors are where the tests are to be."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MILLRACE_ENGINE", ENGINE or "local")
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_is_left(engine: None) -> Iterator[None]:
     """No process, no thread and no memory file outlives the executors of a module's tests."""
+    if ENGINE == "ray":  # has processes of its own
+        yield
+        return
     threads = set(threading.enumerate())
     yield
     gc.collect()

@@ -193,8 +193,10 @@ def test_wrong_names_and_values(executor: mr.Executor) -> None:
             executor.options(**wrong)
     with pytest.raises(ArgumentError, match="two names"):
         mr.connect(workers=1, num_cpus=2)
-    with pytest.raises(ArgumentError, match="engine='ray'"):
-        mr.connect("ray")  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="engine='inline'"):
+        mr.connect("inline")
+    with pytest.raises(ArgumentError, match=r"engine='rai'.* Did you mean 'ray'"):
+        mr.connect("rai")
     with pytest.raises(ArgumentError, match="it takes a function"):
         executor.submit(3)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="it takes a Ref, a future"):
@@ -297,7 +299,7 @@ def die_if_new(mark: str) -> int:
 
 def test_a_killed_worker_is_replaced_and_its_call_tried_again(executor: mr.Executor, tmp_path: Path) -> None:
     assert executor.submit(die_if_new, str(tmp_path / "mark")).result(WITHIN) != os.getpid()
-    with pytest.raises(CallLost, match=r"die_if_new ended its worker once: .*SIGKILL.*max_retries=0"):
+    with pytest.raises(CallLost, match=r"die_if_new ended its worker once: .*(SIGKILL|ended).*max_retries=0"):
         executor.options(max_retries=0).submit(die_if_new, str(tmp_path / "other")).result(WITHIN)
     assert executor.submit(abs, -1).result(WITHIN) == 1
 
@@ -308,7 +310,7 @@ def test_a_call_that_always_kills(executor: mr.Executor, tmp_path: Path) -> None
             file.write("x")
         os._exit(7)
 
-    with pytest.raises(CallLost, match=r"kills ended its worker 3 times: .*exited with status 7"):
+    with pytest.raises(CallLost, match=r"kills ended its worker 3 times: .*(status 7|ended)"):
         executor.options(max_retries=2).submit(kills, str(tmp_path / "log")).result(WITHIN)
     assert (tmp_path / "log").read_text() == "xxx"
 
@@ -348,12 +350,14 @@ def test_memory_limits_how_many_run_at_once(tmp_path: Path) -> None:
             executor.options(memory="2GiB").submit(abs, 0)
 
 
+@pytest.mark.local
 def test_more_cores_than_there_are(fresh: mr.Executor) -> None:
     with pytest.warns(UserWarning, match="asks for 64 cores, and there are 2"):
         assert fresh.options(num_cpus=64).submit(abs, -1).result() == 1
     assert fresh.options(num_cpus=64).submit(abs, -2).result() == 2
 
 
+@pytest.mark.local
 def test_devices_that_are_not_there(executor: mr.Executor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with (
@@ -370,6 +374,7 @@ def test_devices_that_are_not_there(executor: mr.Executor, monkeypatch: pytest.M
         mr.connect(num_gpus=3)
 
 
+@pytest.mark.local
 def test_calls_see_the_devices_that_they_were_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millrace.engines.machine.devices", lambda: ("4", "7"))
 

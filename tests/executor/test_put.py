@@ -60,6 +60,7 @@ def test_a_value_is_made_again_once_per_worker() -> None:
 
 
 @linux
+@pytest.mark.local
 def test_buffers_are_in_memory_once() -> None:
     def private(array: Any) -> int:
         assert array.sum() == len(array)
@@ -74,6 +75,7 @@ def test_buffers_are_in_memory_once() -> None:
 
 
 @linux
+@pytest.mark.local
 def test_memory_is_free_when_the_last_ref_is_gone(executor: mr.Executor) -> None:
     ref = executor.put(np.ones(MIB))
     other = executor.put({"inside": [ref]})

@@ -178,6 +178,16 @@ class PoolResized(msgspec.Struct, frozen=True):
     workers: int
 
 
+class PoolWaits(msgspec.Struct, frozen=True):
+    """A pool has ``here`` workers and has been waiting for the cluster to place more of them for ``seconds``."""
+
+    pool: str
+    here: int
+    wanted: int
+    each: str
+    seconds: float
+
+
 class StageUse(msgspec.Struct, frozen=True):
     """What a stage was: its steps in words, its workers at most, and the share of their time in which they worked."""
 
@@ -247,5 +257,6 @@ Event = (
     | ShardDivided
     | PoolResized
     | MetricsCounted
+    | PoolWaits
     | RunFinished
 )

@@ -5,7 +5,7 @@ Each has a contract suite in ``millrace.testing`` that every adapter passes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -105,6 +105,11 @@ class Sink(Protocol):
     @property
     def root(self) -> str:
         """The folder that readers are pointed at."""
+        ...
+
+    @property
+    def staging(self) -> str:
+        """The folder where attempts of the run that this is bound to lay their files."""
         ...
 
     def describe(self) -> dict[str, Any]:
@@ -248,6 +253,11 @@ class PoolSpec:
     ``num_gpus`` is what each worker has for itself, in devices: it sees those and no others, none if it is 0, all
     that the driver sees if it is None. ``most``: the size to which the pool may grow, so that devices are kept free.
     ``devices``: the very ones that each worker sees, where who starts the pool hands them out himself.
+
+    What follows is for engines that place workers on several machines. ``num_cpus``: cores that each worker needs
+    (None: what the engine gives to those who say nothing);
+    ``least``: how many workers the pool cannot do without (None: all); ``sees``: a file that each has to find;
+    ``extra``: what else the engine is told about each.
     """
 
     name: str
@@ -259,6 +269,10 @@ class PoolSpec:
     stall_timeout: float = 300.0
     most: int | None = None
     devices: tuple[str, ...] | None = None
+    num_cpus: float | None = 1.0
+    least: int | None = None
+    sees: str = ""
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _no_values(number: int, once: bool) -> Any:
@@ -293,7 +307,10 @@ class Pool(Protocol):
     """Identical workers, each hosting one object of the pool's factory."""
 
     def loads(self) -> dict[int, int]:
-        """Return, for each live worker, how many calls it has not yet answered."""
+        """Return, for each live worker, how many calls it has not yet answered.
+
+        Where workers have to be placed on a cluster, those that are not placed yet are not among them.
+        """
         ...
 
     def submit(self, method: str, *args: Any, worker: int | None = None) -> Future[Any]:
@@ -357,6 +374,10 @@ class Engine(Protocol):
 
     def drop(self, ref: BlockRef) -> None:
         """Nobody will be lent this block any more: its memory may be used again, once nobody reads it."""
+        ...
+
+    def near(self, worker: int, other: int) -> bool:
+        """Say whether blocks go from one worker to another without leaving a machine."""
         ...
 
     def close(self) -> None:

@@ -28,6 +28,7 @@ import traceback
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from millrace.core.work import BlockRef
@@ -115,7 +116,8 @@ class Host:
                     self._slots_of_others().unmap(*message[1:])
                 elif message[0] == "value":
                     _, lent, pickled, places, links = message
-                    self._locker.add(lent, pickled, places, links, fd)
+                    unused = partial(os.close, fd) if fd >= 0 else None
+                    self._locker.add(lent, links, partial(unpack, pickled, places, fd), unused)
                 elif message[0] == "forget":
                     self._locker.forget(message[1])
                 elif message[0] == "free":

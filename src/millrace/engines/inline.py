@@ -34,6 +34,10 @@ class InlineEngine:
         """See ``Engine.keep``."""
         self._kept.add(ref.number)
 
+    def near(self, worker: int, other: int) -> bool:
+        """See ``Engine.near``: there is one machine."""
+        return True
+
     def drop(self, ref: BlockRef) -> None:
         """See ``Engine.drop``."""
         self._kept.discard(ref.number)

@@ -30,17 +30,40 @@ class Kept:
     """One value, pickled. It lives as long as anybody has it: a ``Ref``, a future, a call under way.
 
     ``owner`` gave it its number. ``links`` are the values that it refers to. ``known`` are the workers that were
-    lent it; ``once``: they need it for one call, and forget it by themselves.
+    lent it; ``once``: they need it for one call, and forget it by themselves. ``size``: how many bytes it takes.
     """
 
-    __slots__ = ("__weakref__", "_blob", "_end", "_parcel", "known", "links", "number", "once", "owner")
+    __slots__ = ("__weakref__", "_end", "known", "links", "number", "once", "owner", "size")
 
-    def __init__(self, number: int, parcel: Parcel, keeper: Keeper, *, once: bool = False) -> None:
+    def __init__(self, number: int, size: int, keeper: Keeper, *, fd: int = -1, once: bool = False) -> None:
         self.number = number
+        self.size = size
         self.owner = keeper
         self.once = once
         self.links: tuple[Kept, ...] = ()
         self.known: set[int] = set()
+        self._end = weakref.finalize(self, keeper.let_go, number, fd, self.known)
+        self._end.atexit = False
+
+    def value(self) -> Any:
+        """Make the value again, with its buffers where they lie."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Let go of the memory now."""
+        self._end()
+
+    def _check(self) -> None:
+        if not self._end.alive:
+            raise ExecutorClosed("This value is gone: the executor that it was put to is shut down.")
+
+
+class Filed(Kept):
+    """A value with its big buffers in a memory file, or where there are too many of these, in ordinary memory."""
+
+    __slots__ = ("_blob", "_parcel")
+
+    def __init__(self, number: int, parcel: Parcel, keeper: Keeper, *, once: bool = False) -> None:
         self._parcel = parcel
         self._blob: bytearray | None = None
         if parcel.fd >= 0 and not keeper.room_for_files():
@@ -49,16 +72,11 @@ class Kept:
             self._parcel = replace(parcel, fd=-1)
         if self._parcel.fd >= 0:
             keeper.files.add(number)
-        self._end = weakref.finalize(self, keeper.let_go, number, self._parcel.fd, self.known)
-        self._end.atexit = False
-
-    @property
-    def size(self) -> int:
-        """How many bytes it takes."""
-        return len(self._parcel.pickled) + sum(size for _, size in self._parcel.places)
+        size = len(parcel.pickled) + sum(size for _, size in parcel.places)
+        super().__init__(number, size, keeper, fd=self._parcel.fd, once=once)
 
     def value(self) -> Any:
-        """Make the value again, with its buffers where they lie."""
+        """See ``Kept``."""
         from millrace.engines.parcel import unpack
 
         self._check()
@@ -88,13 +106,9 @@ class Kept:
             os.close(fd)
 
     def close(self) -> None:
-        """Let go of the memory now."""
-        self._end()
+        """See ``Kept``."""
+        super().close()
         self._blob = None
-
-    def _check(self) -> None:
-        if not self._end.alive:
-            raise ExecutorClosed("This value is gone: the executor that it was put to is shut down.")
 
 
 class Keeper:
@@ -115,19 +129,17 @@ class Keeper:
 
     def put(self, value: Any, *, once: bool = False) -> tuple[Kept, list[Any]]:
         """Pickle a value; return it, and the references that were met in it: ``links`` are for the caller to set."""
-        from millrace.engines.parcel import pack
-
         with leaving() as met:
-            parcel = pack(value)
-        kept = self._keep(parcel, once)
+            packed = self._pack(value)
+        kept = self._keep(packed, once)
         with self._adding:
             self._put.add(kept)
         return kept, met
 
-    def take(self, parcel: Parcel) -> Kept:
+    def take(self, packed: Any) -> Kept:
         """Keep what a worker returned."""
-        kept = self._keep(parcel, once=False)
-        kept.links = tuple(self._all.get(number) or _gone(self) for number in parcel.links)
+        kept = self._keep(packed, once=False)
+        kept.links = tuple(self._all.get(number) or _gone(self) for number in packed.links)
         return kept
 
     def close(self) -> None:
@@ -149,17 +161,25 @@ class Keeper:
         if known:
             self._dropped(number, known)
 
-    def _keep(self, parcel: Parcel, once: bool) -> Kept:
-        kept = Kept(next(self._numbers), parcel, self, once=once)
+    def _keep(self, packed: Any, once: bool) -> Kept:
+        kept = self._kept(next(self._numbers), packed, once)
         self._all[kept.number] = kept
         return kept
+
+    def _pack(self, value: Any) -> Any:
+        from millrace.engines.parcel import pack
+
+        return pack(value)
+
+    def _kept(self, number: int, packed: Any, once: bool) -> Kept:
+        return Filed(number, packed, self, once=once)
 
 
 def _gone(keeper: Keeper) -> Kept:
     """Return a value that is not there any more."""
     from millrace.engines.parcel import Parcel
 
-    kept = Kept(-1, Parcel(b"", (), -1), keeper)
+    kept = Filed(-1, Parcel(b"", (), -1), keeper)
     kept.close()
     return kept
 

@@ -10,16 +10,17 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, InvalidStateError
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from millrace.core.ports import PoolSpec, WorkerContext
-from millrace.core.work import Block, BlockRef, Freed, Piece
+from millrace.core.work import BlockRef, Freed
 from millrace.engines.births import Births
 from millrace.engines.gpus import Gpus, Seats
-from millrace.engines.kept import Kept
+from millrace.engines.kept import Filed, Keeper
+from millrace.engines.lending import lent_by
 from millrace.engines.listen import Listener
 from millrace.engines.memory import family
 from millrace.engines.process import Death, Spawner, Worker, never_ready
@@ -72,6 +73,14 @@ class LocalEngine:
         self._pools.append(pool)
         return pool
 
+    def keeper(self, dropped: Callable[[int, set[int]], None]) -> Keeper:
+        """Return who keeps values that workers are lent; ``dropped`` is told of those that nobody has any more."""
+        return Keeper(dropped)
+
+    def end(self, pool: LocalPool, *, kill: bool) -> None:
+        """Close a pool, now."""
+        pool.close(kill=kill)
+
     def forget(self, number: int, workers: Collection[int]) -> None:
         """Nobody has a kept value any more: tell the workers that know it."""
         for worker in workers:
@@ -82,6 +91,10 @@ class LocalEngine:
         """See ``Engine.keep``."""
         if self._store is not None:
             self._store.keep(ref)
+
+    def near(self, worker: int, other: int) -> bool:
+        """See ``Engine.near``: there is one machine."""
+        return True
 
     def drop(self, ref: BlockRef) -> None:
         """See ``Engine.drop``."""
@@ -178,7 +191,7 @@ class LocalPool:
                 chosen.heard = time.monotonic()
             chosen.calls[number] = future
         self._lend(chosen, args)
-        travelling = tuple(value.number if isinstance(value, Kept) else value for value in args)
+        travelling = tuple(value.number if isinstance(value, Filed) else value for value in args)
         chosen.send(("call", number, method, travelling))
         return future
 
@@ -205,7 +218,7 @@ class LocalPool:
 
     def _lend(self, worker: Worker, args: tuple[Any, ...]) -> None:
         for value in args:
-            if isinstance(value, Kept):
+            if isinstance(value, Filed):
                 _hand_over(worker, value)
         for ref in lent_by(args):
             if not self._store.lend(ref, worker.number):
@@ -363,17 +376,6 @@ class LocalPool:
         worker.send(("host", context, visible, self._parcel.pickled, self._parcel.places), self._parcel.fd)
 
 
-def lent_by(args: Iterable[Any]) -> Iterator[BlockRef]:
-    """Yield the blocks that a call's arguments speak of."""
-    for value in args:
-        if isinstance(value, Piece):
-            yield from lent_by(value.blocks)
-        if isinstance(value, Block):
-            value = value.ref
-        if isinstance(value, BlockRef):
-            yield value
-
-
 def _error(death: Death, sentence: str) -> WorkerDied:
     if death.preparing:
         return NeverReady(f"while {death.preparing}, {sentence}" if sentence else str(death))
@@ -388,9 +390,10 @@ def _arrived(
     return Parcel(pickled, places, worker.inbox.fds.popleft() if filed else -1, links)
 
 
-def _hand_over(worker: Worker, kept: Kept) -> None:
+def _hand_over(worker: Worker, kept: Filed) -> None:
     """Send a kept value, and before it those that it refers to, unless the worker knows them."""
     for link in kept.links:
+        assert isinstance(link, Filed)
         _hand_over(worker, link)
     if worker.number in kept.known:
         return

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from millrace.engines.links import Holder, arriving
-from millrace.engines.parcel import unpack
 
 _NOT_YET = object()
 
 
 class Loan:
-    """One value that this worker was lent. References to it keep it, whatever the driver says."""
+    """One value that this worker was lent. References to it keep it, whatever the driver says.
 
-    __slots__ = ("_fd", "_links", "_lock", "_pickled", "_places", "_value", "number")
+    ``make`` makes the value again; ``unused`` is called instead if nobody ever asked for it.
+    """
+
+    __slots__ = ("_links", "_lock", "_make", "_unused", "_value", "number")
 
     def __init__(
-        self, number: int, pickled: bytes, places: Sequence[tuple[int, int]], links: Sequence[Holder], fd: int
+        self,
+        number: int,
+        links: Sequence[Holder],
+        make: Callable[[], Any],
+        unused: Callable[[], None] | None,
     ) -> None:
         self.number = number
-        self._pickled = pickled
-        self._places = places
         self._links = links
-        self._fd = fd
+        self._make: Callable[[], Any] | None = make
+        self._unused = unused
         self._value: Any = _NOT_YET
         self._lock = threading.Lock()
 
@@ -33,15 +37,16 @@ class Loan:
         """Return the value, made again the first time."""
         with self._lock:
             if self._value is _NOT_YET:
-                fd, self._fd = self._fd, -1
+                assert self._make is not None
+                self._unused = None
                 with arriving(self._links):
-                    self._value = unpack(self._pickled, self._places, fd)
-                self._pickled = b""
+                    self._value = self._make()
+                self._make = None
             return self._value
 
     def __del__(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
+        if self._unused is not None:
+            self._unused()
 
 
 class Locker:
@@ -51,11 +56,15 @@ class Locker:
         self._loans: dict[int, Loan] = {}
 
     def add(
-        self, number: int, pickled: bytes, places: Sequence[tuple[int, int]], links: Sequence[int], fd: int
+        self,
+        number: int,
+        links: Sequence[int],
+        make: Callable[[], Any],
+        unused: Callable[[], None] | None = None,
     ) -> None:
         """Take a value in; what it refers to came before it."""
         holders = [self._loans.get(link) or Missing(link) for link in links]
-        self._loans[number] = Loan(number, pickled, places, holders, fd)
+        self._loans[number] = Loan(number, holders, make, unused)
 
     def forget(self, number: int) -> None:
         """The driver has no use for a value any more."""

@@ -71,6 +71,12 @@ def pack(value: Any) -> Parcel:
     return Parcel(pickled, tuple(places), fd)
 
 
+def apart(value: Any) -> tuple[bytes, list[np.ndarray[Any, np.dtype[np.uint8]]]]:
+    """Pickle ``value``; its big buffers come beside it, as arrays of bytes that lie where they are."""
+    pickled, buffers = pickle_apart(value)
+    return pickled, [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]
+
+
 def unpack(pickled: bytes, places: Sequence[tuple[int, int]], fd: int) -> Any:
     """Make the value again; its buffers are private views of the memory file. Closes ``fd``."""
     if fd < 0:

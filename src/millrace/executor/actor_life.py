@@ -8,10 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from millrace.core.devices import Seat
-from millrace.engines.local import LocalPool
-from millrace.errors import ActorDied, NeverReady, WorkerDied
+from millrace.errors import ActorDied, MillraceError, NeverReady, NodeLost, WorkerDied
 from millrace.executor.admission import Needs
 from millrace.executor.calls import Call
+from millrace.executor.ground import Worker
 from millrace.executor.hosted import NoObject, revived
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class ActorLife:
         self._restarts = restarts
         self._waiting: deque[Call] = deque()
         self._running: Call | None = None
-        self._worker: LocalPool | None = None
+        self._worker: Worker | None = None
         self._admitted = False
         self._made = False
         self._over: BaseException | None = None
@@ -82,7 +82,7 @@ class ActorLife:
             return
         crew = self._dispatcher.crew
         try:
-            self._worker = crew.start(self._making.label, crew.kind(self._threads, seat))
+            self._worker = crew.start(self._making.label, crew.kind(self._threads, seat, self.needs))
         except Exception as error:
             self.end(error)
             return
@@ -98,7 +98,7 @@ class ActorLife:
         self._running = None
         self._waiting.clear()
         if self._worker is not None:
-            self._worker.close(kill=bool(calls) or not self._made)
+            self._dispatcher.crew.end(self._worker, kill=bool(calls) or not self._made)
         self._dispatcher.dismiss(self, admitted=self._admitted)
         for call in calls:
             call.fail(error)
@@ -140,7 +140,7 @@ class ActorLife:
             self._failed_makings = 0
             self._next()
         elif isinstance(error, WorkerDied):
-            self._failed_makings += 1
+            self._failed_makings += not isinstance(error, NodeLost)
             if self._failed_makings < TRIES:
                 self._make()
             else:
@@ -187,7 +187,7 @@ class ActorLife:
         if isinstance(error, NoObject):
             self._restart(call, "it ended while it had nothing to do")
         elif isinstance(error, WorkerDied):
-            call.deaths += not isinstance(error, NeverReady)
+            call.deaths += not isinstance(error, (NeverReady, NodeLost))
             self._restart(call, str(error))
         elif error is not None:
             call.fail(revived(error))
@@ -216,6 +216,9 @@ class ActorLife:
             answer = self._worker.submit(method, call.kept, call.label)
         except WorkerDied as error:  # one after another ended before it could work
             self.end(ActorDied(f"{call.label}: {error}"))
+            return
+        except MillraceError as error:  # such as a cluster that has no place for it
+            self.end(error)
             return
         answer.add_done_callback(lambda done: self._dispatcher.post(partial(then, done)))
 

@@ -7,19 +7,20 @@ import queue
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from millrace.engines import machine
-from millrace.engines.kept import Keeper, Kept
+from millrace.engines.kept import Kept
 from millrace.engines.local import LocalEngine
 from millrace.errors import ArgumentError, MillraceError, NotPicklable, ResourcesUnavailable
 from millrace.executor.admission import Admission, Needs
 from millrace.executor.calls import Call
-from millrace.executor.crew import Crew
+from millrace.executor.crew import ClusterCrew, Crew, LocalCrew
 from millrace.executor.dispatch import Dispatcher, closed
 from millrace.executor.futures import CallFuture
+from millrace.executor.ground import Ground
 from millrace.executor.repeats import Repeats
 from millrace.executor.resources import CallOptions
 from millrace.plan.logical import Function
@@ -29,23 +30,50 @@ from millrace.plan.pickling import why_not_picklable
 class Core:
     """What an executor and its views share."""
 
-    def __init__(self, cpus: float, memory: int, devices: Sequence[str]) -> None:
+    def __init__(
+        self,
+        engine: Ground,
+        admission: Admission,
+        crew: Crew,
+        *,
+        cores: int,
+        counted: bool = False,
+    ) -> None:
+        """``cores``: what native libraries may use. ``counted``: cores are no mere advice, so more are refused."""
         notes: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        engine = LocalEngine(devices=devices)
 
         def dropped(number: int, workers: set[int]) -> None:  # by the garbage collector, anywhere
             notes.put(partial(engine.forget, number, workers))
 
-        self.cores = machine.capacity().cpus
-        self.keeper = Keeper(dropped)
-        self.admission = Admission(cpus, memory, len(devices))
-        crew = Crew(engine, devices, max(1, int(cpus)), time.monotonic)
+        self.cores = cores
+        self.keeper = engine.keeper(dropped)
+        self.admission = admission
         self.dispatcher = Dispatcher(engine, self.keeper, self.admission, crew, notes)
         self.repeats = Repeats()
         self.lock = threading.Lock()
         self.shut = False
+        self._counted = counted
         self._clamped = False
         atexit.register(self._at_exit)
+
+    @classmethod
+    def local(cls, cpus: float, memory: int, devices: Sequence[str]) -> Core:
+        """Return that of an executor on this machine."""
+        engine = LocalEngine(devices=devices)
+        crew = LocalCrew(engine, devices, max(1, int(cpus)), time.monotonic)
+        return cls(engine, Admission(cpus, memory, len(devices)), crew, cores=machine.capacity().cpus)
+
+    @classmethod
+    def cluster(
+        cls, cpus: float, memory: int, gpus: int, *, pool_timeout: float, extra: Mapping[str, Any]
+    ) -> Core:
+        """Return that of an executor on the cluster that this process is connected to."""
+        from millrace.engines.ray.engine import RayEngine
+
+        engine = RayEngine(pool_timeout=pool_timeout)
+        admission = Admission(cpus, memory, gpus)
+        crew = ClusterCrew(engine, lambda: admission.free, extra, time.monotonic)
+        return cls(engine, admission, crew, cores=1, counted=True)
 
     def shutdown(self, *, cancel: bool = False, kill: bool = False) -> None:
         """Take no more calls."""
@@ -108,6 +136,11 @@ class Core:
         ``least``: the fewest cores that count, 0 for actors, which need none unless they say so.
         """
         needs = options.needs(default_cpus=1.0 if least else 0.0)
+        if needs.num_cpus > self.admission.cpus and self._counted:
+            raise ResourcesUnavailable(
+                f"{label} can never run here: it needs {needs.num_cpus:g} cores, and this executor may use "
+                f"{self.admission.cpus:g} of the cluster's. Ask for less, or give it more (workers=)."
+            )
         if needs.num_cpus > self.admission.cpus:
             if not self._clamped:
                 self._clamped = True

@@ -13,11 +13,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from millrace.core.devices import Seat
-from millrace.engines.local import LocalEngine, LocalPool
-from millrace.errors import CallLost, EngineError, ExecutorClosed, NeverReady, WorkerDied
+from millrace.errors import (
+    CallLost,
+    EngineError,
+    ExecutorClosed,
+    MillraceError,
+    NeverReady,
+    NodeLost,
+    WorkerDied,
+)
 from millrace.executor.admission import Admission
 from millrace.executor.calls import Call
 from millrace.executor.crew import Crew, Kind
+from millrace.executor.ground import Ground, Worker
 from millrace.executor.hosted import revived
 
 if TYPE_CHECKING:
@@ -34,7 +42,7 @@ class Dispatcher:
 
     def __init__(
         self,
-        engine: LocalEngine,
+        engine: Ground,
         keeper: Keeper,
         admission: Admission,
         crew: Crew,
@@ -176,24 +184,27 @@ class Dispatcher:
             self._over(call)
             return
         call.asked = False
-        kind = self.crew.kind(call.threads, seat)
+        kind = self.crew.kind(call.threads, seat, call.needs)
         try:
             self._send(call, kind, self.crew.take(kind))
         except Exception as error:
             self._give_up(call, None, error)
 
-    def _send(self, call: Call, kind: Kind, worker: LocalPool) -> None:
+    def _send(self, call: Call, kind: Kind, worker: Worker) -> None:
         try:
             answer = worker.submit("run", call.kept, call.label)
         except WorkerDied as error:  # one after another ended before it could work
             self._give_up(call, worker, CallLost(f"{call.label} found no worker: {error}"))
             return
+        except MillraceError as error:  # such as a cluster that has no place for it
+            self._give_up(call, worker, error)
+            return
         answer.add_done_callback(lambda done: self.post(partial(self._answered, call, kind, worker, done)))
 
-    def _answered(self, call: Call, kind: Kind, worker: LocalPool, answer: Future[Any]) -> None:
+    def _answered(self, call: Call, kind: Kind, worker: Worker, answer: Future[Any]) -> None:
         error = answer.exception()
         if isinstance(error, WorkerDied) and not self._ended:
-            call.deaths += not isinstance(error, NeverReady)
+            call.deaths += not isinstance(error, (NeverReady, NodeLost))
             if call.may_be_tried_again:
                 self._send(call, kind, worker)
                 return
@@ -207,9 +218,9 @@ class Dispatcher:
         else:
             call.fail(revived(error))
 
-    def _give_up(self, call: Call, worker: LocalPool | None, error: BaseException) -> None:
+    def _give_up(self, call: Call, worker: Worker | None, error: BaseException) -> None:
         if worker is not None:
-            worker.close(kill=True)
+            self.crew.end(worker, kill=True)
         self.admission.give(call)
         self._over(call)
         call.fail(error)

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class Executor(StandardExecutor):
-    """Runs functions and actors in worker processes of this machine; made by ``connect``.
+    """Runs functions and actors in worker processes, of this machine or of a Ray cluster; made by ``connect``.
 
     It is a ``concurrent.futures.Executor``: ``as_completed`` and ``wait`` take its futures, and leaving ``with``
     waits for all calls. Calls are admitted in their order as far as cores, memory and GPUs allow.
@@ -57,7 +57,7 @@ class Executor(StandardExecutor):
     # ------------------------------------------------------------ values
 
     def put(self, value: T) -> Ref[T]:
-        """Lay ``value`` where every worker of this machine can use it, once; pass the ``Ref`` to calls.
+        """Lay ``value`` where every worker can use it, once per machine; pass the ``Ref`` to calls.
 
         Big buffers (from 64 KiB) are in memory once for all workers. What exposes no buffers, such as trees of
         scikit-learn, each worker has for itself. The memory is free when the last ``Ref`` is collected.

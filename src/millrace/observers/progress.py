@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO, cast
 
-from millrace.core.events import Event, RunFinished, RunStarted, WorkerRetired
+from millrace.core.events import Event, PoolWaits, RunFinished, RunStarted, WorkerRetired
 from millrace.observers.ceilings import Ceilings, retirement
 from millrace.observers.tally import Tally
 
@@ -68,6 +68,12 @@ class Progress:
             if isinstance(event, WorkerRetired) and not event.idle and self._retirements < _RETIREMENTS:
                 self._retirements += 1
                 self._say(retirement(event))
+            if isinstance(event, PoolWaits):
+                wanted = "a worker" if event.wanted == 1 else f"{event.wanted} workers"
+                self._say(
+                    f"{event.pool} waits for the cluster to place {wanted} ({event.each}), "
+                    f"{event.seconds:.0f} s so far"
+                )
 
     def tick(self) -> None:
         """Draw if it is time."""

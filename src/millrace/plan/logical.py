@@ -20,17 +20,28 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class Remote:
+    """What a cluster is told about each worker of a step, in its own words."""
+
+    args: Mapping[str, Any]
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self.args))
+
+
+@dataclass(frozen=True, slots=True)
 class Resources:
     """What one worker of a step needs, and how many workers there may be.
 
     ``num_cpus`` is in cores, ``num_gpus`` in devices, ``memory`` in bytes; ``workers`` is ``(min, max)`` or
-    None for as many as the machine has room for.
+    None for as many as the machine has room for. ``remote`` is for a cluster.
     """
 
     num_cpus: float | None = None
     num_gpus: float | None = None
     memory: int | None = None
     workers: tuple[int, int] | None = None
+    remote: Remote | None = None
 
 
 def _here(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -305,6 +316,19 @@ def resources_of(step: Step) -> tuple[Resources, ...]:
         return tuple(model.resources for model in step.models)
     resources = getattr(step, "resources", None)
     return () if resources is None else (resources,)
+
+
+def of_this_machine(step: Step) -> Step:
+    """Return a step without what only a cluster is told."""
+    if not any(resources.remote for resources in resources_of(step)):
+        return step
+    if isinstance(step, Predict):
+        models = tuple(
+            replace(model, resources=replace(model.resources, remote=None)) for model in step.models
+        )
+        return replace(step, models=models)
+    assert isinstance(step, (MapBatches, MapRows, FlatMap, Filter))
+    return replace(step, resources=replace(step.resources, remote=None))
 
 
 def in_flight_of(step: Step) -> tuple[int | None, ...]:

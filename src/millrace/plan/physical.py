@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -14,7 +16,8 @@ from millrace.plan.logical import Accumulate, Step
 @dataclass(frozen=True, slots=True)
 class Stage:
     """Steps that share a worker pool of ``workers`` processes with ``threads`` threads each; ``least`` of them at
-    the start, if not all. ``origins``: which step of the plan each is, or is a part of."""
+    the start, if not all. ``origins``: which step of the plan each is, or is a part of. ``num_cpus``: the cores that
+    each worker needs, where they are counted. ``remote``: what a cluster is told about each besides."""
 
     steps: tuple[Step, ...]
     workers: int
@@ -24,6 +27,8 @@ class Stage:
     memory: int | None = None
     least: int = 1
     origins: tuple[int, ...] = ()
+    num_cpus: float = 1.0
+    remote: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from millrace.errors import NotPicklable
+from millrace.errors import MillraceError, NotPicklable
 from millrace.plan.logical import Accumulate, Function, Step, functions_of, step_label
 
 _DEEPEST = 8
@@ -24,8 +24,13 @@ def explained(steps: Sequence[Step]) -> Iterator[None]:
     """Where pickling fails, raise ``NotPicklable`` that names the step and what in it cannot travel."""
     try:
         yield
+    except MillraceError:
+        raise
     except (TypeError, AttributeError, ValueError, RuntimeError, pickle.PicklingError) as error:
-        raise _not_picklable(steps, error) from error
+        told = _not_picklable(steps, error)
+        if told is error:
+            raise
+        raise told from error
 
 
 def _not_picklable(steps: Sequence[Step], error: Exception) -> Exception:

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from millrace.core.devices import Devices
 from millrace.core.ports import Capacity
 from millrace.errors import ArgumentError, ResourcesUnavailable
-from millrace.plan.logical import Plan, Predict, Resources, Step, functions_of, resources_of, step_label
+from millrace.plan.logical import (
+    Plan,
+    Predict,
+    Resources,
+    Step,
+    functions_of,
+    of_this_machine,
+    resources_of,
+    step_label,
+)
 from millrace.plan.physical import Stage
 
 _UNDECLARED = Resources()
+_ENDLESS = 1 << 62
 
 
 @dataclass(slots=True)
@@ -46,8 +58,18 @@ class _Run:
         return max((each.num_cpus or 0.0 for each in self.needs), default=0.0) or 1.0
 
     @property
+    def cores(self) -> float:
+        """What a worker asks of a place that counts cores: one, unless a step says otherwise, be it none."""
+        return max((each.num_cpus for each in self.needs if each.num_cpus is not None), default=1.0)
+
+    @property
     def memory(self) -> int:
         return sum(resources.memory or 0 for step in self.steps for resources in resources_of(step))
+
+    @property
+    def remote(self) -> dict[str, Any]:
+        """What a cluster is told besides; of several steps, all that they say."""
+        return {name: value for each in self.needs if each.remote for name, value in each.remote.args.items()}
 
     @property
     def workers(self) -> tuple[int, int] | None:
@@ -56,15 +78,26 @@ class _Run:
 
 
 def stages_of(
-    plan: Plan, capacity: Capacity, *, workers: int | None, memory_limit: int | None, fused: bool = False
+    plan: Plan,
+    capacity: Capacity,
+    *,
+    workers: int | None,
+    memory_limit: int | None,
+    fused: bool = False,
+    grows: bool = False,
 ) -> tuple[Stage, ...]:
     """Cut the plan into stages and size their pools; refuse what can never run, with the numbers.
 
     Neighbouring steps that need the same share a stage. Steps that say nothing go with those behind them, except
     with those that hold a GPU; after the last that says something, with it. ``fused``: all in one stage. CPUs are
-    advice, memory and GPUs are hard.
+    advice, memory and GPUs are hard; unless the place ``grows``: then what there is says only how much is asked for,
+    where the plan does not. What only a cluster is told counts there alone.
     """
-    runs = [_fused(plan.steps)] if fused else _runs(plan)
+    steps = plan.steps if grows else tuple(map(of_this_machine, plan.steps))
+    runs = [_fused(steps)] if fused else _runs(steps, decodes=_decodes(plan))
+    if grows:
+        asked = sum((run.workers or (1, 1))[0] * run.num_gpus for run in runs)
+        capacity = replace(capacity, memory=_ENDLESS, gpus=max(capacity.gpus, math.ceil(asked)))
     limit = memory_limit or capacity.memory
     for run in runs:
         _check(run, capacity, limit)
@@ -83,6 +116,8 @@ def stages_of(
             run.memory or None,
             low,
             tuple(run.origins),
+            run.cores,
+            run.remote,
         )
         for run, (low, high) in zip(runs, sizes, strict=True)
     )
@@ -93,17 +128,17 @@ def _fused(steps: Sequence[Step]) -> _Run:
     return _Run(needs, list(steps), list(range(len(steps))))
 
 
-def _runs(plan: Plan) -> list[_Run]:
+def _runs(steps: Sequence[Step], *, decodes: bool) -> list[_Run]:
     runs: list[_Run] = []
     pending = _Run(())
-    for origin, step in _separated(plan.steps):
+    for origin, step in _separated(steps):
         needs = _needs(step)
         if needs is None:
             pending.add(origin, step)
             continue
         if runs and runs[-1].needs == (needs,):
             runs[-1].take(pending)
-        elif needs.num_gpus and (any(map(functions_of, pending.steps)) or (not runs and _decodes(plan))):
+        elif needs.num_gpus and (any(map(functions_of, pending.steps)) or (not runs and decodes)):
             runs += [pending, _Run((needs,))]
         else:
             runs.append(_Run((needs,)))

@@ -15,6 +15,7 @@ import pyarrow as pa
 from millrace.core import failpoints
 from millrace.core.ports import WorkerContext
 from millrace.core.work import Block, Broken, Ended, Made, Piece, Progress, Tail, Timings
+from millrace.errors import NodeLost
 from millrace.plan.physical import Program
 from millrace.run import failures
 from millrace.run.beside import folded, unfolded
@@ -59,7 +60,7 @@ class Maker:
         try:
             outcome = next(self._open[number])
         except BaseException as error:
-            if failures.is_interrupt(error):
+            if failures.is_interrupt(error) or isinstance(error, NodeLost):
                 self.give_up(number)
                 raise
             outcome = Broken(number, failures.report(error))

@@ -12,8 +12,9 @@ import msgspec
 from millrace.core.events import Event, Worked
 from millrace.core.ports import Pool
 from millrace.core.work import BlockRef, Broken, Ended, ErrorReport, Freed, Gone, Waiting
-from millrace.errors import NeverReady, WorkerDied
+from millrace.errors import WorkerDied
 from millrace.run import failures
+from millrace.run.blame import blame_for
 from millrace.run.relief import Relief
 from millrace.run.spans import Spans
 from millrace.run.supply import Abort, Drop, Feed, GiveUp, Keep, Make, More, Supply, SupplyOrder
@@ -149,15 +150,11 @@ class Makers:
             self._supply.complete(Broken(answer.piece, failures.of_a_call(error)))
 
     def _blame(self, piece: int, worker: int, error: WorkerDied) -> ErrorReport | bool:
-        """Say whether a worker's end is charged to the piece that it was at, or which error it is."""
         shard = self._supply.shard_of(piece)
         if shard is None:
             return False
-        if self._relief.ended(worker):
-            self._suspicion.forget(worker)
-            rows, loading = self._supply.rows_of(piece), isinstance(error, NeverReady)
-            found = self._relief.lost(shard, worker, rows=rows, loading=str(error) if loading else "")
-            if self._relief.is_too_big(shard):
-                self._supply.give_up(shard, str(error))
-            return found or False
-        return not isinstance(error, NeverReady) and self._suspicion.died(shard, worker, str(error))
+        rows = self._supply.rows_of(piece)
+        blame = blame_for(error, shard, worker, self._relief, self._suspicion, rows=rows)
+        if self._relief.ended(worker) and self._relief.is_too_big(shard):
+            self._supply.give_up(shard, str(error))
+        return blame

@@ -42,9 +42,10 @@ from millrace.core.work import (
     Task,
     Timings,
 )
-from millrace.errors import NeverReady, Stalled, WorkerDied
+from millrace.errors import Stalled, WorkerDied
 from millrace.run import failures
 from millrace.run.allowance import Allowance
+from millrace.run.blame import blame_for
 from millrace.run.counting import States, merge
 from millrace.run.dividing import parts_of, refused
 from millrace.run.elastic import Elastic
@@ -432,21 +433,13 @@ class Runner:
         if isinstance(error, WorkerDied):
             reason = str(error)
             self._watch(WorkerLost(worker, reason))
-            blame = self._blame(shard, worker, error)
+            at_work = self._scheduler.was_at(worker) == shard
+            blame = blame_for(error, shard, worker, self._relief, self._suspicion, at_work=at_work)
             if isinstance(blame, ErrorReport):
                 return Failed(shard, attempt, blame)
             self._watch(ShardRetried(shard, attempt + 1, reason))
             return Lost(shard, attempt, reason, blame=blame)
         return Failed(shard, attempt, failures.of_a_call(error))
-
-    def _blame(self, shard: int, worker: int, error: WorkerDied) -> ErrorReport | bool:
-        """Say whether a worker's end is charged to a shard that it had, or which error it is."""
-        loading = isinstance(error, NeverReady)
-        if self._relief.ended(worker):
-            self._suspicion.forget(worker)
-            return self._relief.lost(shard, worker, loading=str(error) if loading else "") or False
-        at_work = self._scheduler.was_at(worker) == shard
-        return not loading and self._suspicion.died(shard, worker, str(error), at_work=at_work)
 
     # ------------------------------------------------------------ output for a reader
 

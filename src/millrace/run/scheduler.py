@@ -110,6 +110,7 @@ class Scheduler:
         self._next = 0  # the first shard that was never begun
         self._again: list[int] = []  # a heap of shards to begin once more
         self._open: dict[int, _Open] = {}
+        self._resting: set[int] = set()  # open, and paused or prepared; some that are not any more, too
         self._attempts: dict[int, int] = {}
         self._deaths: dict[int, int] = {}
         self._dead: set[int] = set()  # workers whose death was charged to the shard that they were at
@@ -162,7 +163,7 @@ class Scheduler:
         if self.finished:
             return orders
         load = dict(loads)
-        for shard, attempt in self._open.items():
+        for shard, attempt in self._at_rest():
             if not attempt.paused:
                 continue
             if self._may_proceed(shard):
@@ -178,10 +179,11 @@ class Scheduler:
                 orders.append(self._begin(heapq.heappop(self._again), worker))
         alone = (self._reading and not self._fed) or bool(self._remaining) or self.schema is None
         depth = self._ahead if ahead and not alone else 1
+        workers = sorted(load)
         for level in range(depth):
             if level and not self._fed and self._left - len(self._open) <= 2 * len(load):
                 break  # near the end, a shard that waits behind another may keep the run waiting
-            for worker in sorted(load):
+            for worker in workers:
                 if load[worker] != level:
                     continue
                 if level and self._again and self._again[0] <= self._awaited:
@@ -196,8 +198,7 @@ class Scheduler:
     def _prepared(self, load: dict[int, int], calls: Mapping[int, int]) -> list[Order]:
         """Begin what was prepared for workers that are free, or that only hold what waits for it."""
         orders: list[Order] = []
-        for shard in sorted(self._open):
-            attempt = self._open[shard]
+        for shard, attempt in self._at_rest():
             if attempt.prepared is None:
                 continue
             load[attempt.worker] += 1
@@ -219,6 +220,7 @@ class Scheduler:
             return []
         if isinstance(outcome, (Proposal, Blocks)):
             attempt.paused = True
+            self._resting.add(outcome.shard)
             if isinstance(outcome, Proposal):
                 if outcome.last:
                     self._last.add(outcome.shard)
@@ -293,6 +295,8 @@ class Scheduler:
         self._attempts[shard] = attempt + 1
         task = Task(self._shards[shard], attempt, self.schema, tuple(self._remaining))
         self._open[shard] = _Open(worker, attempt, prepared=task if prepare else None)
+        if prepare:
+            self._resting.add(shard)
         return Prepare(worker, task) if prepare else Begin(worker, task)
 
     def _take(self) -> int | None:
@@ -335,12 +339,19 @@ class Scheduler:
 
     def _bury(self, loads: Mapping[int, int]) -> None:
         """A worker that died while its attempt waited had no call that could tell."""
-        for shard, attempt in list(self._open.items()):
-            if attempt.worker not in loads and (attempt.paused or attempt.prepared is not None):
+        for shard, attempt in self._at_rest():
+            if attempt.worker not in loads:
                 alone = attempt.worker not in self._dead and self.was_at(attempt.worker) is None
                 charged = attempt.paused and alone
                 del self._open[shard]
                 self._retry(shard, "the worker ended while the attempt waited", charged=charged)
+
+    def _at_rest(self) -> list[tuple[int, _Open]]:
+        """Return the attempts that are paused or prepared: few of the thousands that may be open."""
+        found = [(shard, self._open[shard]) for shard in sorted(self._resting) if shard in self._open]
+        found = [(shard, each) for shard, each in found if each.paused or each.prepared is not None]
+        self._resting = {shard for shard, _ in found}
+        return found
 
     def _retry(self, shard: int, reason: str, *, charged: bool = True) -> None:
         deaths = self._deaths[shard] = self._deaths.get(shard, 0) + charged

@@ -187,7 +187,10 @@ class Supply:
         origins: Sequence[int] = (),
         units: Sequence[int] = (),
         pieces: Callable[[Shard], Iterable[Extent]] = _each_split,
+        near: Callable[[int, int], bool] = lambda worker, other: True,
     ) -> None:
+        """``near`` says whether two workers are on one machine."""
+        self._near = near
         self._steps = list(steps)
         self._limits = [tuple(each) for each in limits]
         self._limited = any(self._limits)
@@ -460,10 +463,10 @@ class Supply:
         """Return the piece that this worker should give a block of.
 
         First what an attempt waits for; then what the worker has begun, as nobody else can go on with it; then an
-        early piece of the hungriest attempt.
+        early piece of the hungriest attempt, of those whose worker is near if there are any.
         """
         room = self._room(stage)
-        begun = fresh = None
+        begun = fresh = far = None
         for flow in self._by_hunger():
             for node in self._makeable(flow, stage):
                 if node.worker not in (None, worker) or node.asked >= DEPTH:
@@ -473,9 +476,11 @@ class Supply:
                 if node.worker is not None:
                     begun = begun or node
                 else:
-                    fresh = fresh or node
+                    if self._near(worker, flow.worker):
+                        fresh = fresh or node
+                    far = far or node
                     break  # pieces are begun in order: those behind it are fresh, too
-        return (begun or fresh) if room else None
+        return (begun or fresh or far) if room else None
 
     def _room(self, stage: int) -> bool:
         """Say whether one block more of a stage is within the budget."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -35,7 +36,7 @@ from millrace.core.work import (
     Timings,
     Waiting,
 )
-from millrace.errors import OutputSchemaChanged
+from millrace.errors import NodeLost, OutputSchemaChanged
 from millrace.plan.logical import functions_of, step_label
 from millrace.plan.physical import Program
 from millrace.run import failures
@@ -97,8 +98,14 @@ class ShardWorker:
             trough = None if (shard, attempt) in self._over else self._trough(shard, attempt)
         if trough is not None:
             trough.put(fodder)
-        elif isinstance(fodder, Block):
-            self._context.take(fodder.ref)  # to let go of it at once
+        else:
+            self._let_go(fodder)
+
+    def _let_go(self, fodder: Fodder) -> None:
+        """Take a block that nobody needs any more, and drop it."""
+        if isinstance(fodder, Block):
+            with contextlib.suppress(NodeLost):
+                self._context.take(fodder.ref)
 
     def _trough(self, shard: int, attempt: int) -> queue.SimpleQueue[Fodder]:
         return self._troughs.setdefault((shard, attempt), queue.SimpleQueue())
@@ -109,9 +116,7 @@ class ShardWorker:
             self._over.append((shard, attempt))
             trough = self._troughs.pop((shard, attempt), None)
         while trough is not None and not trough.empty():
-            fodder = trough.get()
-            if isinstance(fodder, Block):
-                self._context.take(fodder.ref)
+            self._let_go(trough.get())
         self._context.tidy()
 
     def attempt(self, task: Task) -> Outcome | Future[Outcome]:
@@ -413,7 +418,7 @@ class _Attempt:
     def failed(self, error: BaseException) -> Outcome:
         """Say what went wrong."""
         shard, attempt = self._task.shard.index, self._task.attempt
-        if isinstance(error, _CutOff):
+        if isinstance(error, (_CutOff, NodeLost)):
             return Lost(shard, attempt, str(error), blame=False)
         return Failed(shard, attempt, failures.report(error))
 

@@ -76,6 +76,11 @@ class FileSink:
         """Return kind and settings; not the folder, so that an output that was moved can still be resumed."""
         return {"kind": self.kind, **self.options()}
 
+    @property
+    def staging(self) -> str:
+        """The folder where attempts of the run that this is bound to lay their files."""
+        return self._staging
+
     def bind(self, *, run: str, staging: str, digits: int, durability: Durability) -> FileSink:
         """Return this sink for one run."""
         return replace(self, _run=run, _staging=staging, _digits=digits, _durability=durability)

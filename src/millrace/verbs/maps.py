@@ -53,6 +53,7 @@ class Maps(Described):
         num_cpus: float | None = None,
         num_gpus: float | None = None,
         memory: float | str | None = None,
+        ray_remote_args: Mapping[str, Any] | None = None,
         version: str | None = None,
     ) -> Dataset:
         """Replace each batch by what ``fn`` returns for it.
@@ -92,6 +93,9 @@ class Maps(Described):
             How many workers: ``ActorPoolStrategy(size=2)``, or ``concurrency=2`` or ``(1, 8)`` for short.
         num_cpus, num_gpus, memory
             What one worker needs: cores, devices, bytes (a number, or text such as ``"2GiB"``).
+        ray_remote_args
+            What a Ray cluster is told about each worker of this step besides: a dict of ``resources``,
+            ``label_selector``, ``runtime_env``, ``scheduling_strategy``, …. It has no effect on other engines.
         version
             A name for this code. When given, the run is recognised by it instead of by the bytecode of ``fn``.
 
@@ -120,7 +124,7 @@ class Maps(Described):
                 given_batch_size(batch_size),
                 given_batch_format(batch_format),
                 given_names("columns", columns) if columns is not None else None,
-                given_resources(compute, concurrency, num_cpus, num_gpus, memory),
+                given_resources(compute, concurrency, num_cpus, num_gpus, memory, ray_remote_args),
                 given_in_flight(max_in_flight),
                 given_batch_bytes(batch_size_bytes, batch_size),
             )
@@ -140,6 +144,7 @@ class Maps(Described):
         num_cpus: float | None = None,
         num_gpus: float | None = None,
         memory: float | str | None = None,
+        ray_remote_args: Mapping[str, Any] | None = None,
         version: str | None = None,
     ) -> Dataset:
         """Replace each row, a dict of Python values, by the dict that ``fn`` returns for it.
@@ -151,7 +156,7 @@ class Maps(Described):
             ``datetime`` where it can hold them.
         fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs
             As in ``map_batches``, which is far faster.
-        compute, concurrency, num_cpus, num_gpus, memory, version
+        compute, concurrency, num_cpus, num_gpus, memory, ray_remote_args, version
             As in ``map_batches``.
 
         Raises
@@ -169,7 +174,9 @@ class Maps(Described):
             "map", fn, fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs, version
         )
         return self._then(
-            MapRows(function, given_resources(compute, concurrency, num_cpus, num_gpus, memory))
+            MapRows(
+                function, given_resources(compute, concurrency, num_cpus, num_gpus, memory, ray_remote_args)
+            )
         )
 
     @known_arguments(also=foreign.STEPS)
@@ -186,6 +193,7 @@ class Maps(Described):
         num_cpus: float | None = None,
         num_gpus: float | None = None,
         memory: float | str | None = None,
+        ray_remote_args: Mapping[str, Any] | None = None,
         version: str | None = None,
     ) -> Dataset:
         """Replace each row by the rows of the list that ``fn`` returns for it, which may be empty.
@@ -196,7 +204,7 @@ class Maps(Described):
             A function, callable object or class, of one row as in ``map``; it returns any iterable of dicts.
         fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs
             As in ``map_batches``.
-        compute, concurrency, num_cpus, num_gpus, memory, version
+        compute, concurrency, num_cpus, num_gpus, memory, ray_remote_args, version
             As in ``map_batches``.
 
         Raises
@@ -214,7 +222,9 @@ class Maps(Described):
             "flat_map", fn, fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs, version
         )
         return self._then(
-            FlatMap(function, given_resources(compute, concurrency, num_cpus, num_gpus, memory))
+            FlatMap(
+                function, given_resources(compute, concurrency, num_cpus, num_gpus, memory, ray_remote_args)
+            )
         )
 
     @known_arguments(also=foreign.STEPS)
@@ -232,6 +242,7 @@ class Maps(Described):
         num_cpus: float | None = None,
         num_gpus: float | None = None,
         memory: float | str | None = None,
+        ray_remote_args: Mapping[str, Any] | None = None,
         version: str | None = None,
     ) -> Dataset:
         """Keep the rows for which ``fn`` (of a row) or ``expr`` (of columns, far faster) is true.
@@ -246,7 +257,7 @@ class Maps(Described):
             true.
         fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs
             As in ``map_batches``.
-        compute, concurrency, num_cpus, num_gpus, memory, version
+        compute, concurrency, num_cpus, num_gpus, memory, ray_remote_args, version
             As in ``map_batches``.
 
         Raises
@@ -267,7 +278,7 @@ class Maps(Described):
         """
         if (fn is None) == (expr is None):
             raise ArgumentError("filter takes either a function of a row or expr=, an Arrow expression.")
-        resources = given_resources(compute, concurrency, num_cpus, num_gpus, memory)
+        resources = given_resources(compute, concurrency, num_cpus, num_gpus, memory, ray_remote_args)
         if fn is None:
             from millrace.plan.predicates import given_expression
 

@@ -44,6 +44,7 @@ class Predicts(Described):
         num_cpus: float | None = None,
         num_gpus: float | None = None,
         memory: float | str | None = None,
+        ray_remote_args: Mapping[str, Any] | None = None,
         version: str | None = None,
     ) -> Dataset:
         """Add a model's result to each row; every other column rides along untouched.
@@ -76,7 +77,7 @@ class Predicts(Described):
             ``collect`` (PyTorch's) gets 2 by default.
         fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs
             As in ``map_batches``, for a class or a function.
-        compute, concurrency, num_cpus, num_gpus, memory, version
+        compute, concurrency, num_cpus, num_gpus, memory, ray_remote_args, version
             As in ``map_batches``.
 
         Raises
@@ -117,6 +118,7 @@ class Predicts(Described):
                 num_cpus=num_cpus,
                 num_gpus=num_gpus,
                 memory=memory,
+                ray_remote_args=ray_remote_args,
                 version=version,
             )
         )
@@ -133,6 +135,7 @@ class Predicts(Described):
         num_cpus: float | None = None,
         num_gpus: float | None = None,
         memory: float | str | None = None,
+        ray_remote_args: Mapping[str, Any] | None = None,
         version: str | None = None,
     ) -> Dataset:
         """Add the column ``col``, or replace it, by what ``fn`` makes of each batch: ``predict`` in Ray Data's words.
@@ -146,7 +149,7 @@ class Predicts(Described):
             Series, an Arrow array, a list.
         batch_format
             As in ``map_batches``, but pandas by default, as in Ray Data; ``"numpy"`` is faster.
-        compute, concurrency, num_cpus, num_gpus, memory, version
+        compute, concurrency, num_cpus, num_gpus, memory, ray_remote_args, version
             As in ``map_batches``.
 
         Raises
@@ -187,6 +190,7 @@ class Predicts(Described):
             num_cpus=num_cpus,
             num_gpus=num_gpus,
             memory=memory,
+            ray_remote_args=ray_remote_args,
             version=version,
         )
         return self._then(AddColumn(step.models, step.keep, step.replace))

@@ -1,0 +1,1 @@
+"""Workers on a Ray cluster; the one place that imports Ray."""
