@@ -36,6 +36,10 @@ def leftovers(root: Path, *, unfinished: bool = False, everything: bool = False)
     somebody = holder(root)
     if somebody is not None:
         raise RunLocked(f"{root} is being written by {somebody}. Clean it when that is done.")
+    return _listed(root, unfinished=unfinished, everything=everything)
+
+
+def _listed(root: Path, *, unfinished: bool, everything: bool) -> list[Leftover]:
     found = _all(root) if everything else _unneeded(root, unfinished=unfinished)
     return [Leftover(path, _size(root / path), why) for path, why in found]
 
@@ -43,9 +47,16 @@ def leftovers(root: Path, *, unfinished: bool = False, everything: bool = False)
 def remove(
     root: Path, found: Sequence[Leftover], *, unfinished: bool = False, everything: bool = False
 ) -> None:
-    """Remove what ``leftovers`` listed, under the output's lock; ``_SUCCESS`` and pointers before what they name."""
+    """Remove what ``leftovers`` listed, under the output's lock; ``_SUCCESS`` and pointers before what they name.
+
+    Raises ``RunLocked``, and removes nothing, if the output is another by now: a run may have gone on since it was
+    listed, and what was a leftover then may be its committed rows now.
+    """
     output = OutputFolder(root)
+    changed = True
     try:
+        _check_same(root, found, _listed(root, unfinished=unfinished, everything=everything))
+        changed = False
         drop = [name for name in (output.next(), output.current()) if name is not None]
         if unfinished and not everything:
             drop = [
@@ -64,9 +75,20 @@ def remove(
                 path.unlink(missing_ok=True)
         _remove_empty(root / REJECTED)
     finally:
-        output.close(forget=everything or unfinished)
+        output.close(forget=(everything or unfinished) and not changed)
     if everything:
         _remove_empty(root)
+
+
+def _check_same(root: Path, found: Sequence[Leftover], now: Sequence[Leftover]) -> None:
+    """Refuse if what may go is not what was shown; opening the output has removed some of it already."""
+    shown, may_go = {each.path for each in found}, {each.path for each in now}
+    kept = {path for path in shown - may_go if os.path.lexists(root / path)}
+    if kept or may_go - shown:
+        raise RunLocked(
+            f"{root} was written to since its leftovers were listed ({min(kept or may_go - shown)} is not as it "
+            "was). Nothing that was listed was removed: run `millrace clean` again, and look at what it lists now."
+        )
 
 
 def _unneeded(root: Path, *, unfinished: bool) -> Iterator[tuple[str, str]]:
@@ -96,13 +118,13 @@ def _of_run(root: Path, run: Run) -> Iterator[tuple[str, str]]:
     home = f"{HOME}/{run.name}"
     staging, states = run.folder / "staging", run.folder / STATES
     staged = {file.staged for record in run.records for file in record.files}
-    if staging.is_dir():
+    if staging.is_dir() and not staging.is_symlink():  # what a link leads to is not ours
         if _stands(root, run):
             yield f"{home}/staging", "what attempts have written"
         else:
             for name in sorted(set(os.listdir(staging)) - staged):
                 yield f"{home}/staging/{name}", "an attempt that was never committed"
-    if states.is_dir():
+    if states.is_dir() and not states.is_symlink():
         named = {name for record in run.records for name in side_files(record)}
         for name in sorted(set(os.listdir(states)) - named):
             yield f"{home}/{STATES}/{name}", "what a metric counted in an attempt that was never committed"

@@ -16,6 +16,7 @@ from millrace.errors import NothingMatched, nearest
 from millrace.plan.physical import SavedPlan
 from millrace.run import journal as journals
 from millrace.run.commit import State, read_plan_at
+from millrace.run.names import checked, read_pointer
 from millrace.run.output import HOME, SUCCESS
 from millrace.run.recover import replayed
 
@@ -45,11 +46,8 @@ class Run:
 
 
 def pointer(root: Path, name: str) -> str | None:
-    """Return the run that ``current`` or ``next`` names."""
-    try:
-        return (root / HOME / name).read_text().strip() or None
-    except OSError:
-        return None
+    """Return the run that ``current`` or ``next`` names; raises ``JournalDamaged`` if that is no run's name."""
+    return read_pointer(root / HOME / name)
 
 
 def is_output(root: Path) -> bool:
@@ -79,7 +77,7 @@ def load(root: Path, name: str, *, hidden: bool = False) -> Run:
     journal = folder / "journal"
     contents = journals.read(journal)
     plan, state = replayed(plan, contents.notes())
-    records = tuple(contents.in_force())
+    records = tuple(checked(contents.in_force(), name, folder))
     for record in records:
         state.add(record)
     with contextlib.suppress(OSError):

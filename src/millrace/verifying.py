@@ -70,8 +70,12 @@ def verify(
     check_is_output(root)
     somebody = holder(root)
     if somebody is not None:
-        return Verification(root, pointer(root, "current") or "", "running", note=somebody)
-    name = pointer(root, "current")
+        return Verification(root, _named(root) or "", "running", note=somebody)
+    try:
+        name = pointer(root, "current")
+        pointer(root, "next")
+    except JournalDamaged as error:
+        return Verification(root, "", "damaged", (Finding("pointer", "_millrace/current", str(error)),))
     if name is None:
         return Verification(root, "", "unfinished", _lost_pointer(root))
     try:
@@ -82,6 +86,13 @@ def verify(
         file = f"_millrace/{name}/{kind}"
         return Verification(root, name, "damaged", (Finding(kind, file, str(error)),))
     return _Check(root, run).verification(threads or 4, on_file)
+
+
+def _named(root: Path) -> str | None:
+    try:
+        return pointer(root, "current")
+    except JournalDamaged:
+        return None
 
 
 def _lost_pointer(root: Path) -> tuple[Finding, ...]:

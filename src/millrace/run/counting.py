@@ -144,7 +144,7 @@ def side_files(record: CommitRecord) -> set[str]:
 def sweep(folder: Path, named: Container[str]) -> None:
     """Remove files of states that no record names: their attempts were never committed."""
     states = folder / STATES
-    if not states.exists():
+    if not states.is_dir() or states.is_symlink():  # what a link leads to is not ours
         return
     for path in states.iterdir():
         if path.name not in named:

@@ -23,19 +23,18 @@ import contextlib
 import errno
 import fcntl
 import os
-import re
 from collections.abc import Collection, Container
 from pathlib import Path
 
 from millrace.core import failpoints
 from millrace.core.work import REJECTED
-from millrace.errors import ForeignOutput, OutputWriteFailed, RunLocked
+from millrace.errors import ForeignOutput, JournalDamaged, OutputWriteFailed, RunLocked
+from millrace.run.names import check_run, read_pointer, run_of
 
 HOME = "_millrace"
 SUCCESS = "_SUCCESS"
 TEMPORARY = ".tmp"
 _PATIENCE = 100
-_PART = re.compile(r"part-\d+(?:\.\d+)*-([a-z0-9]{8})\.[a-z0-9]+(?:\.(?:gz|zst))?")
 
 
 def new_run_name() -> str:
@@ -56,6 +55,9 @@ class OutputFolder:
         try:
             self._take_lock()
             self._sweep()
+        except JournalDamaged:
+            self.close()
+            raise
         except OSError as error:
             self.close(forget=True)
             raise OutputWriteFailed(
@@ -65,6 +67,11 @@ class OutputFolder:
 
     def _take_lock(self) -> None:
         path = self.home / "lock"
+        if self.home.is_symlink():
+            raise ForeignOutput(
+                f"{self.home} is a link to {os.path.realpath(self.home)}. What Millrace removes, it would remove "
+                "there, so nothing was touched: put the folder itself in its place, or choose another output."
+            )
         for patience in reversed(range(_PATIENCE)):
             try:
                 self.root.mkdir(parents=True, exist_ok=True)
@@ -125,10 +132,7 @@ class OutputFolder:
         return self._read("next")
 
     def _read(self, pointer: str) -> str | None:
-        try:
-            return (self.home / pointer).read_text().strip() or None
-        except FileNotFoundError:
-            return None
+        return read_pointer(self.home / pointer)
 
     def point(self, pointer: str, run: str | None) -> None:
         """Make ``pointer`` name ``run`` (None: remove it), at once or not at all."""
@@ -143,7 +147,7 @@ class OutputFolder:
 
     def folder(self, run: str) -> Path:
         """The folder that holds a run's plan, journal and staging."""
-        return self.home / run
+        return self.home / check_run(run, self.home)
 
     def make(self, run: str) -> Path:
         """Make a run's folder and its staging folder, as far as they are not there."""
@@ -205,8 +209,7 @@ class OutputFolder:
 
 def is_part(name: str, runs: Collection[str]) -> bool:
     """Say whether a file name is that of a part of one of ``runs``."""
-    match = _PART.fullmatch(name)
-    return match is not None and match[1] in runs
+    return run_of(name) in runs
 
 
 def _is_still(path: Path, fd: int) -> bool:

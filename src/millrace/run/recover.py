@@ -24,6 +24,7 @@ from millrace.run.journal import (
     Settled,
     Swapping,
 )
+from millrace.run.names import checked
 from millrace.run.output import TEMPORARY, OutputFolder
 
 
@@ -50,7 +51,7 @@ def recover(
         plan, state = replayed(plan, contents.notes())
         sink = bound(sink, output, plan, durability)
         committer = ShardCommitter(output, plan, sink, journal, state, hidden=hidden, empty=True)
-        lost, staged, published, states = _take_stock(committer, contents.in_force())
+        lost, staged, published, states = _take_stock(committer, checked(contents.in_force(), run, folder))
         if lost:
             committer.revoke(lost)
         failpoints.hit("recover.revoked")
@@ -121,8 +122,9 @@ def _drop_unlisted(
 ) -> None:
     """Remove files of this run that no record names: their attempt was never committed."""
     output, folder = committer.output, committer.folder
-    if (folder / "staging").exists():
-        for path in (folder / "staging").iterdir():
+    staging = folder / "staging"
+    if staging.is_dir() and not staging.is_symlink():  # what a link leads to is not ours
+        for path in staging.iterdir():
             if path.name not in staged:
                 path.unlink(missing_ok=True)
     sweep(folder, states)

@@ -1,0 +1,137 @@
+"""`clean` and `verify` keep to the output, whatever is written in it, and to what they have shown."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import millrace as mr
+from millrace import cleaning
+from millrace.core.work import StagedFile
+from millrace.errors import JournalDamaged, RunLocked
+from millrace.run.journal import Journal
+from millrace.run.output import OutputFolder
+from millrace.run.recover import peek
+
+Millrace = Callable[..., Any]
+
+
+@pytest.fixture
+def out(place: Path) -> Path:
+    mr.read_parquet("trips/").with_options(shard_rows=100).write_csv(place / "out")
+    return place / "out"
+
+
+@pytest.fixture
+def others(place: Path) -> Path:
+    """A folder of somebody else's."""
+    (place / "others" / "deep").mkdir(parents=True)
+    for name in ("letter", "deep/letter"):
+        (place / "others" / name).write_text("dear")
+    return place / "others"
+
+
+def all_of(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def the_run(out: Path) -> str:
+    return (out / "_millrace" / "current").read_text().strip()
+
+
+@pytest.mark.parametrize("pointer", ["current", "next"])
+@pytest.mark.parametrize("says", [b"../../others", b"..", b"%s/others", b"\xff\xfe", b"x" * 1000])
+def test_a_pointer_that_leads_elsewhere_is_not_followed(
+    place: Path, out: Path, others: Path, millrace: Millrace, pointer: str, says: bytes
+) -> None:
+    (out / "_millrace" / pointer).write_bytes(says.replace(b"%s", os.fsencode(place)))
+    before = all_of(out), all_of(others)
+    for flags in ([], ["--unfinished"], ["--all"]):
+        said = millrace("clean", out, *flags, "--yes")
+        assert said.code == 1 and "no name of a run" in said.err, said.err
+    said = millrace("verify", out, "--json")
+    assert (said.code, said.json["status"]) == (1, "damaged")
+    assert millrace("inspect", out).code == 1
+    with pytest.raises(JournalDamaged, match="no name of a run"):
+        mr.range(3).write_csv(out, mode="overwrite")
+    assert (all_of(out), all_of(others)) == before
+
+
+@pytest.mark.parametrize("folder", ["staging", "states"])
+def test_links_in_an_output_are_not_followed(
+    out: Path, others: Path, millrace: Millrace, folder: str
+) -> None:
+    """Neither by `clean` nor by a driver that goes on."""
+    run = the_run(out)
+    (out / "_millrace" / run / folder).symlink_to(others)
+    (out / "_SUCCESS").unlink()
+    before = all_of(others)
+    assert millrace("clean", out, "--yes").code == 0
+    assert all_of(others) == before
+    mr.read_parquet("trips/").with_options(shard_rows=100).write_csv(out)
+    assert all_of(others) == before
+    assert millrace("clean", out, "--all", "--yes").code == 0
+    assert all_of(others) == before
+
+
+def test_a_home_that_is_a_link_is_not_swept(out: Path, others: Path, millrace: Millrace) -> None:
+    shutil.rmtree(out / "_millrace")
+    (out / "_millrace").symlink_to(others)
+    before = all_of(others)
+    for flags in ([], ["--all"]):
+        assert millrace("clean", out, *flags, "--yes").code == 1
+    assert millrace("predict", "fares:Fare", "trips/", "-o", out).code == 1
+    assert all_of(others) == before
+
+
+@pytest.mark.parametrize(
+    ("staged", "name"), [("x", "../others/letter"), ("../../../others/letter", "part-00000-{}.csv")]
+)
+def test_a_journal_with_paths_of_others_is_refused(
+    out: Path, others: Path, millrace: Millrace, staged: str, name: str
+) -> None:
+    import msgspec
+
+    run = the_run(out)
+    folder = OutputFolder(out)
+    record = next(peek(folder, run)[2].in_force())
+    journal, _ = Journal.open(out / "_millrace" / run / "journal", "process")
+    journal.append(msgspec.structs.replace(record, files=(StagedFile(staged, name.format(run), 100, 4, 0),)))
+    journal.sync()
+    journal.close()
+    folder.close()
+    said = millrace("verify", out, "--json")
+    assert said.json["status"] == "damaged" and "calls one of its own" in said.out
+    for part in out.glob("part-*"):
+        part.unlink()
+    with pytest.raises(JournalDamaged, match="calls one of its own"):
+        mr.read_parquet("trips/").with_options(shard_rows=100).write_csv(out)
+    assert (others / "letter").read_text() == "dear"
+
+
+def test_what_was_listed_before_a_run_went_on_is_not_removed(place: Path, millrace: Millrace) -> None:
+    """The question stands on a terminal, and meanwhile somebody resumes: those parts are committed rows now."""
+    out, mended = place / "out", place / "mended"
+
+    def picky(row: dict[str, Any]) -> dict[str, Any]:
+        if row["id"] == 250 and not mended.exists():
+            raise ValueError("not this one")
+        return row
+
+    data = mr.read_parquet("trips/").with_options(shard_rows=100).map(picky, version="1")
+    with pytest.raises(mr.errors.StepError):
+        data.write_csv(out)
+    shown = cleaning.leftovers(out, unfinished=True)
+    assert any(each.path.startswith("part-") for each in shown)
+    mended.touch()
+    data.write_csv(out)
+    before = all_of(out)
+    with pytest.raises(RunLocked, match="since its leftovers were listed"):
+        cleaning.remove(out, shown, unfinished=True)
+    assert all_of(out) == before
+    assert millrace("verify", out).code == 0
