@@ -248,7 +248,11 @@ class _Check:
         if hashlib.sha256(data).hexdigest() != success.get("manifest_sha256"):
             self._find("manifest", file, "its hash is not the one in _SUCCESS.")
             return
-        listed = {each["name"]: each for each in map(msgspec.json.decode, data.splitlines())}
+        try:
+            listed = {str(each["name"]): each for each in map(msgspec.json.decode, data.splitlines())}
+        except (ValueError, KeyError, TypeError):
+            self._find("manifest", file, "it has a line that is no file's name, rows, size and checksum.")
+            return
         ours = {file.name: file for file in self._files.values()}
         for name in sorted(listed.keys() ^ ours.keys()):
             where = (
@@ -274,7 +278,9 @@ class _Check:
         }
         said = {name: success.get(name) for name in expected}
         whole = success.get("ledger")
-        if isinstance(whole, dict):
+        if not isinstance(whole, dict):
+            self._find("totals", "_SUCCESS", "it has no ledger of rows.")
+        else:
             for name in ("read", "written", "rejected", "nulled"):
                 expected[f"ledger.{name}"] = getattr(ledger, name)
                 said[f"ledger.{name}"] = whole.get(name)
@@ -290,12 +296,11 @@ class _Check:
         """Merge what the metrics of all shards counted once more, count the rows in the files anew, and compare."""
         said = success.get("metrics") or {}
         planned = remeasuring.names_in(self._shape)
-        if not planned:
+        if not isinstance(said, dict) or said.keys() != planned:
+            has = sorted(said) if isinstance(said, dict) else said
+            self._find("metrics", "_SUCCESS", f"it has metrics {has!r}, and the plan {sorted(planned)}.")
             return None
-        if said.keys() != planned:
-            self._find(
-                "metrics", "_SUCCESS", f"it has metrics {sorted(said)}, and the plan {sorted(planned)}."
-            )
+        if not planned:
             return None
         results: dict[str, Any] = {}
         for i, measured in enumerate(remeasuring.metrics_of(self._shape, list(said))):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable
@@ -143,10 +144,27 @@ def drop_success(out: Path) -> str:
     return "success"
 
 
+def strange_manifest(out: Path) -> str:
+    manifest = next((out / "_millrace").glob("*/manifest"))
+    manifest.write_bytes(b'5\n{"size": 3}\n')
+    success = json.loads((out / "_SUCCESS").read_text())
+    success["manifest_sha256"] = hashlib.sha256(manifest.read_bytes()).hexdigest()
+    (out / "_SUCCESS").write_text(json.dumps(success))
+    return "manifest"
+
+
+def pipe(out: Path) -> str:
+    part = first_part(out)
+    part.unlink()
+    os.mkfifo(part)
+    return "damaged"
+
+
 EVERYWHERE = [flip, cut, drop, add]
 ONCE = [
     drop_rejected, add_foreign, cut_journal, damage_journal, damage_plan, damage_manifest, drop_success,
     change_success("rows", 397), change_success("bytes", 1), change_success("metrics", {"mean": 1.0}),
+    change_success("metrics", 5), change_success("ledger", 4), strange_manifest, pipe,
 ]  # fmt: skip
 
 
