@@ -27,13 +27,14 @@ class Launch:
     """A command line: its words behind the program's name, and the folder in which it was given.
 
     ``forbids``: why nothing may be written, if so. ``results`` are those of the outputs that were written so far.
-    ``observer`` sees their events.
+    ``opened`` is the output that was opened last, and the run in it. ``observer`` sees their events.
     """
 
     argv: tuple[str, ...]
     cwd: str
     forbids: str = ""
     results: list[Result] = field(default_factory=list)
+    opened: tuple[Path, str] | None = None
     observer: Observer | None = None
 
     def begins(self) -> None:
@@ -43,6 +44,7 @@ class Launch:
 
     def keep(self, folder: Path, root: Path) -> None:
         """Note the command in a run's folder; the latest one counts."""
+        self.opened = (root, folder.name)
         if not self.argv:
             return
         from millrace.run.output import write_whole

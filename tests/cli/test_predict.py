@@ -69,3 +69,29 @@ def test_what_goes_wrong_is_one_paragraph(
     assert "millrace/" not in said.err and not (place / "out").exists()
     if code == 2:
         assert "Traceback" not in said.err and said.err.startswith("millrace: ")
+
+
+def test_what_is_said_of_an_overwrite_that_fails_is_its_own(millrace: Millrace, place: Path) -> None:
+    """The complete output that was there before, and still stands, is none of its doing."""
+    words = ("predict", "fares:Fare", "trips/", "-o", "out", "--keep", "id", "--inputs", "km")
+    assert millrace(*words).code == 0
+    said = millrace("predict", "fares:picky", "trips/", "-o", "out", "--mode", "overwrite", "--json")
+    assert (said.code, said.json["status"]) == (1, "failed")
+    assert said.json.get("completion_stats", {}).get("incomplete_count") != 0
+    refused = millrace("predict", "fares:picky", "trips/", "-o", "out", "--json")
+    assert refused.code != 0 and "rows" not in refused.json and "run" not in refused.json
+    assert millrace("verify", "out").code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--write", "path=/tmp/x"), "-o"),
+        (("--mode", "overwrite", "--write", "mode=resume"), "--mode"),
+        (("--workers", "2", "-O", "workers=1"), "--workers"),
+    ],
+)
+def test_nothing_is_said_twice(millrace: Millrace, place: Path, words: tuple[str, ...], said: str) -> None:
+    found = millrace("predict", "fares:Fare", "trips/", "-o", "out", *words)
+    assert found.code == 2 and said in found.err and "mistake in Millrace" not in found.err, found.err
+    assert not (place / "out").exists()

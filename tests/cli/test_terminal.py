@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+import millrace as mr
 
 Millrace = Callable[..., Any]
 MILLRACE = [sys.executable, "-m", "millrace"]
@@ -110,6 +113,33 @@ def test_a_reader_that_has_enough_ends_it_in_silence(place: Path, words: str) ->
     )
     os.close(writer)
     assert (done.returncode in (1, 141), done.stderr) == (True, b"")
+
+
+@pytest.mark.parametrize("json", [[], ["--json"]])
+def test_an_answer_that_cannot_be_written_is_an_error_of_one_line(place: Path, json: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [*MILLRACE, "inspect", "trips", *json], stdout=full, stderr=subprocess.PIPE, cwd=place, timeout=60
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"millrace: The answer could not be written: No space") and (
+        done.stderr.count(b"\n") == 1
+    )
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_is_nobody_elses(place: Path, closed: str) -> None:
+    """Its number must not go to a file of the output, into which everything printed would be written."""
+    (place / "noisy.py").write_text(
+        "import os\n\n\ndef noisy(batch):\n"
+        "    os.write(1, b'out')\n    os.write(2, b'err')\n    return batch['km']\n"
+    )
+    words = shlex.join([*MILLRACE, "predict", "noisy:noisy", "trips", "-o", "out", "--json"])
+    done = subprocess.run(
+        ["bash", "-c", f"exec {words} {closed}"], capture_output=True, cwd=place, timeout=60
+    )
+    assert (done.returncode, b"Traceback" in done.stderr) == (0, False), done.stderr
+    assert mr.verify(place / "out").good
 
 
 def test_completion_knows_commands_and_options(place: Path) -> None:

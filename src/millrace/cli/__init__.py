@@ -5,6 +5,7 @@ Nothing heavy is imported before a command that needs it: ``--help`` and complet
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -16,6 +17,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     millrace ...
     0
     """
+    if argv is None:
+        _open_standard_streams()
     given = list(sys.argv[1:] if argv is None else argv)
     if given == ["--version"]:
         from millrace.version import __version__
@@ -29,3 +32,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return INTERRUPTED
     return carry_out(given)
+
+
+def _open_standard_streams() -> None:
+    """Where a standard stream was closed, open one to nowhere: else the next file that is opened, such as a journal,
+    gets its number, and with it whatever a library writes there."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free, which is this one
+            os.set_inheritable(number, True)
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(1, "w", closefd=False)
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(2, "w", closefd=False)

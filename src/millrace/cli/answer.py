@@ -56,6 +56,10 @@ class Mouth:
                 stack.enter_context(contextlib.redirect_stdout(sys.stderr))
             yield
 
+    def close(self) -> None:
+        """Say nothing more: what could not be written is dropped, also when Python flushes its streams."""
+        into_nothing(self._stream)
+
     def say(self, answer: Answer) -> None:
         """Print an answer."""
         if self.as_json:
@@ -64,3 +68,13 @@ class Mouth:
         elif answer.text:
             print(answer.text, file=self._stream)
         self._stream.flush()
+
+
+def into_nothing(stream: TextIO) -> None:
+    """Have what a stream still holds, and gets, go nowhere."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+    with contextlib.suppress(OSError, ValueError):
+        stream.flush()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from millrace.cli import answer as answers
 from millrace.cli import clean, estimate, failures, invocation, look, predict, report, resume, status, verify
 from millrace.cli.answer import Answer, Mouth
 from millrace.cli.exits import (
@@ -108,7 +108,14 @@ def carry_out(argv: Sequence[str]) -> int:
         try:
             mouth.say(answer)
         except BrokenPipeError:
+            mouth.close()
             return _closed_pipe()
+        except OSError as error:
+            mouth.close()
+            failures.complain(
+                f"The answer could not be written: {error.strerror}. What was asked for was done."
+            )
+            return answer.code or FAILED
     return answer.code
 
 
@@ -206,10 +213,5 @@ def _warnings_as_lines() -> Any:
 
 def _closed_pipe() -> int:
     """Nobody reads what we say any more: end in silence, also when Python flushes its streams."""
-    with contextlib.suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, 1)
-        os.close(nowhere)
-    with contextlib.suppress(OSError, ValueError):
-        sys.stdout.flush()
+    answers.into_nothing(sys.stdout)
     return CLOSED_PIPE

@@ -131,6 +131,9 @@ class Flags:
         for name in self.__dataclass_fields__:
             value = getattr(self, name)
             if name != "option" and value is not None:
+                if name in given:
+                    flag = f"--{name.replace('_', '-')}"
+                    raise ArgumentError(f"-O {name}={given[name]} and {flag}: say it once, by {flag}.")
                 given[name] = {True: "on", False: "off"}[value] if isinstance(value, bool) else value
         return given
 

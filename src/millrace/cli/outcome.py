@@ -54,9 +54,14 @@ def of_result(result: Result) -> dict[str, Any]:
     }
 
 
-def of_failure(error: BaseException, code: int, output: Path | None) -> dict[str, Any]:
-    """Return what is known when a run did not end well: what of it is in the output for good."""
-    kept = _kept(output)
+def of_failure(
+    error: BaseException, code: int, output: Path | None, opened: tuple[Path, str] | None
+) -> dict[str, Any]:
+    """Return what is known when a run did not end well: what of it is in the output for good.
+
+    ``opened`` is the run that the command worked on; what others have left in the output is none of its doing.
+    """
+    kept = _kept(opened)
     return {
         "status": "interrupted" if isinstance(error, KeyboardInterrupt) else "failed",
         "exit_code": code,
@@ -66,16 +71,14 @@ def of_failure(error: BaseException, code: int, output: Path | None) -> dict[str
     }
 
 
-def _kept(output: Path | None) -> dict[str, Any]:
+def _kept(opened: tuple[Path, str] | None) -> dict[str, Any]:
     from millrace.errors import MillraceError
-    from millrace.outputs import current_run
+    from millrace.outputs import load
 
-    if output is None:
+    if opened is None:
         return {}
     try:
-        run = current_run(output)
-        if run is None:
-            return {}
+        run = load(*opened)
         state = run.state
     except (MillraceError, OSError):
         return {}

@@ -153,7 +153,7 @@ def _told(
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 0 if error.code is None else FAILED
         if isinstance(error.code, str) or code:
-            data = {"command": command, **outcome.of_failure(error, code or FAILED, out)}
+            data = {"command": command, **outcome.of_failure(error, code or FAILED, out, started.opened)}
             output.leave_stats(data)
             raise Stopped(data) from error
     except (Exception, KeyboardInterrupt) as error:
@@ -162,7 +162,7 @@ def _told(
             code = code_of(error)
         elif isinstance(error, KeyboardInterrupt):
             code = INTERRUPTED
-        data = {"command": command, **outcome.of_failure(error, code, out)}
+        data = {"command": command, **outcome.of_failure(error, code, out, started.opened)}
         output.leave_stats(data)
         raise Stopped(data) from error
     answer = _answer(command, started.results)

@@ -86,6 +86,12 @@ class Output:
         options: dict[str, Any] = {
             name: texts.value_of(text) for name, text in texts.assignments("--write", self.write).items()
         }
+        for name, flag in {
+            "path": "-o OUT",
+            **{each: f"--{each.replace('_', '-')}" for each in self.modes()},
+        }.items():
+            if name in options:
+                raise UsageMistake(f"--write {name}={options[name]}: that is said by {flag} alone.")
         options |= self.modes()
         write = getattr(data, f"write_{self.output_format}")
         result: Result = write(output, **options)
