@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from millrace.errors import RunLocked
+from millrace.outputs import holder
 from millrace.run.output import OutputFolder
 
 from .invariants import check, parts
@@ -68,3 +69,22 @@ def test_one_of_many_that_come_and_go_holds_it(tmp_path: Path) -> None:
         entered = sum(threads.map(visit, range(400)))
     assert most == 1 and entered > 0
     OutputFolder(tmp_path / "out").close(forget=True)
+
+
+def test_who_only_looks_keeps_no_driver_out(tmp_path: Path) -> None:
+    """`millrace status --watch` in another terminal asks again and again whether the lock is free."""
+    OutputFolder(tmp_path / "out").close()
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.is_set():
+            holder(tmp_path / "out")
+
+    with ThreadPoolExecutor(1) as threads:
+        looking = threads.submit(look)
+        try:
+            for _ in range(300):
+                OutputFolder(tmp_path / "out").close()
+        finally:
+            done.set()
+        looking.result()

@@ -23,6 +23,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import time
 from collections.abc import Collection, Container
 from pathlib import Path
 
@@ -82,7 +83,7 @@ class OutputFolder:
                     raise
                 continue  # a driver that ends has just removed the folder
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _lock(lock)
             except BlockingIOError as error:
                 holder = os.pread(lock, 100, 0).decode(errors="replace").strip() or "another process"
                 os.close(lock)
@@ -210,6 +211,16 @@ class OutputFolder:
 def is_part(name: str, runs: Collection[str]) -> bool:
     """Say whether a file name is that of a part of one of ``runs``."""
     return run_of(name) in runs
+
+
+def _lock(fd: int) -> None:
+    """Take a lock, or raise ``BlockingIOError``; who only looks whether it is free holds it for an instant."""
+    for wait in (0.001, 0.004, 0.016, 0.064):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(wait)
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _is_still(path: Path, fd: int) -> bool:
