@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -129,9 +130,9 @@ def change(out: Path, **values: Any) -> None:
         (lambda out: command_of(out).chmod(0o666), "others may write to it"),
         (lambda out: change(out, argv=["run", str(out / "evil.py")]), "lies inside the output"),
         (lambda out: change(out, argv=["predict", "evil.pkl", "trips", "-o", "out"]), "There is no model at"),
-        (lambda out: change(out, argv=["predict", "out/evil.onnx", "trips", "-o", "o"]), "lies inside the output"),
+        (lambda out: change(out, argv=["predict", "out/evil.onnx", "trips", "-o", "out"]), "lies inside the output"),
         (lambda out: change(out, argv=["predict", "evil:f", "../trips"], cwd=str(out)), "lies inside the output"),
-        (lambda out: change(out, argv=["predict", "out.evil:f", "trips", "-o", "o"]), "lies inside the output"),
+        (lambda out: change(out, argv=["predict", "out.evil:f", "trips", "-o", "out"]), "lies inside the output"),
     ],
 )  # fmt: skip
 def test_nothing_in_an_output_is_ever_run(
@@ -219,3 +220,52 @@ def test_never_while_somebody_writes(half: Path, millrace: Millrace) -> None:
         assert said.code == 1 and f"being written by process {os.getpid()}" in said.err
     finally:
         folder.close()
+
+
+def test_a_command_for_another_folder_is_not_carried_out(half: Path, place: Path, millrace: Millrace) -> None:
+    other = place / "other"
+    mr.range(5).write_csv(other)
+    before = rows_in_csv(other)
+    known = json.loads(command_of(half).read_text())
+    known["argv"] = [*PREDICT[:4], str(other), *PREDICT[5:], "--mode", "overwrite"]
+    command_of(half).write_text(json.dumps(known))
+    (place / "mended").touch()
+    said = millrace("resume", half)
+    assert said.code == 2 and "writes to another folder" in said.err
+    assert rows_in_csv(other) == before
+
+
+def rows_in_csv(out: Path) -> list[str]:
+    return [line for part in sorted(out.glob("part-*")) for line in part.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "endless", "link"])
+def test_a_command_that_is_no_file_is_not_waited_for(
+    half: Path, place: Path, millrace: Millrace, kind: str
+) -> None:
+    command = command_of(half)
+    command.rename(place / "kept.json")
+    if kind == "pipe":
+        os.mkfifo(command)
+    else:
+        command.symlink_to("/dev/zero" if kind == "endless" else place / "kept.json")
+    said = millrace("resume", half, "--dry-run")
+    assert said.code == 2 and "no command line" in said.err
+    assert millrace("inspect", half).code == 0
+
+
+def test_what_is_shown_of_a_command_is_what_is_there(half: Path, millrace: Millrace) -> None:
+    """Nothing in it makes a terminal hide a part of it; and a shell reads it as the same words."""
+    known = json.loads(command_of(half).read_text())
+    words = ["run", "job.py", "--", "\x1b[2K\r", "\u9b2f\u200b'\\", "a b\n"]
+    command_of(half).write_text(json.dumps({**known, "argv": words}))
+    said = millrace("resume", half, "--dry-run")
+    assert said.code == 0 and "\x1b" not in said.err and "\r" not in said.err and said.err.count("\n") == 1
+    line = said.err.partition(" && millrace ")[2]
+    script = f"printf '%s\\0' {line}"
+    found = subprocess.run(
+        ["bash", "-c", script], capture_output=True, env={**os.environ, "LC_ALL": "C.UTF-8"}, timeout=20
+    )
+    shown = found.stdout.decode().split("\0")[:-1]
+    assert [word for word in shown if word not in ("--on-change", "refuse")] == words
+    assert "\x1b" not in millrace("inspect", half).out

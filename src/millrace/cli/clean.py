@@ -11,6 +11,7 @@ import typer
 from millrace.cli import invocation
 from millrace.cli.answer import Answer
 from millrace.cli.exits import DONE, UsageMistake
+from millrace.cli.texts import in_shell
 
 EXAMPLES = """\
   millrace clean fares/                   what is there to remove? (on a terminal, asks)
@@ -69,7 +70,9 @@ def clean(
             return Answer(DONE, data, "Nothing was removed.")
         lines, yes = [], True
     if not yes:
-        last = f"{total}. Nothing was removed; to remove it: millrace clean {out}{flag} --yes"
+        last = (
+            f"{total}. Nothing was removed; to remove it: millrace clean {in_shell([str(out)])}{flag} --yes"
+        )
         return Answer(DONE, data, "\n".join([*lines, last]))
     cleaning.remove(root, found, unfinished=unfinished, everything=all)
     data |= {"status": "done", "removed": True}

@@ -46,8 +46,15 @@ def again(argv: Sequence[str], output: Path) -> Iterator[None]:
 
 
 def check_apart(code: Path, out: Path | None) -> None:
-    """Refuse a script, model or folder that lies in the output that the command was read from, or that it writes."""
-    for folder in (_again.get(), out.resolve() if out is not None else None):
+    """Refuse a script, model or folder that lies in the output that the command was read from, or that it writes;
+    and a command that was read from one output and writes to another."""
+    again = _again.get()
+    if again is not None and out is not None and out.resolve() != again:
+        raise UsageMistake(
+            f"The command that was found in {again} writes to another folder, {out}, so it is not carried out. If it "
+            "is what you want, give it yourself."
+        )
+    for folder in (again, out.resolve() if out is not None else None):
         if folder is not None and code.exists() and code.resolve().is_relative_to(folder):
             raise UsageMistake(
                 f"{code} lies inside the output {folder}. What is in an output is data, and is never run: move it "

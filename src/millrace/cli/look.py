@@ -187,8 +187,6 @@ def _run(run: Run, *, complete: bool) -> dict[str, Any]:
 
 
 def _run_lines(said: dict[str, Any]) -> list[str]:
-    import shlex
-
     from millrace.observers import human
 
     rows = said["rows"]
@@ -201,6 +199,6 @@ def _run_lines(said: dict[str, Any]) -> list[str]:
         f"    begun {said['created']}, by Millrace {said['millrace']}",
     ]
     if said["command"] is not None:
-        lines.append(f"    millrace {shlex.join(said['command'])}")
-        lines.append(f"    in {said['cwd']}")
+        lines.append(f"    millrace {texts.in_shell(said['command'])}")
+        lines.append(f"    in {texts.in_shell([said['cwd']])}")
     return lines

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +12,7 @@ import typer
 from millrace.cli import invocation
 from millrace.cli.answer import Answer
 from millrace.cli.exits import DONE, REJECTS, UsageMistake
+from millrace.cli.texts import in_shell
 
 EXAMPLES = """\
   millrace resume fares/
@@ -72,7 +72,7 @@ def resume(
     more = ["--json"] if json and "--json" not in known["argv"] else []
     more += ["--workers", workers] if workers is not None else []
     argv = _with(known["argv"], [*more, "--on-change", on_change])
-    print(f"cd {shlex.quote(known['cwd'])} && millrace {shlex.join(argv)}", file=sys.stderr)
+    print(f"cd {in_shell([known['cwd']])} && millrace {in_shell(argv)}", file=sys.stderr)
     if dry_run:
         data = {
             "command": "resume",
@@ -118,15 +118,15 @@ def _known(folder: Path, root: Path) -> dict[str, Any]:
         if status.st_uid not in (os.getuid(), 0) or status.st_mode & 0o022:
             raise UsageMistake(
                 f"{each} belongs to somebody else, or others may write to it, so its command is not carried out. "
-                f"If it is what you want, give it yourself: cd {shlex.quote(known['cwd'])} && millrace "
-                f"{shlex.join(known['argv'])}"
+                f"If it is what you want, give it yourself: cd {in_shell([known['cwd']])} && millrace "
+                f"{in_shell(known['argv'])}"
             )
     if not known["argv"] or known["argv"][0] not in _MAY:
-        raise UsageMistake(f"{path} holds no command that can be given again: {shlex.join(known['argv'])!r}.")
+        raise UsageMistake(f"{path} holds no command that can be given again: {in_shell(known['argv'])}.")
     if not os.path.exists(known["output"]) or not os.path.samefile(known["output"], root):
         raise UsageMistake(
             f"{root} was written as {known['output']}, and the command still says so. Move it back, or give the "
-            f"command yourself with the new folder: millrace {shlex.join(known['argv'])}"
+            f"command yourself with the new folder: millrace {in_shell(known['argv'])}"
         )
     return known
 

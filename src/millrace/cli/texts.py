@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import csv
 import re
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -51,6 +52,29 @@ def in_flags(message: str) -> str:
     'mend it, and run again with --on-change continue.'
     """
     return _KEYWORDS.sub(lambda found: f"--{found[1].replace('_', '-')} {found[2]}", message)
+
+
+def in_shell(words: Sequence[str]) -> str:
+    """Return words as one would type them; what a terminal would obey, not show, is spelled out.
+
+    >>> print(in_shell(["-o", "my fares", "\x1b[2Jrm"]))
+    -o 'my fares' $'\\x1b[2Jrm'
+    """
+    return " ".join(
+        shlex.quote(word) if word.isprintable() else f"$'{''.join(map(_spelled, word))}'" for word in words
+    )
+
+
+def _spelled(char: str) -> str:
+    """Return a character as it stands in the shell's ``$'…'``."""
+    code = ord(char)
+    if char in "\\'":
+        return f"\\{char}"
+    if char.isprintable():
+        return char
+    if code < 0x80 or 0xDC80 <= code <= 0xDCFF:  # the latter stand for bytes that are no text
+        return f"\\x{code & 0xFF:02x}"
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
 
 
 def choices(*words: str) -> Callable[[], list[str]]:
