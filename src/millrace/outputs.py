@@ -39,6 +39,17 @@ class Run:
         """True if the journal says that everything is published."""
         return self.state.finished
 
+    def is_whole(self, root: Path) -> bool:
+        """Say whether every published file is there, with the size that it had; no file is read."""
+        for record in self.records:
+            for file in record.files:
+                try:
+                    if (root / file.name).stat().st_size != file.size:
+                        return False
+                except OSError:
+                    return False
+        return True
+
     @property
     def counted(self) -> bool:
         """True if the plan knows how many rows there are to read."""

@@ -222,6 +222,17 @@ def test_never_while_somebody_writes(half: Path, millrace: Millrace) -> None:
         folder.close()
 
 
+def test_parts_that_are_gone_are_made_again(half: Path, place: Path, millrace: Millrace) -> None:
+    (place / "mended").touch()
+    assert millrace("resume", half).code == 0
+    parts = sorted(half.glob("part-*"))
+    parts[0].unlink()
+    parts[1].write_bytes(parts[1].read_bytes()[:-1])
+    said = millrace("resume", half, "--json")
+    assert (said.code, said.json["rows"]["written"]) == (0, 400), said.err
+    assert mr.verify(half).good and len(rows_of(half)) == 400
+
+
 def test_a_command_for_another_folder_is_not_carried_out(half: Path, place: Path, millrace: Millrace) -> None:
     other = place / "other"
     mr.range(5).write_csv(other)

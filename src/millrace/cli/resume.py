@@ -57,7 +57,7 @@ def resume(
     run = outputs.next_run(root) or outputs.current_run(root)
     if run is None:
         raise UsageMistake(f"No run has begun in {out}: there is nothing to go on with.")
-    if run.finished and not run.hidden and (root / "_SUCCESS").exists():
+    if run.finished and not run.hidden and (root / "_SUCCESS").exists() and run.is_whole(root):
         rejected = run.state.ledger.rejected
         code = REJECTS if rejected else DONE
         data = {
