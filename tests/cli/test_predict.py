@@ -95,3 +95,23 @@ def test_nothing_is_said_twice(millrace: Millrace, place: Path, words: tuple[str
     found = millrace("predict", "fares:Fare", "trips/", "-o", "out", *words)
     assert found.code == 2 and said in found.err and "mistake in Millrace" not in found.err, found.err
     assert not (place / "out").exists()
+
+
+@pytest.mark.parametrize("stats", ["nowhere/stats.json", "out/stats.json", "trips"])
+def test_stats_that_cannot_be_left_are_refused_before_the_run(
+    millrace: Millrace, place: Path, stats: str
+) -> None:
+    (place / "out").mkdir()
+    found = millrace("predict", "fares:Fare", "trips/", "-o", "out", "--stats", stats)
+    assert found.code == 2 and "--stats" in found.err
+    assert list((place / "out").iterdir()) == []
+
+
+def test_an_empty_word_is_not_the_present_folder(
+    millrace: Millrace, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert millrace("predict", "fares:Fare", "trips/", "-o", "out", "--inputs", "km").code == 0
+    monkeypatch.chdir(place / "out")
+    found = millrace("clean", "", "--all", "--yes")
+    assert found.code == 2 and "empty word" in found.err
+    assert (place / "out" / "_SUCCESS").exists()

@@ -120,6 +120,11 @@ def carry_out(argv: Sequence[str]) -> int:
 
 
 def _answered(argv: list[str]) -> Answer:
+    if "" in (argv[: argv.index("--")] if "--" in argv else argv):  # as a path it would be the present folder
+        raise UsageMistake(
+            'An empty word is among the arguments, as a shell gives one for "$NAME" if NAME is not set. Nothing was '
+            "done."
+        )
     with invocation.of([word for word in argv if word != "--debug"]):
         return answer_to(argv)
 

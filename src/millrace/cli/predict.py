@@ -148,6 +148,7 @@ def _told(
 ) -> Answer:
     """Carry out what was asked for; answer, and leave the stats, however it ends."""
     code = 0
+    output.check_stats(out)
     try:
         work()
     except SystemExit as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -101,6 +102,20 @@ class Output:
         """Return what is to become of what is there, as far as it was said."""
         given = {"mode": self.mode, "on_change": self.on_change}
         return {name: value for name, value in given.items() if value is not None}
+
+    def check_stats(self, out: Path | None) -> None:
+        """Refuse, before anything is done, a file for the stats that could not be written, or that lies in OUT."""
+        if self.stats is None:
+            return
+        folder = self.stats.absolute().parent
+        if not (folder.is_dir() and os.access(folder, os.W_OK)) or self.stats.is_dir():
+            raise UsageMistake(
+                f"--stats {self.stats} cannot be written: name a file in a folder that is there."
+            )
+        if out is not None and folder.resolve() == out.resolve():
+            raise UsageMistake(
+                f"--stats {self.stats} lies in the output, where a reader would take it for rows: put it elsewhere."
+            )
 
     def leave_stats(self, data: dict[str, Any]) -> None:
         """Write the file that ``--stats`` names, at once or not at all."""
