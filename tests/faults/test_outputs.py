@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from millrace.dataset import Dataset
-from millrace.errors import ForeignOutput, OutputWriteFailed, SinkError
+from millrace.errors import ForeignOutput, JournalDamaged, OutputWriteFailed, SinkError
 from millrace.sources.parquet import ParquetSource
 
 from .invariants import check
 from .job import Job
 
 
-def refused(job: Job, kind: type[SinkError]) -> str:
+def refused(job: Job, kind: type[SinkError | JournalDamaged]) -> str:
     """Run, expect ``kind``, and see that nothing changed anywhere near."""
     around = Path(job.output).parent
     before = _tree(around)
@@ -73,6 +73,20 @@ def test_an_empty_folder_stays_when_the_run_fails(job: Job) -> None:
     with pytest.raises(OutputWriteFailed):
         job.here({"stage.write": "ENOSPC@*"})
     assert os.listdir(job.output) == []
+
+
+@pytest.mark.parametrize("lost", ["missing", "empty"])
+def test_the_run_whose_name_is_lost_stays(job: Job, lost: str) -> None:
+    job.here()
+    pointer = Path(job.output) / "_millrace" / "current"
+    run = pointer.read_text()
+    pointer.write_text("")
+    if lost == "missing":
+        pointer.unlink()
+    assert f"write {run.strip()} into that file" in refused(job, JournalDamaged)
+    pointer.write_text(run)
+    assert job.here().resumed
+    check(Path(job.output), job.expected(), job.here)
 
 
 def test_made_folders_go_when_the_run_fails(job: Job, tmp_path: Path) -> None:

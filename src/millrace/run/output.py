@@ -108,11 +108,22 @@ class OutputFolder:
         """Drop run folders that no pointer names (their driver died before it began, or after it was swapped)
         and small files that were being written."""
         named = {self.current(), self.next()}
-        for entry in self.home.iterdir():
+        entries = list(self.home.iterdir())
+        if named == {None}:
+            self._check_pointer([entry.name for entry in entries])
+        for entry in entries:
             if entry.is_dir() and entry.name not in named:
                 remove_tree(entry)
             elif entry.suffix == TEMPORARY:
                 entry.unlink(missing_ok=True)
+
+    def _check_pointer(self, names: Collection[str]) -> None:
+        """Refuse an output in which parts of a run stand that no pointer names: it was there, and is lost."""
+        for run in {run_of(name) for name in self.parts()} & set(names):
+            raise JournalDamaged(
+                f"{self.home / 'current'} is missing, though {self.root} holds parts of the run {run}. Nothing was "
+                f"touched: write {run} into that file and do the same again, or remove the whole output."
+            )
 
     def sync_made(self) -> None:
         """Make the names of the folders that were made for this output survive a loss of power."""
