@@ -35,7 +35,7 @@ class Watchers:
         """Return the observers for these options; the record is kept in ``folder``, that of the run."""
         watchers: list[Any] = [Record(folder / EVENTS)] if folder is not None else []
         if options.log is not None:
-            watchers.append(Record(Path(options.log)))
+            watchers.append(Record(Path(options.log), ours=False))
         if options.metrics_port is not None:
             from millrace.observers.prometheus import serving
 
@@ -91,7 +91,7 @@ class Watchers:
 
     def _drop(self, watcher: Any) -> None:
         _log.exception("The observer %s failed and is dropped; the run goes on.", type(watcher).__name__)
-        self._watchers.remove(watcher)
+        self._watchers = [each for each in self._watchers if each is not watcher]
 
 
 def _nothing() -> None:
