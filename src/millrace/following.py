@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from millrace.core import regular
 from millrace.observers.human import count, countdown, duration, percent, plural, size
 from millrace.observers.report import figures
 from millrace.observers.report.facts import Facts, facts
@@ -54,12 +55,7 @@ class Follower:
         return State(found, known, folder / REPORT)
 
     def _read(self) -> None:
-        try:
-            with (self._folder / EVENTS).open("rb") as file:
-                file.seek(self._at)
-                data = file.read()
-        except FileNotFoundError:
-            return
+        data = regular.read(self._folder / EVENTS, self._at)
         self._at += len(data)
         whole, newline, self._rest = (self._rest + data).rpartition(b"\n")
         if newline:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from millrace.core import regular
 from millrace.core.work import REJECTED, Ledger
 from millrace.errors import MillraceError, NothingMatched
 from millrace.version import __version__
@@ -69,15 +70,11 @@ def read(root: Path, folder: Path, *, alive: bool, values: bool = False) -> tupl
     from millrace.observers.report.facts import facts
     from millrace.observers.report.history import history, lines_of
 
-    try:
-        record = (folder / EVENTS).read_bytes()
-    except FileNotFoundError:
-        record = b""
     success = success_of(root, folder.name)
-    known = history(lines_of(record))
+    known = history(lines_of(regular.read(folder / EVENTS)))
     options = known.last.described.get("options") if known.last is not None else None
-    hidden = isinstance(options, dict) and options.get("show_data") == "False"
-    samples = _samples(root, folder, values=values, words=values or not hidden)
+    shown = isinstance(options, dict) and options.get("show_data") != "False"  # unknown: hidden
+    samples = _samples(root, folder, values=values, words=values or shown)
     committed = committed_in(folder) if success is None and not alive else None
     return known, facts(
         known, output=str(root), success=success, alive=alive, committed=committed, samples=samples
@@ -91,7 +88,7 @@ def folder_of(root: Path) -> Path:
     """
     home = root / "_millrace"
     for pointer in ("next", "current"):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):  # no name, or no text
             folder = home / (home / pointer).read_text().strip()
             if folder.parent == home and folder.is_dir():
                 return folder
@@ -129,7 +126,8 @@ def write(path: Path, page: str) -> None:
     """Put a page in its place, all of it or nothing; only its owner may read it."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        temporary.unlink(missing_ok=True)
+        fd = regular.opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         with open(fd, "w", encoding="utf-8") as file:
             file.write(page)
         temporary.replace(path)
@@ -141,8 +139,8 @@ def write(path: Path, page: str) -> None:
 def success_of(root: Path, run: str) -> Mapping[str, Any] | None:
     """Return what ``_SUCCESS`` says, if it is there and speaks of this run."""
     try:
-        told = msgspec.json.decode((root / "_SUCCESS").read_bytes())
-    except (OSError, msgspec.DecodeError):
+        told = msgspec.json.decode(regular.read(root / "_SUCCESS"))
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
     return told if isinstance(told, dict) and told.get("run") == run else None
 
@@ -155,7 +153,9 @@ def is_held(root: Path) -> bool:
         return False
     try:
         with contextlib.suppress(OSError):  # to look is better than to try: a driver might come just then
-            inode = f":{os.fstat(fd).st_ino} "
+            found = os.fstat(fd)
+            device = found.st_dev
+            inode = f" {os.major(device):02x}:{os.minor(device):02x}:{found.st_ino} "
             locks = Path("/proc/locks").read_text()
             if any("FLOCK" in line and inode in line for line in locks.splitlines()):
                 return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
@@ -332,3 +333,60 @@ def test_a_report_that_cannot_be_written_hurts_nobody(
     result = numbers(10).with_options(engine="inline", observers=[Blocks()]).write_parquet(tmp_path / "out")
     assert result.rows == 10 and "could not be written" in caplog.text
     assert not list(result.report.parent.glob("*.tmp"))
+
+
+class Alike:
+    """Takes itself for every other."""
+
+    def __init__(self, *, fails: bool) -> None:
+        self.events = 0
+        self.fails = fails
+
+    def on_event(self, event: Any) -> None:
+        self.events += 1
+        if self.fails:
+            raise RuntimeError("I am broken")
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_an_observer_that_fails_takes_no_other_with_it(tmp_path: Path) -> None:
+    good, bad = Alike(fails=False), Alike(fails=True)
+    data = numbers(10).with_options(engine="inline", observers=[good, bad])
+    result = data.write_parquet(tmp_path / "out")
+    assert bad.events == 1 and good.events > 3
+    assert record(result.path)[-1]["event"] == "finished"
+
+
+class Plants:
+    """Puts a pipe in the place of the record, and a link in that of the page, before it is written."""
+
+    def __init__(self, out: Path, victim: Path) -> None:
+        self.out, self.victim = out, victim
+
+    def on_event(self, event: Any) -> None:
+        if type(event).__name__ == "RunFinished":
+            (events,) = self.out.glob("_millrace/*/events.jsonl")
+            events.unlink()
+            os.mkfifo(events)
+            events.with_name(f"report.html.{os.getpid()}.tmp").symlink_to(self.victim)
+            events.with_name("report.html").symlink_to(self.victim)
+
+
+def test_what_others_plant_in_the_output_is_not_followed(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    data = numbers(200).map(fails_on_five).with_options(on_error="reject", engine="inline")
+    data = data.with_options(observers=[Plants(tmp_path / "out", victim)])
+    result = data.write_parquet(tmp_path / "out")
+    assert victim.read_text() == "mine" and not result.report.is_symlink()
+    told = words(page(result))
+    assert "198 rows written" in told
+    assert "no: 105" not in told  # without a record nobody knows whether the words of errors may be shown
+    assert Follower(result.path).look().facts.status == "complete"
+    (result.path / "_millrace" / "current").write_bytes(b"\xff\x00")
+    with pytest.raises(NothingMatched):
+        Follower(result.path)

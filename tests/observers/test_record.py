@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import stat
+import typing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from millrace.core import regular
 from millrace.core.events import (
     CallRetried,
+    Event,
+    MemoryTaken,
+    PoolWaits,
     RowsRead,
     RunFinished,
     RunStarted,
@@ -21,7 +27,8 @@ from millrace.core.events import (
 )
 from millrace.core.work import Ledger, Timings
 from millrace.observers.folds import Span
-from millrace.observers.record import MOST, Record
+from millrace.observers.record import _NAMES, MOST, Record
+from millrace.observers.report.history import history, lines_of
 from millrace.options import RunOptions
 from millrace.watchers import EVENTS, Watchers
 
@@ -158,3 +165,44 @@ def test_the_record_is_in_the_folder_of_the_run(tmp_path: Path) -> None:
     watchers.on_event(described())
     watchers.close()
     assert (tmp_path / EVENTS).read_text() and (tmp_path / "log").read_text()
+
+
+def test_every_event_has_a_place_in_it(tmp_path: Path) -> None:
+    seen = {*_NAMES, RowsRead, Worked, ShardCommitted, MemoryTaken}
+    assert seen == set(typing.get_args(Event))
+    record = Record(tmp_path / "events")
+    record.on_event(described())
+    record.on_event(PoolWaits("predict(M)", 1, 4, "1 CPU", 30.0))
+    record.close()
+    found = history(lines_of((tmp_path / "events").read_bytes()))
+    assert found.incidents[0][1:] == ("pool waits", "predict(M): 1 of 4 workers (1 CPU) after 30 s")
+
+
+@pytest.mark.parametrize("what", ["pipe", "link", "folder"])
+def test_what_was_put_in_its_place_is_neither_followed_nor_waited_for(tmp_path: Path, what: str) -> None:
+    path, elsewhere = tmp_path / "events", tmp_path / "elsewhere"
+    elsewhere.write_text("mine\n")
+    if what == "pipe":
+        os.mkfifo(path)
+    elif what == "link":
+        path.symlink_to(elsewhere)
+    else:
+        path.mkdir()
+    record = Record(path)
+    record.on_event(described())
+    with pytest.raises(OSError):
+        record.close()
+    assert elsewhere.read_text() == "mine\n" and regular.read(path) == b""
+
+
+def test_a_log_follows_a_link_and_waits_for_no_reader_of_a_pipe(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "log")
+    record = Record(tmp_path / "link", ours=False)
+    record.on_event(described())
+    record.close()
+    assert lines(tmp_path / "log")[0]["event"] == "described"
+    os.mkfifo(tmp_path / "pipe")
+    record = Record(tmp_path / "pipe", ours=False)
+    record.on_event(described(plan="x" * 1_000_000))
+    with pytest.raises(BlockingIOError):
+        record.close()

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from millrace.core import regular
 from millrace.core.events import (
     BatchShrunk,
     BatchSized,
@@ -23,6 +24,7 @@ from millrace.core.events import (
     MemoryTaken,
     MetricsCounted,
     PoolResized,
+    PoolWaits,
     RowsRead,
     RunDescribed,
     RunFinished,
@@ -59,6 +61,7 @@ _NAMES: dict[type, str] = {
     WorkerRetired: "worker retired",
     ShardDivided: "shard divided",
     PoolResized: "pool resized",
+    PoolWaits: "pool waits",
     MetricsCounted: "metrics",
     RunFinished: "finished",
 }
@@ -74,6 +77,9 @@ class Record:
         The file; what is in it stays.
     now, clock
         Seconds since 1970, and seconds that only ever grow.
+    ours
+        Whether the place is ours, where nothing but a regular file has any business. Elsewhere a link is followed,
+        and a pipe is written to as long as somebody reads it: the run waits for nobody.
     """
 
     def __init__(
@@ -82,10 +88,12 @@ class Record:
         *,
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
+        ours: bool = True,
     ) -> None:
         self._path = path
         self._now = now
         self._clock = clock
+        self._ours = ours
         self._fd = -1
         self._lines: list[bytes] = []
         self._flushed = self._sampled = self._folded = clock()
@@ -209,7 +217,11 @@ class Record:
         if not self._lines:
             return
         if self._fd < 0:
-            self._fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
+            if self._ours:
+                self._fd = regular.opened(self._path, flags)
+            else:
+                self._fd = os.open(self._path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
             size = os.fstat(self._fd).st_size
             if size and os.pread(self._fd, 1, size - 1) != b"\n":
                 self._lines.insert(0, b"")  # the driver before was killed in the middle of a line

@@ -234,6 +234,10 @@ class Reader:
     def _pool_resized(self, line: Line, now: float, driver: Driver) -> None:
         self._incident(now, "pool resized", f"stage {int(line['stage']) + 1}: {line['workers']} workers")
 
+    def _pool_waits(self, line: Line, now: float, driver: Driver) -> None:
+        here = f"{line['here']} of {line['wanted']} workers ({line['each']})"
+        self._incident(now, "pool waits", f"{line['pool']}: {here} after {float(line['seconds']):.0f} s")
+
     def _more(self, line: Line, now: float, driver: Driver) -> None:
         name = str(line["of"]).replace("call retried", "call tried again")
         self.found.counts[name.replace("shard retried", "shard tried again")] += int(line["count"])
