@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from millrace.core.work import Ledger
+from millrace.following import State
 from millrace.observers.report import figures
 from millrace.observers.report.advice import advice, bottleneck
 from millrace.observers.report.facts import Facts, Sample, facts
@@ -196,6 +197,43 @@ def test_a_record_that_is_lost_or_damaged_still_makes_a_page() -> None:
         found = history(lines_of(record))
         reader, known, _ = made(found, success={"run": "r1", "ledger": {"read": 5, "written": 5}})
         assert "5 rows written" in reader.text and known.status == "complete"
+
+
+@pytest.mark.parametrize("value", [None, 5, -1e300, "x", [None], {"a": None}])
+def test_values_that_make_no_sense_still_make_a_page(tmp_path: Path, value: Any) -> None:
+    recorded(tmp_path / "events")
+    told = [json.loads(each) for each in (tmp_path / "events").read_bytes().splitlines()]
+    kinds = {each["event"]: i for i, each in enumerate(told)}
+    for i in kinds.values():
+        for name in set(told[i]) - {"at", "event"}:
+            changed = [*told[:i], told[i] | {name: value}, *told[i + 1 :]]
+            found = history(changed)
+            known = facts(found, output="/out")
+            assert "<h1>" in page(found, known, made=1e6, version="0.1.0")
+            json.dumps(State(found, known, tmp_path).data())
+    kept = told[kinds["described"]] | {"stages": [{"name": "s", "workers": value}]}
+    assert "<h1>" in made(history([kept, *told[1:]]))[2]
+
+
+@pytest.mark.parametrize(
+    "chart", [{"kind": "roc"}, {"kind": "histogram", "edges": 3}, {"kind": "confusion", "labels": None}]
+)
+def test_a_chart_of_ones_own_that_lacks_something_costs_no_page(
+    tmp_path: Path, chart: dict[str, Any]
+) -> None:
+    found = recorded(tmp_path / "events")
+    found.metrics = {"results": {"mine": {"a": 0.25}}, "charts": {"mine": chart}}
+    reader, _, _ = made(found, success=success(found))
+    assert "mine" in reader.text and "0.25" in reader.text
+
+
+def test_it_stays_small_however_many_metrics(tmp_path: Path) -> None:
+    found = recorded(tmp_path / "events")
+    wide = {f"group {i}": {f"column {j}": "é" * 200 for j in range(20)} for i in range(50)}
+    found.metrics = {"results": {f"metric {i}": wide for i in range(20)}}
+    reader, _, text = made(found, success=success(found))
+    assert len(text.encode()) < 3_000_000
+    assert "A part of this page is left out" in reader.text and "1,600 rows written" in reader.text
 
 
 def test_the_scripts_are_the_released_ones() -> None:

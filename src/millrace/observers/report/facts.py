@@ -71,7 +71,7 @@ def facts(
     last = history.last
     finished = last.finished if last is not None else {}
     told = _table(success or {}, "ledger") or _table(finished, "ledger")
-    steps = [step for step in told.get("steps", ()) if isinstance(step, dict)]
+    steps = [step for step in _list(told, "steps") if isinstance(step, dict)]
     labels = tuple(str(step.get("step", "")) for step in steps)
     ledger = (
         Ledger(
@@ -87,7 +87,7 @@ def facts(
     )
     if success is None and committed is not None:
         ledger = committed.ledger
-        labels = tuple(map(str, last.described.get("steps", ()))) if last is not None else ()
+        labels = tuple(map(str, _list(last.described, "steps"))) if last is not None else ()
         labels = labels if len(labels) == len(ledger.steps) else ()
     error = last.error if last is not None else None
     done, everything = _shards(history)
@@ -147,7 +147,7 @@ def _faults(finished: Mapping[str, Any]) -> tuple[tuple[str, str, str, int], ...
             str(each.get("message", "")),
             _whole(each, "rows"),
         )
-        for each in finished.get("faults", ())
+        for each in _list(finished, "faults")
         if isinstance(each, dict)
     ]
     return tuple(sorted(found, key=lambda each: -each[3]))
@@ -158,6 +158,11 @@ def _table(line: Mapping[str, Any], name: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def _list(line: Mapping[str, Any], name: str) -> list[Any]:
+    found = line.get(name)
+    return found if isinstance(found, list) else []
+
+
 def _whole(line: Mapping[str, Any], name: str) -> int:
     found = line.get(name, 0)
-    return int(found) if isinstance(found, (int, float)) else 0
+    return int(found) if isinstance(found, (int, float)) and abs(found) < 2**63 else 0

@@ -154,20 +154,21 @@ def _merged(stretches: Sequence[Stretch], gap: float) -> list[Stretch]:
 
 def stage_names(history: History) -> list[str]:
     """Return the stages' steps in words, in order; a stage of which nothing is known has a number."""
-    told = [
-        str(stage.get("name", ""))
-        for stage in (history.last.described.get("stages", ()) if history.last else ())
-        if isinstance(stage, dict)
-    ]
+    told = [str(stage.get("name", "")) for stage in _described(history)]
     most = max([len(told), *(stage + 1 for stage in history.stages if stage < 1000)])
     return [told[i] if i < len(told) and told[i] else f"stage {i + 1}" for i in range(most)]
+
+
+def _described(history: History) -> list[Figure]:
+    told = history.last.described.get("stages") if history.last else None
+    return [stage for stage in told if isinstance(stage, dict)] if isinstance(told, list) else []
 
 
 def stage_workers(history: History) -> list[int]:
     """Return how many workers each stage had at most."""
     names = stage_names(history)
-    told = history.last.described.get("stages", ()) if history.last else ()
-    most = [int(stage.get("workers", 1)) for stage in told if isinstance(stage, dict)]
+    told = [stage.get("workers") for stage in _described(history)]
+    most = [workers if isinstance(workers, int) else 1 for workers in told]
     return [most[i] if i < len(most) else 1 for i in range(len(names))]
 
 

@@ -10,6 +10,7 @@ import msgspec
 
 Line = dict[str, Any]
 MOST_INCIDENTS = 500
+MOST_STAGES = 1000
 
 
 class Driver(msgspec.Struct):
@@ -185,7 +186,10 @@ class Reader:
         return f"{int(worker)}" if drivers == 1 else f"{drivers}.{int(worker)}"
 
     def _worked(self, line: Line, now: float, driver: Driver) -> None:
-        stage = self.found.stages.setdefault(int(line["stage"]), Workers())
+        number = int(line["stage"])
+        if not 0 <= number < MOST_STAGES:
+            raise ValueError("no stage")
+        stage = self.found.stages.setdefault(number, Workers())
         start, end = (max(0.0, float(line[key]) - driver.began) + driver.start for key in ("from", "to"))
         seconds = float(line["seconds"])
         stage.seconds += seconds

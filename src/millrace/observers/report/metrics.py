@@ -70,7 +70,15 @@ def _note(note: str) -> Html:
 
 
 def _rich(name: str, value: Any, note: str, drawn: Any, figures: Figures) -> Html:
-    numbers = _table(name, value, drawn)
+    try:
+        numbers = _table(name, value, drawn)
+    except (
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+    ):  # a chart of somebody's own that lacks something
+        numbers, drawn = _plain_table(name, value), None
     if not isinstance(drawn, dict) or len(figures) > _MOST:
         return join([tag("h3", name), tag("p", note, class_="note") if note else "", numbers])
     key = f"metric-{len(figures)}"

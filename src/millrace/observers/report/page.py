@@ -17,6 +17,8 @@ from millrace.observers.report.html import Html, data, join, tag
 ASSETS = Path(__file__).parent / "assets"
 SCRIPTS = ("d3.min.js", "plot.umd.min.js", "report.js")
 MOST_BYTES = 3_000_000
+_ASSETS_BYTES = 700_000  # scripts and style, and what is around the parts
+_FEW = 1_000
 
 
 def page(history: History, facts: Facts, *, made: float, version: str) -> str:
@@ -38,8 +40,20 @@ def page(history: History, facts: Facts, *, made: float, version: str) -> str:
         len(data(figures)) > MOST_BYTES // 2
     ):  # cannot be by what the parts promise, but a page that opens is worth more
         figures = {}
+    parts = _fitting(parts, MOST_BYTES - len(data(figures)) - _ASSETS_BYTES)
     body = join([_contents(parts), tag("main", *parts, id="main"), _foot(history, made, version)])
     return _whole(facts, body, figures)
+
+
+def _fitting(parts: list[Html], most: int) -> list[Html]:
+    """Leave out the biggest parts, until the others fit; the first says how the run is, and stays."""
+    left = list(parts)
+    while sum(len(part.encode()) for part in left) > most:
+        biggest = max(range(1, len(left)), key=lambda i: len(left[i]))
+        if len(left[biggest]) < _FEW:
+            break
+        left[biggest] = tag("p", "A part of this page is left out: it would be too big.", class_="note")
+    return left
 
 
 def prepare() -> None:

@@ -252,7 +252,12 @@
     const width = Math.floor(place.parentElement.clientWidth - parseFloat(getComputedStyle(place.parentElement).paddingLeft) * 2);
     if (!figure || !charts[figure.kind] || width < 50 || place.dataset.width === String(width)) return;
     place.dataset.width = String(width);
-    place.replaceChildren(...charts[figure.kind](figure, width));
+    try {
+      place.replaceChildren(...charts[figure.kind](figure, width));
+    } catch (error) { // its numbers are in the table below
+      place.replaceChildren("This cannot be drawn.");
+      console.error(error);
+    }
     place.querySelectorAll("svg").forEach((svg) => svg.setAttribute("aria-hidden", "true")); // the place has a name
     place.querySelectorAll("g[aria-label]").forEach((mark) => mark.removeAttribute("aria-label"));
   };
