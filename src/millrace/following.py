@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from millrace.reporting import REPORT, committed_in, folder_of, is_held, success
 from millrace.watchers import EVENTS
 
 _WINDOW = 30.0  # seconds over which speed is measured
+_SILENT = 10.0  # seconds without a word that are worth one
 _GO_ON = "run the same command again to go on"
 
 
@@ -52,7 +55,13 @@ class Follower:
             alive=alive,
             committed=committed,
         )
-        return State(found, known, folder / REPORT)
+        return State(found, known, folder / REPORT, self._silent() if alive else 0.0)
+
+    def _silent(self) -> float:
+        with contextlib.suppress(OSError):
+            silent = time.time() - (self._folder / EVENTS).lstat().st_mtime
+            return silent if silent >= _SILENT else 0.0
+        return 0.0
 
     def _read(self) -> None:
         data = regular.read(self._folder / EVENTS, self._at)
@@ -64,11 +73,15 @@ class Follower:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """How a run is at one moment; ``report`` is where its page is, once it has ended."""
+    """How a run is at one moment; ``report`` is where its page is, once it has ended.
+
+    ``silent``: the seconds since its driver's last word, if that is long ago: it computes one big batch, or hangs.
+    """
 
     history: History
     facts: Facts
     report: Path
+    silent: float = 0.0
 
     @property
     def ended(self) -> bool:
@@ -96,6 +109,7 @@ class State:
         if self.ended:
             return self.rows / seconds if seconds > 0 else 0.0
         last = self.history.last
+        seconds += self.silent
         since = max(last.start if last is not None else 0.0, seconds - _WINDOW)
         first = next(((at, rows) for at, rows, _ in self.history.rows if at >= since), None)
         if first is None or seconds - first[0] <= 0:
@@ -119,7 +133,7 @@ class State:
         """Return how busy each stage's workers are of late: a share of their time."""
         if self.ended:
             return figures.busy(self.history)
-        now = self.history.seconds
+        now = self.history.seconds + self.silent
         since = max(self.history.last.start if self.history.last is not None else 0.0, now - _WINDOW)
         shares = []
         for stage, workers in enumerate(figures.stage_workers(self.history)):
@@ -154,6 +168,7 @@ class State:
             "bytes": self.facts.bytes,
             "seconds": round(history.seconds, 3),
             "seconds_left": None if left is None else round(left, 1),
+            "seconds_silent": round(self.silent, 1),
             "drivers": len(history.drivers),
             "stages": [
                 {"name": name, "workers": workers, "busy": round(share, 3)} for name, workers, share in stages
@@ -210,7 +225,8 @@ class State:
         if status == "complete":
             return f"complete, after {spent}"
         if status == "under way":
-            return f"under way, for {spent}"
+            quiet = f"; its driver said nothing for {duration(self.silent)}" if self.silent else ""
+            return f"under way, for {duration(self.history.seconds + self.silent)}{quiet}"
         if status == "failed":
             return f"failed after {spent}: {error}"
         if status == "interrupted":

@@ -140,7 +140,7 @@ def success_of(root: Path, run: str) -> Mapping[str, Any] | None:
     """Return what ``_SUCCESS`` says, if it is there and speaks of this run."""
     try:
         told = msgspec.json.decode(regular.read(root / "_SUCCESS"))
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return told if isinstance(told, dict) and told.get("run") == run else None
 

@@ -10,6 +10,7 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import pytest
 import millrace as mr
 from millrace import reporting
 from millrace.errors import ArgumentError, NothingMatched, StepError
-from millrace.following import Follower
+from millrace.following import Follower, State
 
 from .data import numbers
 
@@ -234,6 +235,25 @@ def test_state_while_it_goes_on(tmp_path: Path) -> None:
     assert states[-1]["rows_in_all"] == 2000 and states[-1]["shards"] == 20
     done = [state["shards_done"] for state in states]
     assert done == sorted(done)
+
+
+def test_a_driver_that_says_nothing_is_told_of(tmp_path: Path) -> None:
+    states: list[State] = []
+
+    class Looks:
+        def on_event(self, event: Any) -> None:
+            if type(event).__name__ == "ShardCommitted":
+                (events,) = (tmp_path / "out").glob("_millrace/*/events.jsonl")
+                long_ago = time.time() - 300
+                os.utime(events, (long_ago, long_ago))
+                states.append(Follower(tmp_path / "out").look())
+
+    numbers(2000).with_options(engine="inline", observers=[Looks()]).write_parquet(tmp_path / "out")
+    told = dict(states[0].lines())["status"]
+    assert told.startswith("under way, for 5 min 0") and "its driver said nothing for 5 min 0" in told
+    assert states[0].rows_per_second == 0 and states[0].seconds_left is None
+    assert states[0].data()["seconds_silent"] >= 300
+    assert Follower(tmp_path / "out").look().silent == 0
 
 
 def test_no_output_has_no_state(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ Millrace = Callable[..., Any]
 FIRST = ["command", "status", "exit_code"]
 STATUS = [
     *FIRST, "output", "run", "error", "rows_read", "rows_in_all", "rows_written", "rows_rejected", "rows_nulled",
-    "rows_per_second", "shards_done", "shards", "bytes", "seconds", "seconds_left", "drivers", "stages", "memory",
-    "incidents", "report",
+    "rows_per_second", "shards_done", "shards", "bytes", "seconds", "seconds_left", "seconds_silent", "drivers",
+    "stages", "memory", "incidents", "report",
 ]  # fmt: skip
 
 

@@ -192,6 +192,7 @@ def test_a_record_that_is_lost_or_damaged_still_makes_a_page() -> None:
     for record in (
         b"",
         b"\x00\xff\n{]\n[]\n{}\n",
+        b"[" * 100_000 + b"]" * 100_000,
         b'{"at":"x","event":1}\n{"at":1,"event":"worked","stage":"0"}\n',
     ):
         found = history(lines_of(record))

@@ -104,7 +104,7 @@ def lines_of(data: bytes) -> Iterator[Line | None]:
             continue
         try:
             line = decoder.decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             line = None
         yield line if isinstance(line, dict) else None
 
