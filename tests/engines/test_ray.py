@@ -14,7 +14,14 @@ import pytest
 
 import millrace as mr
 from millrace.core.ports import Engine
-from millrace.errors import ArgumentError, EngineError, ResourcesUnavailable, StepError, UnsafeCluster
+from millrace.errors import (
+    ArgumentError,
+    CallLost,
+    EngineError,
+    ResourcesUnavailable,
+    StepError,
+    UnsafeCluster,
+)
 from millrace.observers import human
 from millrace.testing import EngineContract
 
@@ -266,3 +273,22 @@ def test_idle_workers_make_room_for_those_that_wait_for_a_place() -> None:
         assert len(list(pool.map(lambda actor, _: actor.write(), range(2)))) == 2
         assert executor.options(num_cpus=5).submit(abs, -1).result(30) == 1
         assert executor.options(num_cpus=4).submit(abs, -1).result(30) == 1
+
+
+def test_a_row_that_ends_its_workers_at_once_is_set_aside(tmp_path: Path) -> None:
+    def ends(row: dict[str, Any]) -> dict[str, Any]:
+        if row["id"] == 5:
+            os._exit(9)
+        return row
+
+    data = on_ray(mr.range(200).map(ends, concurrency=1), on_error="reject")
+    result = data.write_parquet(tmp_path / "out")
+    assert (result.rows, result.rejected) == (199, 1)
+
+
+def test_a_call_that_ends_its_worker_at_once_is_what_gets_the_blame() -> None:
+    with mr.connect("ray") as executor:
+        assert executor.submit(abs, -1).result(30) == 1
+        with pytest.raises(CallLost, match=r"ended its worker 2 times.*max_retries=1"):
+            executor.options(max_retries=1).submit(os._exit, 7).result(60)
+        assert executor.submit(abs, -2).result(30) == 2

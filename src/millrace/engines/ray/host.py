@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from millrace.core.ports import WorkerContext
-from millrace.core.work import BlockRef
+from millrace.core.work import BlockRef, Calling
 from millrace.engines.host import portable
 from millrace.engines.locker import Locker
 from millrace.engines.parcel import SMALL, Parcel
@@ -87,6 +87,7 @@ class RayHost:
         self._threads = threads
         self._outbox: deque[tuple[tuple[Any, ...], Any]] = deque()
         self._news = threading.Condition()
+        self._told = self._handed = self._heard = 0  # messages: put out, given to a poll, known to the driver
         self._inbox: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
         self._early: dict[int, tuple[Any, ...]] = {}  # messages that overtook others
         self._next = 0
@@ -125,11 +126,13 @@ class RayHost:
     def poll(self) -> tuple[list[tuple[Any, ...]], Any]:
         """Return what there is to tell, up to the first block, and that block; wait a little if there is nothing."""
         with self._news:
-            if not self._outbox:
-                self._news.wait(PATIENCE)
+            self._heard = self._handed  # who asks again has the answer before
+            self._news.notify_all()
+            self._news.wait_for(lambda: self._outbox, PATIENCE)
             told: list[tuple[Any, ...]] = []
             while self._outbox and len(told) < MOST:
                 message, block = self._outbox.popleft()
+                self._handed += 1
                 told.append(message)
                 if block is not None:
                     return told, block
@@ -177,7 +180,7 @@ class RayHost:
         pa.set_memory_pool(pa.system_memory_pool())  # see _ALLOCATOR in process.py
         if sees and not _is_seen(sees):
             self._tell("blind", sees, self._place.name())
-        self._tell("preparing", "importing what the plan's functions need")
+        self._tell_first("preparing", "importing what the plan's functions need")
         hosted: Any
         try:
             factory = pickle.loads(parcel[0], buffers=private(parcel[1]))
@@ -185,11 +188,11 @@ class RayHost:
                 WorkerContext(
                     self._number,
                     self._threads,
-                    lambda note: self._tell("note", note),
+                    self._note,
                     self._share,
                     self._take,
                     self._tidy,
-                    lambda what: self._tell("preparing", what),
+                    lambda what: self._tell_first("preparing", what),
                     self._place.devices(),
                     self._locker.value,
                 )
@@ -201,7 +204,7 @@ class RayHost:
             for args in self._fed:
                 self._feed_now(args)
             self._fed.clear()
-        self._tell("preparing", "")
+        self._tell_first("preparing", "")
 
     def _feed(self, args: tuple[Any, ...]) -> None:
         with self._feeding:
@@ -274,7 +277,21 @@ class RayHost:
     def _tell(self, *message: Any, block: Any = None) -> None:
         with self._news:
             self._outbox.append((message, block))
-            self._news.notify()
+            self._told += 1
+            self._news.notify_all()
+
+    def _tell_first(self, *message: Any) -> None:
+        """Tell what the driver must know in case that what comes next ends this process."""
+        self._tell(*message)
+        with self._news:
+            last = self._told
+            self._news.wait_for(lambda: self._heard >= last, PATIENCE)
+
+    def _note(self, note: Any) -> None:
+        if isinstance(note, Calling):
+            self._tell_first("note", note)
+        else:
+            self._tell("note", note)
 
     # ------------------------------------------------------------ blocks
 
