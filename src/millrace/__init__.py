@@ -65,6 +65,8 @@ if TYPE_CHECKING:
     )
     from millrace.models import load_model
     from millrace.options import RunOptions
+    from millrace.outputs.verification import Verification
+    from millrace.outputs.verifying import verify
     from millrace.predictors.keras import KerasPredictor
     from millrace.predictors.lightgbm import LightGBMPredictor
     from millrace.predictors.mlflow import MLflowPredictor
@@ -76,8 +78,6 @@ if TYPE_CHECKING:
     from millrace.predictors.xgboost import XGBoostPredictor
     from millrace.result import Result
     from millrace.strategies import ActorPoolStrategy, TaskPoolStrategy
-    from millrace.verification import Verification
-    from millrace.verifying import verify
 
     TensorflowCheckpoint, TensorflowPredictor = KerasCheckpoint, KerasPredictor
 
@@ -209,8 +209,8 @@ _HOMES = {
     "millrace.options": ("RunOptions",),
     "millrace.result": ("Result",),
     "millrace.strategies": ("ActorPoolStrategy", "TaskPoolStrategy"),
-    "millrace.verification": ("Verification",),
-    "millrace.verifying": ("verify",),
+    "millrace.outputs.verification": ("Verification",),
+    "millrace.outputs.verifying": ("verify",),
     **{
         f"millrace.predictors.{name.removesuffix('Predictor').lower()}": (name,)
         for name in __all__

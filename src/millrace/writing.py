@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import millrace.launch as launch
-from millrace import reporting
 from millrace.core.events import MetricsCounted, RunFinished, RunStarted, ShardCommitted
 from millrace.describing import describe
 from millrace.errors import StepError, TooManyErrors, data_hidden
 from millrace.execution import known_count
 from millrace.options import RunOptions
+from millrace.outputs import reporting
 from millrace.plan import compile as compiler
 from millrace.plan.logical import Plan
 from millrace.result import Metrics, Result

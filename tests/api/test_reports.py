@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 import millrace as mr
-from millrace import reporting
 from millrace.errors import ArgumentError, NothingMatched, StepError
-from millrace.following import Follower, State
+from millrace.outputs import reporting
+from millrace.outputs.following import Follower, State
 
 from .data import numbers
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import millrace as mr
-from millrace import cleaning
 from millrace.core.work import StagedFile
 from millrace.errors import JournalDamaged, RunLocked
+from millrace.outputs import cleaning
 from millrace.run.journal import Journal
 from millrace.run.output import OutputFolder
 from millrace.run.recover import peek

@@ -193,7 +193,7 @@ def test_rows_are_counted_from_the_files(
     place: Path, kind: str, options: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A part with fewer rows would be found even if its bytes were the recorded ones."""
-    from millrace import verifying
+    from millrace.outputs import verifying
 
     out = made(place, kind, **options)
     first, second = sorted(out.glob("part-*"))[:2]
@@ -210,7 +210,7 @@ def test_rows_are_counted_from_the_files(
 
 
 def test_ends_of_lines_in_quotes_are_no_rows(place: Path) -> None:
-    from millrace.part_files import csv_rows, rows_of
+    from millrace.outputs.files import csv_rows, rows_of
 
     out = made(place, "csv")
     assert rows_of(first_part(out), "x.csv", {"kind": "csv", "header": True}) == 99
@@ -290,7 +290,7 @@ def test_metrics_are_counted_from_the_files_where_that_is_the_same(place: Path) 
 
 def test_rows_in_the_files_that_were_never_counted(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that is another, with the right checksum in the journal, would still not have the metric."""
-    from millrace import verifying
+    from millrace.outputs import verifying
 
     mr.read_parquet("trips/").accumulate(km=mr.Mean("km")).write_parquet("out")
     part = first_part(place / "out")

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from millrace.core.work import Ledger
-from millrace.following import State
 from millrace.observers.report import figures
 from millrace.observers.report.advice import advice, bottleneck
 from millrace.observers.report.facts import Facts, Sample, facts
 from millrace.observers.report.history import History, history, lines_of
 from millrace.observers.report.page import ASSETS, page
+from millrace.outputs.following import State
 
 from .histories import HOSTILE, recorded
 

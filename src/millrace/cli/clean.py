@@ -41,8 +41,8 @@ def clean(
     complete output, and what a run needs to be resumed, stay, unless --all or --unfinished is given. Files that
     Millrace has not written are never touched. Refused while a run is writing.
     """
-    from millrace import cleaning
     from millrace.observers import human
+    from millrace.outputs import cleaning
 
     if all and unfinished:
         raise UsageMistake("--all takes --unfinished in: give one of them.", "millrace clean")

@@ -17,7 +17,7 @@ from millrace.cli.flags import Flags
 from millrace.cli.prediction import Prediction
 
 if TYPE_CHECKING:
-    from millrace.outputs import Run
+    from millrace.outputs.folder import Run
 
 EXPLAIN_EXAMPLES = """\
   millrace explain fare.onnx trips/ --inputs km,hour --workers 4
@@ -65,7 +65,7 @@ def inspect(
     rows: Annotated[int, typer.Option("--rows", metavar="N", min=0, help="Show the first N rows, too.")] = 0,
 ) -> Answer:
     """Show what files hold: their schema, rows, size, and how they would be cut; of an output, its runs."""
-    from millrace import outputs
+    from millrace.outputs import folder as outputs
 
     data: dict[str, Any] = {"command": "inspect", "status": "done", "exit_code": DONE}
     lines: list[str] = []
@@ -141,7 +141,7 @@ def _has_parts(root: Path) -> bool:
 
 def _output(root: Path) -> tuple[dict[str, Any], list[str]]:
     """Describe an output of ours: the run in force, and one that is to take its place."""
-    from millrace import outputs
+    from millrace.outputs import folder as outputs
 
     somebody = outputs.holder(root)
     runs, lines = (

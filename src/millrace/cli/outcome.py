@@ -73,7 +73,7 @@ def of_failure(
 
 def _kept(opened: tuple[Path, str] | None) -> dict[str, Any]:
     from millrace.errors import MillraceError
-    from millrace.outputs import load
+    from millrace.outputs.folder import load
 
     if opened is None:
         return {}

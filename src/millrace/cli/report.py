@@ -33,7 +33,7 @@ def report(
 
     Every run leaves one when it ends; a run that was killed, or that goes on, has none until it is asked for.
     """
-    from millrace import reporting
+    from millrace.outputs import reporting
 
     root = out.expanduser().absolute()
     folder = reporting.folder_of(root)

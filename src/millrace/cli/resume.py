@@ -50,7 +50,7 @@ def resume(
     used, and nothing there is ever executed: a script or a model inside OUT is refused, and so is a command that
     somebody else may have written. A run that is complete is left alone.
     """
-    from millrace import outputs
+    from millrace.outputs import folder as outputs
 
     root = out.expanduser().absolute()
     outputs.check_is_output(root)

@@ -16,7 +16,7 @@ from millrace.cli.exits import DONE, FAILED
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from millrace.following import Follower, State
+    from millrace.outputs.following import Follower, State
 
 EXAMPLES = """\
   millrace status fares/
@@ -38,7 +38,7 @@ def status(
     May be asked at any time, from any terminal. Exit code 0: complete, or under way; 1: it ended and is not complete,
     so the same command, run again, goes on from there.
     """
-    from millrace.following import Follower
+    from millrace.outputs.following import Follower
 
     follower = Follower(out.expanduser().absolute())
     state = follower.look()

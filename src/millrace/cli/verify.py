@@ -13,7 +13,7 @@ from millrace.cli.answer import Answer
 from millrace.cli.exits import DONE, FAILED
 
 if TYPE_CHECKING:
-    from millrace.verifying import OnFile
+    from millrace.outputs.verifying import OnFile
 
 _PATIENCE = 0.5
 
@@ -39,7 +39,7 @@ def verify(
     Sizes and checksums are computed anew, rows are counted from the files, metrics are merged again from what each
     shard counted. Exit code 0: complete, and as it was written; 1: damaged, not finished, or being written.
     """
-    from millrace.verifying import verify as look
+    from millrace.outputs.verifying import verify as look
 
     with _bar(shown=progress) as on_file:
         found = look(out, threads=threads, on_file=on_file)

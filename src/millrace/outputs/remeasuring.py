@@ -14,10 +14,10 @@ import msgspec
 
 from millrace.core.ports import Accumulator
 from millrace.errors import MillraceError
-from millrace.part_files import batches_of
+from millrace.outputs.files import batches_of
 
 if TYPE_CHECKING:
-    from millrace.outputs import Run
+    from millrace.outputs.folder import Run
 
 KEEP_ROWS = ("filter", "limit", "accumulate", "select_columns", "drop_columns")
 """Verbs behind which a column that is still there is the one that was measured."""

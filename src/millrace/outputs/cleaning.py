@@ -9,7 +9,7 @@ from pathlib import Path
 
 from millrace.core.work import REJECTED
 from millrace.errors import RunLocked
-from millrace.outputs import Run, check_is_output, current_run, holder, next_run, pointer
+from millrace.outputs.folder import Run, check_is_output, current_run, holder, next_run, pointer
 from millrace.run.counting import STATES, side_files
 from millrace.run.output import HOME, SUCCESS, TEMPORARY, OutputFolder, is_part, remove_tree
 

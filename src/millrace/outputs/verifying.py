@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from millrace import remeasuring
 from millrace.core.arguments import known_arguments
 from millrace.core.batch import schema_from
 from millrace.core.work import REJECTED, StagedFile
 from millrace.errors import JournalDamaged
-from millrace.outputs import Run, check_is_output, current_run, holder, pointer
+from millrace.outputs import remeasuring
+from millrace.outputs.files import bytes_of, rows_of
+from millrace.outputs.folder import Run, check_is_output, current_run, holder, pointer
+from millrace.outputs.verification import Finding, Verification
 from millrace.parameters import given_folder
-from millrace.part_files import bytes_of, rows_of
-from millrace.verification import Finding, Verification
 
 if TYPE_CHECKING:
     from millrace.core.work import CommitRecord

@@ -13,7 +13,7 @@ from millrace.observers.human import count, countdown, duration, percent, plural
 from millrace.observers.report import figures
 from millrace.observers.report.facts import Facts, facts
 from millrace.observers.report.history import History, Reader, lines_of
-from millrace.reporting import REPORT, committed_in, folder_of, is_held, success_of
+from millrace.outputs.reporting import REPORT, committed_in, folder_of, is_held, success_of
 from millrace.watchers import EVENTS
 
 _WINDOW = 30.0  # seconds over which speed is measured
