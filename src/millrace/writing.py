@@ -133,19 +133,7 @@ def _write(job: Job, options: RunOptions, workplace: Workplace, started: float) 
         seconds = time.monotonic() - started
         committer.finish(seconds, {"ledger": _ledger(job), **reported(metrics)})
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt):
-            watchers.close()
-            kept = f"{state.ledger.written:,} rows are kept in {job.output.root}"
-            _say(
-                options,
-                f"\nInterrupted; {kept if state.ledger.written else 'nothing was committed yet'}. Run "
-                "the same command again to go on.",
-            )
-        elif isinstance(error, StepError) and not isinstance(error, TooManyErrors) and state.ledger.written:
-            error.args = (
-                f"{error} The {state.ledger.written:,} rows that were committed before are kept in "
-                f"{job.output.root}: mend it, and run again with on_change='continue'.",
-            )
+        _explain_end(job, options, watchers, error)
         told = "interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
         found = watchers.findings()
         watchers.on_event(
@@ -172,6 +160,20 @@ def _write(job: Job, options: RunOptions, workplace: Workplace, started: float) 
     result = _result(job, event, metrics, rows_before)
     _say(options, f"{result.summary}\nreport: {result.report}")
     return result
+
+
+def _explain_end(job: Job, options: RunOptions, watchers: Watchers, error: BaseException) -> None:
+    """Say of a run that ends early what is kept of it: on the terminal, or in the error."""
+    written, root = job.committer.state.ledger.written, job.output.root
+    if isinstance(error, KeyboardInterrupt):
+        watchers.close()
+        kept = f"{written:,} rows are kept in {root}" if written else "nothing was committed yet"
+        _say(options, f"\nInterrupted; {kept}. Run the same command again to go on.")
+    elif isinstance(error, StepError) and not isinstance(error, TooManyErrors) and written:
+        error.args = (
+            f"{error} The {written:,} rows that were committed before are kept in {root}: mend it, and run again "
+            "with on_change='continue'.",
+        )
 
 
 def _say(options: RunOptions, text: str) -> None:

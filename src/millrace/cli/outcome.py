@@ -9,6 +9,7 @@ from millrace.cli.exits import DONE, REJECTS
 from millrace.version import __version__
 
 if TYPE_CHECKING:
+    from millrace.core.work import Ledger
     from millrace.result import Result
 
 
@@ -30,17 +31,7 @@ def of_result(result: Result) -> dict[str, Any]:
         "exit_code": code_for(result),
         "output": str(result.path),
         "run": result.run,
-        "rows": {
-            "read": ledger.read,
-            "written": ledger.written,
-            "rejected": ledger.rejected,
-            "nulled": ledger.nulled,
-        },
-        "completion_stats": {
-            "successful_count": ledger.written - ledger.nulled,
-            "failed_count": ledger.rejected + ledger.nulled,
-            "incomplete_count": 0,
-        },
+        **_counts(ledger, incomplete=0),
         "files": result.files,
         "bytes": result.bytes,
         "seconds": round(result.seconds, 3),
@@ -84,17 +75,16 @@ def _kept(opened: tuple[Path, str] | None) -> dict[str, Any]:
         return {}
     ledger = state.ledger
     planned = sum(shard.rows for shard in run.plan.shards) if run.counted else None
+    incomplete = None if planned is None else max(0, planned - ledger.read)
+    return {"run": run.name, **_counts(ledger, incomplete=incomplete)}
+
+
+def _counts(ledger: Ledger, *, incomplete: int | None) -> dict[str, Any]:
     return {
-        "run": run.name,
-        "rows": {
-            "read": ledger.read,
-            "written": ledger.written,
-            "rejected": ledger.rejected,
-            "nulled": ledger.nulled,
-        },
+        "rows": {name: getattr(ledger, name) for name in ("read", "written", "rejected", "nulled")},
         "completion_stats": {
             "successful_count": ledger.written - ledger.nulled,
             "failed_count": ledger.rejected + ledger.nulled,
-            "incomplete_count": None if planned is None else max(0, planned - ledger.read),
+            "incomplete_count": incomplete,
         },
     }

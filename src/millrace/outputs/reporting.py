@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 REPORT = "report.html"
 
+_MOMENT = 0.02  # seconds, in which a driver starts what it then waits for
 _FILES = 5  # of rejected rows that are looked into
 _LOOKED_AT = 1_000  # rows of each
 _OF_A_KIND = 3
@@ -37,8 +38,10 @@ _log = logging.getLogger("millrace")
 
 
 def prepare() -> None:
-    """Import and read what a page takes, beside a driver that waits for its first workers."""
-    threading.Thread(target=_prepare, name="millrace-report").start()
+    """Import and read what a page takes, in a moment: beside a driver that has told its workers what to do."""
+    timer = threading.Timer(_MOMENT, _prepare)
+    timer.name = "millrace-report"
+    timer.start()
 
 
 def _prepare() -> None:
