@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -78,6 +79,34 @@ def test_ctrl_c_ends_a_run_with_words_and_130(place: Path, millrace: Millrace) -
     assert code == 130, shown
     assert "Interrupted; 200 rows are kept in" in shown and "Traceback" not in shown
     assert "2 of 4 shards" in millrace("inspect", "out").out
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_scheduler_ends_a_run_as_ctrl_c_does(place: Path, millrace: Millrace, number: int) -> None:
+    (place / "waits.py").write_text(WAITS)
+    argv = ["predict", "waits:score", "trips/", "-o", "out", "--shard-rows", "100", "-i", "id,km"]
+    command = [*MILLRACE, *argv, "--stats", "stats.json", "--json"]
+    options = {**os.environ, "MILLRACE_ENGINE": "local", "MILLRACE_WORKERS": "1", "MILLRACE_PROGRESS": "1"}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=place, env=options, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        said = ""
+        while "half way" not in said:
+            line = process.stderr.readline()
+            assert line, said
+            said += line
+        process.send_signal(number)
+        out, rest = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, said + rest
+    assert "Interrupted; 200 rows are kept in" in rest and "Traceback" not in rest
+    stats = json.loads((place / "stats.json").read_text())
+    assert json.loads(out) == stats
+    assert (stats["status"], stats["exit_code"], stats["rows"]["written"]) == (
+        "interrupted",
+        128 + number,
+        200,
+    )
+    assert list((place / "out" / "_millrace").glob("*/report.html"))
 
 
 def test_a_terminal_gets_colours_unless_it_says_no(place: Path) -> None:

@@ -15,11 +15,11 @@ import typer
 from millrace.cli import answer as answers
 from millrace.cli import clean, estimate, failures, invocation, look, predict, report, resume, status, verify
 from millrace.cli.answer import Answer, Mouth
+from millrace.cli.ends import as_interrupts, code_of_interrupt
 from millrace.cli.exits import (
     CLOSED_PIPE,
     DONE,
     FAILED,
-    INTERRUPTED,
     USAGE,
     ScriptFailed,
     Stopped,
@@ -40,7 +40,7 @@ _EXAMPLES = """\
   1    failed
   2    the command cannot be carried out as it was given; nothing was done
   3    done, and some rows were set aside (--on-error reject)
-  130  interrupted
+  130  interrupted; 143 by SIGTERM, 129 by SIGHUP
 """
 
 app = typer.Typer(
@@ -97,7 +97,7 @@ def carry_out(argv: Sequence[str]) -> int:
     options = argv[: argv.index("--")] if "--" in argv else argv
     mouth = Mouth(as_json="--json" in options)
     debug = failures.wants_debug("--debug" in options)
-    with mouth.kept_clean(), _warnings_as_lines():
+    with mouth.kept_clean(), _warnings_as_lines(), as_interrupts():
         try:
             answer = _answered(list(argv))
         except BrokenPipeError:
@@ -160,7 +160,8 @@ def _failed(error: BaseException, *, debug: bool) -> Answer:
             failures.complain(error.code)
         return Answer(code, {"status": "done" if code == DONE else "failed", "exit_code": code})
     if isinstance(error, KeyboardInterrupt | typer.Abort):
-        return Answer(INTERRUPTED, {"status": "interrupted", "exit_code": INTERRUPTED})
+        code = code_of_interrupt(error)
+        return Answer(code, {"status": "interrupted", "exit_code": code})
     if isinstance(error, _CLICK):
         text, command = _usage(error)
         if text:  # without any words, the help was shown

@@ -13,7 +13,8 @@ import typer
 import millrace.launch as launch
 from millrace.cli import invocation, outcome
 from millrace.cli.answer import Answer
-from millrace.cli.exits import FAILED, INTERRUPTED, Stopped, UsageMistake, code_of
+from millrace.cli.ends import code_of_interrupt
+from millrace.cli.exits import FAILED, Stopped, UsageMistake, code_of
 from millrace.cli.flags import Flags
 from millrace.cli.prediction import Prediction
 from millrace.cli.scripts import Script, script_at
@@ -162,7 +163,7 @@ def _told(
         if isinstance(error, MillraceError):
             code = code_of(error)
         elif isinstance(error, KeyboardInterrupt):
-            code = INTERRUPTED
+            code = code_of_interrupt(error)
         data = {"command": command, **outcome.of_failure(error, code, out, started.opened)}
         output.leave_stats(data)
         raise Stopped(data) from error
