@@ -122,10 +122,10 @@ def _write(job: Job, options: RunOptions, workplace: Workplace, started: float) 
         stall_timeout=options.stall_timeout,
         relief=workplace.relief(job.shards),
     )
-    reporting.prepare()
     try:
-        for _ in workplace.drive(runner, programs, options):
-            pass
+        with reporting.prepared():
+            for _ in workplace.drive(runner, programs, options):
+                pass
         _write_schema_only(job, scheduler)
         if options.on_error != "raise" and not state.ledger.rejected:
             _note_columns(job)

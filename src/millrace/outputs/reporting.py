@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,11 +37,17 @@ _WORDS = 500
 _log = logging.getLogger("millrace")
 
 
-def prepare() -> None:
-    """Import and read what a page takes, in a moment: beside a driver that has told its workers what to do."""
+@contextlib.contextmanager
+def prepared() -> Iterator[None]:
+    """Import and read what a page takes beside a driver that has had time to tell its workers what to do."""
     timer = threading.Timer(_MOMENT, _prepare)
     timer.name = "millrace-report"
     timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
 
 
 def _prepare() -> None:
