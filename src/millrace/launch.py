@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from millrace.core import regular
 from millrace.errors import PlanError
 from millrace.version import __version__
 
@@ -78,19 +78,11 @@ def current() -> Launch | None:
     return _launch
 
 
-def _small_file(path: Path) -> bytes:
-    """Read a file that is one: no link, no pipe that would be waited for, nothing without an end."""
-    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_BYTES:
-            raise ValueError("no such file is kept")
-        return file.read(_MOST_BYTES)
-
-
 def kept(folder: Path) -> dict[str, Any] | None:
     """Read the command line that a run's folder has; None if there is none that can be read."""
     try:
-        known = json.loads(_small_file(folder / COMMAND))
+        with open(regular.opened(folder / COMMAND, os.O_RDONLY), "rb") as file:
+            known = json.loads(file.read(_MOST_BYTES))  # of a longer one, a part that is no JSON
     except (OSError, ValueError):
         return None
     whole = isinstance(known, dict) and isinstance(known.get("argv"), list)

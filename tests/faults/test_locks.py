@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from millrace.errors import RunLocked
-from millrace.outputs.folder import holder
+from millrace.outputs.lock import holder
 from millrace.run.output import OutputFolder
 
 from .invariants import check, parts

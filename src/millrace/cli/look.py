@@ -142,8 +142,9 @@ def _has_parts(root: Path) -> bool:
 def _output(root: Path) -> tuple[dict[str, Any], list[str]]:
     """Describe an output of ours: the run in force, and one that is to take its place."""
     from millrace.outputs import folder as outputs
+    from millrace.outputs.lock import holder
 
-    somebody = outputs.holder(root)
+    somebody = holder(root)
     runs, lines = (
         [],
         [f"{root}: an output of Millrace" + (f", being written by {somebody}" if somebody else "")],

@@ -34,10 +34,11 @@ def report(
     Every run leaves one when it ends; a run that was killed, or that goes on, has none until it is asked for.
     """
     from millrace.outputs import reporting
+    from millrace.outputs.lock import holder
 
     root = out.expanduser().absolute()
     folder = reporting.folder_of(root)
-    history, facts = reporting.read(root, folder, alive=reporting.is_held(root), values=values)
+    history, facts = reporting.read(root, folder, alive=holder(root) is not None, values=values)
     place = to.expanduser().absolute() if to is not None else folder / reporting.REPORT
     try:
         reporting.write(place, reporting.rendered(history, facts))

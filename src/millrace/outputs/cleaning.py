@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,8 @@ from pathlib import Path
 
 from millrace.core.work import REJECTED
 from millrace.errors import RunLocked
-from millrace.outputs.folder import Run, check_is_output, current_run, holder, next_run, pointer
+from millrace.outputs.folder import Run, check_is_output, current_run, next_run, pointer
+from millrace.outputs.lock import holder
 from millrace.run.counting import STATES, side_files
 from millrace.run.output import HOME, SUCCESS, TEMPORARY, OutputFolder, is_part, remove_tree
 
@@ -167,7 +169,5 @@ def _size(path: Path) -> int:
 
 
 def _remove_empty(folder: Path) -> None:
-    import contextlib
-
     with contextlib.suppress(OSError):
         folder.rmdir()

@@ -1,4 +1,4 @@
-"""An output folder as it lies there: its runs, what their journals say, and whether somebody is at work.
+"""An output folder as it lies there: its runs, and what their journals say.
 
 Everything here only reads; no lock is kept, nothing is swept.
 """
@@ -6,7 +6,6 @@ Everything here only reads; no lock is kept, nothing is swept.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,20 +105,3 @@ def next_run(root: Path) -> Run | None:
     """Read the hidden run of an overwrite that is not complete."""
     name = pointer(root, "next")
     return load(root, name, hidden=True) if name is not None else None
-
-
-def holder(root: Path) -> str | None:
-    """Say who works on an output at this moment, such as ``process 17 on host``; None if nobody does."""
-    try:
-        lock = os.open(root / HOME / "lock", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # given back at once, by closing
-    except BlockingIOError:
-        return os.pread(lock, 100, 0).decode(errors="replace").strip() or "another process"
-    except OSError:
-        return None
-    finally:
-        os.close(lock)
-    return None

@@ -13,7 +13,8 @@ from millrace.observers.human import count, countdown, duration, percent, plural
 from millrace.observers.report import figures
 from millrace.observers.report.facts import Facts, facts
 from millrace.observers.report.history import History, Reader, lines_of
-from millrace.outputs.reporting import REPORT, committed_in, folder_of, is_held, success_of
+from millrace.outputs.lock import holder
+from millrace.outputs.reporting import REPORT, committed_in, folder_of, success_of
 from millrace.watchers import EVENTS
 
 _WINDOW = 30.0  # seconds over which speed is measured
@@ -43,7 +44,7 @@ class Follower:
         if folder != self._folder:  # another run took its place
             self._begin(folder)
         success = success_of(self._root, folder.name)
-        alive = is_held(self._root)
+        alive = holder(self._root) is not None
         self._read()
         found = self._reader.found
         complete = success is not None and not (alive and found.last is not None and not found.last.finished)

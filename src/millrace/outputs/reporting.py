@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import threading
@@ -152,28 +151,6 @@ def success_of(root: Path, run: str) -> Mapping[str, Any] | None:
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return told if isinstance(told, dict) and told.get("run") == run else None
-
-
-def is_held(root: Path) -> bool:
-    """Say whether a driver holds the output's lock."""
-    try:
-        fd = os.open(root / "_millrace" / "lock", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        with contextlib.suppress(OSError):  # to look is better than to try: a driver might come just then
-            found = os.fstat(fd)
-            device = found.st_dev
-            inode = f" {os.major(device):02x}:{os.minor(device):02x}:{found.st_ino} "
-            locks = Path("/proc/locks").read_text()
-            if any("FLOCK" in line and inode in line for line in locks.splitlines()):
-                return True
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(fd)
-    return False
 
 
 def _samples(root: Path, folder: Path, *, values: bool, words: bool) -> list[Sample]:

@@ -20,7 +20,8 @@ from millrace.core.work import REJECTED, StagedFile
 from millrace.errors import JournalDamaged
 from millrace.outputs import remeasuring
 from millrace.outputs.files import bytes_of, rows_of
-from millrace.outputs.folder import Run, check_is_output, current_run, holder, pointer
+from millrace.outputs.folder import Run, check_is_output, current_run, pointer
+from millrace.outputs.lock import holder
 from millrace.outputs.verification import Finding, Verification
 from millrace.parameters import given_folder
 
