@@ -55,7 +55,8 @@ class RunOptions:
         output; ``"overwrite"`` makes a new one and replaces the old output only when the new one is complete.
     on_change
         What to do when the code of the plan's functions differs from the run in the output: ``"refuse"``,
-        ``"continue"`` (keep committed shards, do the others with the new code) or ``"restart"``.
+        ``"continue"`` (keep committed shards, do the others with the new code) or ``"restart"`` (do all anew, unless
+        all that is committed was made by the present code).
     durability
         ``"power"``: what is committed survives a loss of power; ``"process"``: only kill -9.
     max_attempts

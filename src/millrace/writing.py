@@ -86,12 +86,15 @@ def _write(job: Job, options: RunOptions, workplace: Workplace, started: float) 
     plan = replace(job.plan, sink=committer.sink)
     limits = compiler.limits_of(plan.steps)
     rows_before = state.ledger.read
+    schema = _asked_schema(plan, state.schema)
+    if schema is not None and state.schema is None:
+        committer.settle(schema)
     used = state.passed or [0] * len(limits)
     scheduler = Scheduler(
         job.shards,
         merge=merge,
         done=bytearray(state.done),
-        schema=_asked_schema(plan, state.schema),
+        schema=schema,
         revision=state.revision,
         limits=[limit - passed for limit, passed in zip(limits, used, strict=True)],
         max_attempts=options.max_attempts,

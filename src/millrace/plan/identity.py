@@ -31,12 +31,14 @@ from millrace.plan.logical import (
 
 
 def shape_of(plan: Plan) -> dict[str, Any]:
-    """Return what must match for two runs to be the same: source, verbs, columns, sink; plain JSON values."""
+    """Return what must match for two runs to be the same: source, verbs, columns, sink; plain JSON values.
+
+    The types of the output are no part of it: a run settles them, and they may be given later.
+    """
     return {
         "source": plan.source.describe(),
         "steps": [_step_shape(step) for step in plan.steps],
         "sink": plan.sink.describe() if plan.sink is not None else None,
-        "schema": str(plan.output_schema) if plan.output_schema is not None else None,
     }
 
 

@@ -48,6 +48,7 @@ class State:
     files: int = 0
     code: dict[str, str] = field(default_factory=dict)
     revision: int = 0
+    codes: dict[int, dict[str, str]] = field(default_factory=dict)  # of each revision
     finished: bool = False
     seconds: float = 0.0
     swapping: Swapping | None = None
@@ -118,7 +119,7 @@ class ShardCommitter:
     def revise(self, code: dict[str, str]) -> None:
         """Record that shards are made by other code from here on."""
         self.state.revision += 1
-        self.state.code = code
+        self.state.code = self.state.codes[self.state.revision] = code
         self._journal.append(Revision(self.state.revision, code))
         self._journal.sync()
 
@@ -275,7 +276,7 @@ def begin(
         with contextlib.suppress(OSError, OutputWriteFailed):  # the first error says it all
             output.forget(plan.run)
         raise
-    state = State(bytearray(len(plan.shards)), code=plan.code)
+    state = State(bytearray(len(plan.shards)), code=plan.code, codes={0: plan.code})
     sink = bound(sink, output, plan, durability)
     return ShardCommitter(output, plan, sink, journal, state, hidden=pointer == "next", empty=True)
 

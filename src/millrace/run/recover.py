@@ -68,7 +68,7 @@ def recover(
 
 def replayed(plan: SavedPlan, notes: Iterable[Record]) -> tuple[SavedPlan, State]:
     """Read everything but the commits, which are counted in one by one when their files are looked at."""
-    state = State(bytearray(), code=plan.code)
+    state = State(bytearray(), code=plan.code, codes={0: plan.code})
     for record in notes:
         if isinstance(record, Settled):
             state.schema = record.schema
@@ -76,6 +76,7 @@ def replayed(plan: SavedPlan, notes: Iterable[Record]) -> tuple[SavedPlan, State
             state.ceilings[record.step] = record.rows
         elif isinstance(record, Revision):
             state.revision, state.code = record.number, record.code
+            state.codes[record.number] = record.code
         elif isinstance(record, Finished):
             state.finished = True
             state.seconds += record.seconds

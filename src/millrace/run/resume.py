@@ -14,6 +14,8 @@ from typing import Any
 
 import msgspec
 
+from millrace.core.batch import schema_from
+from millrace.core.warn import warn
 from millrace.core.work import Durability, Shard
 from millrace.errors import InputChanged, MillraceError, PlanChanged
 from millrace.plan import compile as compiler
@@ -21,10 +23,12 @@ from millrace.plan.cuts import Cuts
 from millrace.plan.identity import code_of, difference, shape_of
 from millrace.plan.logical import Plan
 from millrace.plan.physical import SavedPlan
-from millrace.run.commit import ShardCommitter, begin
+from millrace.run.commit import ShardCommitter, State, begin
 from millrace.run.inputs import InputFile, check_apart, reconcile
+from millrace.run.journal import Contents
 from millrace.run.output import OutputFolder, check_parts, new_run_name
 from millrace.run.recover import peek, recover
+from millrace.run.schemas import told_difference
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +130,10 @@ class _Opening:
         for run in (hidden, current):
             if run is None:
                 continue
-            saved, state, _ = peek(self._output, run)
+            saved, state, contents = peek(self._output, run)
             unfinished = not state.finished or run == swapped
-            if unfinished and saved.shape == self._shape and state.code == self._code:
+            same = saved.shape == self._shape and state.code == self._code
+            if unfinished and same and self._is_all_ours(state, contents) and not self._retyped(state):
                 with contextlib.suppress(InputChanged):  # then it is made from the input as it is now
                     return self._resume(run, hidden=run == hidden)
             if run == hidden:
@@ -141,7 +146,10 @@ class _Opening:
         changed = sorted(
             key for key in {*state.code, *self._code} if state.code.get(key) != self._code.get(key)
         )
-        if saved.shape == self._shape and (not changed or self._wish.on_change == "continue"):
+        anew = self._wish.on_change == "restart" and not self._is_all_ours(state, contents)
+        retyped = self._retyped(state)
+        goes_on = saved.shape == self._shape and (not changed or self._wish.on_change == "continue")
+        if goes_on and not anew and not retyped:
             return True
         if next(contents.in_force(), None) is None:
             return False  # there is nothing in it that could get lost
@@ -153,6 +161,8 @@ class _Opening:
             )
         if self._wish.on_change == "restart":
             return False
+        if retyped and goes_on:
+            return self._given_up(state, retyped)
         names = ", ".join(key.partition(": ")[2] for key in changed)
         raise PlanChanged(
             f"{names[0].upper()}{names[1:]} is not what the run in {self._output.root} was made with. Say what "
@@ -161,6 +171,32 @@ class _Opening:
             "only looks different (a value that it uses, such as a model trained anew, counts as its code), "
             "give the step version='…', by which it is recognised instead."
         )
+
+    def _is_all_ours(self, state: State, contents: Contents) -> bool:
+        """Say whether every committed shard was made by the present code, and none by a version before."""
+        return all(state.codes.get(record.revision) == self._code for record in contents.in_force())
+
+    def _retyped(self, state: State) -> str:
+        """Say how the output schema that is asked for differs from the one that the run has; "" if it does not."""
+        asked = self._plan.output_schema
+        if asked is None or state.schema is None:
+            return ""
+        settled = schema_from(state.schema)
+        return "" if settled.equals(asked) else told_difference(settled, asked)
+
+    def _given_up(self, state: State, retyped: str) -> bool:
+        """Begin an unfinished run anew whose parts have other types than ``schema=`` asks for; not a finished one."""
+        if state.finished:
+            raise PlanChanged(
+                f"The output {self._output.root} is finished, and `schema=` asks for another schema than it has: "
+                f"{retyped}. Nothing was touched: on_change='restart' makes it anew, mode='overwrite' keeps the old "
+                "one readable until the new one is complete."
+            )
+        warn(
+            f"`schema=` asks for another schema than the unfinished run in {self._output.root} has: {retyped}. All "
+            "parts of an output have one schema, so the shards that were committed are made anew."
+        )
+        return False
 
     def _finish_swap(self) -> str | None:
         """An overwrite that was complete when its driver died takes its place first, whatever is asked now."""

@@ -26,6 +26,20 @@ def fill(known: pa.Schema, later: pa.Schema) -> pa.Schema:
     return pa.schema(fields, known.metadata)
 
 
+def told_difference(was: pa.Schema, asked: pa.Schema) -> str:
+    """Say how two schemas differ: by the columns, or by the types of the first few."""
+    if was.names != asked.names:
+        return f"its columns are {', '.join(was.names)}, and {', '.join(asked.names)} are asked for"
+    pairs = [(a, b) for a, b in zip(was, asked, strict=True) if not a.equals(b)]
+    return ", ".join(f"{a.name!r} is {_kind(a)}, not {_kind(b)}" for a, b in pairs[:3]) + (
+        f", and {len(pairs) - 3} more" if len(pairs) > 3 else ""
+    )
+
+
+def _kind(field: pa.Field) -> str:
+    return f"{field.type}{'' if field.nullable else ' without nulls'}"
+
+
 def is_complete(schema: pa.Schema) -> bool:
     """Say whether every column has a type: nothing in it held only nulls, or only empty lists, so far."""
     return not any(is_open(field.type) for field in schema)
