@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from millrace.core.ports import Source
 from millrace.core.work import Fault, Reject, Split
-from millrace.errors import SourceError, data_hidden
+from millrace.errors import SourceError, UnreadableFile, data_hidden
 from millrace.plan.physical import Program
 from millrace.run.batching import read_size
 from millrace.run.failures import words
@@ -104,6 +104,7 @@ class Reading:
         skip: Sequence[Reject] = (),
         show_data: bool = True,
     ) -> None:
+        self._source = source
         self._split = split
         self._show_data = show_data
         self._skip = list(skip)
@@ -124,12 +125,24 @@ class Reading:
             self._rejects.clear()
             if batch is None:
                 self._batches = iter(())
+                self._check_count()
                 return Read(Rows(pa.record_batch({}), ()), rejects) if rejects else None
             rows, guilty = self._without(self._within(Rows(batch, self._spans(batch))))
             if len(rows) or not batch.num_rows or rejects or guilty or not self._told:
                 self._told = True
                 return Read(rows, (*rejects, *guilty))
         return None
+
+    def _check_count(self) -> None:
+        """Raise unless the source gave, or told as lost, as many rows as it said that the split has."""
+        while self._lost and self._lost[0][0] == self._at:
+            self._at += self._lost.popleft()[1]
+        if self._split.rows >= 0 and self._at != self._split.rows:
+            raise UnreadableFile(
+                f"{self._source.locate(self._split, 0)}: the input was planned with {self._split.rows:,} rows from "
+                f"there on, and reading gave {self._at:,}. The file is damaged, or its source miscounts: restore the "
+                "file or leave it out."
+            )
 
     def _within(self, rows: Rows) -> Rows:
         """Leave out what is not in the window."""

@@ -17,7 +17,8 @@ from millrace.sources.files import InputFile, PathArgument
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from millrace.sources.parquet_files import Found, OpenFile
+    from millrace.sources.parquet_files import Found
+    from millrace.sources.parquet_reader import OpenFile
 
 SUFFIXES = (".parquet", ".pq", ".parq")
 MERGE_BELOW = 1 << 20  # neighbouring row groups are read as one split up to so many decoded bytes
@@ -114,7 +115,7 @@ class ParquetSource(FileSource["Found"]):
     def _opened(self, number: int) -> OpenFile:
         opened = self._open.pop(number, None)
         if opened is None:
-            from millrace.sources.parquet_files import OpenFile
+            from millrace.sources.parquet_reader import OpenFile
 
             opened = OpenFile(self._unchanged(number).path, self.schema(), hive=self._partitioning == "hive")
             if len(self._open) >= _KEEP_OPEN:

@@ -1,4 +1,4 @@
-"""Parquet footers, and a Parquet file that is open for reading."""
+"""Parquet footers: what planning needs of the files, and one schema for all of them."""
 
 from __future__ import annotations
 
@@ -6,19 +6,16 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import chain, pairwise
-from typing import Any, NamedTuple
+from itertools import pairwise
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from millrace.core.ports import Bad
-from millrace.core.values import column_from
 from millrace.core.work import Split
 from millrace.errors import SourceError, UnreadableFile
 from millrace.sources.files import InputFile, hive_values
-from millrace.sources.schemas import conform, read_guarded, select, unify
+from millrace.sources.schemas import select, unify
 
 _INTEGER = 18  # digits that surely fit int64
 _FEW_GROUPS = 16
@@ -123,14 +120,20 @@ def _footer(file: InputFile, columns: frozenset[str] | None) -> Footer:
                     if chunk.path_in_schema.split(".", 1)[0] in columns
                 )
             groups.append((group.num_rows, size))
+        rows = sum(of_group for of_group, _ in groups)
+        if rows != metadata.num_rows or any(of_group < 0 for of_group, _ in groups):
+            raise pa.ArrowInvalid(
+                f"it says {metadata.num_rows:,} rows in all, and {rows:,} in its row groups"
+            )
         return Footer(metadata.schema.to_arrow_schema(), tuple(groups))
     except MemoryError:
         raise
     except (pa.ArrowException, OSError, UnicodeError) as error:
-        raise _no_footer(file.path, error) from error
+        raise no_footer(file.path, error) from error
 
 
-def _no_footer(path: str, error: Exception) -> SourceError:
+def no_footer(path: str, error: Exception) -> SourceError:
+    """Explain why a file could not be opened as Parquet."""
     if isinstance(error, OSError) and error.errno:  # the system's word, not the file's fault
         return UnreadableFile(f"Cannot open input file {path!r}: {error.strerror or error}.")
     try:
@@ -194,194 +197,3 @@ def _integers(values: set[str | None]) -> bool:
         digits.isascii() and digits.isdigit() and len(digits) <= _INTEGER
         for digits in (value.removeprefix("-") for value in present)
     )
-
-
-# ---------------------------------------------------------------- reading
-
-
-class _Rest(NamedTuple):
-    """What comes after a piece of a row group that was read: the next piece goes on there."""
-
-    group: int
-    row: int
-    columns: tuple[str, ...] | None
-    batches: Iterator[pa.RecordBatch]
-
-
-class OpenFile:
-    """A Parquet file held open, giving batches of the unified schema.
-
-    Plain reads, no memory map: as fast (measured), and a file that is cut short meanwhile is an error instead
-    of a SIGBUS. No pre-buffering either: on a local disk it only costs memory.
-    """
-
-    def __init__(self, path: str, schema: pa.Schema, *, hive: bool) -> None:
-        self._path = path
-        self._schema = schema
-        self._folders = hive_values(path) if hive else {}
-        self._constants: dict[str, pa.Array] = {}
-        self._rest: _Rest | None = None
-        try:
-            self._file = pq.ParquetFile(path, memory_map=False, pre_buffer=False)
-            self._own = set(self._file.schema_arrow.names)
-        except MemoryError:
-            raise
-        except (pa.ArrowException, OSError, UnicodeError) as error:
-            raise _no_footer(path, error) from error
-
-    def read(self, split: Split, columns: Sequence[str] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a split: whole row groups, or a piece of one."""
-        group = split.start
-        if split.stop == group + 1 and split.rows < self._file.metadata.row_group(group).num_rows:
-            start = split.first - self._rows(0, group)
-            return self._piece(group, start, split.rows, columns, batch_rows)
-        return self._groups(group, split.stop, columns, batch_rows)
-
-    def sound(
-        self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a split; of a damaged row group, those before the first batch that is lost."""
-        given = 0
-        try:
-            for batch in self.read(split, columns, batch_rows):
-                yield batch
-                given += batch.num_rows
-        except UnreadableFile as error:
-            failed = self._not_of_the_system(error)
-            if split.rows < self._rows(split.start, split.stop):
-                bad(given, split.rows - given, self._lost(split, split.start, given, split.rows, failed))
-            else:
-                yield from self._group_by_group(split, columns, batch_rows, bad, given)
-
-    def _group_by_group(
-        self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad, given: int
-    ) -> Iterator[pa.RecordBatch]:
-        start = 0
-        for group in range(split.start, split.stop):
-            at, end = start, start + self._rows(group, group + 1)
-            start = end
-            if end <= given:
-                continue
-            try:
-                for batch in self._groups(group, group + 1, columns, batch_rows):
-                    fresh = batch.slice(min(max(given - at, 0), batch.num_rows))
-                    at += batch.num_rows
-                    if fresh.num_rows:
-                        yield fresh
-            except UnreadableFile as error:
-                lost = max(at, given)
-                bad(lost, end - lost, self._lost(split, group, lost, end, self._not_of_the_system(error)))
-
-    def _rows(self, start: int, stop: int) -> int:
-        metadata = self._file.metadata
-        return sum(metadata.row_group(number).num_rows for number in range(start, stop))
-
-    def _not_of_the_system(self, error: UnreadableFile) -> Exception:
-        """Return what Arrow said; what the system said of a disk or a network is no row's fault."""
-        cause = error.__cause__
-        if not isinstance(cause, Exception) or (isinstance(cause, OSError) and cause.errno):
-            raise error
-        return cause
-
-    def _lost(self, split: Split, group: int, start: int, stop: int, error: Exception) -> UnreadableFile:
-        rows = f"rows {split.first + start:,} to {split.first + stop - 1:,} in "
-        return self._damaged(group, group + 1, error, rows)
-
-    def _piece(
-        self, group: int, start: int, rows: int, columns: Sequence[str] | None, batch_rows: int
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield ``rows`` rows of a row group from its row ``start`` on; those before are decoded for nothing."""
-        asked = None if columns is None else tuple(columns)
-        rest, self._rest = self._rest, None
-        if rest is not None and rest[:3] == (group, start, asked):
-            at, batches = start, rest.batches
-        else:
-            at, batches = 0, self._groups(group, group + 1, columns, batch_rows)
-        stop = start + rows
-        while at < stop:
-            batch = next(batches, None)
-            if batch is None:
-                short = EOFError(f"it ends after {at:,} rows")
-                raise self._damaged(group, group + 1, short) from short
-            low, high = max(start - at, 0), min(stop - at, batch.num_rows)
-            for offset in range(low, high, batch_rows):
-                yield batch.slice(offset, min(batch_rows, high - offset))
-            at += batch.num_rows
-            if at > stop:
-                batches = chain([batch.slice(high)], batches)
-        if stop < self._file.metadata.row_group(group).num_rows:
-            self._rest = _Rest(group, stop, asked, batches)
-
-    def _groups(
-        self, start: int, stop: int, columns: Sequence[str] | None, batch_rows: int
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of row groups ``start`` to ``stop``."""
-        target = self._schema if columns is None else select(self._schema, columns)
-        own = [name for name in target.names if name in self._own]
-        batches = self._file.iter_batches(
-            batch_size=batch_rows,
-            row_groups=range(start, stop),
-            columns=None if len(own) == len(self._own) else own,
-            use_threads=False,
-        )
-        for batch in read_guarded(_validated(batches), lambda error: self._damaged(start, stop, error)):
-            if batch.schema.equals(target):
-                yield batch if batch.schema.metadata is None else batch.replace_schema_metadata(None)
-            else:
-                yield conform(batch, target, self._path, self._constant)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._rest = None
-        self._file.close()
-
-    def _constant(self, name: str, rows: int) -> pa.Array | None:
-        value = self._folders.get(name)
-        if value is None:
-            return None
-        made = self._constants.get(name)
-        if made is None or len(made) < rows:
-            type_ = self._schema.field(name).type
-            if pa.types.is_integer(type_):
-                made = column_from(np.full(rows, int(value), np.int64))
-            else:
-                made = column_from([value] * rows)
-            self._constants[name] = made
-        return made.slice(0, rows)
-
-    def _damaged(self, start: int, stop: int, error: Exception, rows: str = "") -> UnreadableFile:
-        # Not more than the group's number: pyarrow ends the process over a column's metadata that makes no sense.
-        number = self._file.metadata.num_row_groups
-        groups = f"row group {start}" if stop == start + 1 else f"row groups {start} to {stop - 1}"
-        return UnreadableFile(
-            f"Cannot read {rows}{groups} (of {number}) of {self._path!r}: "
-            f"{str(error).rstrip('.')}. The file is damaged there; restore it or leave it out."
-        )
-
-
-def _validated(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Check lengths and offsets, which costs nothing, and indices into dictionaries, which a file may have wrong.
-
-    Not whether each string is UTF-8: it would cost 6 %, and nobody reads beyond memory for it.
-    """
-    indexed: list[int] | None = None
-    for batch in batches:
-        batch.validate()
-        if indexed is None:
-            indexed = [number for number, type_ in enumerate(batch.schema.types) if _has_indices(type_)]
-        for number in indexed:
-            _check_indices(batch.column(number))
-        yield batch
-
-
-def _check_indices(column: pa.Array) -> None:
-    if pa.types.is_dictionary(column.type) and len(column) and not column.null_count:
-        indices = column.indices.to_numpy()
-        if indices.view(f"u{indices.itemsize}").max() < len(column.dictionary):  # a negative one is huge then
-            return
-    column.validate(full=True)
-
-
-def _has_indices(type_: pa.DataType) -> bool:
-    inner = (type_.field(number).type for number in range(type_.num_fields))
-    return pa.types.is_dictionary(type_) or any(map(_has_indices, inner))
