@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def test_a_slow_reader_holds_the_workers_back(tmp_path: Path) -> None:
     while any(psutil.Process(pid).cpu_percent(interval=0.05) > 5 for pid in workers):
         pass  # until nobody computes any more
     ahead = max(ahead, len((tmp_path / "made").read_text()) - done)
-    batches.close()  # type: ignore[attr-defined]
+    batches.close()
     assert ahead <= 8, f"workers ran ahead by {ahead} blocks of 10 MiB"
     assert not children() & workers
 
@@ -80,7 +81,7 @@ def test_workers_end_when_the_reader_stops(how: str) -> None:
     next(batches)
     assert len(children() - before) == 2
     if how == "close":
-        batches.close()  # type: ignore[attr-defined]
+        batches.close()
     elif how == "raise":
         with pytest.raises(RuntimeError, match="of the reader"):
             for _ in batches:
@@ -88,6 +89,86 @@ def test_workers_end_when_the_reader_stops(how: str) -> None:
     del batches
     gc.collect()
     assert children() == before
+
+
+AGAIN: dict[str, Callable[[mr.Dataset], Any]] = {
+    "iter_batches": lambda data: data.iter_batches(batch_size=300),
+    "as they come": lambda data: data.iter_batches(batch_size=None, batch_format="pyarrow"),
+    "iter_rows": lambda data: data.iter_rows(),
+    "iter_torch_batches": lambda data: data.iter_torch_batches(batch_size=300),
+}
+
+
+def ids(part: Any) -> list[int]:
+    """Return the numbers in a batch or a row, of whatever form."""
+    return np.atleast_1d(np.asarray(part["id"])).tolist()
+
+
+@pytest.mark.parametrize("verb", AGAIN)
+def test_every_loop_over_the_same_thing_gets_all_rows(verb: str) -> None:
+    if "torch" in verb:
+        pytest.importorskip("torch")
+    made = AGAIN[verb](numbers(1000).filter(expr="id >= 10"))
+    for _ in range(2):
+        assert [i for part in made for i in ids(part)] == list(range(10, 1000))
+    assert ids(next(iter(made)))[0] == ids(next(iter(made)))[0] == 10
+    left, right = [[i for part in side for i in ids(part)] for side in zip(*zip(made, made))]  # noqa: B905
+    assert left == right == list(range(10, 1000))
+
+
+def test_every_loop_runs_the_functions_again_and_the_numbers_are_of_the_last_one() -> None:
+    calls: list[int] = []
+
+    def note(batch: dict[str, Any]) -> dict[str, Any]:
+        calls.append(len(batch["id"]))
+        return batch
+
+    data = numbers(200).map_batches(note, batch_size=100)
+    batches = data.iter_batches()
+    assert calls == []
+    for times in (1, 2):
+        assert sum(len(batch["id"]) for batch in batches) == 200
+        assert sum(calls) == 200 * times and data.stats().startswith("200 rows in, 200 out")
+
+
+def test_next_and_a_loop_after_it_take_from_one_pass() -> None:
+    batches = numbers(1000).iter_batches(batch_size=300)
+    assert ids(next(batches)) == list(range(300))
+    assert ids(next(batches)) == list(range(300, 600))
+    assert [i for batch in batches for i in ids(batch)] == list(range(600, 1000))
+    assert [i for batch in batches for i in ids(batch)] == list(range(1000))
+    ones = numbers(2).iter_rows()
+    assert [next(ones), next(ones), next(ones, None), next(ones)] == [{"id": 0}, {"id": 1}, None, {"id": 0}]
+
+
+def test_next_inside_a_loop_is_refused_as_it_would_begin_anew() -> None:
+    batches = numbers(1000).iter_batches(batch_size=100)
+    with pytest.raises(mr.errors.ArgumentError, match=r"batches = iter\(ds\.iter_batches\(\)\)"):
+        for _ in batches:
+            next(batches)
+    pairs = iter(numbers(400).iter_batches(batch_size=100))
+    assert [(ids(left)[0], ids(next(pairs))[0]) for left in pairs] == [(0, 100), (200, 300)]
+
+
+def test_an_error_ends_a_pass_and_the_next_one_begins_anew() -> None:
+    def fails(batch: dict[str, Any]) -> dict[str, Any]:
+        raise ValueError("again")
+
+    batches = numbers(100).map_batches(fails).iter_batches()
+    for take in (next, list, next):
+        with pytest.raises(mr.errors.StepError, match="again"):
+            take(batches)
+
+
+def test_a_loop_that_breaks_leaves_nothing_and_can_be_begun_again() -> None:
+    before, files = children(), psutil.Process().num_fds()
+    batches = numbers(100_000).with_options(engine="local").iter_batches(batch_size=10)
+    for _ in range(2):
+        for batch in batches:
+            assert ids(batch)[0] == 0 and len(children() - before) == 2
+            break
+        gc.collect()
+        assert children() == before and psutil.Process().num_fds() <= files
 
 
 def test_nothing_starts_before_the_first_batch_is_asked_for() -> None:

@@ -387,9 +387,9 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
 
 
 def test_reading_may_stop_early() -> None:
-    batches = prepared(100_000).iter_batches(batch_size=10)
-    assert next(iter(batches))["id"].tolist() == list(range(10))
-    batches.close()  # type: ignore[attr-defined]
+    batches = iter(prepared(100_000).iter_batches(batch_size=10))
+    assert next(batches)["id"].tolist() == list(range(10))
+    batches.close()
 
 
 def test_a_finished_run_does_not_depend_on_its_stages(tmp_path: Path) -> None:

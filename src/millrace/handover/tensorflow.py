@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,8 @@ from millrace.handover.libraries import library
 Batch = Mapping[str, np.ndarray[Any, Any]]
 
 
-def tf_batches(batches: Iterator[Batch], dtypes: Any) -> Iterator[dict[str, Any]]:
-    """Turn each batch into a dict of tensors."""
-    tf = library("iter_tf_batches", "tensorflow")
+def tf_batches(tf: Any, batches: Iterator[Batch], dtypes: Any) -> Generator[dict[str, Any], None, None]:
+    """Turn each batch into a dict of tensors of ``tf``."""
     for batch in batches:
         yield {
             name: _tensor(tf, name, array, dtypes.get(name) if isinstance(dtypes, Mapping) else dtypes)

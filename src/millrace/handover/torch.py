@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +25,8 @@ class Tensors:
     collate_fn: Callable[[dict[str, np.ndarray[Any, Any]]], Any] | None = None
     pin_memory: bool = False
 
-    def over(self, batches: Iterator[dict[str, np.ndarray[Any, Any]]]) -> Iterator[Any]:
-        """Turn each batch into a dict of tensors that own their memory, or into what ``collate_fn`` makes of it."""
+    def check(self) -> None:
+        """Raise ``ArgumentError`` for what PyTorch cannot do here, and ``MissingLibrary`` where it is not."""
         torch = library("iter_torch_batches", "torch")
         if self.collate_fn is not None and self.dtypes is not None:
             raise ArgumentError(
@@ -39,23 +39,25 @@ class Tensors:
                     f"iter_torch_batches: dtypes={self.dtypes!r}; give a torch.dtype such as torch.float32, or a "
                     "dict of them by column."
                 )
-        place = None if self.device in ("auto", None) else self.device
-        for option, tried in (("device", place), ("pin_memory", "cpu" if self.pin_memory else None)):
+        for option, tried in (("device", self._place), ("pin_memory", "cpu" if self.pin_memory else None)):
             if tried is not None:
                 _check(torch, option, getattr(self, option), tried)
-        return self._made(torch, batches, place)
 
-    def _made(
-        self, torch: Any, batches: Iterator[dict[str, np.ndarray[Any, Any]]], place: Any
-    ) -> Iterator[Any]:
+    def over(self, batches: Iterator[dict[str, np.ndarray[Any, Any]]]) -> Generator[Any, None, None]:
+        """Turn each batch into a dict of tensors that own their memory, or into what ``collate_fn`` makes of it."""
+        torch = library("iter_torch_batches", "torch")
         for batch in batches:
             if self.collate_fn is not None:
-                yield _moved(torch, self.collate_fn(batch), place)
+                yield _moved(torch, self.collate_fn(batch), self._place)
                 continue
             made = {name: _tensor(torch, name, array, self._dtype(name)) for name, array in batch.items()}
             if self.pin_memory:
                 made = {name: tensor.pin_memory() for name, tensor in made.items()}
-            yield _moved(torch, made, place)
+            yield _moved(torch, made, self._place)
+
+    @property
+    def _place(self) -> Any:
+        return None if self.device in ("auto", None) else self.device
 
     def _dtype(self, name: str) -> Any:
         return self.dtypes.get(name) if isinstance(self.dtypes, Mapping) else self.dtypes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from millrace import foreign
@@ -10,6 +10,7 @@ from millrace.core.arguments import known_arguments, without_our_frames
 from millrace.errors import MillraceError
 from millrace.parameters import given_batch_format, given_batch_size
 from millrace.verbs.described import Described
+from millrace.verbs.passes import Passes
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -33,11 +34,11 @@ class Reads(Described):
         batch_size: int | None = 256,
         batch_format: Literal["numpy", "pandas", "pyarrow", "default"] | None = "numpy",
         drop_last: bool = False,
-    ) -> Iterator[Any]:
-        """Yield the output in order, in batches.
+    ) -> Passes[Any]:
+        """Return the output in order, in batches, to iterate over as often as one likes: each ``for`` runs the plan.
 
         Workers run ahead of the reader by a few blocks, no further, however slow it is; when it stops early,
-        they end.
+        they end. ``next`` works on it, too: a ``for`` after it goes on with what is left.
 
         Parameters
         ----------
@@ -60,15 +61,19 @@ class Reads(Described):
         >>> [batch["id"].tolist() for batch in mr.range(5).iter_batches(batch_size=2)]
         [[0, 1], [2, 3], [4]]
         """
-        return self._iterate(given_batch_size(batch_size), given_batch_format(batch_format), drop_last)
+        size, format_ = given_batch_size(batch_size), given_batch_format(batch_format)
+        return Passes(lambda: self._iterate(size, format_, drop_last))
 
-    def _iterate(self, size: int | None, batch_format: BatchFormat, drop_last: bool) -> Iterator[Any]:
+    def _iterate(
+        self, size: int | None, batch_format: BatchFormat, drop_last: bool
+    ) -> Generator[Any, None, None]:
         from millrace.core.batch import to_format
         from millrace.run.rows import Rows, rebatch
 
-        batches: Iterator[pa.RecordBatch] = self._batches()
-        if size is not None:
-            batches = (rows.batch for rows in rebatch((Rows(batch, ()) for batch in batches), size))
+        read = self._batches()
+        batches = (
+            read if size is None else (rows.batch for rows in rebatch((Rows(b, ()) for b in read), size))
+        )
         try:
             for batch in batches:
                 if not (drop_last and size is not None and batch.num_rows < size):
@@ -77,16 +82,18 @@ class Reads(Described):
             raise without_our_frames(error)  # noqa: B904 - the cause that it has is the one that counts
 
     @known_arguments
-    def iter_rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the output's rows in order, as dicts, as ``take`` makes them. Raises what a run raises.
+    def iter_rows(self) -> Passes[dict[str, Any]]:
+        """Return the output's rows in order, as dicts, as ``take`` makes them; each ``for`` over them runs the plan.
+
+        Raises what a run raises.
 
         >>> import millrace as mr
         >>> next(mr.range(1000).iter_rows())
         {'id': 0}
         """
-        return self._rows()
+        return Passes(self._rows)
 
-    def _rows(self) -> Iterator[dict[str, Any]]:
+    def _rows(self) -> Generator[dict[str, Any], None, None]:
         from millrace.core.batch import rows_of
 
         try:
@@ -115,8 +122,10 @@ class Reads(Described):
         collate_fn: Callable[[dict[str, Any]], Any] | None = None,
         drop_last: bool = False,
         pin_memory: bool = False,
-    ) -> Iterator[Any]:
-        """Yield the output in order, in batches of PyTorch tensors of shape (n,) or (n, k…), which may be written to.
+    ) -> Passes[Any]:
+        """Return the output in order, in batches of PyTorch tensors of shape (n,) or (n, k…), free to be written to.
+
+        Each ``for`` over it runs the plan, as with ``iter_batches``.
 
         Parameters
         ----------
@@ -147,8 +156,9 @@ class Reads(Described):
         """
         from millrace.handover.torch import Tensors
 
-        batches = self._iterate(given_batch_size(batch_size), "numpy", drop_last)
-        return Tensors(dtypes, device, collate_fn, pin_memory).over(batches)
+        size, tensors = given_batch_size(batch_size), Tensors(dtypes, device, collate_fn, pin_memory)
+        tensors.check()
+        return Passes(lambda: tensors.over(self._iterate(size, "numpy", drop_last)))
 
     @known_arguments(also=foreign.ITERATE)
     def iter_tf_batches(
@@ -157,12 +167,12 @@ class Reads(Described):
         batch_size: int | None = 256,
         dtypes: Any = None,
         drop_last: bool = False,
-    ) -> Iterator[dict[str, Any]]:
-        """Yield the output in order, in batches of TensorFlow tensors of shape (n,) or (n, k…).
+    ) -> Passes[dict[str, Any]]:
+        """Return the output in order, in batches of TensorFlow tensors of shape (n,) or (n, k…).
 
-        ``batch_size`` and ``drop_last`` as in ``iter_batches``; ``dtypes`` is a ``tf.DType`` for all columns, or a
-        dict of them by column. Raises ``ArgumentError`` for a column that cannot become a tensor, ``MissingLibrary``
-        if TensorFlow is not installed; and what a run raises.
+        Each ``for`` over it runs the plan, as with ``iter_batches``. ``batch_size`` and ``drop_last`` as there;
+        ``dtypes`` is a ``tf.DType`` for all columns, or a dict of them by column. Raises ``ArgumentError`` for a
+        column that cannot become a tensor, ``MissingLibrary`` if TensorFlow is not installed; and what a run raises.
 
         >>> import millrace as mr
         >>> for batch in mr.range(3).iter_tf_batches(batch_size=2):  # doctest: +SKIP
@@ -170,9 +180,11 @@ class Reads(Described):
         tf.Tensor([0 1], shape=(2,), dtype=int64)
         tf.Tensor([2], shape=(1,), dtype=int64)
         """
+        from millrace.handover.libraries import library
         from millrace.handover.tensorflow import tf_batches
 
-        return tf_batches(self._iterate(given_batch_size(batch_size), "numpy", drop_last), dtypes)
+        size, tf = given_batch_size(batch_size), library("iter_tf_batches", "tensorflow")
+        return Passes(lambda: tf_batches(tf, self._iterate(size, "numpy", drop_last), dtypes))
 
     @known_arguments(also=foreign.TO_TF)
     def to_tf(
