@@ -236,12 +236,17 @@ def __getattr__(name: str) -> Any:
             return value
     if name in _OTHER_NAMES:  # as Ray AIR calls them
         return __getattr__(_OTHER_NAMES[name])
-    if not name.startswith("_"):
-        foreign = importlib.import_module("millrace.foreign")
-        if name in foreign.NO_FUNCTIONS:
-            errors = importlib.import_module("millrace.errors")
-            raise errors.NotOffered(f"Millrace has no {name}: {foreign.NO_FUNCTIONS[name]}")
-    raise AttributeError(f"module 'millrace' has no attribute {name!r}")
+    if name.startswith("_"):
+        raise AttributeError(f"module 'millrace' has no attribute {name!r}")
+    errors = importlib.import_module("millrace.errors")
+    reason = importlib.import_module("millrace.foreign").NO_FUNCTIONS.get(name)
+    try:
+        raise errors.NotOffered(
+            f"Millrace has no {name}{f': {reason}' if reason else '.' + errors.nearest(name, __all__)}"
+        )
+    except AttributeError as error:
+        error.__traceback__ = None  # so that no line of ours stands between the user's and the message
+        raise
 
 
 def __dir__() -> list[str]:

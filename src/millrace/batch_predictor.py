@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from millrace.checkpoints.checkpoint import Checkpoint
-from millrace.core.arguments import known_arguments
+from millrace.core.arguments import known_arguments, unframed
 from millrace.core.direct import COLUMN, Direct
 from millrace.errors import ArgumentError, ColumnExists, UnknownArgument, nearest
 from millrace.parameters import given_batch_bytes, given_batch_size, given_names
@@ -65,6 +65,7 @@ class BatchPredictor:
     9  Bonn         2.25
     """
 
+    @unframed
     def __init__(self, checkpoint: Any, predictor_cls: Any, **predictor_kwargs: Any) -> None:
         """Do as ``from_checkpoint`` does."""
         self._checkpoint = checkpoint
@@ -77,6 +78,7 @@ class BatchPredictor:
         self._check()
 
     @classmethod
+    @unframed
     def from_checkpoint(cls, checkpoint: Any, predictor_cls: Any, **kwargs: Any) -> BatchPredictor:
         """Predict with the model of a checkpoint.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from millrace.core.arguments import unframed
 from millrace.core.ports import Source
 from millrace.errors import NotOffered, nearest
 from millrace.options import RunOptions
@@ -43,6 +44,7 @@ class Dataset(Maps, Predicts, Columns, Measures, Looks, Reads, Writes):
         """
         return cls(Plan(source), RunOptions.from_environment())
 
+    @unframed
     def with_options(self, **options: Any) -> Dataset:
         """Say how the plan is to be carried out; ``options`` have the names and meanings of ``RunOptions``.
 
@@ -58,6 +60,7 @@ class Dataset(Maps, Predicts, Columns, Measures, Looks, Reads, Writes):
         source = type(self._plan.source).__name__.removesuffix("Source")
         return " → ".join([f"Dataset({source})", *map(step_label, self._plan.steps)])
 
+    @unframed
     def __getattr__(self, name: str) -> Any:
         """Say why a verb that somebody may look for is not here."""
         if name.startswith("_"):

@@ -10,9 +10,9 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from millrace.core.arguments import without_our_frames
+from millrace.core.arguments import unframed
 from millrace.core.work import tell
-from millrace.errors import ArgumentError, MillraceError, ModelUnreadable, UnknownArgument, nearest
+from millrace.errors import ArgumentError, ModelUnreadable, UnknownArgument, nearest
 from millrace.parameters import (
     given_arguments,
     given_batch_bytes,
@@ -98,6 +98,7 @@ def library_of(kind: type) -> str | None:
     return None
 
 
+@unframed
 def load_model(
     path: str | os.PathLike[str], *, sha256: str | None = None, trust_pickle: bool = False, **options: Any
 ) -> Predictor:
@@ -138,10 +139,7 @@ def load_model(
     """
     if not isinstance(trust_pickle, bool):
         raise ArgumentError(f"trust_pickle={trust_pickle!r}: it takes True or False.")
-    try:
-        return _loaded(_place(path), sha256, trust_pickle, options)
-    except MillraceError as error:
-        raise without_our_frames(error)  # noqa: B904 - the cause that it has is the one that counts
+    return _loaded(_place(path), sha256, trust_pickle, options)
 
 
 def _loaded(place: str, sha256: str | None, trust_pickle: bool, options: dict[str, Any]) -> Predictor:

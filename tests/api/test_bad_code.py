@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -178,6 +181,68 @@ def test_a_function_of_rows(verb: str, function: Any, error: type[MillraceError]
     assert re.search(words, str(caught.value)), str(caught.value)
 
 
+def sign(batch: Any) -> Any:
+    return 1 if batch["id"] > 0 else 0
+
+
+def sign_column(batch: Any) -> Any:
+    return {"sign": [1 if batch["id"] > 0 else 0]}
+
+
+def lower(batch: Any) -> Any:
+    return {"x": [batch["text"].lower()]}
+
+
+def lookup(batch: Any) -> Any:
+    return {"x": [{0: "a"}[batch["id"]]]}
+
+
+def as_json(batch: Any) -> Any:
+    return json.loads(batch["text"])
+
+
+def one_number(batch: Any) -> Any:
+    return {"x": [math.sqrt(batch["id"])]}
+
+
+@pytest.mark.parametrize("verb", ["map_batches", "predict"])
+@pytest.mark.parametrize("batch_format", ["numpy", "pandas"])
+@pytest.mark.parametrize("function", [sign, sign_column, lower, lookup, as_json, one_number])
+def test_a_function_of_one_row_is_told_that_it_gets_many(verb: str, batch_format: str, function: Any) -> None:
+    data = mr.from_items([{"id": n, "text": "{}"} for n in range(300)])
+    with pytest.raises(StepError) as caught:
+        getattr(data, verb)(function, batch_size=128, batch_format=batch_format).take_all()
+    message, cause = str(caught.value), str(caught.value.__cause__)
+    assert type(caught.value) is StepError, message
+    assert "gets whole columns, the values of many rows" in message and "use map" in message
+    assert message.endswith("It was working on from_items, rows 0 to 127.")
+    kind, _, said = cause.rpartition("\n")[2].partition(": ")
+    assert f"raised {kind}: {said[:20]}" in message and f"in {function.__name__}" in cause
+
+
+def test_the_first_error_is_reported_although_rows_by_themselves_fail_otherwise() -> None:
+    def fails(batch: Any) -> Any:
+        if len(batch["id"]) > 1:
+            raise RuntimeError("the true one")
+        raise KeyError("of a single row")
+
+    with pytest.raises(StepError, match=r"RuntimeError: the true one\. .*rows 0 to 99\.$") as caught:
+        numbers(1000).map_batches(fails).take_all()
+    assert "the true one" in str(caught.value.__cause__) and "of a single" not in str(caught.value.__cause__)
+
+
+def test_narrowing_follows_the_error_that_it_looks_for() -> None:
+    def stages(batch: Any) -> Any:
+        if (batch["id"] == 90).any():
+            raise ValueError("the first stage")
+        if (batch["id"] == 5).any():
+            raise KeyError("the second stage")
+        return batch
+
+    with pytest.raises(StepError, match=r"the first stage\. .* row 90: id=90\.$"):
+        numbers(1000).map_batches(stages).take_all()
+
+
 def test_columns_that_only_running_can_miss() -> None:
     made = numbers(10).map_batches(lambda batch: {"fare": batch["id"]})
     for data in (
@@ -196,6 +261,45 @@ def test_the_cause_is_the_users_own_traceback(engine: str) -> None:
     cause = str(caught.value.__cause__)
     assert "in raises" in cause and 'raise ValueError("no such thing")' in cause
     assert cause.count("File ") == 1 and cause.endswith("ValueError: no such thing")
+
+
+MISTAKES = [
+    "ds.map_batches(fails).take_all()",
+    "list(ds.map_batches(fails).iter_batches())",
+    "next(ds.map_batches(fails).iter_rows())",
+    "ds.map_batches()",
+    "ds.map_batches(fails, None, 3)",
+    "ds.map_batches(fails, batchsize=3)",
+    "ds.with_options(worker=3)",
+    "ds.sort('id')",
+    "ds.predict('nowhere.onnx').take(1)",
+    "mr.read_sql('select')",
+    "mr.nothing_like_it",
+    "mr.load_model('nowhere')",
+    "mr.from_items([{1: 2}])",
+    "mr.BatchPredictor.from_checkpoint(1, 2)",
+    "mr.BatchPredictor.from_pandas_udf(3)",
+    "mr.TorchPredictor.from_checkpoint(3)",
+    "mr.read_parquet('nowhere/*.parquet').count()",
+]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 shows the line of a bare raise")
+def test_no_line_of_ours_stands_in_a_traceback(tmp_path: Path) -> None:
+    script = tmp_path / "job.py"
+    script.write_text(
+        "import traceback\nimport millrace as mr\nds = mr.range(300)\n"
+        "def fails(batch):\n    return batch['nothing']\n"
+        f"for line in {MISTAKES!r}:\n"
+        "    try:\n        exec(line)\n"
+        "    except BaseException:\n        print('>>>', line)\n        traceback.print_exc(file=sys.stdout)\n"
+    )
+    script.write_text("import sys\n" + script.read_text())
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    assert done.stderr == "" and done.stdout.count(">>>") == len(MISTAKES)
+    for shown in done.stdout.split(">>> ")[1:]:
+        assert "millrace/" not in shown and "noqa" not in shown and "# type" not in shown, shown
+        assert "millrace.errors." in shown.splitlines()[-1], shown
 
 
 def test_a_constructor_that_raises(engine: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar, overload
@@ -31,6 +32,7 @@ class Foreign:
         return any(value is same or (type(value) is type(same) and value == same) for same in self.harmless)
 
 
+SHOWS_RAISE = sys.version_info < (3, 11)  # a bare `raise` there brings back the frames that were dropped
 _NOTHING: Mapping[str, Foreign] = {}
 
 
@@ -79,10 +81,39 @@ def _checked(function: Callable[..., Any], also: Mapping[str, Foreign]) -> Calla
                 raise UnknownArgument(unknown)
         try:
             return function(*args, **kwargs)
-        except (MillraceError, KeyboardInterrupt) as error:
-            raise without_our_frames(error)  # noqa: B904 - the cause that it has is the one that counts
+        except TypeError as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                raise
+            said = str(error).replace(function.__qualname__, called.removesuffix("()"), 1)
+        raise UnknownArgument(f"{said}.")  # Python's own words: an argument is missing, or there are too many
 
-    return checked
+    return unframed(checked)
+
+
+def unframed(function: Callable[P, R]) -> Callable[P, R]:
+    """Make a function leave no frame of ours in the traceback of an error of ours, or of Ctrl-C.
+
+    >>> @unframed
+    ... def fails():
+    ...     raise MillraceError("no")
+    >>> try:
+    ...     fails()
+    ... except MillraceError as error:
+    ...     error.__traceback__.tb_next is None
+    True
+    """
+
+    @functools.wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except (MillraceError, KeyboardInterrupt) as error:
+            drop_our_frames(error)
+            if SHOWS_RAISE:
+                raise error from error.__cause__
+            raise
+
+    return called
 
 
 def _unknown(called: str, name: str, value: Any, names: tuple[str, ...], also: Mapping[str, Foreign]) -> str:
@@ -99,11 +130,13 @@ def _unknown(called: str, name: str, value: Any, names: tuple[str, ...], also: M
     return f"{called} has no use for {name}={given}: {foreign.reason}"
 
 
-def without_our_frames(error: BaseException) -> BaseException:
-    """Drop the frames of ours from an error's traceback and its causes': the message says what they would."""
+def drop_our_frames(error: BaseException) -> None:
+    """Drop the frames of ours from an error's traceback and its causes': the message says what they would.
+
+    A bare ``raise`` after this adds none again, but in Python 3.10, where ``raise error`` adds one.
+    """
     link: BaseException | None = error
     while link is not None:
         link.__traceback__ = None
+        link.__suppress_context__ = True
         link = link.__cause__
-    error.__suppress_context__ = True
-    return error

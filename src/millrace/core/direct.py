@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from millrace.core.arguments import unframed
 from millrace.errors import ArgumentError, BadInput
 
 T = TypeVar("T", bound="Direct")
@@ -26,6 +27,7 @@ class Direct:
     """
 
     @classmethod
+    @unframed
     def from_checkpoint(cls: type[T], checkpoint: Any, **options: Any) -> T:
         """Make the predictor of a checkpoint; ``options`` are those of the class.
 

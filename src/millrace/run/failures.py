@@ -13,6 +13,7 @@ from millrace.errors import MillraceError, RemoteTraceback
 
 MESSAGE_CHARS = 2_000
 TRACEBACK_CHARS = 20_000
+_OURS = ("millrace", "asyncio", "concurrent")  # what stands between a run and the user's code
 
 
 def is_interrupt(error: BaseException) -> bool:
@@ -92,6 +93,14 @@ def user_traceback(error: BaseException) -> str:
     return shortened(text, TRACEBACK_CHARS)
 
 
+def first_line(error: BaseException) -> tuple[str, int] | None:
+    """Return the line at which an error left the user's code for ours; None if it is ours altogether."""
+    trace = error.__traceback__
+    while trace is not None and _is_ours(trace):
+        trace = trace.tb_next
+    return None if trace is None else (trace.tb_frame.f_code.co_filename, trace.tb_lineno)
+
+
 def _is_ours(trace: TracebackType) -> bool:
     name: Any = trace.tb_frame.f_globals.get("__name__", "")
-    return str(name).split(".")[0] == "millrace"
+    return str(name).split(".")[0] in _OURS

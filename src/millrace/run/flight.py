@@ -19,8 +19,9 @@ from millrace.core.values import ConversionError
 from millrace.core.work import Fault
 from millrace.run.batching import Tuner
 from millrace.run.calls import Call, Caller, Raised
-from millrace.run.failures import is_interrupt
+from millrace.run.failures import first_line, is_interrupt
 from millrace.run.guard import Guard
+from millrace.run.hints import takes_batch_for_row
 from millrace.run.memory import forget, is_out_of_memory, make_room
 from millrace.run.pace import Pace
 from millrace.run.rows import Rows
@@ -172,8 +173,10 @@ class Flight(Generic[T]):
         elif self._guard.tolerant:
             yield from self._divided(part, failure)
         else:
-            found, told = self._narrowed(part, failure)
-            if isinstance(failure, ConversionError) and (len(found) > 1 or _begin_alike(found, part)):
+            found, told, others = self._narrowed(part, failure)
+            together, first = len(found) > 1, _begin_alike(found, part)
+            systematic = isinstance(failure, ConversionError) or takes_batch_for_row(failure)
+            if (together and (first or others)) or (systematic and (together or first)):
                 raise self._guard.told(failure, part)  # it is wrong for all rows, and best seen on many
             raise self._guard.told(told, found)
 
@@ -224,18 +227,24 @@ class Flight(Generic[T]):
         else:
             yield from self._tried(second)
 
-    def _narrowed(self, part: Rows, error: BaseException) -> tuple[Rows, BaseException]:
-        """Find the first row that fails by itself, and how; or the fewest rows found that only fail together."""
+    def _narrowed(self, part: Rows, error: BaseException) -> tuple[Rows, BaseException, bool]:
+        """Find the first row that fails by itself, and how; or the fewest rows found that only fail together.
+
+        What raises otherwise than ``error`` is passed over, and told by True: code that looks at a whole batch at
+        once fails in some way of its own when it gets a single row, and that says nothing about the batch.
+        """
+        others = False
         while len(part) > 1:
             half = len(part) // 2
             for piece in (part.cut(0, half), part.cut(half, len(part))):
                 failure = self._failure(piece)
-                if failure is not None:
+                if failure is not None and _alike(failure, error):
                     part, error = piece, failure
                     break
+                others = others or failure is not None
             else:
                 break
-        return part, error
+        return part, error, others
 
     def _failure(self, part: Rows) -> BaseException | None:
         call = self._begun(part)
@@ -265,6 +274,11 @@ class Flight(Generic[T]):
         now = rows // 2
         if now and self._caller.lower(now):
             self._guard.shrunk(rows, now)
+
+
+def _alike(one: BaseException, other: BaseException) -> bool:
+    """Say whether two errors are of one class and of one line of the user's code."""
+    return type(one) is type(other) and first_line(one) == first_line(other)
 
 
 def _begin_alike(some: Rows, others: Rows) -> bool:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from millrace.core.values import ConversionError
 from millrace.core.work import Fault, Faults, Ledger, Reject
-from millrace.errors import BadInput, BadReturn, MillraceError, StepError, nearest
+from millrace.errors import BadInput, BadReturn, MillraceError, StepError
 from millrace.plan.physical import Policy
 from millrace.run.failures import in_worker, is_interrupt, words
-from millrace.run.memory import is_lasting, is_out_of_memory
+from millrace.run.hints import hint_on
+from millrace.run.memory import is_lasting
 from millrace.run.preview import hidden, preview
 from millrace.run.rows import Rows
 
@@ -239,7 +240,7 @@ class Guard:
         else:
             cause = error
             name = type(error).__name__
-            hint = self._hint(error, said, rows)
+            hint = hint_on(error, said, rows, chosen=self._chosen, by_row=self._noun == "a row")
             text = f"{self._label} raised {f'{name}: {said}' if said else name}{hint}"
         told = kind(f"{text} It was working on {self._where(rows)}{self._preview(rows)}.")
         told.__cause__ = cause if cause is None or self._policy.show_data else _without_words(cause)
@@ -286,37 +287,10 @@ class Guard:
         values = preview(rows.batch)
         return f": {values}" if values else ""
 
-    def _hint(self, error: BaseException, message: str, rows: Rows) -> str:
-        if isinstance(error, ValueError) and "read-only" in message:
-            return ". Batches are read-only views of the input: copy an array before writing to it (`x = x.copy()`)."
-        if len(rows) == 1 and is_out_of_memory(error):
-            end = "" if message.endswith((".", "!", "?")) else "."
-            return (
-                f"{end} That is for a single row: give it smaller inputs or a smaller dtype, let fewer workers share "
-                "the memory (memory=, num_gpus=, concurrency=), or use a device with more."
-            )
-        names = rows.batch.schema.names
-        key = _missing_key(error)
-        if key is not None and key not in names:
-            chosen = f" `{self._chosen}=` leaves all others out." if self._chosen else ""
-            return (
-                f". The columns that it gets are {', '.join(names) or 'none'}.{nearest(key, names)}{chosen}"
-            )
-        return "" if message.endswith((".", "!", "?")) else "."
-
 
 def _without_words(error: BaseException) -> Exception:
     """Return an error with the traceback of another and none of its words, which may be data."""
     return RuntimeError(f"{type(error).__name__} (its words are hidden)").with_traceback(error.__traceback__)
-
-
-def _missing_key(error: BaseException) -> str | None:
-    if not isinstance(error, KeyError) or len(error.args) != 1 or not isinstance(error.args[0], str):
-        return None
-    key = error.args[0]
-    if key.startswith('Field "') and key.endswith("does not exist in schema"):  # a pyarrow Table
-        return key.split('"')[1]
-    return key
 
 
 def stretch(start: str, end: str) -> str:

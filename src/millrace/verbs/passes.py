@@ -7,7 +7,8 @@ from collections.abc import Callable, Generator, Iterable
 from types import GeneratorType
 from typing import Generic, TypeVar
 
-from millrace.errors import ArgumentError
+from millrace.core.arguments import SHOWS_RAISE, drop_our_frames, unframed
+from millrace.errors import ArgumentError, MillraceError
 
 T = TypeVar("T")
 
@@ -35,10 +36,11 @@ class Passes(Iterable[T], Generic[T]):
 
     def __iter__(self) -> Generator[T, None, None]:
         begun, self._begun = self._begun, None
-        made = self._begin() if begun is None else begun
+        made = _unframed(self._begin()) if begun is None else begun
         self._looped = weakref.ref(made)
         return made
 
+    @unframed
     def __next__(self) -> T:
         if self._begun is None:
             looped = self._looped()
@@ -48,7 +50,7 @@ class Passes(Iterable[T], Generic[T]):
                     "from one iterator: batches = iter(ds.iter_batches()), then for batch in batches, and "
                     "next(batches)."
                 )
-            self._begun = self._begin()
+            self._begun = _unframed(self._begin())
         try:
             return next(self._begun)
         except BaseException:
@@ -60,3 +62,14 @@ class Passes(Iterable[T], Generic[T]):
         begun, self._begun = self._begun, None
         if begun is not None:
             begun.close()
+
+
+def _unframed(rows: Generator[T, None, None]) -> Generator[T, None, None]:
+    """Yield the same; an error of ours leaves no frame of ours in its traceback."""
+    try:
+        yield from rows
+    except (MillraceError, KeyboardInterrupt) as error:
+        drop_our_frames(error)
+        if SHOWS_RAISE:
+            raise error from error.__cause__
+        raise

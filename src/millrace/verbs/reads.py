@@ -6,8 +6,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from millrace import foreign
-from millrace.core.arguments import known_arguments, without_our_frames
-from millrace.errors import MillraceError
+from millrace.core.arguments import known_arguments
 from millrace.parameters import given_batch_format, given_batch_size
 from millrace.verbs.described import Described
 from millrace.verbs.passes import Passes
@@ -74,12 +73,9 @@ class Reads(Described):
         batches = (
             read if size is None else (rows.batch for rows in rebatch((Rows(b, ()) for b in read), size))
         )
-        try:
-            for batch in batches:
-                if not (drop_last and size is not None and batch.num_rows < size):
-                    yield to_format(batch, batch_format)
-        except (MillraceError, KeyboardInterrupt) as error:
-            raise without_our_frames(error)  # noqa: B904 - the cause that it has is the one that counts
+        for batch in batches:
+            if not (drop_last and size is not None and batch.num_rows < size):
+                yield to_format(batch, batch_format)
 
     @known_arguments
     def iter_rows(self) -> Passes[dict[str, Any]]:
@@ -96,11 +92,8 @@ class Reads(Described):
     def _rows(self) -> Generator[dict[str, Any], None, None]:
         from millrace.core.batch import rows_of
 
-        try:
-            for batch in self._batches():
-                yield from rows_of(batch)
-        except (MillraceError, KeyboardInterrupt) as error:
-            raise without_our_frames(error)  # noqa: B904 - the cause that it has is the one that counts
+        for batch in self._batches():
+            yield from rows_of(batch)
 
     @known_arguments
     def iterator(self) -> Dataset:
@@ -170,8 +163,8 @@ class Reads(Described):
     ) -> Passes[dict[str, Any]]:
         """Return the output in order, in batches of TensorFlow tensors of shape (n,) or (n, k…).
 
-        Each ``for`` over it runs the plan, as with ``iter_batches``. ``batch_size`` and ``drop_last`` as there;
-        ``dtypes`` is a ``tf.DType`` for all columns, or a dict of them by column. Raises ``ArgumentError`` for a
+        Each ``for`` over it runs the plan, as with ``iter_batches``. ``batch_size`` (rows) and ``drop_last`` as
+        there; ``dtypes`` is a ``tf.DType`` for all columns, or a dict of them. Raises ``ArgumentError`` for a
         column that cannot become a tensor, ``MissingLibrary`` if TensorFlow is not installed; and what a run raises.
 
         >>> import millrace as mr
