@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 import millrace as mr
-from millrace.core.batch import concat
+from millrace.core.batch import concat, rows_of, to_numpy
 from millrace.errors import BadReturn
 
 UTC = dt.timezone.utc
@@ -104,6 +105,17 @@ def test_what_was_changed_is_not_taken_for_what_it_was(data: mr.Dataset) -> None
     assert data.map(change_row).to_arrow()["lists"].to_pylist() == [[5], [5], [1, 5], None]
 
 
+def test_what_was_changed_inside_of_a_dictionary_is_seen() -> None:
+    values = pa.array([[1], [2]])
+    data = mr.from_arrow(pa.table({"x": pa.DictionaryArray.from_arrays(pa.array([0, 1]), values)}))
+
+    def change(row: dict[str, Any]) -> dict[str, Any]:
+        row["x"].append(5)
+        return row
+
+    assert data.map(change).to_arrow()["x"].to_pylist() == [[1, 5], [2, 5]]
+
+
 def test_flat_map_takes_carried_values_as_often_as_they_come(data: mr.Dataset) -> None:
     made = data.flat_map(lambda row: [row] * ((row["count"] or 0) % 3)).to_arrow()
     assert made.schema.remove_metadata() == TABLE.schema
@@ -116,6 +128,84 @@ def test_types_that_arrow_cannot_take_from() -> None:
     assert [row["a"] for row in views.flat_map(lambda row: [row, row]).take_all()] == ["a" * 20] * 2 + [
         None
     ] * 2
+
+
+# ---------------------------------------------------------------- types of which Arrow cannot choose rows
+
+
+ODD = {
+    "string views": pa.array(["a" * 20, None, "b", "c"], pa.string_view()),
+    "binary views": pa.array([b"a" * 20, None, b"b", b"c"], pa.binary_view()),
+    "runs": pa.RunEndEncodedArray.from_arrays(pa.array([2, 4], pa.int32()), pa.array(["x", None])),
+    "lists of views": pa.array([["a"], None, [], ["b"]], pa.list_(pa.string_view())),
+    "structs of views": pa.array([{"a": "x"}, None, {"a": None}, {"a": "y"}], pa.struct([("a", pa.string_view())])),
+    "a dictionary of views": pa.DictionaryArray.from_arrays(
+        pa.array([0, 1, None, 0]), pa.array(["a", "b"], pa.string_view())
+    ),
+    "list views": pa.array([[1], [2, 3], None, []], pa.list_view(pa.int64())),
+    "unions": pa.UnionArray.from_sparse(
+        pa.array([0, 1, 0, 1], pa.int8()), [pa.array([1, 2, 3, 4]), pa.array(["a", "b", "c", "d"])]
+    ),
+    "booleans in bytes": pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1, 0, None, 1], pa.int8())),
+    "nanoseconds of the day": pa.array([1, None, 2, 3], pa.time64("ns")),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:1 of 4 rows failed")
+@pytest.mark.parametrize("kind", ODD)
+def test_rows_are_chosen_of_every_type(kind: str) -> None:
+    column = ODD[kind]
+    data = mr.from_arrow(pa.table({"x": column, "k": range(4)}))
+    chosen = {
+        (0, 2, 3): [
+            data.filter(lambda row: row["k"] != 1),
+            data.filter(expr=pc.field("k") != 1),
+            data.map(lambda row: {**row, "z": 1 // (row["k"] - 1)}).with_options(on_error="reject"),
+            data.with_options(on_error="reject").map_batches(
+                lambda batch: 1 / np.all(batch["k"] != 1) and batch
+            ),
+        ],
+        (1, 2, 2): [data.flat_map(lambda row: [row] * (row["k"] % 3))],
+        (0, 1, 2, 3): [
+            data.map(lambda row: row),
+            data.map_batches(lambda batch: batch, batch_size=3),
+            data.map_batches(lambda table: table, batch_format="pyarrow", batch_size=3),
+        ],
+    }
+    values = column.to_pylist()
+    for places, ways in chosen.items():
+        for way in ways:
+            made = way.to_arrow()
+            assert made["k"].to_pylist() == list(places)
+            assert made["x"].type == column.type
+            assert made["x"].to_pylist() == [values[i] for i in places]
+
+
+@pytest.mark.parametrize("kind", ["string views", "binary views", "lists of views", "structs of views"])
+def test_rejected_rows_of_every_type_are_set_aside(kind: str, tmp_path: Path) -> None:
+    data = mr.from_arrow(pa.table({"x": ODD[kind], "k": range(4)})).with_options(on_error="reject")
+    options = {"engine": "inline", "progress": False}
+    made = data.with_options(**options).map(lambda row: {"z": 1 // (row["k"] % 2)})
+    assert made.write_parquet(tmp_path / "out").rejected == 2
+    aside = mr.read_rejected(tmp_path / "out").to_arrow()
+    assert aside["x"].to_pylist() == ODD[kind].to_pylist()[::2]
+
+
+@pytest.mark.parametrize("kind", ["runs", "a dictionary of views"])
+def test_what_is_encoded_is_handed_out_as_what_it_stands_for(kind: str) -> None:
+    column = ODD[kind]
+    for start in range(4):
+        assert to_numpy(column.slice(start)).tolist() == column.to_pylist()[start:]
+
+
+def test_nested_values_of_one_length_are_handed_out_as_objects() -> None:
+    maps = pa.array([[("a", 1)], [("b", 2)]], pa.map_(pa.string(), pa.int32()))
+    assert to_numpy(maps).tolist() == maps.to_pylist()
+    texts = pa.array([["a", "b"], ["c", "d"]], pa.list_(pa.string(), 2))
+    assert [list(row) for row in to_numpy(texts)] == texts.to_pylist()
+    assert [row["x"] for row in rows_of(pa.record_batch({"x": ODD["nanoseconds of the day"]}))] == [
+        np.timedelta64(1, "ns"), None, np.timedelta64(2, "ns"), np.timedelta64(3, "ns"),
+    ]  # fmt: skip
 
 
 # ---------------------------------------------------------------- dictionaries, indexes

@@ -86,7 +86,7 @@ def test_lists_are_objects_that_hold_arrays() -> None:
     assert array[0].tolist() == [1, 2] and array[0].dtype == np.int32
     assert array[1] is None and array[2].tolist() == []
     missing = to_numpy(pa.array([[1, 2], None], pa.list_(pa.int8(), 2)))
-    assert missing[0] == [1, 2] and missing[1] is None
+    assert missing[0].tolist() == [1, 2] and missing[1] is None
 
 
 def test_views_of_numbers_copy_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import zoneinfo
 from decimal import Decimal
 from typing import Any
 
@@ -16,7 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from millrace.core.batch import rows_of, to_numpy
+from millrace.core.batch import rows_of, to_format, to_numpy
+from millrace.core.handed import Handed
+from millrace.core.ragged import RaggedTensorType
 from millrace.core.values import ConversionError, column_from, from_columns, from_result, from_rows
 
 NUMBERS = st.one_of(
@@ -95,6 +98,55 @@ def test_what_is_masked_is_null() -> None:
     assert column_from(masked).to_pylist() == [1.5, None, 3.5]
 
 
+@pytest.mark.parametrize("dtype", ["?", "i1", "u8", "f2", "f4", "M8[D]", "M8[ns]", "m8[us]", "U3", "O"])
+def test_a_masked_array_keeps_its_dtype_and_its_mask(dtype: str) -> None:
+    plain = np.array([1, 0, 1]).astype(dtype)
+    made = column_from(np.ma.masked_array(plain, [False, True, False]))
+    expected = column_from(plain)
+    assert made.type == expected.type
+    assert made.to_pylist() == [expected[0].as_py(), None, expected[2].as_py()]
+
+
+def test_masks_in_axes_and_fields_and_lists() -> None:
+    table = np.ma.masked_array([[1, 2], [3, 4]], [[True, False], [False, False]])
+    assert column_from(table).to_pylist() == [[None, 2], [3, 4]]
+    assert column_from(list(table)).to_pylist() == [[None, 2], [3, 4]]
+    assert column_from([table[0], table[1, :1]]).to_pylist() == [[None, 2], [3]]
+    deep = column_from(np.ma.masked_array(np.ones((1, 2, 2), np.int8), [[[0, 1], [0, 0]]]))
+    assert deep.storage.to_pylist() == [[1, None, 1, 1]]
+    fields = np.ma.masked_array(np.zeros(2, [("x", "i4")]), [True, False])
+    assert column_from(fields).to_pylist() == [{"x": None}, {"x": 0}]
+    with pytest.raises(ConversionError, match="masks and different shapes"):
+        column_from([table, np.ma.masked_array(np.zeros((1, 2)))])
+
+
+def test_a_masked_view_of_what_was_handed_out_keeps_its_mask() -> None:
+    batch = pa.record_batch({"x": pa.array([1, 2, 3])})
+    view = to_format(batch, "numpy")
+    result = {"x": np.ma.masked_array(view["x"], [False, True, False])}
+    assert from_result(result, Handed(batch, view)).to_pydict() == {"x": [1, None, 3]}
+
+
+@given(st.lists(st.none() | st.integers(-(2**63) + 1, 2**63 - 1), min_size=1), st.sampled_from(["M8", "m8"]))
+def test_nanoseconds_of_pandas_are_kept(values: list[int | None], kind: str) -> None:
+    of = pd.Timestamp if kind == "M8" else pd.Timedelta
+    given_ = [None if value is None else of(np.array(value, f"{kind}[ns]")[()]) for value in values]
+    column = column_from(given_)
+    assert [None if each.as_py() is None else each.value for each in column] == values
+    assert column_from(pd.Series(given_, dtype=object)).equals(column)
+    assert column_from([[each] for each in given_]).flatten().equals(column)
+
+
+def test_zones_stay_and_instants_too() -> None:
+    tokyo, utc = zoneinfo.ZoneInfo("Asia/Tokyo"), dt.timezone.utc
+    times = [dt.datetime(2020, 1, 1, tzinfo=tokyo), None, dt.datetime(2020, 1, 1, tzinfo=utc)]
+    column = column_from(times)
+    assert column.type == pa.timestamp("us", "Asia/Tokyo") and column.to_pylist() == times
+    stamp = pd.Timestamp(1, unit="ns", tz="Asia/Tokyo")
+    assert column_from([stamp]).type == pa.timestamp("ns", "Asia/Tokyo")
+    assert next(iter(rows_of(pa.record_batch({"t": column_from([stamp])}))))["t"] == stamp
+
+
 def test_an_array_filled_again_does_not_change_its_column() -> None:
     array = np.arange(5)
     column = column_from(array)
@@ -142,6 +194,24 @@ def test_lists_become_what_arrow_would_make_of_them(values: list[Any]) -> None:
         ([2**63], pa.uint64()),
         ([np.int32(1), np.int32(2)], pa.int32()),
         ([np.float32(1), None], pa.float32()),
+        ([np.float16(1.5), 70_000], pa.float64()),
+        ([np.uint64(1), np.int64(-1)], pa.int64()),
+        ([np.float32(0.5), np.float64(0.1)], pa.float64()),
+        ([np.array(1.5, np.float32), None], pa.float32()),
+        ([np.array(1, "M8[ns]")], pa.timestamp("ns")),
+        ([np.datetime64("2020-01-01"), None], pa.date32()),
+        ([pd.NA, "a"], pa.string()),
+        ([pd.NaT, dt.datetime(2020, 1, 1)], pa.timestamp("us")),
+        ([np.ma.masked, 1.5], pa.float64()),
+        ([bytearray(b"a"), b"b"], pa.binary()),
+        ([np.zeros(0), np.zeros(0)], pa.list_(pa.float64())),
+        ([np.zeros((0, 4)), np.zeros((0, 4))], RaggedTensorType(pa.float64(), 2)),
+        ([np.zeros((1, 4), np.int8), None, np.zeros((3, 4), np.int8)], RaggedTensorType(pa.int8(), 2)),
+        (np.array([np.zeros((1, 4)), np.zeros((3, 4))], object), RaggedTensorType(pa.float64(), 2)),
+        ([torch.zeros(2, 3), torch.zeros(1, 3)], RaggedTensorType(pa.float32(), 2)),
+        (torch.zeros(2, dtype=torch.bfloat16), pa.float32()),
+        (pd.Series(pd.arrays.SparseArray([0, 1])), pa.int64()),
+        (pd.Series([np.zeros(2), np.ones(2)]), pa.list_(pa.float64(), 2)),
         ([Decimal("1.5"), None], pa.decimal128(2, 1)),
         ([dt.datetime(2020, 1, 1, tzinfo=dt.timezone.utc)], pa.timestamp("us", "UTC")),
         ([{"a": 1}, None, {"b": "x"}], pa.struct([("a", pa.int64()), ("b", pa.string())])),
@@ -150,7 +220,7 @@ def test_lists_become_what_arrow_would_make_of_them(values: list[Any]) -> None:
         ([np.zeros(2), np.ones(3), None], pa.list_(pa.float64())),
         ([np.zeros((2, 2), np.uint8)], pa.fixed_shape_tensor(pa.uint8(), (2, 2))),
         ([torch.zeros(2), torch.zeros(2)], pa.list_(pa.float32(), 2)),
-        ([torch.tensor(1.5), torch.tensor(2.5)], pa.float64()),
+        ([torch.tensor(1.5), torch.tensor(2.5)], pa.float32()),
         ((1, 2), pa.int64()),
         (torch.zeros(3, 2, requires_grad=True), pa.list_(pa.float32(), 2)),
         (pd.Series(["a", "b"], dtype=object), pa.string()),
@@ -183,9 +253,35 @@ def test_what_a_column_may_be(values: Any, type_: pa.DataType) -> None:
         ([2**70], "do not fit one Arrow type"),
         ([2**60, 0.5], "do not fit one Arrow type"),
         (["\ud800"], "cannot be encoded as UTF-8"),
-        ([np.zeros((1, 2)), np.zeros((2, 2))], r"different shapes \(\(1, 2\), \(2, 2\)\); pad them"),
-        ([np.zeros((2, 2)), None], "are None"),
-        ([np.zeros(2), 3], "mixes arrays with other values"),
+        ([np.zeros(2), np.zeros((2, 2))], r"different numbers of axes \(\(2,\), \(2, 2\)\)"),
+        ([np.zeros(2), 3], "mixes arrays and integers"),
+        (["a", b"b"], "mixes bytes and strings"),
+        ([b"b", "a"], "mixes bytes and strings"),
+        ([["a"], [b"b"]], "mixes bytes and strings"),
+        ([1, True], "mixes booleans and integers"),
+        ([np.bool_(True), np.int8(1)], "mixes booleans and integers"),
+        ([np.int8(1), np.str_("a")], "mixes integers and strings"),
+        ([np.array([1]), np.array(["a"])], "mixes integers and strings"),
+        ([np.array([True]), np.array([5])], "dtypes that do not fit one Arrow type"),
+        ([np.int64(2**60 + 1), np.float64(0.5)], "would round"),
+        ([np.array([2**60 + 1]), np.array([0.5])], "would round"),
+        ([np.uint64(2**63 + 1), np.int64(-1)], "larger than 64 bits with a sign"),
+        ([np.array([2**63 + 1], np.uint64), np.array([-1])], "larger than 64 bits with a sign"),
+        ([Decimal("1.5"), 0.1], "mixes decimals and floats"),
+        ([dt.date(2020, 1, 1), dt.datetime(2020, 1, 1, 5)], "mixes dates and datetimes"),
+        ([dt.datetime(2020, 1, 1), dt.datetime(2020, 1, 1, tzinfo=dt.timezone.utc)], "time zone"),
+        ([dt.time(1, tzinfo=dt.timezone.utc)], "time zone"),
+        ([np.datetime64(1, "ns"), np.datetime64("9999-01-01", "s")], r"does not fit datetime64\[ns\]"),
+        ([pd.Timestamp(1, unit="ns"), dt.datetime(9999, 1, 1)], r"does not fit datetime64\[ns\]"),
+        (np.array([1, 2001], "M8[ps]"), r"does not fit datetime64\[ns\]"),
+        (np.array([1], "m8[M]"), "months or years"),
+        (np.array([1], "m8"), "no unit"),
+        (np.array([2**40], "M8[D]"), "further away"),
+        ([{1: 2}], "keys of a dict are strings"),
+        (pd.Series(pd.period_range("2020", periods=2, freq="M")), r"only pandas knows its dtype period\[M\]"),
+        (pd.Series(pd.interval_range(0, 2)), "only pandas knows its dtype interval"),
+        (pd.Series(["a", b"b"], dtype=object), "mixes bytes and strings"),
+        (torch.zeros(2, dtype=torch.complex64), "complex64 has no Arrow type"),
         ([{"a": 1}, {"a": "x"}], "key 'a': its values do not fit"),
     ],
 )
@@ -231,7 +327,7 @@ def test_what_a_batch_may_be(result: Any) -> None:
         ({"a": 7}, "column 'a'.*not an int"),
         (pa.table([[1], [2]], names=["a", "a"]), "two of its columns are named 'a'"),
         (pd.DataFrame([[1, 2]], columns=["a", "a"]), "a"),
-        (pd.DataFrame({"a": [1, "x"]}), "DataFrame cannot become Arrow columns"),
+        (pd.DataFrame({"a": [1, "x"]}), "column 'a': .* mixes integers and strings"),
     ],
 )
 def test_what_a_batch_may_not_be(result: Any, words: str) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.core.batch import to_numpy
+from millrace.core.choosing import filtered
 from millrace.core.work import tell
 from millrace.errors import ArgumentError, BadInput, nearest
 
@@ -156,8 +157,7 @@ class Metric:
         if valid is None:
             return batch.select(list(self.columns)) if self.columns else batch
         self.skipped += int(np.count_nonzero(~valid))
-        mask = pa.array(valid.tolist(), pa.bool_())
-        return batch.select(list(self.columns)).filter(mask)
+        return filtered(batch.select(list(self.columns)), valid)
 
     def _refuse(self, name: str, what: str, count: int) -> None:
         if self.nan == "raise":

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from millrace.accumulators.base import Metric, codes_of, in_order
 from millrace.core.batch import to_numpy
+from millrace.core.choosing import taken
 from millrace.core.ports import Accumulator
 from millrace.errors import ArgumentError, BadInput
 
@@ -48,9 +49,9 @@ class By(Metric):
         order = np.argsort(codes, kind="stable")
         starts = np.flatnonzero(np.diff(codes[order], prepend=-1)).tolist()
         alone = len(starts) == 1
-        taken = batch if alone else batch.take(pa.array(order.tolist(), pa.int64()))
+        ordered = batch if alone else taken(batch, order)
         for start, stop in zip(starts, [*starts[1:], len(order)], strict=True):
-            self._of(keys[int(codes[order[start]])]).update(taken.slice(start, stop - start))
+            self._of(keys[int(codes[order[start]])]).update(ordered.slice(start, stop - start))
 
     def _of(self, key: Any) -> Accumulator:
         if key not in self._groups:

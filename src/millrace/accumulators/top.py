@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from millrace.accumulators.base import Array, Metric, Nan, plain_key
 from millrace.core.batch import to_numpy
+from millrace.core.choosing import filtered, taken
 from millrace.errors import ArgumentError, BadInput
 
 
@@ -53,7 +54,7 @@ class TopK(Metric):
         if values.null_count:
             self._refuse(self.column, "null", values.null_count)
             self.skipped += values.null_count
-            batch = batch.filter(values.is_valid())
+            batch = filtered(batch, to_numpy(values.is_valid()))
         numbers = to_numpy(batch.column(self.column))
         if numbers.dtype.kind not in "fiub" or numbers.ndim != 1:
             raise BadInput(f"{self!r}: column {self.column!r} holds no numbers, but {numbers.dtype}.")
@@ -64,7 +65,7 @@ class TopK(Metric):
             self.skipped += len(numbers) - len(chosen)
         chosen = self._candidates(numbers, chosen)
         if len(chosen):
-            found = batch.take(pa.array(chosen.tolist(), pa.int64()))
+            found = taken(batch, chosen)
             columns = [found.column(name).to_pylist() for name in (self.column, *self.keep)]
             self._keep(zip(*(map(plain_key, column) for column in columns), strict=True))
 

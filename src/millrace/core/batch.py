@@ -12,6 +12,7 @@ from typing import Any, Literal, cast
 import numpy as np
 import pyarrow as pa
 
+from millrace.core.choosing import column_taken
 from millrace.core.ragged import RaggedTensorType
 
 BatchFormat = Literal["numpy", "pandas", "pyarrow"]
@@ -41,8 +42,24 @@ def to_format(batch: pa.RecordBatch, batch_format: BatchFormat) -> Any:
             name: to_numpy(column) for name, column in zip(batch.schema.names, batch.columns, strict=True)
         }
     if batch_format == "pandas":
-        return batch.to_pandas()
+        return to_frame(batch)
     return pa.Table.from_batches([batch])
+
+
+def to_frame(table: pa.RecordBatch | pa.Table) -> Any:
+    """Make a DataFrame. A tensor is an array in its cell, of the shape that it has; pandas has nothing closer."""
+    tensors = [i for i, field in enumerate(table.schema) if is_tensor(field.type)]
+    if not tensors:
+        return table.to_pandas()
+    frame = table.select([i for i in range(table.num_columns) if i not in tensors]).to_pandas()
+    for i in tensors:
+        column = table.column(i)
+        cells = np.empty(len(column), object)
+        rows = to_numpy(one_array(column) if isinstance(column, pa.ChunkedArray) else column)
+        for at, row in enumerate(rows):
+            cells[at] = row
+        frame.insert(i, table.schema.names[i], cells)
+    return frame
 
 
 def to_numpy(column: pa.Array) -> np.ndarray[Any, Any]:
@@ -50,8 +67,8 @@ def to_numpy(column: pa.Array) -> np.ndarray[Any, Any]:
 
     Integers with nulls become float64 with NaN; booleans with nulls, strings, binary, decimals and nested
     values become objects; timestamps, dates and durations become datetime64 / timedelta64 with NaT;
-    fixed-size lists and tensors of numbers become arrays of shape (n, k…), and tensors of different shapes n
-    objects, which are arrays.
+    fixed-size lists and tensors of numbers become arrays of shape (n, k…), and n objects, which are arrays or None,
+    where the shapes differ or one is null.
     """
     array = _to_numpy(column)
     base: Any = array
@@ -64,25 +81,52 @@ def to_numpy(column: pa.Array) -> np.ndarray[Any, Any]:
 def _to_numpy(column: pa.Array) -> np.ndarray[Any, Any]:
     type_ = column.type
     if isinstance(column, pa.FixedShapeTensorArray):
-        rows = _to_numpy(column.storage)
-        return np.reshape(rows, (len(column), *type_.shape)) if rows.dtype != object else rows
+        return _rows_of_values(column.storage, type_.shape)
     if isinstance(type_, RaggedTensorType):
         return _ragged(column)
+    if isinstance(type_, pa.Bool8Type):
+        return _to_numpy(column.storage.cast(pa.bool_()))
     if isinstance(column, pa.ExtensionArray):
         return _to_numpy(column.storage)
     if pa.types.is_dictionary(type_):
-        return _to_numpy(column.dictionary_decode())
+        return _to_numpy(_decoded(column))
+    if pa.types.is_run_end_encoded(type_):
+        return _to_numpy(_decoded(column))
     if type_ in NUMPY_OF:
         return _numbers(column, np.dtype(NUMPY_OF[type_]))
     if pa.types.is_boolean(type_):
         return _booleans(column)
     if pa.types.is_temporal(type_) and not pa.types.is_time(type_) and type_ != pa.month_day_nano_interval():
         return _times(column)
-    if pa.types.is_fixed_size_list(type_) and column.null_count == 0:
-        values = _to_numpy(column.flatten())
-        if values.dtype != object or type_.list_size == 0:
-            return np.reshape(values, (len(column), type_.list_size, *values.shape[1:]))
+    if pa.types.is_fixed_size_list(type_) and (column.null_count == 0 or is_tensor(type_)):
+        return _rows_of_values(column, [type_.list_size])
     return _objects(column)
+
+
+def _decoded(column: pa.Array) -> pa.Array:
+    """Write the values of a dictionary or of runs out, row by row."""
+    if pa.types.is_run_end_encoded(column.type):
+        ends = np.clip(to_numpy(column.run_ends).astype(np.int64) - column.offset, 0, len(column))
+        return column_taken(column.values, np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0)))
+    indices = column.indices
+    places = np.array(_numbers(_without_nulls(indices), np.dtype(NUMPY_OF[indices.type])), np.int64)
+    if indices.null_count:
+        places[~_bits(indices.buffers()[0], indices.offset, len(indices))] = -1
+    return column_taken(column.dictionary, places)
+
+
+def _rows_of_values(column: pa.Array, shape: Sequence[int]) -> np.ndarray[Any, Any]:
+    """View fixed-size lists as one array, or as an array for each row if rows are null or hold no numbers."""
+    values = to_numpy(column.flatten())  # of the rows that are there
+    if not column.null_count:
+        rows = np.reshape(values, (len(column), *shape, *values.shape[1:]))
+        return rows if values.dtype != object or 0 in shape else _objects(column)
+    there = _bits(column.buffers()[0], column.offset, len(column))
+    rows = np.reshape(values, (int(there.sum()), *shape, *values.shape[1:]))
+    made = np.empty(len(column), object)
+    for at, row in zip(np.flatnonzero(there), rows, strict=True):
+        made[at] = row
+    return made
 
 
 def _numbers(column: pa.Array, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
@@ -146,12 +190,22 @@ def _ragged(column: pa.Array) -> np.ndarray[Any, Any]:
 
 def _objects(column: pa.Array) -> np.ndarray[Any, Any]:
     values = np.empty(len(column), object)
-    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+    if _is_list(column.type):
         for i, item in enumerate(column):
             values[i] = to_numpy(item.values) if item.is_valid else None
     else:
-        values[:] = column.to_pylist()
+        for i, value in enumerate(
+            _python_values(column)
+        ):  # one by one: numpy would look into lists of one length
+            values[i] = value
     return values
+
+
+def _is_list(type_: pa.DataType) -> bool:
+    t = pa.types
+    return bool(
+        t.is_list(type_) or t.is_large_list(type_) or t.is_list_view(type_) or t.is_large_list_view(type_)
+    )
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
@@ -180,10 +234,12 @@ def python_columns(batch: pa.RecordBatch) -> dict[str, Sequence[Any]]:
 
 def _python_values(column: pa.Array) -> Sequence[Any]:
     type_ = column.type
-    if is_tensor(type_) and column.null_count == 0:
+    if is_tensor(type_):
         return list(to_numpy(column))
     if (pa.types.is_timestamp(type_) or pa.types.is_duration(type_)) and type_.unit == "ns":
         return _nanoseconds(column)
+    if pa.types.is_time64(type_) and type_.unit == "ns":
+        return _nanoseconds_of_the_day(column)
     return cast("Sequence[Any]", column.to_pylist())
 
 
@@ -192,9 +248,23 @@ def _nanoseconds(column: pa.Array) -> Sequence[Any]:
     times = to_numpy(column)
     present = ~np.isnat(times)
     if (times.view(np.int64)[present] % 1000).any():
+        if pa.types.is_timestamp(column.type) and column.type.tz is not None:
+            return cast("Sequence[Any]", column.to_pylist())  # of pandas: numpy's have no time zone
         return [time if there else None for time, there in zip(times, present, strict=True)]
     coarse = pa.duration("us") if pa.types.is_duration(column.type) else pa.timestamp("us", column.type.tz)
     return cast("Sequence[Any]", column.cast(coarse).to_pylist())
+
+
+def _nanoseconds_of_the_day(column: pa.Array) -> Sequence[Any]:
+    """As Python's times; where these are too coarse, as what has passed since midnight: numpy has no such type."""
+    passed = _numbers(_without_nulls(column.view(pa.int64())), np.dtype(np.int64))
+    present = np.ones(len(column), np.bool_)
+    if column.null_count:
+        present = _bits(column.buffers()[0], column.offset, len(column))
+    if (passed[present] % 1000).any():
+        spans = passed.view("m8[ns]")
+        return [span if there else None for span, there in zip(spans, present, strict=True)]
+    return cast("Sequence[Any]", column.cast(pa.time64("us")).to_pylist())
 
 
 def is_tensor(type_: pa.DataType) -> bool:

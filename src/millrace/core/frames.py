@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from millrace.core.batch import one_array
+from millrace.core.batch import empty_columns, one_array
+from millrace.core.columns import column_from
 from millrace.core.handed import Handed
 from millrace.core.layout import ConversionError
+from millrace.core.ragged import RaggedTensorType
+
+TypeOf = Callable[[str], "pa.DataType | None"]
+
+_OF_PANDAS = frozenset({"PeriodDtype", "IntervalDtype", "SparseDtype"})
 
 
 def from_frame(frame: Any, handed: Handed) -> pa.RecordBatch:
@@ -22,22 +30,58 @@ def from_frame(frame: Any, handed: Handed) -> pa.RecordBatch:
                 "the index (`reset_index(drop=True)`)"
             )
         frame = frame.reset_index(level=named)
-    try:
-        typed = {}
-        for name in frame.columns:
-            like = handed.type_of(name) if isinstance(name, str) else None
-            if like is not None and (pa.types.is_map(like) or pa.types.is_decimal(like)):
-                made = as_before(frame[name], like)
-                if made is not None:
-                    typed[name] = made
-        rest = frame.drop(columns=list(typed)) if typed else frame
-        batch = pa.RecordBatch.from_pandas(rest, preserve_index=False).replace_schema_metadata(None)
-    except (pa.ArrowException, TypeError, ValueError) as error:
-        raise ConversionError(f"the DataFrame cannot become Arrow columns: {error}") from error
-    if typed:
-        columns = [typed[name] if name in typed else batch.column(str(name)) for name in frame.columns]
-        batch = pa.RecordBatch.from_arrays(columns, names=[str(name) for name in frame.columns])
-    return batch
+    return frame_batch(frame, handed.type_of)
+
+
+def frame_batch(frame: Any, type_of: TypeOf) -> pa.RecordBatch:
+    """Convert the columns of a DataFrame; ``type_of`` tells the type that a column of this name had before."""
+    names = [str(name) for name in frame.columns]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ConversionError(f"two of its columns are named {twice!r}")
+    made: dict[int, pa.Array] = {}
+    for i, (name, dtype) in enumerate(zip(names, frame.dtypes, strict=True)):
+        like = type_of(name)
+        if _by_value(dtype) or _only_told(like):
+            try:
+                made[i] = _column(frame.iloc[:, i], like)
+            except ConversionError as error:
+                raise ConversionError(f"column {name!r}: {error}") from error.__cause__
+    others = [i for i in range(len(names)) if i not in made]
+    if others:
+        try:
+            batch = pa.RecordBatch.from_pandas(frame.iloc[:, others], preserve_index=False)
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise ConversionError(f"the DataFrame cannot become Arrow columns: {error}") from error
+        made.update(zip(others, batch.columns, strict=True))
+    if not made:
+        return empty_columns(len(frame))
+    return pa.RecordBatch.from_arrays([made[i] for i in range(len(names))], names=names)
+
+
+def _by_value(dtype: Any) -> bool:
+    """Say whether a column is converted value by value: pyarrow would change some of them in silence."""
+    return type(dtype).__name__ in _OF_PANDAS or (isinstance(dtype, np.dtype) and dtype.kind == "O")
+
+
+def _column(series: Any, like: pa.DataType | None) -> pa.Array:
+    if like is not None and _only_told(like):
+        made = as_before(series, like)
+        if made is not None:
+            return made
+    return column_from(series, ragged=varies(like))
+
+
+def _only_told(type_: pa.DataType | None) -> bool:
+    """Say whether it is a map, or a decimal: such a type, or the scale, cannot be told from values."""
+    return type_ is not None and bool(pa.types.is_map(type_) or pa.types.is_decimal(type_))
+
+
+def varies(type_: pa.DataType | None) -> bool:
+    """Say whether arrays in a column of this type may differ in shape."""
+    return type_ is not None and bool(
+        isinstance(type_, RaggedTensorType) or pa.types.is_list(type_) or pa.types.is_large_list(type_)
+    )
 
 
 def as_before(values: Any, like: pa.DataType) -> pa.Array | None:

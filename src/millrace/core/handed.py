@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.core.batch import is_tensor, python_columns, to_numpy
-from millrace.core.layout import flat, is_fixed, own
+from millrace.core.choosing import column_taken
+from millrace.core.layout import is_fixed, own
 
 PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
 
@@ -30,8 +31,8 @@ class Handed:
 
     def place_of(self, values: Any) -> int | None:
         """Return which column ``values`` is, if it is an array handed out and still as it was."""
-        if not isinstance(values, np.ndarray) or not self._arrays or values.flags.writeable:
-            return None
+        if type(values) is not np.ndarray or not self._arrays or values.flags.writeable:
+            return None  # a masked array views the same memory, but has a mask
         if self._places is None:
             self._places = {id(array): i for i, array in enumerate(self._arrays)}
         found = self._places.get(id(values))
@@ -99,10 +100,7 @@ class HandedRows:
         before, places = self.batch.column(name), np.array(index, np.int64)
         if len(places) and (np.diff(places) == 1).all():
             return before.slice(index[0], len(index))
-        try:
-            return before.take(flat(places))
-        except pa.ArrowNotImplementedError:  # string views, for one
-            return None
+        return column_taken(before, places)
 
     def type_of(self, name: str) -> pa.DataType | None:
         """Return the type that the column of this name had, if there was one."""
@@ -114,7 +112,7 @@ def is_plain(column: pa.Array, *, arrays: bool) -> bool:
 
     Dicts and lists can be changed. With ``arrays``, lists are handed out as read-only arrays.
     """
-    return not _changeable(column.type, arrays) and (not is_tensor(column.type) or not column.null_count)
+    return not _changeable(column.type, arrays)
 
 
 def _changeable(type_: pa.DataType, arrays: bool) -> bool:
@@ -122,7 +120,13 @@ def _changeable(type_: pa.DataType, arrays: bool) -> bool:
         return False
     if arrays and (pa.types.is_list(type_) or pa.types.is_large_list(type_)):
         return not is_tensor(type_.value_type) and _changeable(type_.value_type, arrays)
-    return bool(pa.types.is_nested(type_)) or isinstance(type_, pa.BaseExtensionType)
+    if pa.types.is_dictionary(type_) or pa.types.is_run_end_encoded(type_):
+        return _changeable(type_.value_type, arrays)
+    if pa.types.is_union(type_):
+        return any(_changeable(type_.field(i).type, arrays) for i in range(type_.num_fields))
+    if isinstance(type_, pa.BaseExtensionType):
+        return isinstance(type_, pa.ExtensionType) or _changeable(type_.storage_type, arrays)
+    return bool(pa.types.is_nested(type_))
 
 
 def kept(value: Any) -> Any:

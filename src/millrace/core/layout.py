@@ -10,6 +10,9 @@ import pyarrow as pa
 
 from millrace.core.batch import NUMPY_OF
 
+_UNITS = ("s", "ms", "us", "ns")
+_MOST_DAYS = 2**31 - 1
+
 ARROW_OF = {np.dtype(scalar): arrow for arrow, scalar in NUMPY_OF.items()}
 
 
@@ -30,16 +33,41 @@ def flat(array: np.ndarray[Any, Any]) -> pa.Array:
 
 
 def flat_times(array: np.ndarray[Any, Any]) -> pa.Array:
-    """Wrap times in the nearest unit that Arrow has; NaT becomes null."""
+    """Wrap times in the nearest unit that Arrow has; NaT becomes null. What that unit cannot hold is refused."""
     unit, count = np.datetime_data(array.dtype)
-    if (unit, count) == ("D", 1) and array.dtype.kind == "M":
-        days = array.view(np.int64).astype(np.int32)
-        return with_holes(pa.date32(), days, np.isnat(array))
-    if unit not in ("s", "ms", "us", "ns") or count != 1:
-        unit = unit if unit in ("s", "ms", "us", "ns") else "ns" if unit in ("ps", "fs", "as") else "s"
-        array = array.astype(f"{array.dtype.kind}8[{unit}]")
-    type_ = pa.timestamp(unit) if array.dtype.kind == "M" else pa.duration(unit)
-    return with_holes(type_, array.view(np.int64), np.isnat(array))
+    is_instant, holes = array.dtype.kind == "M", np.isnat(array)
+    if unit == "generic" or (not is_instant and unit in ("Y", "M")):
+        if not holes.all():
+            told = "no unit" if unit == "generic" else "months or years, which differ in length"
+            raise ConversionError(f"its durations are in {told}; give them another (`astype('m8[us]')`)")
+        array = array.astype(f"{array.dtype.kind}8[s]")
+    elif is_instant and (unit, count) == ("D", 1):
+        days = array.view(np.int64)
+        if (np.abs(days[~holes]) > _MOST_DAYS).any():
+            raise ConversionError("one of its dates is further away than Arrow can count days")
+        return with_holes(pa.date32(), np.where(holes, 0, days).astype(np.int32), holes)
+    elif unit not in _UNITS or count != 1:
+        near = unit if unit in _UNITS else "ns" if unit in ("ps", "fs", "as") else "s"
+        array = exact_times(array, np.dtype(f"{array.dtype.kind}8[{near}]"))
+    unit, _ = np.datetime_data(array.dtype)
+    type_ = pa.timestamp(unit) if is_instant else pa.duration(unit)
+    return with_holes(type_, array.view(np.int64), holes)
+
+
+def exact_times(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Convert times to another unit, or refuse: numpy cuts digits and lets big numbers overflow in silence."""
+    if np.datetime_data(array.dtype)[0] == "generic":  # NaT
+        return array.astype(dtype)
+    try:
+        made = array.astype(dtype)
+        same = np.array_equal(made.astype(array.dtype).view(np.int64), array.view(np.int64))
+    except OverflowError:
+        same = False
+    if not same:
+        raise ConversionError(
+            f"one of its times, of {array.dtype}, does not fit {dtype}; convert it first (`astype`)"
+        )
+    return made
 
 
 def with_holes(type_: pa.DataType, values: np.ndarray[Any, Any], holes: np.ndarray[Any, Any]) -> pa.Array:
@@ -70,15 +98,20 @@ def holes_of(values: Sequence[Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
 
 def joined(values: Sequence[bytes | None], small: pa.DataType, large: pa.DataType) -> pa.Array:
     """Lay strings end to end with their offsets: the Arrow layout."""
-    lengths = np.fromiter((len(value) if value is not None else 0 for value in values), np.int64, len(values))
-    offsets = np.zeros(len(values) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
+    offsets = offsets_of([len(value) if value is not None else 0 for value in values])
     type_ = small if offsets[-1] < 2**31 else large
     data = pa.py_buffer(b"".join(value for value in values if value is not None))
     holes = holes_of(values)
     positions = offsets.astype(np.int32) if type_ is small else offsets
     present = bitmap(~holes) if holes.any() else None
     return pa.Array.from_buffers(type_, len(values), [present, pa.py_buffer(positions), data])
+
+
+def offsets_of(lengths: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return where each of the parts of these lengths begins, laid end to end, and where the last one ends."""
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(np.array(lengths, np.int64), out=offsets[1:])
+    return offsets
 
 
 def own(array: pa.Array) -> pa.Array:

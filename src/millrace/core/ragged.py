@@ -46,16 +46,23 @@ pa.register_extension_type(RaggedTensorType(pa.uint8(), 3))
 
 
 def ragged_column(
-    values: np.ndarray[Any, Any], shapes: np.ndarray[Any, Any], type_: RaggedTensorType
+    values: np.ndarray[Any, Any] | pa.Array,
+    shapes: np.ndarray[Any, Any],
+    type_: RaggedTensorType,
+    holes: np.ndarray[Any, np.dtype[np.bool_]] | None = None,
 ) -> pa.Array:
-    """Make a column of arrays that lie end to end in ``values``, of ``shapes`` (n, ndim)."""
+    """Make a column of arrays that lie end to end in ``values``, of ``shapes`` (n, ndim); ``holes`` are null."""
     ends = np.zeros(len(shapes) + 1, np.int32)
     np.cumsum(shapes.prod(axis=1, dtype=np.int64), out=ends[1:])
     axes = np.ascontiguousarray(shapes, np.int32)
     data_type, shape_type = (field.type for field in type_.storage_type)
-    numbers = pa.Array.from_buffers(type_.value_type, len(values), [None, pa.py_buffer(values)])
-    data = pa.Array.from_buffers(data_type, len(shapes), [None, pa.py_buffer(ends)], children=[numbers])
+    if isinstance(values, np.ndarray):
+        values = pa.Array.from_buffers(type_.value_type, len(values), [None, pa.py_buffer(values)])
+    data = pa.Array.from_buffers(data_type, len(shapes), [None, pa.py_buffer(ends)], children=[values])
     flat = pa.Array.from_buffers(pa.int32(), axes.size, [None, pa.py_buffer(axes)])
     shape = pa.Array.from_buffers(shape_type, len(shapes), [None], children=[flat])
-    storage = pa.StructArray.from_buffers(type_.storage_type, len(shapes), [None], children=[data, shape])
+    present = None
+    if holes is not None and holes.any():
+        present = pa.py_buffer(np.packbits(~holes, bitorder="little"))
+    storage = pa.StructArray.from_buffers(type_.storage_type, len(shapes), [present], children=[data, shape])
     return pa.ExtensionArray.from_storage(type_, storage)

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from millrace.core.choosing import filtered
 from millrace.core.ports import Source
 from millrace.core.work import Fault, Reject, Split
 from millrace.errors import SourceError, UnreadableFile, data_hidden
@@ -169,7 +170,7 @@ class Reading:
                         reject, row=int(found[0]), last=int(found[-1]), count=int(among.sum())
                     )
                 )
-        return (rows.keep(rows.batch.filter(pa.array(mask)), mask), guilty) if guilty else (rows, [])
+        return (rows.keep(filtered(rows.batch, mask), mask), guilty) if guilty else (rows, [])
 
     def _bad(self, row: int, count: int, error: Exception) -> None:
         self._lost.append((row, count))

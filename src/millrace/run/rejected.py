@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.core.batch import one_batch
+from millrace.core.choosing import column_taken, taken
 from millrace.core.ports import Source, Writer
 from millrace.core.rejected import ERROR_FIELDS, rejected_schema
 from millrace.core.work import Reject, Split, Task
@@ -76,7 +77,7 @@ class _Originals:
             there = np.concatenate([span.numbers() for span in read.rows.spans])
             at = np.flatnonzero(np.isin(there, numbers))
             if len(at):
-                found.append(read.rows.batch.take(pa.array(at)))
+                found.append(taken(read.rows.batch, at))
                 self._numbers += there[at].tolist()
             if there[-1] >= numbers[-1]:
                 break
@@ -88,9 +89,8 @@ class _Originals:
         if self._rows is None:
             return [pa.nulls(len(numbers), field.type) for field in fields]
         at = np.searchsorted(self._numbers, numbers).clip(max=len(self._numbers) - 1)
-        missing = np.asarray(self._numbers)[at] != numbers
-        index = pa.array(at, mask=missing)
-        return [self._rows.column(field.name).take(index) for field in fields]
+        places = np.where(np.asarray(self._numbers)[at] == numbers, at, -1)
+        return [column_taken(self._rows.column(field.name), places) for field in fields]
 
 
 class _Places:

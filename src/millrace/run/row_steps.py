@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.core.batch import one_array, rows_from, rows_of, to_numpy
+from millrace.core.choosing import filtered
 from millrace.core.handed import PLAIN, HandedRows, kept, weight
-from millrace.core.values import ConversionError, a, column_from, from_rows
+from millrace.core.values import ConversionError, a, from_rows
 from millrace.errors import StepError, UnknownColumn, nearest
 from millrace.plan.expressions import missing_field
 from millrace.plan.logical import Filter, step_label
@@ -145,7 +146,7 @@ def filter_rows(rows: Iterator[Rows], call: Call, guard: Guard) -> Iterator[Rows
     for part in _small(rows, guard):
         with guard.watched(part), guard.over(part):
             mask = np.fromiter(_answers(part, call, guard), np.bool_, len(part))
-        yield part.keep(part.batch.filter(column_from(mask)), mask)
+        yield part.keep(filtered(part.batch, mask), mask)
 
 
 def _answers(part: Rows, call: Call, guard: Guard) -> Iterator[bool]:
@@ -187,7 +188,7 @@ def filter_expression(rows: Iterator[Rows], step: Filter, guard: Guard) -> Itera
     for part in rows:
         for piece, mask in _masks(part, step, guard):
             kept = to_numpy(mask.fill_null(False)) if mask.null_count else to_numpy(mask)
-            yield piece.keep(piece.batch.filter(mask), kept)
+            yield piece.keep(filtered(piece.batch, kept), kept)
 
 
 def _masks(part: Rows, step: Filter, guard: Guard) -> Iterator[tuple[Rows, pa.Array]]:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.core.batch import concat
-from millrace.core.values import column_from
+from millrace.core.choosing import filtered, taken
 from millrace.core.work import Split
 
 
@@ -107,7 +107,7 @@ class Rows:
                 spans.append(Span(span.split, span.first, kept, None, span.last))
             elif kept:
                 spans.append(Span(span.split, 0, kept, span.numbers()[part]))
-        beside = self.beside.filter(column_from(mask)) if self.beside is not None else None
+        beside = filtered(self.beside, mask) if self.beside is not None else None
         return Rows(batch, tuple(spans), beside)
 
     def spread(self, batch: pa.RecordBatch, counts: Sequence[int]) -> Rows:
@@ -124,7 +124,7 @@ class Rows:
         beside = self.beside
         if beside is not None:
             index = np.repeat(np.arange(len(self), dtype=np.int64), np.asarray(counts, np.int64))
-            beside = beside.take(column_from(index))
+            beside = taken(beside, index)
         return Rows(batch, tuple(spans), beside)
 
     def blurred(self, batch: pa.RecordBatch) -> Rows:

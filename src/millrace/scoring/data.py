@@ -228,14 +228,16 @@ def _from_frame(frame: Any, columns: list[Any]) -> Any:
     """
     import pyarrow as pa
 
+    from millrace.core.frames import frame_batch
+    from millrace.core.layout import ConversionError
+
     made = {name: _view(frame[name]) for name in columns}
     rest = [name for name, array in made.items() if array is None]
     try:
         if rest:
-            table = pa.Table.from_pandas(frame, columns=rest, preserve_index=False)
-            made.update(zip(rest, table.columns, strict=True))
+            made.update(zip(rest, frame_batch(frame[rest], lambda _: None).columns, strict=True))
         return pa.table({str(name): array for name, array in made.items()})
-    except (pa.ArrowException, TypeError, ValueError) as error:
+    except (ConversionError, pa.ArrowException, TypeError, ValueError) as error:
         raise ArgumentError(
             f"predict cannot make Arrow columns of this DataFrame: {error}. feature_columns= leaves columns out."
         ) from error
@@ -257,12 +259,12 @@ def _to_frame(table: Any) -> Any:
     import numpy as np
     import pandas as pd
 
-    from millrace.core.batch import NUMPY_OF, to_numpy
+    from millrace.core.batch import NUMPY_OF, to_frame, to_numpy
 
     columns = {}
     for name, column in zip(table.schema.names, table.columns, strict=True):
         if column.type in NUMPY_OF and not column.null_count:
             columns[name] = np.concatenate([to_numpy(chunk) for chunk in column.chunks] or [np.zeros(0)])
         else:
-            columns[name] = column.to_pandas().array
+            columns[name] = to_frame(table.select([name]))[name].array
     return pd.DataFrame(columns, copy=False)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from millrace.core.frames import frame_batch
 from millrace.core.ports import Bad
 from millrace.core.values import ConversionError, column_from, from_columns, from_rows
 from millrace.core.work import Split, tell
@@ -162,11 +163,10 @@ def table_from_frames(frames: Any) -> pa.Table:
                 f"from_pandas takes a DataFrame or a list of them, not {type(frame).__name__}."
             )
     try:
-        return joined([pa.Table.from_pandas(frame, preserve_index=False) for frame in several], "from_pandas")
-    except ArgumentError:
-        raise
-    except (pa.ArrowException, TypeError, ValueError) as error:
+        tables = [pa.Table.from_batches([frame_batch(frame, lambda _: None)]) for frame in several]
+    except ConversionError as error:
         raise ArgumentError(f"from_pandas cannot make Arrow columns of this DataFrame: {error}.") from error
+    return joined(tables, "from_pandas")
 
 
 def table_from_arrow(tables: Any) -> pa.Table:

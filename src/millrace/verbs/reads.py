@@ -266,7 +266,9 @@ class Reads(Described):
         from millrace.handover.libraries import library
 
         library("to_pandas", "pandas")
-        return self._table("to_pandas", limit).to_pandas()
+        from millrace.core.batch import to_frame
+
+        return to_frame(self._table("to_pandas", limit))
 
     @known_arguments
     def to_polars(self) -> Any:
