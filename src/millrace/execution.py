@@ -33,12 +33,14 @@ def _unnoted(report: str) -> None:
     """Nobody asks how the run was."""
 
 
-def read(plan: Plan, options: RunOptions, note: Note = _unnoted) -> Iterator[pa.RecordBatch]:
+def read(
+    plan: Plan, options: RunOptions, note: Note = _unnoted, *, marks: bool = False
+) -> Iterator[pa.RecordBatch]:
     """Yield the plan's output in order, in bounded memory; ends the workers when the reader stops.
 
-    ``note`` is told in a few lines how the run was, when it has ended.
+    ``note`` is told in a few lines how the run was, when it has ended. ``marks``: columns keep those of their form.
     """
-    return _stream(plan, options, "blocks", note)
+    return _stream(plan, options, "blocks", note, marks=marks)
 
 
 def count(plan: Plan, options: RunOptions, note: Note = _unnoted) -> int:
@@ -59,9 +61,14 @@ def evaluate(plan: Plan, options: RunOptions, note: Note = _unnoted) -> Metrics:
     return collected(plan.metrics, tally.totals())
 
 
-def _stream(plan: Plan, options: RunOptions, kind: str, note: Note = _unnoted) -> Iterator[pa.RecordBatch]:
+def _stream(
+    plan: Plan, options: RunOptions, kind: str, note: Note = _unnoted, *, marks: bool = False
+) -> Iterator[pa.RecordBatch]:
+    from millrace.core.forms import without_marks
+
     tally, stream = _prepared(plan, options, kind)
-    yield from _noted(tally, stream, plan, note)
+    for batch in _noted(tally, stream, plan, note):
+        yield batch if marks else without_marks(batch)
 
 
 def _noted(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import millrace.launch as launch
 from millrace.core.events import MetricsCounted, RunFinished, RunStarted, ShardCommitted
 from millrace.describing import describe
-from millrace.errors import StepError, TooManyErrors, data_hidden
+from millrace.errors import OutputSchemaChanged, StepError, TooManyErrors, data_hidden
 from millrace.execution import known_count
 from millrace.options import RunOptions
 from millrace.outputs import reporting
@@ -172,6 +172,8 @@ def _explain_end(job: Job, options: RunOptions, watchers: Watchers, error: BaseE
         watchers.close()
         kept = f"{written:,} rows are kept in {root}" if written else "nothing was committed yet"
         _say(options, f"\nInterrupted; {kept}. Run the same command again to go on.")
+    elif isinstance(error, OutputSchemaChanged) and written:
+        error.args = (f"{error} Until then, the {written:,} rows that were committed before stay in {root}.",)
     elif isinstance(error, StepError) and not isinstance(error, TooManyErrors) and written:
         error.args = (
             f"{error} The {written:,} rows that were committed before are kept in {root}: mend it, and run again "

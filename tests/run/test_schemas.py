@@ -216,7 +216,10 @@ def test_a_type_that_is_open_deep_inside_waits(open_: pa.DataType, closed: pa.Da
 def test_the_message_speaks_of_schema_only_where_the_verb_has_it() -> None:
     for writes in (False, True):
         with pytest.raises(OutputSchemaChanged) as caught:
-            conform(batch(a=pa.array([0.5])), schema(a=INT), "map(f)", writes=writes, where="a.csv, row 3")
+            column = pa.array([1.0, 2.0, 3.0, 0.5, 4.0])
+            where = "a.csv, row {}".format
+            conform(batch(a=column), schema(a=INT), "map(f)", writes=writes, where=where)
         text = str(caught.value)
-        assert ("`schema=`" in text) == writes and "Return one type for every batch" in text
-        assert text.endswith("It was working on a.csv, row 3.") and "map(f)" in text and "double" in text
+        assert ("schema=pa.schema({'a': 'double'})" in text) == ("on_change='restart'" in text) == writes
+        assert "one type of 'a' for every batch" in text and "map(f)" in text and "double" in text
+        assert "It was working on a.csv, row 3." in text

@@ -12,6 +12,7 @@ from typing import Any, Literal, cast
 import numpy as np
 import pyarrow as pa
 
+from millrace.core import forms
 from millrace.core.choosing import column_taken
 from millrace.core.ragged import RaggedTensorType
 
@@ -35,15 +36,54 @@ NUMPY_OF = {
 # ---------------------------------------------------------------- Arrow → what the user asked for
 
 
-def to_format(batch: pa.RecordBatch, batch_format: BatchFormat) -> Any:
-    """View ``batch`` as a dict of arrays, a DataFrame or a Table."""
-    if batch_format == "numpy":
-        return {
-            name: to_numpy(column) for name, column in zip(batch.schema.names, batch.columns, strict=True)
-        }
+def to_format(batch: pa.RecordBatch, batch_format: BatchFormat, *, formed: bool = True) -> Any:
+    """View ``batch`` as a dict of arrays, a DataFrame or a Table.
+
+    ``formed``: columns that may hold nulls come in their form, see ``core.forms``, and no integer is rounded.
+    """
+    if batch_format == "pyarrow":
+        return pa.Table.from_batches([forms.without_marks(batch)])
     if batch_format == "pandas":
-        return to_frame(batch)
-    return pa.Table.from_batches([batch])
+        return _formed_frame(batch) if formed else to_frame(batch)
+    return {
+        field.name: _formed(field, column) if formed else to_numpy(column)
+        for field, column in zip(batch.schema, batch.columns, strict=True)
+    }
+
+
+def _formed_frame(batch: pa.RecordBatch) -> Any:
+    arrays = {}
+    for at, (field, column) in enumerate(zip(batch.schema, batch.columns, strict=True)):
+        if forms.mark_of(field) is not None or (column.null_count and forms.is_wide(column.type)):
+            arrays[at] = _formed(field, column)
+    frame = to_frame(forms.without_marks(batch))
+    for at, array in arrays.items():
+        frame.isetitem(at, array.copy())
+    return frame
+
+
+def _formed(field: pa.Field, column: pa.Array) -> np.ndarray[Any, Any]:
+    """View a column in the form that it has in every batch."""
+    form = forms.mark_of(field)
+    if form == forms.OBJECT:
+        return _locked(_exact_objects(column))
+    if column.null_count and forms.is_wide(column.type):
+        forms.checked(field.name, column, _raw(column, np.dtype(NUMPY_OF[column.type])))
+    array = to_numpy(column)
+    if form == forms.FLOAT and array.dtype.kind in "iu":
+        if forms.is_wide(column.type):
+            forms.checked(field.name, column, array)
+        array = _locked(array.astype(np.float64))
+    return array
+
+
+def _exact_objects(column: pa.Array) -> np.ndarray[Any, Any]:
+    """Return integers as Python's, and truth values as numpy's, whose ``~`` is what it says; None where null."""
+    values = np.empty(len(column), object)
+    values[:] = column.to_pylist()
+    if pa.types.is_boolean(column.type):
+        values[:] = [None if value is None else np.bool_(value) for value in values]
+    return values
 
 
 def to_frame(table: pa.RecordBatch | pa.Table) -> Any:
@@ -65,12 +105,16 @@ def to_frame(table: pa.RecordBatch | pa.Table) -> Any:
 def to_numpy(column: pa.Array) -> np.ndarray[Any, Any]:
     """View a column as a read-only array, without a copy where nothing is null.
 
-    Integers with nulls become float64 with NaN; booleans with nulls, strings, binary, decimals and nested
-    values become objects; timestamps, dates and durations become datetime64 / timedelta64 with NaT;
+    Integers with nulls become float64 with NaN (for the form of a whole column see ``to_format``); booleans with
+    nulls, strings, binary, decimals and nested values become objects; timestamps, dates and durations become
+    datetime64 / timedelta64 with NaT;
     fixed-size lists and tensors of numbers become arrays of shape (n, k…), and n objects, which are arrays or None,
     where the shapes differ or one is null.
     """
-    array = _to_numpy(column)
+    return _locked(_to_numpy(column))
+
+
+def _locked(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     base: Any = array
     while isinstance(base, np.ndarray):
         base.flags.writeable = False  # what it views too: so `layout.is_fixed` knows it for untouchable
@@ -130,17 +174,21 @@ def _rows_of_values(column: pa.Array, shape: Sequence[int]) -> np.ndarray[Any, A
 
 
 def _numbers(column: pa.Array, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    data = column.buffers()[1]
-    if len(column) == 0 or data is None:
-        values = np.zeros(len(column), dtype)
-    else:
-        values = np.frombuffer(data, dtype, len(column), column.offset * dtype.itemsize)
+    values = _raw(column, dtype)
     if column.null_count == 0:
         return cast("np.ndarray[Any, Any]", values.view())
     holes = ~_bits(column.buffers()[0], column.offset, len(column))
     values = values.astype(np.float64 if dtype.kind in "iu" else dtype)
     values[holes] = np.nan
     return values
+
+
+def _raw(column: pa.Array, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """View the values of a column, those under its nulls included."""
+    data = column.buffers()[1]
+    if len(column) == 0 or data is None:
+        return np.zeros(len(column), dtype)
+    return np.frombuffer(data, dtype, len(column), column.offset * dtype.itemsize)
 
 
 def _bits(buffer: pa.Buffer, offset: int, length: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -373,7 +421,7 @@ def owned(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def schema_bytes(schema: pa.Schema) -> bytes:
     """Encode a schema for the journal."""
-    return cast("bytes", schema.serialize().to_pybytes())
+    return cast("bytes", forms.unmarked(schema).serialize().to_pybytes())
 
 
 def schema_from(data: bytes) -> pa.Schema:

@@ -6,7 +6,7 @@ comes in Arrow or pandas may view memory that its owner fills again for the next
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from operator import is_
 from typing import Any
 
@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from millrace.core.batch import is_tensor, python_columns, to_numpy
 from millrace.core.choosing import column_taken
+from millrace.core.forms import OBJECT, mark_of, marked
 from millrace.core.layout import is_fixed, own
 
 PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
@@ -67,17 +68,39 @@ class Handed:
             return batch
         return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
+    def marked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Give columns that came back as they went the marks that they had."""
+        fields = [field for field in self.batch.schema if mark_of(field) is not None]
+        if not fields:
+            return batch
+        given = {tuple(_addresses(self.batch.column(field.name))): mark_of(field) for field in fields}
+        forms = {}
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            place = tuple(_addresses(column))
+            form = given.get(place)
+            if place and form is not None:
+                forms[name] = form
+        return marked(batch, forms)
+
     def mended(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Put back integers with nulls that pandas knows only as floats, where no value changed."""
+        """Put back columns that pandas knows only in another form, where no value changed."""
+        if len(batch) != len(self.batch):
+            return batch
         for i, name in enumerate(batch.schema.names):
             at = self.batch.schema.get_field_index(name)
-            if at < 0 or len(batch) != len(self.batch) or not pa.types.is_floating(batch.column(i).type):
-                continue
-            before = self.batch.column(at)
-            if before.null_count and pa.types.is_integer(before.type):
-                same = np.array_equal(to_numpy(before), to_numpy(batch.column(i)), equal_nan=True)
-                batch = batch.set_column(i, name, before) if same else batch
+            if at >= 0 and self._is_same(at, batch.column(i)):
+                batch = batch.set_column(i, name, self.batch.column(at))
         return batch
+
+    def _is_same(self, at: int, column: pa.Array) -> bool:
+        before, form = self.batch.column(at), mark_of(self.batch.schema.field(at))
+        if form == OBJECT:
+            return bool(column.equals(before))
+        if not (before.null_count or form) or not pa.types.is_integer(before.type):
+            return False
+        if not pa.types.is_floating(column.type):
+            return False
+        return bool(np.array_equal(to_numpy(before), to_numpy(column), equal_nan=True))
 
 
 class HandedRows:
@@ -101,6 +124,11 @@ class HandedRows:
         if len(places) and (np.diff(places) == 1).all():
             return before.slice(index[0], len(index))
         return column_taken(before, places)
+
+    def marked(self, batch: pa.RecordBatch, names: Collection[str]) -> pa.RecordBatch:
+        """Give the columns ``names``, whose values came back as they went, the marks that they had."""
+        forms = {name: mark_of(self.batch.schema.field(name)) for name in names}
+        return marked(batch, {name: form for name, form in forms.items() if form is not None})
 
     def type_of(self, name: str) -> pa.DataType | None:
         """Return the type that the column of this name had, if there was one."""

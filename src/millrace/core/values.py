@@ -120,6 +120,7 @@ def from_rows(
     if not names:
         return empty_columns(len(rows))
     columns: dict[str, Any] = {}
+    same: list[str] = []
     for name in names:
         values: Any = [row.get(name) for row in rows]
         before = handed.column(name, values, index) if handed is not None else None
@@ -128,8 +129,10 @@ def from_rows(
                 if before is None:
                     values = _typed(values, handed.type_of(name), False)
                 else:
+                    same.append(name)
                     values = before if is_plain(before, arrays=False) else _typed(values, before.type, True)
             except ConversionError as error:
                 raise ConversionError(f"column {name!r}: {error}") from error.__cause__
         columns[name] = values
-    return from_columns(columns)
+    made = from_columns(columns)
+    return handed.marked(made, same) if handed is not None and same else made

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_VALID = re.compile(r"is_valid\(([^(){}\[\],\"' ]+)\)")
 _MISSING = re.compile(r"No match for FieldRef\.Name\((.*?)\) in", re.DOTALL)
 
 
@@ -45,3 +47,31 @@ def fields_of(expression: Any, schema: pa.Schema) -> frozenset[str] | None:
             names[name] = pa.nulls(0, schema.field(name).type if name in schema.names else None)
         else:
             return frozenset(names)
+
+
+def valid_fields(expression: Any) -> frozenset[str]:
+    """Return the names of columns that hold no null where ``expression`` is true, as far as its text says so.
+
+    >>> import pyarrow.compute as pc
+    >>> sorted(valid_fields(pc.field("km").is_valid() & (pc.field("fare") > 1)))
+    ['km']
+    >>> sorted(valid_fields(pc.field("km").is_valid() | (pc.field("fare") > 1)))
+    []
+    """
+    found = (_VALID.fullmatch(each) for each in _conjuncts(str(expression)))
+    return frozenset(each[1] for each in found if each is not None)
+
+
+def _conjuncts(text: str) -> Iterator[str]:
+    """Cut the text of an expression, as Arrow writes it, at the ``and`` that hold it together."""
+    if text.startswith("(") and text.endswith(")"):
+        depth = 0
+        for at, letter in enumerate(text):
+            if letter in "\"'":
+                break  # a value that may hold anything
+            depth += (letter in "([{") - (letter in ")]}")
+            if depth == 1 and text.startswith(" and ", at):
+                yield from _conjuncts(text[1:at])
+                yield from _conjuncts(text[at + len(" and ") : -1])
+                return
+    yield text

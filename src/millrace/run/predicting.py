@@ -78,7 +78,7 @@ def _through(
 
     def ready(part: Rows) -> tuple[Any, Handed]:
         given = part.batch if predictor is not None else shielded(part.batch)
-        view = to_format(given, batch_format)
+        view = to_format(given, batch_format, formed=predictor is None)  # which make of it what they need
         return view, Handed(given, view)
 
     def made(part: Rows, handed: Handed, result: Any) -> pa.RecordBatch:

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.core.choosing import filtered
+from millrace.core.forms import forms_of, marked
 from millrace.core.ports import Source
 from millrace.core.work import Fault, Reject, Split
 from millrace.errors import SourceError, UnreadableFile, data_hidden
@@ -115,6 +116,7 @@ class Reading:
         self._high = split.high if split.high >= 0 else sys.maxsize
         self._told = False  # whoever reads has seen the schema
         whole = msgspec.structs.replace(split, low=0, high=-1)
+        self._forms = forms_of(source)
         self._batches = source.read(whole, columns, read_size(split), self._bad if tolerant else None)
 
     def next(self) -> Read | None:
@@ -122,6 +124,7 @@ class Reading:
         while self._at < self._high or not self._told:
             with data_hidden(hide=not self._show_data):
                 batch = next(self._batches, None)
+                batch = marked(batch, self._forms) if batch is not None and self._forms else batch
             rejects = tuple(self._rejects)
             self._rejects.clear()
             if batch is None:

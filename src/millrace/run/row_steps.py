@@ -10,10 +10,11 @@ import pyarrow as pa
 
 from millrace.core.batch import one_array, rows_from, rows_of, to_numpy
 from millrace.core.choosing import filtered
+from millrace.core.forms import without_marks
 from millrace.core.handed import PLAIN, HandedRows, kept, weight
 from millrace.core.values import ConversionError, a, from_rows
 from millrace.errors import StepError, UnknownColumn, nearest
-from millrace.plan.expressions import missing_field
+from millrace.plan.expressions import missing_field, valid_fields
 from millrace.plan.logical import Filter, step_label
 from millrace.run.batching import BATCH_BYTES, ROW_STEP_ROWS, auto_size
 from millrace.run.guard import Guard
@@ -185,10 +186,12 @@ def _items(value: Any) -> Iterable[Any]:
 
 def filter_expression(rows: Iterator[Rows], step: Filter, guard: Guard) -> Iterator[Rows]:
     """Keep the rows for which the step's Arrow expression is true."""
+    never_null = valid_fields(step.expression)
     for part in rows:
         for piece, mask in _masks(part, step, guard):
             kept = to_numpy(mask.fill_null(False)) if mask.null_count else to_numpy(mask)
-            yield piece.keep(filtered(piece.batch, kept), kept)
+            batch = filtered(piece.batch, kept)
+            yield piece.keep(without_marks(batch, never_null) if never_null else batch, kept)
 
 
 def _masks(part: Rows, step: Filter, guard: Guard) -> Iterator[tuple[Rows, pa.Array]]:

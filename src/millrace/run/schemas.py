@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import numpy as np
 import pyarrow as pa
 
-from millrace.core.batch import schema_bytes, schema_from
+from millrace.core.batch import schema_bytes, schema_from, to_numpy
+from millrace.core.forms import without_marks
+from millrace.core.layout import with_holes
 from millrace.errors import OutputSchemaChanged, nearest
 from millrace.run.lossless import cast, filled, is_open
 
@@ -46,25 +51,92 @@ def is_complete(schema: pa.Schema) -> bool:
 
 
 def conform(
-    batch: pa.RecordBatch, schema: pa.Schema, made_by: str, *, writes: bool = False, where: str = ""
+    batch: pa.RecordBatch,
+    schema: pa.Schema,
+    made_by: str,
+    *,
+    writes: bool = False,
+    where: Callable[[int], str] | None = None,
+    show_data: bool = True,
 ) -> pa.RecordBatch:
     """Cast a batch to the settled schema where nothing is lost, else fail and name who made it.
 
-    ``writes``: the verb takes a ``schema=``, so the message may speak of it. ``where``: which rows these are.
+    ``writes``: the verb takes a ``schema=``, so the message may speak of it. ``where`` says of a row which it is,
+    and what is there; it may be slow. Without ``show_data`` no value is in the message.
     """
     if batch.schema.equals(schema):
-        return batch
+        return without_marks(batch) if writes else batch
     names = batch.schema.names
     if set(names) != set(schema.names) or len(names) != len(schema.names):
-        raise OutputSchemaChanged(_other_columns(names, schema.names, made_by))
+        raise OutputSchemaChanged(_other_columns(names, schema.names, made_by, writes))
     columns = []
     for field in schema:
         column = batch.column(batch.schema.get_field_index(field.name))
-        columns.append(_cast(column, field, made_by, writes, f" It was working on {where}." if where else ""))
+        try:
+            columns.append(_cast(column, field))
+        except pa.ArrowException as error:
+            place = f" It was working on {where(_first_bad(column, field))}." if where is not None else ""
+            if column.null_count and not field.nullable:
+                raise OutputSchemaChanged(f"{made_by} {_null_told(field, place, writes)}") from None
+            why = f" ({str(error).rstrip('.')})" if show_data else ""
+            raise OutputSchemaChanged(
+                f"{made_by} changed the type of column {field.name!r} midway: the output was settled as "
+                f"{field.type}, and a later batch has {column.type} that does not fit{why}.{place} "
+                f"{_remedy(schema, field, column.type, writes)}"
+            ) from (error if show_data else None)
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _other_columns(names: list[str], settled: list[str], made_by: str) -> str:
+def _null_told(field: pa.Field, place: str, writes: bool) -> str:
+    allow = " in the `schema=` of the write verb" if writes else ""
+    return (
+        f"gave a null in column {field.name!r}, which allows none.{place} Give a value for every row, or allow "
+        f"nulls{allow}."
+    )
+
+
+def _first_bad(column: pa.Array, field: pa.Field) -> int:
+    """Return the first row whose value does not fit: that of a column some value of which does not."""
+    low, high = 0, len(column)
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            _cast(column.slice(low, middle - low), field)
+            low = middle
+        except pa.ArrowException:
+            high = middle
+    return low
+
+
+def _remedy(schema: pa.Schema, field: pa.Field, found: pa.DataType, writes: bool) -> str:
+    """Say what helps. Parts that are written have the settled type, so that nothing keeps them."""
+    if not writes:
+        return f"Return one type of {field.name!r} for every batch."
+    alike = f"return one type of {field.name!r} for every batch and run again with on_change='restart'."
+    wider = _wider(field.type, found)
+    if wider is None:
+        return f"{alike[0].upper()}{alike[1:]}"
+    if len(schema) > 8:
+        return f"Name a type that holds all values, {wider}, with `schema=` of the write verb; or {alike}"
+    listed = ", ".join(
+        f"{each.name!r}: '{wider if each.name == field.name else each.type}'" for each in schema
+    )
+    return (
+        f"Name a type that holds all values with schema=pa.schema({{{listed}}}) of the write verb; or {alike}"
+    )
+
+
+def _wider(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
+    """Return a type that holds what both do, if there is one."""
+    try:
+        pair = [pa.schema([("", left)]), pa.schema([("", right)])]
+        found = pa.unify_schemas(pair, promote_options="permissive").field(0).type
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return None
+    return None if found.equals(left) else found
+
+
+def _other_columns(names: list[str], settled: list[str], made_by: str, writes: bool) -> str:
     missing = [name for name in settled if name not in names]
     extra = [name for name in names if name not in settled]
     hint = nearest(missing[0], extra) if missing and extra else ""
@@ -79,21 +151,20 @@ def _other_columns(names: list[str], settled: list[str], made_by: str) -> str:
             )
             if part
         )
-        + f".{hint} Return the same columns for every batch."
+        + f".{hint} Return the same columns for every batch"
+        + (", and run again with on_change='restart'." if writes else ".")
     )
 
 
-def _cast(column: pa.Array, field: pa.Field, made_by: str, writes: bool, place: str) -> pa.Array:
+def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
+    """Cast, or raise ``ArrowInvalid``. NaN is a null among integers, which have no other word for it."""
     if column.null_count and not field.nullable:
-        raise OutputSchemaChanged(f"{made_by} gave nulls in column {field.name!r}, which allows none.{place}")
+        raise pa.ArrowInvalid("a null")
     if column.type.equals(field.type):
         return column
-    try:
-        return cast(column, field.type)
-    except pa.ArrowException as error:
-        wider = ", or name the wider one with `schema=` of the write verb" if writes else ""
-        raise OutputSchemaChanged(
-            f"{made_by} changed the type of column {field.name!r} midway: the output was settled as {field.type}, "
-            f"and a later batch has {column.type} that does not fit ({error}). Return one type for every batch"
-            f"{wider}.{place}"
-        ) from error
+    if pa.types.is_floating(column.type) and pa.types.is_integer(field.type) and field.nullable:
+        values = to_numpy(column)
+        missing = np.isnan(values)
+        if missing.any():
+            column = with_holes(column.type, np.where(missing, values.dtype.type(0), values), missing)
+    return cast(column, field.type)

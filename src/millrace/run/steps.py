@@ -250,7 +250,7 @@ def _nulled(failed: list[Rows], caller: Caller) -> Iterator[Rows]:
 
 def _batches(part: Rows, handed: Handed, result: Any) -> list[pa.RecordBatch]:
     """Convert each batch before the next is made: a generator may fill one array again and again."""
-    return [from_result(batch, handed) for batch in _results(result)]
+    return [handed.marked(from_result(batch, handed)) for batch in _results(result)]
 
 
 def _projected(rows: Iterator[Rows], step: MapBatches) -> Iterator[Rows]:

@@ -36,7 +36,7 @@ from millrace.core.work import (
     Timings,
     Waiting,
 )
-from millrace.errors import NodeLost, OutputSchemaChanged
+from millrace.errors import NodeLost
 from millrace.plan.logical import functions_of, step_label
 from millrace.plan.physical import Program
 from millrace.run import failures
@@ -45,6 +45,7 @@ from millrace.run.guard import Meter
 from millrace.run.lanes import Behind, ahead
 from millrace.run.maker import take
 from millrace.run.places import where
+from millrace.run.preview import preview
 from millrace.run.reading import Read, counted, read_split
 from millrace.run.rejected import set_aside
 from millrace.run.rows import Rows
@@ -260,11 +261,15 @@ class _Attempt:
 
     def _conform(self, part: Rows) -> pa.RecordBatch:
         assert self._schema is not None
-        writes = self._program.kind == "write"
-        try:
-            return conform(part.batch, self._schema, self._made_by, writes=writes)
-        except OutputSchemaChanged:  # looking up which rows these are may be slow: only now
-            return conform(part.batch, self._schema, self._made_by, writes=writes, where=self._where(part))
+        writes, show = self._program.kind == "write", self._program.policy.show_data
+        where = partial(self._at, part)  # which may be slow: only asked if it does not fit
+        return conform(part.batch, self._schema, self._made_by, writes=writes, where=where, show_data=show)
+
+    def _at(self, part: Rows, at: int) -> str:
+        """Say which row of the output this is, and what it holds, if that may be shown."""
+        row = part.cut(at, at + 1)
+        values = preview(row.batch) if self._program.policy.show_data else ""
+        return f"{self._where(row)}{f': {values}' if values else ''}"
 
     def _parts(self, rows: Iterator[Rows]) -> Iterator[Rows]:
         """Yield the output that has rows; remember its schema even if none has."""

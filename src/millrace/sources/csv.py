@@ -117,6 +117,10 @@ class CsvSource(FileSource["Layout"]):
         """Return the schema of all files together; reads their starts the first time."""
         return self._known().schema
 
+    def forms(self) -> Mapping[str, str]:
+        """Return the forms of the columns that hold nulls in what the types are settled from."""
+        return self._known().forms
+
     def splits(self) -> list[Split]:
         """Cut the files between records; reads big ones once, to find out which newlines are quoted."""
         from millrace.sources import csv_layout

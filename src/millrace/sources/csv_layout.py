@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
+from millrace.core.forms import first_marked, forms_over, unmarked
 from millrace.core.work import Split, tell
 from millrace.errors import ArgumentError, SchemaMismatch, UnknownColumn, UnreadableFile, nearest
 from millrace.sources import csv_options, text
@@ -42,6 +43,7 @@ class Layout:
     headers: tuple[tuple[str, ...], ...]
     texts: tuple[TextFile, ...]
     faults: Faults
+    forms: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,8 @@ def look(files: Sequence[InputFile], form: CsvFormat) -> Layout:
     if not all(start.whole for _, start in known):
         # A column that was empty so far may hold anything further on, and any text is a string.
         schema = pa.schema([f.with_type(pa.string()) if pa.types.is_null(f.type) else f for f in schema])
+    forms = forms_over([start.schema for _, start in known], schema)
+    schema = unmarked(schema)
     headers: dict[tuple[str, ...], int] = {}
     texts = [
         start.text._replace(header=headers.setdefault(tuple(start.schema.names), len(headers)))
@@ -93,7 +97,8 @@ def look(files: Sequence[InputFile], form: CsvFormat) -> Layout:
         else start.text
         for start in starts
     ]
-    return Layout(schema, tuple(headers), tuple(texts), faults_of(start.fault for start in starts))
+    faults = faults_of(start.fault for start in starts)
+    return Layout(schema, tuple(headers), tuple(texts), faults, forms)
 
 
 def _unified(known: Sequence[tuple[InputFile, _Start]]) -> pa.Schema:
@@ -306,12 +311,13 @@ def _infer(
     if not records.strip(b"\r\n"):
         return pa.schema([pa.field(name, types.get(name, pa.null())) for name in names or ()])
     try:
-        return pacsv.open_csv(
+        reader = pacsv.open_csv(
             pa.BufferReader(records),
             read_options=csv_options.read_options(form, names, len(records) + 1),
             parse_options=csv_options.parse_options(form),
             convert_options=csv_options.convert_options(form, types, None),
-        ).schema
+        )
+        return first_marked(reader)
     except (pa.ArrowException, UnicodeError) as error:
         width = re.search(r"Row #1: Expected \d+ columns, got (\d+)", str(error))
         if width and form.column_names is not None:

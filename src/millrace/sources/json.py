@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from millrace.core.ports import Bad
@@ -58,6 +58,10 @@ class JsonSource(FileSource["Layout"]):
     def schema(self) -> pa.Schema:
         """Return the schema of all files together; reads their starts the first time."""
         return self._known().schema
+
+    def forms(self) -> Mapping[str, str]:
+        """Return the forms of the columns that hold nulls in what the types are settled from."""
+        return self._known().forms
 
     def splits(self) -> list[Split]:
         """Cut the files at line ends."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from millrace.core.forms import first_marked, forms_over, unmarked
 from millrace.core.work import Split
 from millrace.errors import SchemaMismatch, UnreadableFile
 from millrace.sources import text
@@ -33,6 +34,7 @@ class Layout:
     strict: bool
     texts: tuple[TextFile, ...]
     faults: Faults
+    forms: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,9 @@ def look(files: Sequence[InputFile], given: pa.Schema | None) -> Layout:
     if not schemas:
         return Layout(pa.schema([]), True, texts, faults)
     try:
-        return Layout(unify(schemas), True, texts, faults)
+        schema = unify(schemas)
+        forms = forms_over([each for _, each in schemas], schema)
+        return Layout(unmarked(schema), True, texts, faults, forms)
     except SchemaMismatch as error:
         raise SchemaMismatch(f"{error} For JSON, `schema=` settles the types.") from error
 
@@ -102,7 +106,7 @@ def _settled(path: str, lines: bytes, given: pa.Schema | None) -> tuple[pa.Schem
         if given is not None:
             return given, None
         try:
-            return open_lines(lines, None, "infer").schema, None
+            return first_marked(open_lines(lines, None, "infer")), None
         except pa.ArrowException as error:
             raise explained(lines, rows_of(path), None, error) from error
     except UnreadableFile as fault:

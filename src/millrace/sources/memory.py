@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from millrace.core.forms import forms_in
 from millrace.core.frames import frame_batch
 from millrace.core.ports import Bad
 from millrace.core.values import ConversionError, column_from, from_columns, from_rows
@@ -33,6 +34,7 @@ class MemorySource:
         self._table = table.replace_schema_metadata(None)
         self._kind = kind
         self._rows_per_split = rows_per_split
+        self._forms: dict[str, str] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         table = self._table
@@ -58,6 +60,12 @@ class MemorySource:
     def schema(self) -> pa.Schema:
         """Return the table's schema."""
         return self._table.schema
+
+    def forms(self) -> Mapping[str, str]:
+        """Return the forms of the columns that hold nulls."""
+        if self._forms is None:
+            self._forms = forms_in(self._table)
+        return self._forms
 
     def files(self) -> list[tuple[str, int, int]]:
         """Return no files."""

@@ -5,7 +5,7 @@ Nothing here imports pyarrow before it is needed: a driver starts its workers fi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from millrace.core.ports import Bad
@@ -74,6 +74,10 @@ class ParquetSource(FileSource["Found"]):
     def schema(self) -> pa.Schema:
         """Return the schema of all files together; opens their footers the first time."""
         return self._known().schema
+
+    def forms(self) -> Mapping[str, str]:
+        """Return the forms of the columns that may hold nulls: by the statistics of all files, or their schemas."""
+        return self._known().forms
 
     def splits(self) -> list[Split]:
         """List the row-group ranges, file by file; of a few row groups, pieces.

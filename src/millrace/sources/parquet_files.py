@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from millrace.core.forms import EXACT, form_of
 from millrace.core.work import Split
 from millrace.errors import SourceError, UnreadableFile
 from millrace.sources.files import InputFile, hive_values
+from millrace.sources.parquet_nulls import may_be_null
 from millrace.sources.schemas import select, unify
 
 _INTEGER = 18  # digits that surely fit int64
@@ -31,6 +33,9 @@ class Footer:
 
     schema: pa.Schema
     groups: tuple[tuple[int, int], ...]
+    nulls: Mapping[str, bool] = field(
+        default_factory=dict
+    )  # columns that may hold some; True: and wide integers
 
     def splits(self, file: int, grain: Grain) -> Iterator[Split]:
         """Yield ranges of row groups: neighbours that are small together, big ones perhaps in pieces."""
@@ -84,15 +89,18 @@ class Found:
 
     schema: pa.Schema
     footers: tuple[Footer, ...]
+    forms: Mapping[str, str]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Found, (self.schema, ())
+        return Found, (self.schema, (), self.forms)
 
 
 def study(files: Sequence[InputFile], columns: Sequence[str] | None, *, hive: bool) -> Found:
     """Read every footer; unify the schemas, and add the columns that folders give."""
     footers = _read_footers(files, columns)
-    return Found(_unified(files, footers, columns, hive=hive), tuple(footers))
+    schema = _unified(files, footers, columns, hive=hive)
+    forms = _forms(schema, footers, _partition_values(files) if hive else {})
+    return Found(schema, tuple(footers), forms)
 
 
 def _read_footers(files: Sequence[InputFile], columns: Sequence[str] | None) -> list[Footer]:
@@ -125,7 +133,8 @@ def _footer(file: InputFile, columns: frozenset[str] | None) -> Footer:
             raise pa.ArrowInvalid(
                 f"it says {metadata.num_rows:,} rows in all, and {rows:,} in its row groups"
             )
-        return Footer(metadata.schema.to_arrow_schema(), tuple(groups))
+        schema = metadata.schema.to_arrow_schema()
+        return Footer(schema, tuple(groups), may_be_null(metadata, schema, columns))
     except MemoryError:
         raise
     except (pa.ArrowException, OSError, UnicodeError) as error:
@@ -183,12 +192,40 @@ def _only(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
     return schema if columns is None else pa.schema([field for field in schema if field.name in columns])
 
 
-def _partition_fields(files: Sequence[InputFile]) -> list[pa.Field]:
+def _partition_values(files: Sequence[InputFile]) -> dict[str, set[str | None]]:
     values: dict[str, set[str | None]] = {}
     for folder in dict.fromkeys(os.path.dirname(file.path) for file in files):
         for key, value in hive_values(os.path.join(folder, "")).items():
             values.setdefault(key, set()).add(value)
+    return values
+
+
+def _partition_fields(files: Sequence[InputFile]) -> list[pa.Field]:
+    values = _partition_values(files)
     return [pa.field(key, pa.int64() if _integers(found) else pa.string()) for key, found in values.items()]
+
+
+def _forms(
+    schema: pa.Schema, footers: Sequence[Footer], folders: Mapping[str, set[str | None]]
+) -> dict[str, str]:
+    """Return the forms of the columns that may hold nulls anywhere: a column that a file lacks is null there."""
+    found = {}
+    for field_ in schema:
+        name = field_.name
+        if form_of(field_.type) is None:
+            continue
+        wide = any(footer.nulls.get(name, False) for footer in footers)
+        lacking = [footer for footer in footers if footer.schema.get_field_index(name) < 0]
+        values = folders.get(name, set()) if len(lacking) == len(footers) else set()
+        if values:
+            holds = None in values
+            wide = any(value is not None and abs(int(value)) > EXACT for value in values)
+        else:
+            holds = bool(lacking) or any(name in footer.nulls for footer in footers)
+        form = form_of(field_.type, wide=wide) if holds else None
+        if form is not None:
+            found[name] = form
+    return found
 
 
 def _integers(values: set[str | None]) -> bool:

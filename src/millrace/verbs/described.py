@@ -34,10 +34,12 @@ class Described:
     def _then(self, step: Step) -> Dataset:
         return cast("Dataset", type(self)(self._plan.then(step), self._options))
 
-    def _batches(self, columns: tuple[str, ...] | None = None) -> Generator[pa.RecordBatch, None, None]:
-        """Run the plan for its rows, or for some columns of them."""
+    def _batches(
+        self, columns: tuple[str, ...] | None = None, *, marks: bool = False
+    ) -> Generator[pa.RecordBatch, None, None]:
+        """Run the plan for its rows, or for some columns of them; ``marks`` as in ``execution.read``."""
         plan = self._plan if columns is None else self._plan.then(Select(columns))
-        yield from execution.read(plan, self._options, self._note)
+        yield from execution.read(plan, self._options, self._note, marks=marks)
 
     def _note(self, report: str) -> None:
         self._ran = report

@@ -69,7 +69,7 @@ class Reads(Described):
         from millrace.core.batch import to_format
         from millrace.run.rows import Rows, rebatch
 
-        read = self._batches()
+        read = self._batches(marks=True)
         batches = (
             read if size is None else (rows.batch for rows in rebatch((Rows(b, ()) for b in read), size))
         )
