@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from millrace.checkpoints.checkpoint import Checkpoint
@@ -12,8 +13,9 @@ from millrace.core.arguments import known_arguments, unframed
 from millrace.core.direct import COLUMN, Direct
 from millrace.errors import ArgumentError, ColumnExists, UnknownArgument, nearest
 from millrace.parameters import given_batch_bytes, given_batch_size, given_names
+from millrace.plan.logical import callable_name
 from millrace.scoring.data import Given, given_data
-from millrace.scoring.hosts import Kept, Scoring, UserPredictor
+from millrace.scoring.hosts import Kept, Scoring, UserPredictor, method_of
 from millrace.strategies import worker_bounds
 
 if TYPE_CHECKING:
@@ -110,24 +112,33 @@ class BatchPredictor:
     @classmethod
     @known_arguments
     def from_pandas_udf(
-        cls, pandas_udf: Callable[[pd.DataFrame], pd.DataFrame], batch_size_bytes: int | str | None = None
+        cls,
+        pandas_udf: Callable[[pd.DataFrame], Any],
+        batch_size_bytes: int | str | None = None,
+        predict_batch_kwargs: Mapping[str, Any] | None = None,
     ) -> BatchPredictor:
-        """Carry a function over the data: it gets DataFrames, and returns DataFrames.
+        """Carry a function over the data: it gets DataFrames, and returns a DataFrame or one result per row.
 
-        ``pandas_udf`` is the function. ``batch_size_bytes``: each batch is about so many bytes in memory, a number or
-        text such as ``"16MiB"``. Without ``keep_columns`` the function may return another number of rows. Raises
-        ``ArgumentError`` for anything that is no function.
+        ``pandas_udf`` is the function. What it returns without names, an array (n,), (n, 1) or (n, k) or a Series,
+        becomes the column ``predictions``. ``batch_size_bytes``: each batch is about so many bytes in memory, a
+        number or text such as ``"16MiB"``. ``predict_batch_kwargs`` as in ``predict``, for all calls. Without
+        ``keep_columns`` the function may return another number of rows. Raises ``ArgumentError`` for anything that
+        is no function.
 
         >>> import millrace as mr, pandas as pd
         >>> double = mr.BatchPredictor.from_pandas_udf(lambda df: pd.DataFrame({"double": 2 * df["a"]}))
         >>> double.predict(pd.DataFrame({"a": [1, 2]}))["double"].tolist()
         [2, 4]
+        >>> mr.BatchPredictor.from_pandas_udf(lambda df: 2 * df["a"].to_numpy()).predict(pd.DataFrame({"a": [1, 2]}))
+           predictions
+        0            2
+        1            4
         """
         if not callable(pandas_udf):
             raise ArgumentError(f"from_pandas_udf({pandas_udf!r}): it takes a function of a DataFrame.")
         made = object.__new__(cls)
         made._checkpoint = made._kind = None
-        made._kwargs, made._kept = {}, {}
+        made._kwargs, made._kept = _options("from_pandas_udf", predict_batch_kwargs), {}
         made._function, made._bytes = pandas_udf, given_batch_bytes(batch_size_bytes, None)
         return made
 
@@ -136,7 +147,7 @@ class BatchPredictor:
             return f"BatchPredictor(PandasUDF={getattr(self._function, '__name__', self._function)!s})"
         return f"BatchPredictor(checkpoint={self._checkpoint!r}, predictor_cls={self._kind.__name__})"
 
-    @known_arguments
+    @unframed
     def predict(
         self,
         data: Any,
@@ -153,6 +164,7 @@ class BatchPredictor:
         ray_remote_args: Mapping[str, Any] | None = None,
         object_store_memory_per_worker: float | None = None,
         trainer_resources: Any = None,
+        **predict_kwargs: Any,
     ) -> Any:
         """Return the predictions for ``data``, row for row and in order, in the form in which it came.
 
@@ -178,7 +190,10 @@ class BatchPredictor:
         predict_batch_kwargs
             ``{"output_column_name": "score"}`` names the column of a model's only result (default:
             ``predictions``; several results have names of their own). Else options of the predictor, as in
-            ``from_checkpoint``; or further arguments of your own ``predict``, or of the function.
+            ``from_checkpoint``; or further arguments of your own ``predict``, or of the function. For PyTorch,
+            ``dtype`` is that of the inputs, as in Ray AIR: a ``torch.dtype``, or a dict of them by column.
+        predict_kwargs
+            The same by name: ``predict(data, dtype=torch.float32)``.
         separate_gpu_stage, object_store_memory_per_worker, trainer_resources
             Taken, and of no effect: there is no preprocessor and no object store.
         ray_remote_args
@@ -206,7 +221,7 @@ class BatchPredictor:
             needs["num_gpus"] = 1
         if (bounds := _bounds(min_scoring_workers, max_scoring_workers)) is not None:
             needs["concurrency"] = bounds
-        options = dict(predict_batch_kwargs or {})
+        options = _options("predict", predict_batch_kwargs) | self._checked(predict_kwargs)
         given.check(features, keep)
         if self._function is not None:
             return self._mapped(given, features, keep, batch_size, needs, options)
@@ -222,6 +237,21 @@ class BatchPredictor:
         )
 
     # ------------------------------------------------------------ a model
+
+    def _checked(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what was said by name to ``predict``; raise ``UnknownArgument`` for what nobody takes."""
+        if self._function is not None:
+            taken = _names_of(self._function)
+        elif _is_ours(self._kind):
+            taken = (*(_names_of(self._kind.__init__) or ()), *(name for name in ("model", "use_gpu")))
+        else:
+            taken = _names_of(getattr(self._kind, method_of(self._kind)))
+        for name in kwargs:
+            if taken is not None and name not in (*taken, OUTPUT):
+                known = [*inspect.signature(BatchPredictor.predict).parameters, *taken, OUTPUT]
+                known = [each for each in known if each not in ("self", "predict_kwargs")]
+                raise UnknownArgument(f"predict() has no argument {name!r}.{nearest(name, known)}")
+        return dict(kwargs)
 
     def _check(self) -> None:
         if _is_ours(self._kind):
@@ -241,7 +271,12 @@ class BatchPredictor:
         UserPredictor(self._kind, self._checkpoint, self._kwargs, {}, COLUMN)
 
     def _adapter(self, options: Mapping[str, Any]) -> Any:
-        made: Direct = self._kind.from_checkpoint(self._checkpoint, **{**self._kwargs, **options})
+        given = dict(options)
+        if self._kind.__name__ == "TorchPredictor" and "dtype" in given:
+            given["input_dtype"] = given.pop(
+                "dtype"
+            )  # of `predict`; that of `from_checkpoint` is the weights'
+        made: Direct = self._kind.from_checkpoint(self._checkpoint, **{**self._kwargs, **given})
         return made
 
     def _predicted(
@@ -305,10 +340,8 @@ class BatchPredictor:
         options: dict[str, Any],
     ) -> Any:
         assert self._function is not None
-        if OUTPUT in options:
-            raise ArgumentError(
-                f"{OUTPUT} is for models: a function names its columns itself, in the DataFrame that it returns."
-            )
+        options = {**self._kwargs, **options}
+        column = _column(options.pop(OUTPUT, COLUMN))
         size = given_batch_size(batch_size) or BATCH_SIZE
         if self._bytes is not None and size != BATCH_SIZE:
             raise ArgumentError(
@@ -321,11 +354,45 @@ class BatchPredictor:
         more |= _checked_only(needs) if here else needs
         if keep:
             made = data.predict(
-                self._function, inputs=features, output=COLUMN, keep=given.carried(keep), **more
+                self._function, inputs=features, output=column, keep=given.carried(keep), **more
             )
         else:
-            made = data.map_batches(self._function, columns=features, **more)
-        return given.back(made, keep, COLUMN)
+            function = self._function if isinstance(self._function, type) else _Named(self._function, column)
+            made = data.map_batches(function, columns=features, **more)
+        return given.back(made, keep, column)
+
+
+class _Named:
+    """A function of DataFrames with names for what it returns without names."""
+
+    def __init__(self, function: Callable[..., Any], column: str) -> None:
+        self._function, self._column = function, column
+        self.__qualname__ = callable_name(function)
+
+    def __call__(self, frame: Any, **options: Any) -> Any:
+        from millrace.core.results import flat, has_names
+
+        made = self._function(frame, **options)
+        if made is None or isinstance(made, Iterator) or has_names(made):
+            return made
+        return {self._column: flat(made)}
+
+
+def _options(verb: str, kwargs: Any) -> dict[str, Any]:
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise ArgumentError(f"{verb}(predict_batch_kwargs={kwargs!r}): it takes a dict of arguments by name.")
+    return dict(kwargs or {})
+
+
+def _names_of(function: Callable[..., Any]) -> tuple[str, ...] | None:
+    """Return the names of a function's arguments; None if it takes any, or does not say."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    if any(each.kind is each.VAR_KEYWORD for each in parameters):
+        return None
+    return tuple(each.name for each in parameters if each.name not in ("self", "cls"))
 
 
 def _is_ours(kind: Any) -> bool:

@@ -23,3 +23,14 @@ def test_batch_predictor(script: Callable[..., Any], tmp_path: Path) -> None:
     found = re.search(r"miss by ([\d.]+)", ended.out)
     assert found and float(found[1]) < 1.5, ended.out
     assert (tmp_path / "out" / "fares" / "_SUCCESS").exists()
+
+
+def test_a_program_for_ray_air(script: Callable[..., Any], tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("pandas")
+    command = [str(EXAMPLES / "air_program.py"), "--rows", "2400", "--folder", str(tmp_path / "out")]
+    ended = script("", command=command)
+    assert ended.code == 0, ended.err
+    assert "{'tipped': 0, 'predictions': 0.0}" in ended.out
+    assert "['hour', 'kilometres']" in ended.out
+    assert (tmp_path / "out" / "kilometres" / "_SUCCESS").exists()

@@ -15,11 +15,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from millrace.core.arguments import Foreign, known_arguments
 from millrace.core.artifacts import Artifact, require
 from millrace.errors import ArgumentError, ModelChanged, ModelUnreadable
 
 MANIFEST = "checkpoint.json"
 C = TypeVar("C", bound="Checkpoint")
+
+
+FROM_MODEL = {
+    "path": Foreign("to_directory(path) writes the checkpoint, if it is to be a folder", None),
+    "preprocessor": Foreign(
+        "there are no preprocessors. Prepare the data before the prediction: "
+        "predictor.predict(ds.map_batches(prepare))."
+    ),
+}
+"""Of ``from_model`` in Ray AIR."""
 
 
 class Checkpoint:
@@ -64,6 +75,7 @@ class Checkpoint:
     _manifest: dict[str, Any]
 
     @classmethod
+    @known_arguments(also=FROM_MODEL)
     def from_model(cls: type[C], model: Any) -> C:
         """Hold a model object; nothing is copied or written. Raises ``ArgumentError`` for another library's."""
         if not cls.kind:

@@ -152,6 +152,10 @@ class KerasCheckpoint(Checkpoint):
     kind, file, libraries = "keras", "model.keras", ("keras",)
     predictor = "KerasPredictor"
 
+    def given_to(self, predictor: str, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """See ``Checkpoint.given_to``; Ray AIR's ``model_definition`` is passed over, as the model is at hand."""
+        return super().given_to(predictor, {k: v for k, v in options.items() if k != "model_definition"})
+
     @known_arguments
     def get_model(self, *, custom_objects: Mapping[str, Any] | None = None) -> Any:
         """Return the ``keras.Model``. ``custom_objects``: classes and functions of yours that the file names.

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from millrace.checkpoints.checkpoint import Checkpoint
+from millrace.checkpoints.checkpoint import FROM_MODEL, Checkpoint
 from millrace.core.arguments import known_arguments
 from millrace.core.artifacts import require
 from millrace.errors import ArgumentError, ModelError, ModelUnreadable
@@ -42,7 +42,7 @@ class TorchCheckpoint(Checkpoint):
     predictor = "TorchPredictor"
 
     @classmethod
-    @known_arguments
+    @known_arguments(also=FROM_MODEL)
     def from_model(cls, model: Any, *, init_kwargs: Mapping[str, Any] | None = None) -> TorchCheckpoint:
         """Hold a module. ``init_kwargs``: what its class takes to make another, as values of JSON."""
         cls._check(model)

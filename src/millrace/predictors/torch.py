@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from millrace.core.arguments import known_arguments
@@ -15,7 +15,7 @@ from millrace.core.artifacts import Artifact, loading_call, refuse_pickle, requi
 from millrace.core.direct import Direct, directly
 from millrace.core.inputs import Columns, pieces
 from millrace.errors import ArgumentError, ModelError, ModelUnreadable
-from millrace.predictors.torch_errors import Call, explained
+from millrace.predictors.torch_errors import Call, explained, wants_dict
 from millrace.predictors.torch_files import Kind, kind_of, read
 from millrace.predictors.torch_modules import (
     Saved,
@@ -30,6 +30,8 @@ from millrace.predictors.torch_modules import (
     quiet,
     rebuilt,
     script_identity,
+    takes_dict,
+    words_in,
 )
 from millrace.predictors.torch_options import (
     AUTOCAST,
@@ -39,6 +41,7 @@ from millrace.predictors.torch_options import (
     device_name,
     dtype_name,
     emptied,
+    input_dtypes,
 )
 from millrace.predictors.torch_transfers import Transfers, transfers_to
 from millrace.predictors.torch_values import Inputs, apart, array, cut, joined, result, together
@@ -72,6 +75,38 @@ class _Submitted:
     done: Any = None
 
 
+class _TakesDict(Exception):
+    """A module seems to take a dict of columns; ``told`` is what to raise if it does not, None if that is sure."""
+
+    def __init__(self, told: Exception | None) -> None:
+        super().__init__()
+        self.told = told
+
+
+def _or_as_dict(loaded: _Loaded, work: Callable[[], Any], again: Callable[[], Any] | None = None) -> Any:
+    """Do the work; if the module turns out to take a dict of columns, give it one from now on."""
+    try:
+        return work()
+    except _TakesDict as asked:
+        told, cause = asked.told, asked.__cause__
+    before = loaded.inputs
+    loaded.inputs = replace(before, as_dict=True)
+    try:
+        return (again or work)()
+    except Exception:
+        if told is None:
+            raise
+    loaded.inputs = before
+    raise told from cause if told is not cause else None
+
+
+def _sliced(value: Any, start: int, rows: int) -> Any:
+    """Return some rows of a tensor, or of each in a dict."""
+    if isinstance(value, dict):
+        return {name: tensor[start : start + rows] for name, tensor in value.items()}
+    return value[start : start + rows]
+
+
 def _at_rest(module: Any) -> Any:
     """Return a module in evaluation mode, in which it works here whatever mode it is in; the weights are shared."""
     if not any(part.training for part in module.modules()):
@@ -98,6 +133,9 @@ class TorchPredictor(Direct):
         For files of weights: a module, or what returns one when called (a class, a function).
     device
         ``"cpu"``, ``"cuda"``, ``"cuda:1"``, …; default: the GPU where there is one.
+    input_dtype
+        What columns are converted to: ``torch.float32``, ``"int64"``, …, or a dict of such by column. Default:
+        floats to the dtype of the weights, integers stay as they are.
     dtype
         Floating dtype that the weights are converted to: ``"float16"``, ``"bfloat16"``, ``"float32"``,
         ``"float64"``.
@@ -113,7 +151,8 @@ class TorchPredictor(Direct):
 
     One input column is given as it is, of shape (n,) or (n, k…): floats in the module's dtype, integers as
     they are; numbers (n,) for a first layer of one feature as (n, 1). Several are given by name if ``forward``
-    has arguments of their names, and others left out if it has all that it needs; else side by side (n, k). A
+    has arguments of their names, and others left out if it has all that it needs; as a dict of tensors
+    (n, 1) or (n, k…) if it takes one; else side by side (n, k). A
     program that was exported with a fixed number of rows is run in pieces of so many, the last one filled up with
     its last row; export it with ``dynamic_shapes`` to be faster.
 
@@ -142,6 +181,7 @@ class TorchPredictor(Direct):
         *,
         architecture: Any = None,
         device: Any = None,
+        input_dtype: Any = None,
         dtype: Any = None,
         autocast: Any = None,
         compile: bool | Mapping[str, Any] = False,
@@ -150,6 +190,7 @@ class TorchPredictor(Direct):
     ) -> None:
         self._device = device_name(device)
         self._dtype = dtype_name("dtype", dtype, DTYPES)
+        self._input_dtypes = input_dtypes(input_dtype)
         self._autocast = dtype_name("autocast", autocast, AUTOCAST)
         self._compile = compile_options(compile)
         self._trust_pickle = trust_pickle
@@ -218,7 +259,9 @@ class TorchPredictor(Direct):
 
     def identity(self) -> Any:
         """Return what a run is recognised by: the model, and the dtypes that it works in."""
-        options = (self._dtype, self._autocast)
+        options: tuple[Any, ...] = (self._dtype, self._autocast)
+        if self._input_dtypes is not None:
+            options = (*options, self._input_dtypes)
         if self._artifact is not None:
             return "torch", self._artifact.digest(), emptied(self._architecture), *options
         if self._kind == "script":
@@ -286,6 +329,9 @@ class TorchPredictor(Direct):
                 None if exported else first_layer(module),
                 exported_positional(given) if exported else 0,
                 transfers,
+                self._input_dtypes,
+                as_dict=not exported and takes_dict(module),
+                words=frozenset() if exported else words_in(module),
             ),
             exported_for(given) if exported else "",
             rows,
@@ -306,6 +352,9 @@ class TorchPredictor(Direct):
         assert loaded is not None, "load() comes first"
         if loaded.rows is not None:
             return self.predict(batch)
+        return _or_as_dict(loaded, lambda: self._in_pieces(loaded, batch, rows))
+
+    def _in_pieces(self, loaded: _Loaded, batch: Columns, rows: int) -> Any:
         args, named = loaded.inputs.of(batch)
         starts = range(0, max(len(next(iter(batch.values()))), 1), rows)
         with self._set_up():
@@ -320,9 +369,9 @@ class TorchPredictor(Direct):
         start: int,
         rows: int,
     ) -> Any:
-        args = tuple(tensor[start : start + rows] for tensor in args)
-        named = {name: tensor[start : start + rows] for name, tensor in named.items()}
-        size = len(args[0] if args else next(iter(named.values())))
+        args = tuple(_sliced(each, start, rows) for each in args)
+        named = _sliced(named, start, rows)
+        size = min(rows, len(next(iter(batch.values()))) - start)
         return cut(self._made(loaded, batch, args, named, apart), size, size)
 
     @property
@@ -336,11 +385,13 @@ class TorchPredictor(Direct):
         assert loaded is not None, "load() comes first"
         if loaded.rows is not None:
             return _Submitted(batch, (), {})
-        args, named = loaded.inputs.of(batch)
-        if loaded.transfers is None:
-            return _Submitted(batch, args, named)
-        made = self._run(loaded, batch, args, named, loaded.transfers.to_host)
-        return _Submitted({}, (), {}, made, loaded.transfers.mark())
+        transfers = loaded.transfers
+        if transfers is None:
+            return _Submitted(batch, *loaded.inputs.of(batch))
+        made = _or_as_dict(
+            loaded, lambda: self._run(loaded, batch, *loaded.inputs.of(batch), transfers.to_host)
+        )
+        return _Submitted({}, (), {}, made, transfers.mark())
 
     def collect(self, handle: _Submitted) -> Any:
         """See ``Predictor``."""
@@ -351,7 +402,12 @@ class TorchPredictor(Direct):
         assert loaded is not None, "load() comes first"
         size = loaded.rows
         if size is None:
-            return self._run(loaded, handle.batch, handle.args, handle.named, array)
+            taken = handle.args, handle.named
+            return _or_as_dict(
+                loaded,
+                lambda: self._run(loaded, handle.batch, *taken, array),
+                lambda: self._run(loaded, handle.batch, *loaded.inputs.of(handle.batch), array),
+            )
         parts = (
             (self._run(loaded, piece, *loaded.inputs.of(piece), array), there)
             for piece, there in pieces(handle.batch, size)
@@ -391,7 +447,12 @@ class TorchPredictor(Direct):
     ) -> Any:
         try:
             made = loaded.call(*args, **named)
-        except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
+        except (RuntimeError, ValueError, TypeError, IndexError, AssertionError, AttributeError) as error:
+            tried = not loaded.inputs.as_dict and len(args) == 1 and not isinstance(args[0], dict)
+            if tried and wants_dict(error):
+                raise _TakesDict(None) from error
+            if isinstance(error, AttributeError):
+                raise
             call = Call(
                 loaded.module,
                 self.label,
@@ -403,6 +464,8 @@ class TorchPredictor(Direct):
                 named,
             )
             ours = explained(call, error)
+            if tried and isinstance(error, IndexError):  # as a tensor says too that is asked for a name
+                raise _TakesDict(ours or error) from error
             if ours is None:
                 raise
             raise ours from error

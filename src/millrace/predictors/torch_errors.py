@@ -18,6 +18,10 @@ _ABOUT_INPUT = re.compile(
     re.IGNORECASE,
 )
 _ABOUT_DTYPE = re.compile(r"\bdtype|scalar types?|same type|input type", re.IGNORECASE)
+_DICT_WANTED = re.compile(  # what a tensor says that is asked for the column of a name
+    r"got str\)|invalid data type 'str'|'Tensor' object has no attribute '(items|keys|values|get|pop)'|"
+    r"__contains__ only supports .* <class 'str'>|must be a mapping, not Tensor|'Tensor' object is not a mapping"
+)
 _OUT_OF_MEMORY = re.compile("out of memory|can't allocate memory|not enough memory", re.IGNORECASE)
 
 
@@ -33,6 +37,11 @@ class Call:
     batch: Columns
     args: tuple[Any, ...]
     named: dict[str, Any]
+
+
+def wants_dict(error: Exception) -> bool:
+    """Say whether a module raised this because it takes a dict of columns, and was given a tensor."""
+    return _DICT_WANTED.search(str(error)) is not None
 
 
 def explained(call: Call, error: Exception) -> MillraceError | None:
@@ -68,7 +77,8 @@ def _why(call: Call, error: Exception, words: str) -> str:
     """Say what does not fit, as far as that is known."""
     if call.exported_for:
         return call.exported_for
-    tensors = [*call.args, *call.named.values()]
+    first = call.args[0] if call.args else None
+    tensors = [*(first.values() if isinstance(first, dict) else call.args), *call.named.values()]
     if isinstance(error, TypeError):
         return f"forward takes {', '.join(call.inputs.names)}" if call.inputs.names else ""
     layer = call.inputs.layer

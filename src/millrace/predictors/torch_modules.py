@@ -124,6 +124,34 @@ def arguments(module: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(p.name for p in named), tuple(p.name for p in named if p.default is p.empty)
 
 
+def takes_dict(module: Any) -> bool:
+    """Say whether the annotations of ``forward`` tell that its only needed argument is a dict of columns."""
+    if getattr(module.forward, "schema", None) is not None:  # TorchScript
+        return False
+    try:
+        needed = [p for p in inspect.signature(module.forward).parameters.values() if p.default is p.empty]
+    except (TypeError, ValueError):
+        return False
+    if len(needed) != 1 or needed[0].kind in (
+        inspect.Parameter.VAR_POSITIONAL,
+        inspect.Parameter.VAR_KEYWORD,
+    ):
+        return False
+    said = needed[0].annotation
+    text = said if isinstance(said, str) else getattr(said, "__name__", "") or str(said)
+    return (
+        re.match(r"(typing\.|collections\.abc\.|t\.)?(dict|Dict|Mapping|MutableMapping)\b", text) is not None
+    )
+
+
+def words_in(module: Any) -> frozenset[str]:
+    """Return the strings in the code of ``forward``, if it takes one argument: names of columns, perhaps."""
+    code = getattr(getattr(module.forward, "__func__", None), "__code__", None)
+    if code is None or code.co_argcount != 2:
+        return frozenset()
+    return frozenset(each for each in code.co_consts if isinstance(each, str))
+
+
 @dataclass(frozen=True, slots=True)
 class Layer:
     """The first layer of a module that says what it takes."""
@@ -148,7 +176,14 @@ class Layer:
             given = tensor.shape[-1] if tensor.ndim > 1 else 1
         else:
             given = tensor.shape[1] if tensor.ndim > 1 else "none"
-        return "" if given == self.size else f"{self.takes()}, and was given {given}"
+        if given == self.size:
+            return ""
+        last = self.attribute == "in_channels" and tensor.ndim > 2 and tensor.shape[-1] == self.size
+        hint = (
+            f". The channels seem to come last, {tuple(tensor.shape)}: put them first before, with map_batches, by "
+            f"np.moveaxis(batch['…'], -1, 1)"
+        )
+        return f"{self.takes()}, and was given {given}{hint if last else ''}"
 
 
 def _ends(tensor: Any) -> tuple[int, ...]:

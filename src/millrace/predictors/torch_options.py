@@ -12,6 +12,7 @@ from millrace.errors import ArgumentError, UnknownArgument, nearest
 from millrace.predictors.torch_modules import rebuilt, without_weights
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
+INPUTS = (*DTYPES, "uint8", "int8", "int16", "int32", "int64", "bool")
 AUTOCAST = ("float16", "bfloat16")
 _DEVICE = re.compile(r"(cpu|cuda|mps|xpu)(:\d+)?")
 _COMPILE = ("fullgraph", "dynamic", "backend", "mode", "options")
@@ -35,6 +36,14 @@ def dtype_name(argument: str, dtype: Any, known: tuple[str, ...]) -> str | None:
     if type(dtype).__name__ not in ("str", "dtype") or name not in known:
         raise ArgumentError(f"{argument}= is one of {', '.join(known)}, not {dtype!r}.{nearest(name, known)}")
     return name
+
+
+def input_dtypes(dtypes: Any) -> str | dict[str, str] | None:
+    """Return the name of the dtype of all inputs, or a dict of such names by column; None where nobody has said."""
+    if not isinstance(dtypes, Mapping):
+        return dtype_name("input_dtype", dtypes, INPUTS)
+    said = {str(name): dtype_name("input_dtype", dtype, INPUTS) for name, dtype in dtypes.items()}
+    return {name: dtype for name, dtype in said.items() if dtype is not None}
 
 
 def compile_options(compile: Any) -> dict[str, Any] | None:

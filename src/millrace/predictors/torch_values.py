@@ -27,7 +27,9 @@ class Inputs:
 
     ``needed`` are those of the names that have no default. With a first layer of one feature, numbers (n,) are
     given to it as (n, 1). The first ``positional`` ones are given by place, if they are there.
-    ``transfers``: how they get to the device, if there is a better way than to wait for it.
+    ``transfers``: how they get to the device, if there is a better way than to wait for it. ``dtypes`` names the
+    dtype of all columns, or of some by name, if the user said so. ``as_dict``: it takes a dict of all columns;
+    so it does if all of them are among the ``words`` in its code.
     """
 
     device: Any
@@ -37,21 +39,35 @@ class Inputs:
     layer: Layer | None
     positional: int = 0
     transfers: Transfers | None = None
+    dtypes: str | Mapping[str, str] | None = None
+    as_dict: bool = False
+    words: frozenset[str] = frozenset()
 
     def of(self, batch: Columns) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return positional and named arguments: one column as it is, several by name or side by side."""
+        if self.as_dict:
+            return (self._columns(batch),), {}
         if len(batch) == 1:
             ((name, array),) = batch.items()
             return (self._alone(name, array),), {}
         if batch and set(batch) <= set(self.names):
             return self._by_name(batch)
+        if batch and self.words.issuperset(batch):
+            return (self._columns(batch),), {}
         chosen = [name for name in batch if name in self.names]
         if self.needed and set(self.needed) <= set(chosen):
             if len(chosen) > 1:
                 return self._by_name({name: batch[name] for name in chosen})
             if self._is_whole(batch, chosen[0]):
                 return (self._alone(chosen[0], batch[chosen[0]]),), {}
-        return (self._on_device(features(batch, self._dtype()), floating=True),), {}
+        said = self.dtypes if isinstance(self.dtypes, str) else ""
+        matrix = features(batch, _numpy_dtype(said) if said else self._dtype())
+        return (self._on_device(matrix, self._torch(said) if said else self.floating),), {}
+
+    def _columns(self, batch: Columns) -> dict[str, Any]:
+        """Return columns by name, numbers (n,) as (n, 1), as Ray AIR gives them to a module."""
+        tensors = {name: self._tensor(name, array) for name, array in batch.items()}
+        return {name: each.unsqueeze(1) if each.ndim == 1 else each for name, each in tensors.items()}
 
     def _by_name(self, batch: Columns) -> tuple[tuple[Any, ...], dict[str, Any]]:
         named = {name: self._tensor(name, array) for name, array in batch.items()}
@@ -85,25 +101,43 @@ class Inputs:
             raise BadInput(
                 f"column {name!r} should hold numbers, but it is {held} {array.shape}{_BEFORE.get(held, '')}"
             )
+        said = self.dtypes if isinstance(self.dtypes, str) else (self.dtypes or {}).get(name, "")
+        if said:
+            made = cast(name, array, _numpy_dtype(said))
+            return self._on_device(np.array(array, order="C") if made is array else made, self._torch(said))
         wanted = array.dtype.newbyteorder("=")
         if kind == "f":
             wanted = self._dtype()
         elif kind == "u" and array.dtype.itemsize > 1:
             wanted = np.dtype(np.int64)  # torch knows little to do with uint16 and larger
         made = array.astype(wanted) if kind == "c" else cast(name, array, wanted)
-        return self._on_device(np.array(array, order="C") if made is array else made, floating=kind == "f")
+        return self._on_device(
+            np.array(array, order="C") if made is array else made, self.floating if kind == "f" else None
+        )
 
-    def _on_device(self, array: np.ndarray[Any, Any], *, floating: bool) -> Any:
+    def _on_device(self, array: np.ndarray[Any, Any], dtype: Any) -> Any:
+        """Return a tensor on the device; of ``dtype``, if it is not to stay what it is."""
         import torch
 
         tensor = torch.from_numpy(np.ascontiguousarray(array))
         if self.transfers is not None:
-            return self.transfers.to_device(tensor.to(self.floating) if floating else tensor)
-        return tensor.to(self.device, self.floating if floating else None)
+            return self.transfers.to_device(tensor if dtype is None else tensor.to(dtype))
+        return tensor.to(self.device, dtype)
+
+    @staticmethod
+    def _torch(name: str) -> Any:
+        import torch
+
+        return getattr(torch, name)
 
     def _dtype(self) -> np.dtype[Any]:
         name = str(self.floating).removeprefix("torch.")
         return np.dtype(name if name in ("float16", "float64") else "float32")
+
+
+def _numpy_dtype(name: str) -> np.dtype[Any]:
+    """Return numpy's dtype of this name of torch's; float32 where numpy has none."""
+    return np.dtype("float32" if name == "bfloat16" else name)
 
 
 def array(value: Any) -> Any:

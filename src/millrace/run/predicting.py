@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from millrace.core.batch import concat, empty_columns, is_tensor, nulled, owned, to_format
 from millrace.core.handed import Handed
+from millrace.core.results import flat, has_names
 from millrace.core.values import ConversionError, a, from_columns, from_result
 from millrace.core.work import Fault
 from millrace.errors import ColumnExists, UnknownColumn, nearest
@@ -219,8 +220,8 @@ def shielded(batch: pa.RecordBatch) -> pa.RecordBatch:
 def _columns(result: Any, model: Model, handed: Handed, rows: int) -> pa.RecordBatch:
     """Turn what a model returned into named columns of as many rows as it got."""
     if isinstance(result, Mapping):
-        result = {name: _flat(values) for name, values in result.items()}
-    if _has_names(result) or result is None:
+        result = {name: flat(values) for name, values in result.items()}
+    if has_names(result) or result is None:
         made = from_result(result, handed)
         if model.prefixed:
             made = made.rename_columns([f"{model.output}_{name}" for name in made.schema.names])
@@ -235,32 +236,13 @@ def _columns(result: Any, model: Model, handed: Handed, rows: int) -> pa.RecordB
             "map_batches is for functions that yield"
         )
     else:
-        made = from_columns({model.output: _flat(result)}, handed)
+        made = from_columns({model.output: flat(result)}, handed)
     if made.num_rows != rows:
         raise ConversionError(
             f"it returned {made.num_rows:,} rows for {rows:,}; a model gives one result per row, in order, and "
             "map_batches is for functions that change the number of rows"
         )
     return made
-
-
-def _flat(values: Any) -> Any:
-    """Make one number per row, (n, 1) as many networks give it, a plain column."""
-    shape = getattr(values, "shape", None)
-    if shape is not None and len(shape) > 1 and 0 in tuple(shape[1:]):
-        raise ConversionError(
-            f"it returned an array of shape {tuple(shape)}, which has no values for any row"
-        )
-    if shape is not None and len(shape) == 2 and shape[1] == 1 and hasattr(values, "reshape"):
-        return values.reshape(-1)
-    return values
-
-
-def _has_names(result: Any) -> bool:
-    """Say whether a result is a dict, a RecordBatch, or a table of whatever library."""
-    if hasattr(result, "keys") or isinstance(result, (pa.RecordBatch, pa.Table)):
-        return not hasattr(result, "iloc") or hasattr(result, "columns")  # a Series has keys, too
-    return hasattr(result, "columns") and (hasattr(result, "iloc") or hasattr(result, "to_arrow"))
 
 
 def _assembled(item: _Item, step: Predict, unread: frozenset[str]) -> pa.RecordBatch:

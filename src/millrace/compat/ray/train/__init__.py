@@ -1,4 +1,4 @@
-"""Ray's ``ray.train``, as far as it predicts: ``batch_predictor`` and ``torch``."""
+"""Ray's ``ray.train``, as far as it predicts: ``batch_predictor``, ``predictor`` and a module for each library."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from millrace.compat.ray.offered import missing
 
-_MODULES = ("batch_predictor", "torch")
+_MODULES = ("batch_predictor", "lightgbm", "predictor", "sklearn", "tensorflow", "torch", "xgboost")
 
 
 def __getattr__(name: str) -> Any:
