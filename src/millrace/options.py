@@ -56,7 +56,8 @@ class RunOptions:
     on_change
         What to do when the code of the plan's functions differs from the run in the output: ``"refuse"``,
         ``"continue"`` (keep committed shards, do the others with the new code) or ``"restart"`` (do all anew, unless
-        all that is committed was made by the present code).
+        all that is committed was made by the present code). ``"continue"`` also takes input files in that are new
+        since the run was planned: as further shards, behind the others.
     durability
         ``"power"``: what is committed survives a loss of power; ``"process"``: only kill -9.
     max_attempts

@@ -34,7 +34,11 @@ class Cuts:
 
     def shards(self, source: Source) -> list[Shard]:
         """Cut a source into splits and these into shards."""
-        return compiler.make_shards(self._splits(source), self.workers, self.shard_rows, self.least)
+        return self.shards_of(self._splits(source))
+
+    def shards_of(self, splits: Sequence[Split]) -> list[Shard]:
+        """Group splits into shards."""
+        return compiler.make_shards(splits, self.workers, self.shard_rows, self.least)
 
     def _splits(self, source: Source) -> Sequence[Split]:
         fitting = getattr(source, "splits_of", None)

@@ -25,6 +25,7 @@ from millrace.run.counting import STATES, side_files, sweep
 from millrace.run.journal import (
     Divided,
     Finished,
+    Grown,
     Journal,
     Lowered,
     Opened,
@@ -130,6 +131,25 @@ class ShardCommitter:
         self._sync()
         self.plan = divided(self.plan, record)
         self.state.done.extend(bytes(len(parts) - 1))
+
+    def grow(self, files: Sequence[tuple[str, int, int]], shards: Sequence[Shard]) -> None:
+        """Record that later input files are taken in as further shards; a finished run is so no more."""
+        beyond = [record for record in self.committed() if record.shard >= len(self.plan.shards)]
+        if not self.hidden:
+            self.output.remove_success()
+        for record in beyond:  # the part without rows: there may be some now
+            self._journal.append(Revoked(record.shard))
+        grown_by = Grown(tuple(files), tuple(shards))
+        self._journal.append(grown_by)
+        self._journal.sync()
+        for record in beyond:
+            self.state.files -= len(record.files)
+            self.state.bytes -= sum(file.size for file in record.files)
+            self.output.remove_named([file.name for file in record.files])
+        self.plan = grown(self.plan, grown_by)
+        self.state.done.extend(bytes(len(shards)))
+        self.state.finished, self.state.swapping = False, None
+        self.output.make(self.plan.run)
 
     def commit(self, record: CommitRecord) -> None:
         """Append a shard's record; it counts from the next ``flush`` on."""
@@ -289,6 +309,15 @@ def divided(plan: SavedPlan, record: Divided) -> SavedPlan:
     shards = [*plan.shards, *others]
     shards[first.index] = first
     return msgspec.structs.replace(plan, shards=shards)
+
+
+def grown(plan: SavedPlan, record: Grown) -> SavedPlan:
+    """Return the plan with further files and shards; unchanged if it was saved with them."""
+    if record.shards[0].index < len(plan.shards):
+        return plan
+    return msgspec.structs.replace(
+        plan, files=[*plan.files, *record.files], shards=[*plan.shards, *record.shards]
+    )
 
 
 def write_plan(output: OutputFolder, plan: SavedPlan) -> None:

@@ -16,15 +16,19 @@ from millrace.core.ports import Source
 from millrace.core.warn import warn
 from millrace.core.work import Shard, Split
 from millrace.errors import ForeignOutput, InputChanged
+from millrace.plan.cuts import Cuts
 from millrace.plan.logical import Plan
 from millrace.run.commit import ShardCommitter, write_plan
+from millrace.run.schemas import told_difference
 
 InputFile: TypeAlias = tuple[str, int, int]
 
 
-def reconcile(plan: Plan, committer: ShardCommitter, files: list[InputFile]) -> Plan:
+def reconcile(
+    plan: Plan, committer: ShardCommitter, files: list[InputFile], cuts: Cuts | None = None
+) -> Plan:
     """Let shards that are still to do be made from the input as it is now; refuse where committed ones read
-    what has changed, and leave new files out."""
+    what has changed. New files are left out, unless ``cuts`` says how they become further shards."""
     saved = committer.plan
     before = saved.files
     if before == files:
@@ -32,29 +36,57 @@ def reconcile(plan: Plan, committer: ShardCommitter, files: list[InputFile]) -> 
     now = {file[0]: file for file in files}
     known = {file[0] for file in before}
     new = [path for path in now if path not in known]
-    if new:
-        warn(
-            f"{len(new)} input files are new since the run in {committer.output.root} was planned and are left "
-            f"out of it: {', '.join(new[:3])}{' …' if len(new) > 3 else ''}. To have them in, write to a new "
-            "folder, or make this output anew with mode='overwrite'."
-        )
-        committer.left_out = tuple(new)
     changed = {i for i, file in enumerate(before) if now.get(file[0]) != file}
     _refuse_changed(plan.source, committer, changed)
-    if committer.state.finished:
-        return plan
     gone = [before[i][0] for i in sorted(changed) if before[i][0] not in now]
+    if new and (cuts is None or not hasattr(plan.source, "splits_from") or gone):
+        _leave_out(new, committer)
+        new = []
+    if committer.state.finished and not new:
+        return plan
     if gone:
         raise InputChanged(
             f"The input file {gone[0]} is gone since the run in {committer.output.root} was planned, and a shard "
             "that is still to do reads it. Bring it back, or write to another folder."
         )
-    source = plan.source.pinned([file[0] for file in before])
-    if changed:
+    paths = [file[0] for file in before]
+    source = plan.source.pinned(paths)
+    if changed and not committer.state.finished:
         shards = _planned_anew(source, committer, changed)
         committer.plan = msgspec.structs.replace(saved, files=source.files(), shards=shards)
         write_plan(committer.output, committer.plan)
+    if new and cuts is not None:
+        source = _taken_in(source, [*paths, *new], committer, cuts)
     return replace(plan, source=source)
+
+
+def _leave_out(new: Sequence[str], committer: ShardCommitter) -> None:
+    noun = "1 input file is" if len(new) == 1 else f"{len(new)} input files are"
+    warn(
+        f"{noun} new since the run in {committer.output.root} was planned and left out of it: "
+        f"{', '.join(new[:3])}{' …' if len(new) > 3 else ''}. on_change='continue' takes new files in, as further "
+        "shards behind the others; mode='overwrite' makes this output anew with all of them."
+    )
+    committer.left_out = tuple(new)
+
+
+def _taken_in(source: Source, paths: Sequence[str], committer: ShardCommitter, cuts: Cuts) -> Source:
+    """Make further shards of the files that came behind those of the plan, and record them."""
+    first = len(source.files())
+    whole = source.pinned(paths)
+    if not whole.schema().equals(source.schema()):
+        raise InputChanged(
+            f"The new input files, {paths[first]} the first of them, have other columns than those that the run in "
+            f"{committer.output.root} was planned with: {told_difference(source.schema(), whole.schema())}. "
+            "Nothing was touched: leave them out (without on_change='continue'), write to another folder, or make "
+            "the output anew with mode='overwrite'."
+        )
+    splits: Sequence[Split] = whole.splits_from(first)  # type: ignore[attr-defined]
+    count = len(committer.plan.shards)
+    shards = [Shard(count + i, shard.splits) for i, shard in enumerate(cuts.shards_of(splits))]
+    if shards:
+        committer.grow(whole.files()[first:], shards)
+    return whole
 
 
 def _refuse_changed(source: Source, committer: ShardCommitter, changed: set[int]) -> None:

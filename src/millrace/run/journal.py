@@ -65,6 +65,13 @@ class Divided(msgspec.Struct, frozen=True, tag="divided", array_like=True):
     parts: tuple[Shard, ...]
 
 
+class Grown(msgspec.Struct, frozen=True, tag="grown", array_like=True):
+    """Input files that came later are taken in: behind the others, as further shards. The run is not finished."""
+
+    files: tuple[tuple[str, int, int], ...]
+    shards: tuple[Shard, ...]
+
+
 class Swapping(msgspec.Struct, frozen=True, tag="swapping", array_like=True):
     """All parts are there; from here on this run takes the place of ``old``.
 
@@ -82,7 +89,9 @@ class Finished(msgspec.Struct, frozen=True, tag="finished", array_like=True):
     seconds: float
 
 
-Record = Opened | Revision | Settled | Lowered | CommitRecord | Revoked | Divided | Swapping | Finished
+Record = (
+    Opened | Revision | Settled | Lowered | CommitRecord | Revoked | Divided | Grown | Swapping | Finished
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)

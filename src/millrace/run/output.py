@@ -200,6 +200,11 @@ class OutputFolder:
                 self.point(pointer, None)
         remove_tree(self.folder(run))
 
+    def remove_named(self, names: Collection[str]) -> None:
+        """Remove files of these names, as far as they are there."""
+        for name in names:
+            _remove(self.root / name)
+
     def remove_parts(self, run: str, *, but: Container[str] = ()) -> None:
         """Remove what a run has published, except what is named in ``but``."""
         for name in [*self.parts(), *self.rejected()]:

@@ -9,12 +9,13 @@ from millrace.core.ports import Sink
 from millrace.core.work import CommitRecord, Durability
 from millrace.plan.physical import SavedPlan
 from millrace.run import journal as journals
-from millrace.run.commit import ShardCommitter, State, bound, divided, read_plan
+from millrace.run.commit import ShardCommitter, State, bound, divided, grown, read_plan
 from millrace.run.counting import are_there, side_files, sweep
 from millrace.run.journal import (
     Contents,
     Divided,
     Finished,
+    Grown,
     Journal,
     Lowered,
     Opened,
@@ -86,6 +87,9 @@ def replayed(plan: SavedPlan, notes: Iterable[Record]) -> tuple[SavedPlan, State
             state.swapping = record
         elif isinstance(record, Divided):
             plan = divided(plan, record)
+        elif isinstance(record, Grown):
+            plan = grown(plan, record)
+            state.finished, state.swapping = False, None
     state.done.extend(bytes(len(plan.shards)))
     return plan, state
 

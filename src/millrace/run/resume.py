@@ -228,7 +228,8 @@ class _Opening:
         committer = recover(self._output, run, self._sink, durability=self._wish.durability, hidden=hidden)
         state = committer.state
         try:
-            plan = reconcile(self._plan, committer, self._files)
+            cuts = self._wish.cuts if self._wish.on_change == "continue" else None
+            plan = reconcile(self._plan, committer, self._files, cuts)
             if state.code != self._code and 0 in state.done and not state.finished:
                 committer.revise(self._code)
         except BaseException:

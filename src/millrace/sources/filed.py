@@ -78,6 +78,14 @@ class FileSource(ABC, Generic[Found]):
         """Return the number of the file that a split lies in."""
         return range(split.file, split.file + 1)
 
+    @abstractmethod
+    def splits(self) -> list[Split]:
+        """List the splits in input order."""
+
+    def splits_from(self, first: int) -> list[Split]:
+        """List the splits of the files from number ``first`` on; none of them reads a file before."""
+        return [split for split in self.splits() if split.file >= first]
+
     def pinned(self, paths: Sequence[str]) -> Self:
         """Return this source with exactly these files, in this order."""
         copy = object.__new__(type(self))

@@ -85,13 +85,19 @@ class TextSource(FileSource["tuple[bool, ...]"]):
 
     def splits(self) -> list[Split]:
         """Cut big files at line ends, and group neighbours that are smaller than a block, up to 256 of them."""
+        return self.splits_from(0)
+
+    def splits_from(self, first: int) -> list[Split]:
+        """Cut and group the files from number ``first`` on, as ``splits`` does all."""
         from millrace.sources import line_reader
 
         cuttable = self._look()
         block = self._block_bytes or block_of(self._files)
         splits: list[Split] = []
-        first = held = 0
+        held, begun = 0, first
         for number, (file, plain) in enumerate(zip(self._files, cuttable, strict=True)):
+            if number < begun:
+                continue
             size = file.size if plain else _PACKED * file.size
             if number > first and (held + size > block or number - first >= _SPLIT_FILES):
                 splits.append(Split(first, 0, first - number, bytes=max(held, 1)))

@@ -34,8 +34,15 @@ class WholeFileSource(FileSource[Found]):
 
     def splits(self) -> list[Split]:
         """Group neighbouring files up to a 64th of all bytes in memory, 8 MiB, or 256 files."""
-        sizes = self._sizes(self._look())
-        return [Split(run.start, run.start, run.stop, len(run), size) for run, size in runs(sizes)]
+        return self.splits_from(0)
+
+    def splits_from(self, first: int) -> list[Split]:
+        """Group the files from number ``first`` on, as ``splits`` does all."""
+        found = runs(self._sizes(self._look())[first:])
+        return [
+            Split(run.start + first, run.start + first, run.stop + first, len(run), size)
+            for run, size in found
+        ]
 
     def locate(self, split: Split, row: int) -> str:
         """Name the file."""
