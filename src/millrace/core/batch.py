@@ -188,7 +188,8 @@ def _raw(column: pa.Array, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     data = column.buffers()[1]
     if len(column) == 0 or data is None:
         return np.zeros(len(column), dtype)
-    return np.frombuffer(data, dtype, len(column), column.offset * dtype.itemsize)
+    # Most of Arrow's buffers could be written to: through this memoryview, nobody can ask for it.
+    return np.frombuffer(memoryview(data).toreadonly(), dtype, len(column), column.offset * dtype.itemsize)
 
 
 def _bits(buffer: pa.Buffer, offset: int, length: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -270,7 +271,7 @@ def rows_from(columns: Mapping[str, Sequence[Any]], count: int) -> Iterator[dict
         yield dict(zip(columns, values, strict=True))
 
 
-def python_columns(batch: pa.RecordBatch) -> dict[str, Sequence[Any]]:
+def python_columns(batch: pa.RecordBatch) -> dict[str, list[Any]]:
     """Return each column as a list of plain Python values.
 
     Tensors come as read-only arrays; times that Python's own types cannot hold, as numpy's.
@@ -280,7 +281,7 @@ def python_columns(batch: pa.RecordBatch) -> dict[str, Sequence[Any]]:
     }
 
 
-def _python_values(column: pa.Array) -> Sequence[Any]:
+def _python_values(column: pa.Array) -> list[Any]:
     type_ = column.type
     if is_tensor(type_):
         return list(to_numpy(column))
@@ -288,22 +289,22 @@ def _python_values(column: pa.Array) -> Sequence[Any]:
         return _nanoseconds(column)
     if pa.types.is_time64(type_) and type_.unit == "ns":
         return _nanoseconds_of_the_day(column)
-    return cast("Sequence[Any]", column.to_pylist())
+    return cast("list[Any]", column.to_pylist())
 
 
-def _nanoseconds(column: pa.Array) -> Sequence[Any]:
+def _nanoseconds(column: pa.Array) -> list[Any]:
     """Python's own types end at microseconds; Arrow would import pandas for its finer ones."""
     times = to_numpy(column)
     present = ~np.isnat(times)
     if (times.view(np.int64)[present] % 1000).any():
         if pa.types.is_timestamp(column.type) and column.type.tz is not None:
-            return cast("Sequence[Any]", column.to_pylist())  # of pandas: numpy's have no time zone
+            return cast("list[Any]", column.to_pylist())  # of pandas: numpy's have no time zone
         return [time if there else None for time, there in zip(times, present, strict=True)]
     coarse = pa.duration("us") if pa.types.is_duration(column.type) else pa.timestamp("us", column.type.tz)
-    return cast("Sequence[Any]", column.cast(coarse).to_pylist())
+    return cast("list[Any]", column.cast(coarse).to_pylist())
 
 
-def _nanoseconds_of_the_day(column: pa.Array) -> Sequence[Any]:
+def _nanoseconds_of_the_day(column: pa.Array) -> list[Any]:
     """As Python's times; where these are too coarse, as what has passed since midnight: numpy has no such type."""
     passed = _numbers(_without_nulls(column.view(pa.int64())), np.dtype(np.int64))
     present = np.ones(len(column), np.bool_)
@@ -312,7 +313,7 @@ def _nanoseconds_of_the_day(column: pa.Array) -> Sequence[Any]:
     if (passed[present] % 1000).any():
         spans = passed.view("m8[ns]")
         return [span if there else None for span, there in zip(spans, present, strict=True)]
-    return cast("Sequence[Any]", column.cast(pa.time64("us")).to_pylist())
+    return cast("list[Any]", column.cast(pa.time64("us")).to_pylist())
 
 
 def is_tensor(type_: pa.DataType) -> bool:

@@ -6,7 +6,8 @@ comes in Arrow or pandas may view memory that its owner fills again for the next
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import ctypes
+from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import is_
 from typing import Any
 
@@ -22,10 +23,22 @@ PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
 
 
 class Handed:
-    """One input batch, and the view of it that the user's function got."""
+    """One input batch, and the view of it that the user's function got.
 
-    def __init__(self, batch: pa.RecordBatch, view: Any = None) -> None:
+    ``lent`` is what the view shows, if that is a copy which the function may have written to, and still may. Where it
+    may have, ``again`` makes the array of a column as it was.
+    """
+
+    def __init__(
+        self,
+        batch: pa.RecordBatch,
+        view: Any = None,
+        lent: pa.RecordBatch | None = None,
+        again: Callable[[int], np.ndarray[Any, Any]] | None = None,
+    ) -> None:
         self.batch = batch
+        self._lent = batch if lent is None else lent
+        self._again = again
         self._arrays = tuple(view.values()) if isinstance(view, dict) else ()
         self._places: dict[Any, int] | None = None
         self._starts: set[int] | None = None
@@ -41,11 +54,22 @@ class Handed:
             if len(self._places) == len(self._arrays):
                 self._places.update((_memory(array), i) for i, array in enumerate(self._arrays))
             found = self._places.get(_memory(values))
-        return found
+        return found if found is not None and self._is_as_it_was(found, values) else None
+
+    @property
+    def may_be_written(self) -> bool:
+        """True if the function can change what it got, although that is read-only."""
+        return self._again is not None
+
+    def _is_as_it_was(self, place: int, values: np.ndarray[Any, Any]) -> bool:
+        """Say whether nothing was written to an array that was made of a column, and shows none of its memory."""
+        if self._again is None or values.dtype == object or _lies_in(values, self._lent.column(place)):
+            return True
+        return bool(np.array_equal(values, self._again(place), equal_nan=values.dtype.kind in "fcmM"))
 
     def column(self, place: int) -> pa.Array:
-        """Return one of the input's columns."""
-        return self.batch.column(place)
+        """Return one of the input's columns, with what the function wrote to it."""
+        return _settled(self._lent.column(place), self.batch.column(place))
 
     def type_of(self, name: str) -> pa.DataType | None:
         """Return the type that the column of this name had, if there was one."""
@@ -53,12 +77,17 @@ class Handed:
         return self.batch.schema.field(at).type if at >= 0 else None
 
     def owned(self, array: pa.Array) -> pa.Array:
-        """Return the column; a copy unless all its memory is that of the input."""
+        """Return the column; a copy unless all its memory is that of the input, and nobody can write to it."""
         if self._starts is None:
             self._starts = set()
             for column in self.batch.columns:
                 self._starts.update(_addresses(column))
-        return array if all(at in self._starts for at in _addresses(array)) else own(array)
+        if all(at in self._starts for at in _addresses(array)):
+            return array
+        for lent, before in zip(self._lent.columns, self.batch.columns, strict=True):
+            if lent is not before and _addresses(lent) == _addresses(array):
+                return before if array.equals(before) else own(array)
+        return own(array)
 
     def owned_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the batch, with copies of all columns whose memory is not that of the input."""
@@ -104,11 +133,17 @@ class Handed:
 
 
 class HandedRows:
-    """One input batch, and the Python values that its rows hold."""
+    """One input batch, and the Python values that its rows hold; ``lent`` as for ``Handed``."""
 
-    def __init__(self, batch: pa.RecordBatch) -> None:
+    def __init__(self, batch: pa.RecordBatch, lent: pa.RecordBatch | None = None) -> None:
         self.batch = batch
-        self.columns = python_columns(batch)
+        self._lent = batch if lent is None else lent
+        self.columns = python_columns(self._lent)
+
+    @property
+    def is_copy(self) -> bool:
+        """True if the function got copies of arrays, which it can change although they are read-only."""
+        return self._lent is not self.batch
 
     def has(self, name: str, row: int, value: Any) -> bool:
         """Say whether this very object is what row ``row`` holds as ``name``."""
@@ -120,7 +155,8 @@ class HandedRows:
         given = self.columns.get(name)
         if given is None or not all(map(is_, values, map(given.__getitem__, index))):
             return None
-        before, places = self.batch.column(name), np.array(index, np.int64)
+        before = _settled(self._lent.column(name), self.batch.column(name))
+        places = np.array(index, np.int64)
         if len(places) and (np.diff(places) == 1).all():
             return before.slice(index[0], len(index))
         return column_taken(before, places)
@@ -133,6 +169,17 @@ class HandedRows:
     def type_of(self, name: str) -> pa.DataType | None:
         """Return the type that the column of this name had, if there was one."""
         return self.batch.schema.field(name).type if name in self.columns else None
+
+    def renewed(self, row: int) -> dict[str, Any]:
+        """Return a row as it was, whatever a function that failed has made of it."""
+        again = python_columns(self.batch.slice(row, 1))
+        for name, column in self.columns.items():
+            if is_tensor(self.batch.schema.field(name).type) and isinstance(column[row], np.ndarray):
+                if self.is_copy:
+                    _write_over(column[row], again[name][0])
+            else:
+                column[row] = again[name][0]
+        return {name: column[row] for name, column in self.columns.items()}
 
 
 def is_plain(column: pa.Array, *, arrays: bool) -> bool:
@@ -157,16 +204,21 @@ def _changeable(type_: pa.DataType, arrays: bool) -> bool:
     return bool(pa.types.is_nested(type_))
 
 
-def kept(value: Any) -> Any:
-    """Return a value of a row that stays as it is: a copy of what its owner may fill again."""
+def kept(value: Any, *, views: bool = True) -> Any:
+    """Return a value of a row that stays as it is: a copy of what its owner may fill again.
+
+    ``views``: arrays that are read-only are trusted to stay as they are.
+    """
     if isinstance(value, np.ndarray):
-        return value if is_fixed(value) else value.copy()
+        return value if views and is_fixed(value) else value.copy()
     if isinstance(value, list):
-        return list(value) if PLAIN.issuperset(map(type, value)) else [kept(item) for item in value]
+        if PLAIN.issuperset(map(type, value)):
+            return list(value)
+        return [kept(item, views=views) for item in value]
     if isinstance(value, tuple):
-        return tuple(kept(item) for item in value)
+        return tuple(kept(item, views=views) for item in value)
     if isinstance(value, Mapping):
-        return {key: kept(item) for key, item in value.items()}
+        return {key: kept(item, views=views) for key, item in value.items()}
     if isinstance(value, bytearray):
         return bytes(value)
     if hasattr(value, "detach"):  # torch
@@ -187,6 +239,21 @@ def weight(value: Any) -> int:
     if isinstance(value, Mapping):
         return sum(map(weight, value.values()))
     return 8
+
+
+def _write_over(array: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> None:
+    """Put values in the place of others, in memory of ours that is read-only to the user's code."""
+    ctypes.memmove(array.ctypes.data, values.ctypes.data, values.nbytes)
+
+
+def _settled(lent: pa.Array, before: pa.Array) -> pa.Array:
+    """Return what became of a column: the one that it was, or a copy that nobody can write to any more."""
+    return before if lent is before or lent.equals(before) else own(lent)
+
+
+def _lies_in(array: np.ndarray[Any, Any], column: pa.Array) -> bool:
+    start = array.__array_interface__["data"][0]
+    return any(each and each.address <= start < each.address + each.size for each in column.buffers())
 
 
 def _memory(array: np.ndarray[Any, Any]) -> Any:

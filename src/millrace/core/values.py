@@ -85,6 +85,8 @@ def _column(name: str, values: Any, handed: Handed | None) -> pa.Array:
         return before if is_plain(before, arrays=True) else _typed(values.tolist(), before.type, True)
     if isinstance(values, np.ndarray) and values.dtype == object and values.ndim == 1:
         return _typed(values.tolist(), handed.type_of(name), False, ragged=True)
+    if isinstance(values, np.ndarray) and handed.may_be_written:
+        values = values.copy()  # it may be a part of what was handed out, and be written to later
     if isinstance(values, (list, tuple)):
         return _typed(values, handed.type_of(name), False)
     made = column_from(values)

@@ -65,6 +65,7 @@ class Caller:
         self.squeezed = False  # half of that is to be the ceiling
         self.tuner = Tuner()
         self.seen: pa.Schema | None = None  # of the last results
+        self.tried = False  # a call came back well: what the function imports is imported
 
     def lower(self, rows: int) -> bool:
         """Give the function no more than ``rows`` rows at a time from now on; False if that is nothing new."""

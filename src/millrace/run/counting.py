@@ -13,6 +13,7 @@ import pyarrow as pa
 from millrace.core import failpoints
 from millrace.core.batch import empty_columns
 from millrace.core.ports import Accumulator
+from millrace.core.views import lent
 from millrace.core.work import CommitRecord, Durability, SideFile
 from millrace.errors import BadInput, JournalDamaged, MillraceError, OutputWriteFailed, StepError
 from millrace.plan.logical import Accumulate
@@ -37,6 +38,7 @@ class Counting:
         self._where = where
         self._show_data = show_data
         self._metrics: list[tuple[Accumulate, str, Accumulator]] = []
+        self._tried = False
         for step in steps:
             for name, metric in step.metrics:
                 with _guarded(name, "", show_data=show_data):
@@ -45,12 +47,13 @@ class Counting:
     def update(self, rows: Rows) -> None:
         """Count rows that are written now."""
         for step, name, metric in self._metrics:
-            batch = _seen(step, metric, rows)
+            batch = lent(_seen(step, metric, rows), "pyarrow", tried=self._tried)
             try:
                 with _guarded(name, "", show_data=self._show_data):
                     metric.update(batch)
             except StepError as error:  # looking up which rows these are may be slow: only now
                 raise type(error)(f"{error} This was in {self._where(rows)}.") from error.__cause__
+        self._tried = True
 
     def states(self) -> tuple[bytes, ...]:
         """Return what was counted."""

@@ -162,6 +162,7 @@ class Flight(Generic[T]):
             failure = None if short else error
             self._pace.broken()
         else:
+            self._caller.tried = True
             self._guard.done += len(part)
             if self._pace.landed(len(part)):
                 self._settled()

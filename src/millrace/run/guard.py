@@ -210,8 +210,11 @@ class Guard:
         time.sleep(min(PAUSE * 2 ** (tried - 1), LONGEST) * random.uniform(0.5, 1.5))
         return True
 
-    def patient(self, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Return the function with its patience, for code that goes row by row."""
+    def patient(self, call: Callable[[Any], Any], renewed: Callable[[int], Any]) -> Callable[[Any], Any]:
+        """Return the function with its patience, for code that goes row by row.
+
+        ``renewed(row)`` gives a row as it was: a call that failed may have changed it.
+        """
         if not self._policy.retry_on:
             return call
 
@@ -222,6 +225,8 @@ class Guard:
                 except BaseException as error:
                     if not self.patience(error, tried):
                         raise
+                assert self.row is not None
+                row = renewed(self.row)
 
         return patient
 

@@ -6,7 +6,6 @@ results are cut and joined back. So what is carried is never copied, whatever ``
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,10 +14,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from millrace.core.batch import concat, empty_columns, is_tensor, nulled, owned, to_format
+from millrace.core.batch import concat, empty_columns, nulled
 from millrace.core.handed import Handed
 from millrace.core.results import flat, has_names
 from millrace.core.values import ConversionError, a, from_columns, from_result
+from millrace.core.views import lend
 from millrace.core.work import Fault
 from millrace.errors import ColumnExists, UnknownColumn, nearest
 from millrace.plan.logical import Model, Predict, model_label
@@ -74,13 +74,11 @@ def _through(
             waiting.append(item)
             yield item.rows.alone(_inputs(item, model, model_label(step, model)))
 
-    predictor = caller.built.predictor
-    batch_format = getattr(predictor, "batch_format", None) or model.batch_format
+    batch_format = getattr(caller.built.predictor, "batch_format", None) or model.batch_format
 
     def ready(part: Rows) -> tuple[Any, Handed]:
-        given = part.batch if predictor is not None else shielded(part.batch)
-        view = to_format(given, batch_format, formed=predictor is None)  # which make of it what they need
-        return view, Handed(given, view)
+        formed = caller.built.predictor is None  # they make of it what they need
+        return lend(part.batch, batch_format, tried=caller.tried, formed=formed)
 
     def made(part: Rows, handed: Handed, result: Any) -> pa.RecordBatch:
         return _columns(result, model, handed, len(part))
@@ -200,21 +198,6 @@ class _Results:
             return most
         self._parts.appendleft(part.slice(most))
         return part.slice(0, most)
-
-
-def shielded(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch that a function may spoil: PyTorch writes to arrays that are read-only to all others.
-
-    Only needed where PyTorch is, and for columns that are handed out as they lie; these are copied.
-    """
-    if "torch" not in sys.modules:
-        return batch
-    columns = list(batch.columns)
-    bare = [i for i, each in enumerate(columns) if is_tensor(each.type) or pa.types.is_primitive(each.type)]
-    if bare:
-        for i, copy in zip(bare, owned(batch.select(bare)).columns, strict=True):
-            columns[i] = copy
-    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
 def _columns(result: Any, model: Model, handed: Handed, rows: int) -> pa.RecordBatch:

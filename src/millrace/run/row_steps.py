@@ -8,15 +8,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millrace.core.batch import one_array, rows_from, rows_of, to_numpy
+from millrace.core.batch import one_array, rows_from, to_numpy
 from millrace.core.choosing import filtered
 from millrace.core.forms import without_marks
 from millrace.core.handed import PLAIN, HandedRows, kept, weight
 from millrace.core.values import ConversionError, a, from_rows
+from millrace.core.views import lend_rows
 from millrace.errors import StepError, UnknownColumn, nearest
 from millrace.plan.expressions import missing_field, valid_fields
 from millrace.plan.logical import Filter, step_label
 from millrace.run.batching import BATCH_BYTES, ROW_STEP_ROWS, auto_size
+from millrace.run.calls import Caller
 from millrace.run.guard import Guard
 from millrace.run.rows import Rows
 
@@ -25,10 +27,10 @@ Call = Callable[[Any], Any]
 _ROW_WEIGHT = 256  # a dict's own bytes
 
 
-def map_rows(rows: Iterator[Rows], call: Call, guard: Guard) -> Iterator[Rows]:
-    """Replace each row by what ``call`` returns for it."""
+def map_rows(rows: Iterator[Rows], caller: Caller, guard: Guard) -> Iterator[Rows]:
+    """Replace each row by what the function returns for it."""
     for part in _small(rows, guard):
-        made = _Made(part, guard, lambda row: (call(row),))
+        made = _Made(part, guard, caller, lambda value: (value,))
         for start, batch, index in made.batches():
             if index[-1] - start + 1 == len(index):
                 yield part.cut(start, start + len(index)).with_batch(batch)
@@ -36,10 +38,10 @@ def map_rows(rows: Iterator[Rows], call: Call, guard: Guard) -> Iterator[Rows]:
                 yield _spread(part, start, batch, index)
 
 
-def flat_map(rows: Iterator[Rows], call: Call, guard: Guard) -> Iterator[Rows]:
-    """Replace each row by the rows that ``call`` returns for it."""
+def flat_map(rows: Iterator[Rows], caller: Caller, guard: Guard) -> Iterator[Rows]:
+    """Replace each row by the rows that the function returns for it."""
     for part in _small(rows, guard):
-        made = _Made(part, guard, lambda row: _items(call(row)))
+        made = _Made(part, guard, caller, _items)
         for start, batch, index in made.batches():
             yield _spread(part, start, batch, index)
 
@@ -52,10 +54,14 @@ def _spread(part: Rows, start: int, batch: pa.RecordBatch, index: list[int]) -> 
 class _Made:
     """The rows that the user's function makes of those of one batch, in batches of bounded weight."""
 
-    def __init__(self, part: Rows, guard: Guard, call: Callable[[Any], Iterable[Any]]) -> None:
+    def __init__(
+        self, part: Rows, guard: Guard, caller: Caller, items: Callable[[Any], Iterable[Any]]
+    ) -> None:
+        """``items``: the rows that are in what the function returns."""
         self._part = part
         self._guard = guard
-        self._call = call
+        self._caller = caller
+        self._items = items
 
     def batches(self) -> Iterator[tuple[int, pa.RecordBatch, list[int]]]:
         """Yield batches, each with the row that its first came from, and those that all came from."""
@@ -68,7 +74,7 @@ class _Made:
             held = 0
             batch = None
             with self._guard.watched(self._part), self._guard.over(self._part, counted=False):
-                handed = handed or HandedRows(self._part.batch)
+                handed = handed or lend_rows(self._part.batch, tried=self._caller.tried)
                 made = made or self._each(handed)
                 for at, row, heavy in made:
                     rows.append(row)
@@ -83,31 +89,33 @@ class _Made:
                     batch = from_rows(self._with_failed(rows), handed, index)
             del rows
             if ended:
+                self._caller.tried = True
                 self._guard.done += len(self._part)
             if batch is not None:
                 yield index[0], batch, index
 
     def _each(self, handed: HandedRows) -> Iterator[tuple[int, dict[Any, Any], int]]:
         """Copy each row as it comes: its values, or the dict itself, may be filled again for the next."""
+        call = self._guard.patient(self._caller.built.call, handed.renewed)
         for at, row in enumerate(rows_from(handed.columns, len(self._part))):
             self._guard.row = at
             if self._guard.tolerant:
-                yield from self._whole(at, row, handed)
+                yield from self._whole(at, row, handed, call)
                 continue
-            for item in self._call(row):
+            for item in self._items(call(row)):
                 yield self._copied(at, item, handed)
 
     def _whole(
-        self, at: int, row: dict[str, Any], handed: HandedRows
+        self, at: int, row: dict[str, Any], handed: HandedRows, call: Call
     ) -> Iterable[tuple[int, dict[Any, Any], int]]:
         """Make all of one row, or count it as failed: what was made before it failed does not count."""
         try:
-            return [self._copied(at, item, handed) for item in self._call(row)]
+            return [self._copied(at, item, handed) for item in self._items(call(row))]
         except BaseException as error:
             if not self._guard.is_fault(error):
                 raise
             self._guard.set_aside(self._part.cut(at, at + 1), error)
-            return [(at, _Failed(row), _ROW_WEIGHT)] if self._guard.keeps else []
+            return [(at, _Failed(handed.renewed(at)), _ROW_WEIGHT)] if self._guard.keeps else []
 
     def _copied(self, at: int, item: Any, handed: HandedRows) -> tuple[int, dict[Any, Any], int]:
         heavy = _ROW_WEIGHT
@@ -118,7 +126,7 @@ class _Made:
                 heavy += len(value)
             elif kind not in PLAIN:
                 if not handed.has(key, at, value):
-                    value = kept(value)
+                    value = kept(value, views=not handed.is_copy)
                 heavy += weight(value)
             copy[key] = value
         return at, copy, heavy + 32 * len(copy)
@@ -142,16 +150,19 @@ class _Failed(dict[Any, Any]):
     """A row that failed, as it was."""
 
 
-def filter_rows(rows: Iterator[Rows], call: Call, guard: Guard) -> Iterator[Rows]:
-    """Keep the rows for which ``call`` is true. One that fails is set aside: nobody knows whether it should stay."""
+def filter_rows(rows: Iterator[Rows], caller: Caller, guard: Guard) -> Iterator[Rows]:
+    """Keep the rows for which the function is true; one that fails is set aside: nobody knows if it should stay."""
     for part in _small(rows, guard):
         with guard.watched(part), guard.over(part):
-            mask = np.fromiter(_answers(part, call, guard), np.bool_, len(part))
+            mask = np.fromiter(_answers(part, caller, guard), np.bool_, len(part))
+        caller.tried = True
         yield part.keep(filtered(part.batch, mask), mask)
 
 
-def _answers(part: Rows, call: Call, guard: Guard) -> Iterator[bool]:
-    for at, row in enumerate(rows_of(part.batch)):
+def _answers(part: Rows, caller: Caller, guard: Guard) -> Iterator[bool]:
+    handed = lend_rows(part.batch, tried=caller.tried)
+    call = guard.patient(caller.built.call, handed.renewed)
+    for at, row in enumerate(rows_from(handed.columns, len(part))):
         guard.row = at
         try:
             answer = bool(call(row))

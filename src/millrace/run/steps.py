@@ -11,9 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from millrace.core.batch import empty_array, nulled, to_format
+from millrace.core.batch import empty_array, nulled
 from millrace.core.handed import Handed
 from millrace.core.values import from_result
+from millrace.core.views import lend
 from millrace.core.work import Fault, Split
 from millrace.errors import ArgumentError, BadReturn, ModelError, StepError, UnknownColumn, nearest
 from millrace.plan.logical import (
@@ -182,12 +183,11 @@ class Chain:
         guard = self._guard(step_label(step), "a row", meter, number)
         if isinstance(step, Filter) and step.function is None:
             return filter_expression(rows, step, guard)
-        call = guard.patient(callers[0].built.call)
         if isinstance(step, MapRows):
-            return map_rows(rows, call, guard)
+            return map_rows(rows, callers[0], guard)
         if isinstance(step, FlatMap):
-            return flat_map(rows, call, guard)
-        return filter_rows(rows, call, guard)
+            return flat_map(rows, callers[0], guard)
+        return filter_rows(rows, callers[0], guard)
 
 
 def _carried(rows: Iterator[Rows], step: Accumulate) -> Iterator[Rows]:
@@ -221,8 +221,7 @@ def _map_batches(
     rows: Iterator[Rows], step: MapBatches, caller: Caller, guard: Guard, eager: bool
 ) -> Iterator[Rows]:
     def ready(part: Rows) -> tuple[Any, Handed]:
-        view = to_format(part.batch, step.batch_format)
-        return view, Handed(part.batch, view)
+        return lend(part.batch, step.batch_format, tried=caller.tried)
 
     cut = Cut(step.batch_size, step.batch_bytes, caller, eager)
     flight = Flight(caller, guard, ready, _batches, cut.tuner)
@@ -323,7 +322,8 @@ def _tried(step: Step, batch: pa.RecordBatch) -> pa.RecordBatch:
         if step.columns is not None:
             batch = recolumn(batch, Select(step.columns))
         call = step.function.build().call
-        return from_result(next(_results(call(to_format(batch, step.batch_format)))))
+        view, _ = lend(batch, step.batch_format, tried=False)
+        return from_result(next(_results(call(view))))
     if isinstance(step, Predict) and all(_is_plain(model.function) for model in step.models):
         split = Split(0, 0, 0)
         guards = [Guard("", "", lambda rows: "", Meter(1)) for _ in step.models]

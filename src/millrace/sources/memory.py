@@ -28,6 +28,8 @@ class MemorySource:
     one copy.
     """
 
+    is_live = True  # its batches are views of the table, which is somebody's
+
     def __init__(self, table: pa.Table, kind: str, *, rows_per_split: int | None = None) -> None:
         if rows_per_split is not None and rows_per_split < 1:
             raise ArgumentError(f"rows_per_split is at least 1, not {rows_per_split}.")

@@ -41,6 +41,11 @@ class Described:
         plan = self._plan if columns is None else self._plan.then(Select(columns))
         yield from execution.read(plan, self._options, self._note, marks=marks)
 
+    @property
+    def _is_live(self) -> bool:
+        """True if batches may be views of data that is read again: the user's own, or a kept result."""
+        return bool(getattr(self._plan.source, "is_live", False))
+
     def _note(self, report: str) -> None:
         self._ran = report
 

@@ -33,12 +33,12 @@ class Looks(Described):
         >>> mr.range(1000).take(2)
         [{'id': 0}, {'id': 1}]
         """
-        from millrace.core.batch import rows_of
+        from millrace.core.views import shown_rows
 
         return [
             row
             for batch in execution.head(self._plan, given_rows("limit", limit), self._options)
-            for row in rows_of(batch)
+            for row in shown_rows(batch, live=self._is_live)
         ]
 
     @known_arguments
@@ -57,12 +57,14 @@ class Looks(Described):
         >>> mr.range(1000).take_batch(3)
         {'id': array([0, 1, 2])}
         """
-        from millrace.core.batch import concat, to_format
+        from millrace.core.batch import concat
+        from millrace.core.views import shown
         from millrace.run.steps import empty_batch
 
         format_ = given_batch_format(batch_format)
         batches = list(execution.head(self._plan, given_rows("batch_size", batch_size), self._options))
-        return to_format(concat(batches) if batches else empty_batch(self._schema()), format_)
+        batch = concat(batches) if batches else empty_batch(self._schema())
+        return shown(batch, format_, live=self._is_live)
 
     @known_arguments
     def take_all(self, limit: int | None = None) -> list[dict[str, Any]]:
@@ -74,9 +76,10 @@ class Looks(Described):
         >>> mr.from_items(["a", "b"]).take_all()
         [{'item': 'a'}, {'item': 'b'}]
         """
-        from millrace.core.batch import rows_of
+        from millrace.core.views import shown_rows
 
-        return [row for batch in self._collected("take_all", limit) for row in rows_of(batch)]
+        batches = self._collected("take_all", limit)
+        return [row for batch in batches for row in shown_rows(batch, live=self._is_live)]
 
     @known_arguments
     def show(self, limit: int = 20) -> None:

@@ -66,7 +66,7 @@ class Reads(Described):
     def _iterate(
         self, size: int | None, batch_format: BatchFormat, drop_last: bool
     ) -> Generator[Any, None, None]:
-        from millrace.core.batch import to_format
+        from millrace.core.views import shown
         from millrace.run.rows import Rows, rebatch
 
         read = self._batches(marks=True)
@@ -75,7 +75,7 @@ class Reads(Described):
         )
         for batch in batches:
             if not (drop_last and size is not None and batch.num_rows < size):
-                yield to_format(batch, batch_format)
+                yield shown(batch, batch_format, live=self._is_live)
 
     @known_arguments
     def iter_rows(self) -> Passes[dict[str, Any]]:
@@ -90,10 +90,10 @@ class Reads(Described):
         return Passes(self._rows)
 
     def _rows(self) -> Generator[dict[str, Any], None, None]:
-        from millrace.core.batch import rows_of
+        from millrace.core.views import shown_rows
 
         for batch in self._batches():
-            yield from rows_of(batch)
+            yield from shown_rows(batch, live=self._is_live)
 
     @known_arguments
     def iterator(self) -> Dataset:

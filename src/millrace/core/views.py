@@ -1,0 +1,129 @@
+"""What the user's code gets to see of a batch: whether that is the batch's own memory is decided here, and only here.
+
+A batch is read again: it is tried again when a call fails, its columns are carried on, and it may be the caller's own
+table. So what is handed out as it lies is read-only. Some libraries write to such memory all the same: they take its
+address and never ask. Where one of them is loaded, the columns that a view would share are copied first, and once for
+each call. A function that was never called yet gets a copy too: its first call may be what imports such a library.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from millrace.core.batch import NUMPY_OF, BatchFormat, is_tensor, rows_of, to_format
+from millrace.core.handed import Handed, HandedRows
+from millrace.core.layout import own
+
+Form = BatchFormat | Literal["rows"]
+
+WRITERS = (
+    "torch",
+    "tensorflow",
+    "jax",
+    "numba",  # guvectorize
+    "scipy.linalg",  # overwrite_a=True
+    "cffi",
+    "_cffi_backend",
+    "cupy",
+    "cv2",
+    "onnxruntime",  # OrtValue.update_inplace
+    "paddle",
+    "mxnet",
+    "mlx",
+)
+"""Libraries that can write to an array that says it is read-only."""
+
+
+def lend(
+    batch: pa.RecordBatch, batch_format: BatchFormat, *, tried: bool, formed: bool = True
+) -> tuple[Any, Handed]:
+    """Return what a function gets of a batch, and what knows it again.
+
+    ``tried``: a call of it came back before. ``formed`` as for ``to_format``.
+    """
+    mine = lent(batch, batch_format, tried=tried)
+    view = to_format(mine, batch_format, formed=formed)
+    if tried and not is_writer_loaded():
+        return view, Handed(batch, view)
+
+    def again(place: int) -> Any:
+        (array,) = to_format(batch.select([place]), "numpy", formed=formed).values()
+        return array
+
+    return view, Handed(batch, view, mine, again)
+
+
+def lend_rows(batch: pa.RecordBatch, *, tried: bool) -> HandedRows:
+    """Return the rows that a function gets one by one."""
+    return HandedRows(batch, lent(batch, "rows", tried=tried))
+
+
+def lent(batch: pa.RecordBatch, form: Form, *, tried: bool) -> pa.RecordBatch:
+    """Return the batch that is shown: this one where nobody can write to it, else one with copies."""
+    return batch if tried and not is_writer_loaded() else apart(batch, form)
+
+
+def shown(batch: pa.RecordBatch, batch_format: BatchFormat, *, live: bool) -> Any:
+    """Return a batch for whoever asked for the output; a copy if it may be ``live``: read again for somebody else."""
+    return to_format(apart(batch, batch_format) if live else batch, batch_format)
+
+
+def shown_rows(batch: pa.RecordBatch, *, live: bool) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a batch for whoever asked for the output; ``live`` as for ``shown``."""
+    return rows_of(apart(batch, "rows") if live else batch)
+
+
+def is_writer_loaded() -> bool:
+    """Say whether there may be code here that writes to read-only arrays."""
+    return any(name in sys.modules for name in WRITERS)
+
+
+def apart(batch: pa.RecordBatch, form: Form) -> pa.RecordBatch:
+    """Return the batch with copies of all columns that would be handed out as they lie."""
+    columns = [own(column) if _is_shared(column, form) else column for column in batch.columns]
+    if all(column is before for column, before in zip(columns, batch.columns, strict=True)):
+        return batch
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+
+def _is_shared(column: pa.Array, form: Form) -> bool:
+    """Say whether a view shows the column's own memory, or some of it."""
+    if form == "pyarrow":
+        return True
+    if form == "rows":
+        return is_tensor(column.type)
+    if form == "pandas":
+        return not _is_text(column.type)
+    return _lies_bare(column.type)
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    """Say whether pandas holds such values as Python objects, or as strings that nobody can change."""
+    return any(
+        kind(type_)
+        for kind in (
+            pa.types.is_string,
+            pa.types.is_large_string,
+            pa.types.is_string_view,
+            pa.types.is_binary,
+            pa.types.is_large_binary,
+            pa.types.is_binary_view,
+            pa.types.is_decimal,
+            pa.types.is_null,
+        )
+    )
+
+
+def _lies_bare(type_: pa.DataType) -> bool:
+    """Say whether arrays of numpy can view values of this type where they lie."""
+    if type_ in NUMPY_OF or is_tensor(type_) or pa.types.is_temporal(type_):
+        return True
+    if isinstance(type_, pa.BaseExtensionType):
+        return _lies_bare(type_.storage_type)
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
+        return _lies_bare(type_.value_type)
+    return False
