@@ -49,7 +49,7 @@ def main(fd: int, parent: int, pause: float) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the driver decides
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    # Batches are read-only views by design; torch.from_numpy would warn about each.
+    # Batches are read-only by design, and copies where torch is; torch.from_numpy would warn about each.
     warnings.filterwarnings("ignore", message="The given NumPy array is not writ")
     faulthandler.enable(all_threads=False)  # a crash in native code says where it was
     faulthandler.register(signal.SIGUSR1)  # when asked, every thread does
