@@ -169,7 +169,7 @@ def test_a_row_is_renewed_after_a_call_that_failed() -> None:
 
 def test_batches_are_shown_by_one_module_alone() -> None:
     """Whoever makes a view of a batch by himself goes past the question whether its memory is read again."""
-    makers = {"to_format", "rows_of", "python_columns", "to_pandas"}
+    makers = {"to_format", "to_frame", "rows_of", "python_columns", "to_pandas"}
     allowed = {"core/batch.py", "core/handed.py", "core/views.py"}
     theirs = {
         "scoring/data.py",  # a result, which belongs to whoever asked
