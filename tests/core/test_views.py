@@ -184,3 +184,14 @@ def test_batches_are_shown_by_one_module_alone() -> None:
             if isinstance(node, ast.Attribute) and node.attr == "to_pandas":
                 found.add(path.relative_to(root).as_posix())
     assert found == allowed | theirs
+
+
+def test_what_was_written_to_an_array_that_was_made_of_a_column_goes_on() -> None:
+    batch = pa.record_batch({"n": pa.array([1, None, 3]), "b": pa.array([True, False, True])})
+    for spoilt in ("n", "b"):
+        view, handed = lend(batch, "numpy", tried=False)
+        ctypes.memset(view[spoilt].ctypes.data, 0, 1 if spoilt == "b" else 8)
+        made = from_result(dict(view), handed)
+        assert made.column(spoilt).to_pylist()[0] == 0
+        same = "n" if spoilt == "b" else "b"
+        assert made.column(same).equals(batch.column(same))
