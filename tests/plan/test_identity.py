@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import functools
 import importlib
+import importlib.util
 import os
 import pickle
 import subprocess
 import sys
 import textwrap
 import threading
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -87,7 +89,6 @@ SAME = {
         '{"five", "two", "four", "one", "three"}',
     ),
     "a set that is searched in another order": ('in {"x", "y", "z"}', 'in {"z", "y", "x"}'),
-    "a dict in another order": ('{"a": 1, "b": 2}', '{"b": 2, "a": 1}'),
     "a global that is not used": ("    SCALE = 2.5", "    SCALE = 2.5\n    OTHER = 3"),
     "a function that is not used": ("    def helper", "    def unused():\n        pass\n\n    def helper"),
 }
@@ -98,6 +99,7 @@ CHANGED = {
     "a default argument": ("k=1", "k=2"),
     "a keyword default": ("flag=True", "flag=False"),
     "a global": ("SCALE = 2.5", "SCALE = 2.6"),
+    "a dict in another order": ('{"a": 1, "b": 2}', '{"b": 2, "a": 1}'),
     "a dict's value": ('"a": 1', '"a": 7'),
     "a helper": ("x ** power", "x * power"),
     "a helper's default": ("power=2", "power=3"),
@@ -252,6 +254,55 @@ def test_modules_that_import_each_other(project: Callable[..., str]) -> None:
     assert project(**texts) == project(**texts)
 
 
+def test_what_a_module_holds_counts_wherever_it_had_it_from(
+    project: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = {
+        "prj_main": "import prj_low\ndef f(b):\n    return prj_low.g(b) + prj_low.SHIFT\n",
+        "prj_low": "import os\nSHIFT = os.environ['SHIFT']\nFACTOR = os.environ['FACTOR']\n"
+        "def g(b):\n    return b * FACTOR\n",
+    }
+    seen = []
+    for shift, factor in (("1", "1"), ("1", "1"), ("2", "1"), ("1", "2")):
+        monkeypatch.setenv("SHIFT", shift)
+        monkeypatch.setenv("FACTOR", factor)
+        seen.append((project(**texts), project("__main__", **texts)))
+    assert seen[0] == seen[1]
+    for column in zip(*seen[1:], strict=True):
+        assert len(set(column)) == 3
+
+
+def test_a_module_in_an_archive_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    for value in (3, 3, 4):
+        path = tmp_path / f"{len(seen)}.zip"
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("prj_zipped.py", f"FACTOR = {value}\n")
+        monkeypatch.syspath_prepend(str(path))
+        importlib.invalidate_caches()
+        seen.append(of_script("def f(b):\n    import prj_zipped\n    return b"))
+    assert seen[0] == seen[1] != seen[2]
+    assert not seen[0].startswith("unknown")
+
+
+def test_a_module_that_only_a_finder_of_its_own_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``pip install --editable`` installs such finders."""
+
+    class Finder:
+        def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+            file = tmp_path / "prj_editable.py"
+            return importlib.util.spec_from_file_location(name, file) if name == "prj_editable" else None
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder()])
+    seen = []
+    for value in (3, 4):
+        (tmp_path / "prj_editable.py").write_text(f"FACTOR = {value * 10**value}\n")
+        seen.append(of_script("def f(b):\n    import prj_editable\n    return b"))
+    assert seen[0] != seen[1]
+
+
 # ---------------------------------------------------------------- other processes
 
 SCRIPT = """
@@ -261,7 +312,7 @@ from millrace.plan.logical import Function
 import shared_consts as m
 
 NAMES = {"alpha", "beta", "gamma", "delta"}
-TABLE = {name: len(name) for name in NAMES}
+TABLE = {name: len(name) for name in sorted(NAMES)}
 
 class Kind:
     names = frozenset(NAMES)

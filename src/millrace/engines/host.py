@@ -26,7 +26,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,7 @@ from millrace.core.work import BlockRef
 from millrace.engines import wire
 from millrace.engines.locker import Locker
 from millrace.engines.parcel import Parcel, unpack
+from millrace.errors import MillraceError, NotPicklable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -142,7 +143,7 @@ class Host:
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible)
         self._preparing("importing what the plan's functions need")
         try:
-            factory = unpack(pickled, places, fd)
+            factory = made_again(lambda: unpack(pickled, places, fd))
             made = context(
                 self._note,
                 self._share,
@@ -270,6 +271,20 @@ class Host:
         finally:
             # Interpreters full of native libraries are slow to take down, and nothing is left to save.
             os._exit(0)
+
+
+def made_again(load: Callable[[], Any]) -> Any:
+    """Unpickle what the plan needs; if the user's own things refuse, say that in words."""
+    try:
+        return load()
+    except (MillraceError, AttributeError, ImportError, MemoryError, OSError):
+        raise
+    except Exception as error:
+        raise NotPicklable(
+            "Something that the plan's functions use can be pickled, but not made again in a worker: "
+            f"{type(error).__name__}: {error}. Make it inside the function, or in the constructor of a class, "
+            "which runs in the worker; or use with_options(engine='inline')."
+        ) from error
 
 
 class _Broken:

@@ -7,6 +7,7 @@ page of its own, and the kernel frees all of it with the last process, however t
 
 from __future__ import annotations
 
+import functools
 import io
 import mmap
 import os
@@ -131,8 +132,25 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """cloudpickle's, with ways of our own for some types; it looks for them once, when it is made."""
 
     def __init__(self, file: io.BytesIO, keep: Callable[[pickle.PickleBuffer], bool]) -> None:
-        self.dispatch_table = ChainMap(reducers(), cloudpickle.Pickler.dispatch_table)
+        self.dispatch_table = ChainMap(
+            reducers(), {_CACHE: _reduce_cache}, cloudpickle.Pickler.dispatch_table
+        )
         super().__init__(file, protocol=5, buffer_callback=keep)
+
+
+_CACHE = type(functools.lru_cache(len))
+
+
+def _reduce_cache(cached: Any) -> Any:
+    """Reduce a cached function to the function where the worker cannot import it: each has a cache of its own."""
+    if cached.__module__ not in (None, "__main__") and "<locals>" not in cached.__qualname__:
+        return cached.__reduce__()
+    parameters = cached.cache_parameters()
+    return _cached, (parameters["maxsize"], parameters["typed"], cached.__wrapped__)
+
+
+def _cached(maxsize: int | None, typed: bool, function: Any) -> Any:
+    return functools.lru_cache(maxsize, typed)(function)
 
 
 def memory_file(size: int = 0) -> int:

@@ -2,50 +2,55 @@
 
 The code of a function is its bytecode and constants without file names, line numbers and docstrings, the
 values that it reaches (globals, closure, defaults, attributes), and the syntax trees of the user's own modules
-that it reaches. Sets and dicts hash alike in any order. So a comment, another folder or a reordered set
-literal change nothing; an edited constant, a helper's body or an imported module of the user's does.
-Bytecode differs between Python versions: another Python is another code, unless ``version=`` is given.
+that it reaches. Sets hash alike in any order, dicts do not: a function may ask which key is the first. So a
+comment, another folder or a reordered set literal change nothing; an edited constant, a helper's body or an
+imported module of the user's does. Bytecode differs between Python versions: another Python is another code,
+unless ``version=`` is given. What cannot be looked at, such as an open file, is listed in ``unknown``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dis
-import functools
 import hashlib
+import itertools
 import pickle
+import struct
 import sys
 import types
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
+from millrace.plan import reached
+from millrace.plan.instances import Attributes, named, parts_of
 from millrace.plan.modules import contents_of, file_of, is_users, with_parents
 
-# Of a class: what says nothing about its behaviour, and what Python writes into it only when somebody looks.
-_UNNAMED = {
-    "__annotate_func__",
-    "__annotations__",
-    "__annotations_cache__",
-    "__dict__",
-    "__doc__",
-    "__firstlineno__",
-    "__module__",
-    "__slotnames__",
-    "__static_attributes__",
-    "__weakref__",
-}
+_SCALARS = {type(None), bool, int, float, complex, str, bytes}
+_AT_ONCE = 1 << 14
 
 
 class Hasher:
     """Feeds values to one hash.
 
     What has an identity and was seen before is named by its number, so cycles end. Numbers depend on the order
-    of the walk, so members of sets and dicts, which have none, are hashed each on their own.
+    of the walk, so members of sets, which have none, are hashed each on their own: they know what was seen
+    ``outer``, and nobody learns what they have seen.
+
+    ``unknown`` names what could not be looked at, by the way to it. Two digests say nothing if there is any.
     """
 
-    def __init__(self, seen: dict[Any, int] | None = None) -> None:
+    def __init__(self, outer: Hasher | None = None) -> None:
         self._hash = hashlib.sha256()
-        self._seen = seen if seen is not None else {}
+        self._outer = outer
+        self._seen: dict[Any, int] = {}
+        self._first: int = outer._count if outer is not None else 0
         self._alive: list[Any] = []  # ids stay unique while their objects live
+        self._way: list[str] = outer._way if outer is not None else []
+        self.unknown: list[str] = outer.unknown if outer is not None else []
+
+    @property
+    def _count(self) -> int:
+        return self._first + len(self._seen)
 
     def digest(self) -> str:
         """Return the hex digest of what was fed."""
@@ -58,85 +63,128 @@ class Hasher:
             self._hash.update(len(data).to_bytes(8, "little") + data)
 
     def add(self, value: Any) -> None:
-        """Feed any value."""
-        if type(value) is int:
-            self.text("int", f"{value:x}")  # decimal digits are limited
-        elif value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
-            self.text(type(value).__name__, repr(value))
-        elif type(value) is tuple:  # equal constants may or may not be one object: nothing hangs on it
-            self._ordered(value)
-        elif type(value) is frozenset:
-            self._unordered("set", value)
+        """Feed any value. Types are compared, not classes asked: 1, 1.0 and True are three values."""
+        kind = type(value)
+        if kind in _SCALARS:
+            self._add_scalar(value)
+        elif kind is tuple:  # equal constants may or may not be one object: nothing hangs on it
+            self._ordered("tuple", value)
+        elif kind is frozenset:
+            self._unordered("frozenset", value)
+        elif kind.__module__ == "numpy.dtypes":  # as are these
+            self._add_instance(value)
         elif self._is_new(id(value)):
             self._alive.append(value)
             self._add_object(value)
 
+    def _add_scalar(self, value: Any) -> None:
+        if type(value) is int:
+            self.text("int", f"{value:x}")  # decimal digits are limited
+        elif type(value) is float:
+            self.text("float", struct.pack("<d", value).hex())
+        else:
+            self.text(type(value).__name__, repr(value))
+
     def _is_new(self, key: Any) -> bool:
-        if key in self._seen:
-            self.text("again", str(self._seen[key]))
-            return False
-        self._seen[key] = len(self._seen)
+        hasher: Hasher | None = self
+        while hasher is not None:
+            if key in hasher._seen:
+                self.text("again", str(hasher._seen[key]))
+                return False
+            hasher = hasher._outer
+        self._seen[key] = self._count
         return True
 
     def _add_object(self, value: Any) -> None:
-        if isinstance(value, (list, tuple)):
-            self._ordered(value)
-        elif isinstance(value, (set, frozenset)):
+        kind = type(value)
+        if kind is list:
+            self._ordered("list", value)
+        elif kind is set:
             self._unordered("set", value)
-        elif isinstance(value, (dict, types.MappingProxyType)):
-            self._unordered("dict", value.items())
-        elif isinstance(value, (bytearray, memoryview, pickle.PickleBuffer)):
+        elif kind is dict:
+            self._add_dict("dict", value)
+        elif kind is types.MappingProxyType:
+            self._add_dict("mappingproxy", dict(value))
+        elif kind is Attributes:
+            self._add_attributes(value)
+        elif kind in (bytearray, memoryview, pickle.PickleBuffer):
             self._add_buffer(value)
-        elif isinstance(value, types.CodeType):
+        elif kind is types.CodeType:
             self._add_code(value)
-        elif isinstance(value, types.FunctionType):
+        elif kind is types.FunctionType:
             self._add_function(value)
-        elif isinstance(value, (types.MethodType, classmethod, staticmethod)):
-            self.text("method")
+        elif kind in (types.MethodType, classmethod, staticmethod):
+            self.text(kind.__name__)
             self.add(value.__func__)
             self.add(getattr(value, "__self__", None))
-        elif isinstance(value, property):
+        elif kind is property:
             self.text("property")
-            for part in (value.fget, value.fset, value.fdel):
-                self.add(part)
-        elif isinstance(value, functools.partial):
-            self.text("partial")
-            for each in (value.func, value.args, dict(value.keywords)):
-                self.add(each)
-        elif isinstance(value, types.ModuleType):
-            self._add_module(value.__name__)
-        elif isinstance(value, type):
+            self.add([value.fget, value.fset, value.fdel])
+        elif issubclass(kind, types.ModuleType):
+            self._add_loaded(value)
+        elif issubclass(kind, type):
             self._add_class(value)
         else:
             self._add_instance(value)
 
     # ------------------------------------------------------------ containers
 
-    def _ordered(self, values: Any) -> None:
-        self.text(type(values).__name__, str(len(values)))
-        for value in values:
-            self.add(value)
+    def _ordered(self, kind: str, values: Collection[Any]) -> None:
+        self.text(kind, str(len(values)))
+        for part in _chunks(values):
+            if set(map(type, part)) <= _SCALARS and (shown := _shown(part)):
+                self.text(shown)
+                continue
+            for value in part:
+                self.add(value)
 
-    def _unordered(self, kind: str, items: Iterable[Any]) -> None:
+    def _add_dict(self, kind: str, values: dict[Any, Any]) -> None:
+        self.text(kind, str(len(values)))
+        for part in _chunks(values.items()):
+            if set(map(type, itertools.chain(*part))) <= _SCALARS and (shown := _shown(part)):
+                self.text(shown)
+                continue
+            for key, value in part:
+                self.add(key)
+                self.add(value)
+
+    def _unordered(self, kind: str, values: Collection[Any]) -> None:
+        self.text(kind, str(len(values)))
+        if set(map(type, values)) <= _SCALARS and (members := _each_shown(values)):
+            for part in _chunks(members):
+                self.text(*part)
+            return
+        for cls in sorted(set(map(type, values)), key=lambda each: (str(each.__module__), each.__qualname__)):
+            self.add(cls)  # once, and not in each member
         digests = []
-        for item in items:
-            hasher = Hasher(dict(self._seen))
-            hasher.add(item)
+        for value in values:
+            hasher = Hasher(self)
+            hasher.add(value)
             digests.append(hasher.digest())
-            self._alive.append(hasher._alive)
-        self.text(kind, *sorted(digests))
+        self.text(*sorted(digests))
+
+    def _add_attributes(self, value: Attributes) -> None:
+        names = sorted(value.values, key=str)
+        self.text("attributes", *map(str, names))
+        for name in names:
+            with self._under(f"{value.kind} {name!r}"):
+                self.add(value.values[name])
 
     def _add_buffer(self, value: Any) -> None:
-        with memoryview(value) as view:
+        try:
+            opened = memoryview(value)
+        except ValueError:  # it was released
+            self._unknown(f"a value of type {type(value).__name__}")
+            return
+        with opened as view:
             data = view if view.c_contiguous else view.tobytes()
-            self.text("buffer", hashlib.sha256(data).hexdigest())
+            self.text(type(value).__name__, view.format, str(view.shape), hashlib.sha256(data).hexdigest())
 
     # ------------------------------------------------------------ code
 
     def _add_code(self, code: types.CodeType) -> None:
-        self.text(
-            "code", str(code.co_flags), str(code.co_argcount), getattr(code, "co_exceptiontable", b"").hex()
-        )
+        counts = (code.co_flags, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount)
+        self.text("code", str(counts), getattr(code, "co_exceptiontable", b"").hex())
         self.add([*code.co_varnames, *code.co_freevars])
         loads: list[Any] = []
         for instruction in dis.get_instructions(code):
@@ -167,24 +215,30 @@ class Hasher:
                 self._add_module(module)
 
     def _add_function(self, function: types.FunctionType) -> None:
-        users = is_users(function.__module__)
         self.text("function")
+        ways = reached.dispatched_by(function)
+        if ways is not None:  # its closure holds a cache, which fills while it runs
+            self.add(Attributes(ways, "what it does for"))
+            return
+        users = is_users(function.__module__)
         if users:
             self.add(function.__code__)
         else:
             self.text(function.__module__, function.__qualname__)
-            if _named(function.__module__, function.__qualname__) is function:
+            if named(function.__module__, function.__qualname__) is function:
                 return
         self.add(function.__defaults__)
-        self.add(function.__kwdefaults__)
-        self.add([_content(cell) for cell in function.__closure__ or ()])
-        self.add(vars(function))
+        self.add(Attributes(function.__kwdefaults__ or {}, "the default of its parameter"))
+        self.add(Attributes(reached.closure_of(function), "the variable"))
+        self.add(Attributes(vars(function)))
         if not users:
             return
-        reached = sorted(_global_names(function.__code__) & function.__globals__.keys())
-        self.text(*reached)
-        for name in reached:
-            self.add(function.__globals__[name])
+        values = reached.globals_of(function)
+        self.add(Attributes(values, "the variable"))
+        names = reached.attribute_names(function.__code__)
+        for _, value in sorted(values.items()):
+            if isinstance(value, types.ModuleType):
+                self._add_used(value, names)
         if function.__module__ not in (None, "__main__"):
             self._add_module(function.__module__)
 
@@ -192,17 +246,25 @@ class Hasher:
         self.text("class", cls.__qualname__)
         if not is_users(cls.__module__):
             self.text(cls.__module__)
-            return
+            if reached.is_built_in(cls) or named(cls.__module__, cls.__qualname__) is cls:
+                return
         for base in cls.__bases__:
             self.add(base)
-        for name in sorted(set(vars(cls)) - _UNNAMED):
-            member = vars(cls)[name]
-            if isinstance(member, (types.MemberDescriptorType, types.GetSetDescriptorType)):
-                continue
-            self.text(name)
-            self.add(member)
+        if type(cls) is not type:
+            self.add(type(cls))
+        self.add(Attributes(reached.members_of(cls), f"the class {cls.__qualname__}: attribute"))
         if cls.__module__ != "__main__":
             self._add_module(cls.__module__)
+
+    # ------------------------------------------------------------ modules
+
+    def _add_loaded(self, module: types.ModuleType) -> None:
+        name = module.__name__
+        made = getattr(module, "__spec__", None) is None and getattr(module, "__file__", None) is None
+        if made and name != "__main__":  # by code, while the program ran
+            self.add(Attributes({key: each for key, each in vars(module).items() if key[:2] != "__"}))
+        else:
+            self._add_module(name)
 
     def _add_module(self, name: str) -> None:
         file = file_of(name)
@@ -212,69 +274,68 @@ class Hasher:
         if not self._is_new(name):
             return
         digest, imports = contents_of(name, file)
+        if digest is None:
+            self._unknown(f"the module {name}, whose source cannot be read")
+            return
         self.text("module", digest)
         loaded = vars(sys.modules[name]).values() if name in sys.modules else ()
         parts = {value.__name__ for value in loaded if isinstance(value, types.ModuleType)}
         for each in sorted({*imports, *(part for part in parts if file_of(part) is not None)}):
             self._add_module(each)
 
+    def _add_used(self, module: types.ModuleType, names: set[str]) -> None:
+        """Feed what the user's module holds now, under the names that the code asks for: it may have come from
+        the command line or the environment."""
+        if not file_of(module.__name__) or not self._is_new((module.__name__, *sorted(names))):
+            return
+        used = {name: vars(module)[name] for name in names & vars(module).keys()}
+        self.add(Attributes(used, f"{module.__name__}:"))
+        for _, value in sorted(used.items()):
+            if isinstance(value, types.ModuleType):
+                self._add_used(value, names)
+
     # ------------------------------------------------------------ objects
 
     def _add_instance(self, value: Any) -> None:
-        self.add(type(value))
-        wrapped = getattr(value, "__wrapped__", None)
-        if isinstance(wrapped, types.FunctionType):  # a cache, a compiled function
-            self.add(wrapped)
-            return
-        if isinstance(value, (types.BuiltinFunctionType, types.BuiltinMethodType)):
-            self.text(getattr(value, "__module__", "") or "", value.__qualname__)
-            self.add(value.__self__)
-            return
-        if _is_tensor(value):
-            self._add_tensor(value)
-            return
         try:
-            reduced = value.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
-        except Exception:
-            self.add(getattr(value, "__dict__", None))
+            parts = parts_of(value)
+        except Exception:  # whatever it raises when it is looked at
+            kind = type(value)
+            place = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
+            self._unknown(f"a value of type {place}{kind.__qualname__}")
             return
-        if isinstance(reduced, tuple):
-            reduced = [list(part) if hasattr(part, "__next__") else part for part in reduced]
-        self.add(reduced)
+        for part in parts:
+            self.add(part)
 
-    def _add_tensor(self, value: Any) -> None:
-        """Feed a PyTorch tensor by its values: what it pickles to also holds addresses."""
+    def _unknown(self, what: str) -> None:
+        self.text("unknown")
+        self.unknown.append(" → ".join([*self._way, what]))
+
+    @contextlib.contextmanager
+    def _under(self, name: str) -> Iterator[None]:
+        self._way.append(name)
         try:
-            self.text(str(value.dtype), str(tuple(value.shape)), str(value.layout))
-            data = value.detach().cpu().contiguous().reshape(-1).view(sys.modules["torch"].uint8).numpy()
-        except Exception:  # sparse, quantised, without data: it prints itself
-            self.text(repr(value))
-        else:
-            self.text(hashlib.sha256(data).hexdigest())
+            yield
+        finally:
+            self._way.pop()
 
 
-def _is_tensor(value: Any) -> bool:
-    return any(cls.__module__ == "torch" and cls.__qualname__ == "Tensor" for cls in type(value).__mro__)
+def _chunks(values: Iterable[Any]) -> Iterator[list[Any]]:
+    walk = iter(values)
+    while part := list(itertools.islice(walk, _AT_ONCE)):
+        yield part
 
 
-def _named(module: str | None, qualname: str) -> Any:
-    """Return what a module knows by this name; what it does not know was made while the program ran."""
-    value: Any = sys.modules.get(module or "")
-    for part in qualname.split("."):
-        value = getattr(value, part, None)
-    return value
-
-
-def _content(cell: types.CellType) -> Any:
+def _shown(scalars: list[Any]) -> str:
+    """Return many scalars as one text, fast; empty if there are too many digits."""
     try:
-        return cell.cell_contents
+        return repr(scalars)
     except ValueError:
-        return None
+        return ""
 
 
-def _global_names(code: types.CodeType) -> set[str]:
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            names |= _global_names(constant)
-    return names
+def _each_shown(scalars: Iterable[Any]) -> list[str]:
+    try:
+        return sorted(map(repr, scalars))
+    except ValueError:
+        return []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,8 @@ from millrace.plan.logical import (
     model_label,
     step_label,
 )
+
+_UNKNOWN = "unknown "
 
 
 def shape_of(plan: Plan) -> dict[str, Any]:
@@ -90,6 +93,19 @@ def code_of(steps: Sequence[Step]) -> dict[str, str]:
     return prints
 
 
+def unrecognised(code: Mapping[str, str]) -> list[str]:
+    """Return what in the code of a run nobody can compare with another run's, in words.
+
+    >>> unrecognised({"0: the code of map(f)": "unknown 7a: the variable 'LOG' → a value of type io.TextIOWrapper"})
+    ["the code of map(f) → the variable 'LOG' → a value of type io.TextIOWrapper"]
+    """
+    return [
+        f"{place.partition(': ')[2]} → {mark.partition(': ')[2]}"
+        for place, mark in code.items()
+        if mark.startswith(_UNKNOWN)
+    ]
+
+
 def _labelled(step: Step) -> list[tuple[str, Function]]:
     if isinstance(step, Predict):  # a file's name is no part of what it is
         return [
@@ -122,10 +138,19 @@ def _parts_of(function: Function) -> Iterator[tuple[str, Any]]:
 
 
 def fingerprint(value: Any) -> str:
-    """Return a hex digest of a function's code with the values that it reaches, or of any other value."""
+    """Return a hex digest of a function's code with the values that it reaches, or of any other value.
+
+    If there is something in it that cannot be looked at, return what it is, in a text that never comes twice:
+    it may be another one each time.
+    """
     hasher = Hasher()
-    for _, part in _parts_of(value) if isinstance(value, Function) else [("", value)]:
-        hasher.add(part)
+    try:
+        for _, part in _parts_of(value) if isinstance(value, Function) else [("", value)]:
+            hasher.add(part)
+    except RecursionError:
+        hasher.unknown.append("a value that is nested too deeply")
+    if hasher.unknown:
+        return f"{_UNKNOWN}{uuid.uuid4().hex}: {hasher.unknown[0]}"
     return hasher.digest()
 
 

@@ -10,7 +10,8 @@ import functools
 import hashlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from importlib.machinery import ModuleSpec
 
 _STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
@@ -53,8 +54,8 @@ def _find(module: str) -> str | None:
     for part in module.split("."):
         name = f"{name}.{part}" if name else part
         try:
-            spec = PathFinder.find_spec(name, path)
-        except (ImportError, ValueError):
+            spec = PathFinder.find_spec(name, path) or _find_elsewhere(name, path)
+        except (ImportError, SyntaxError, ValueError):  # archives compile what they find
             return None
         if spec is None:
             return None
@@ -64,25 +65,59 @@ def _find(module: str) -> str | None:
     return origin
 
 
-def contents_of(module: str, file: str) -> tuple[str, tuple[str, ...]]:
-    """Return what a module says, as a digest, and the names of the user's modules that it imports."""
+def _find_elsewhere(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
+    """Ask the other finders: one of them knows what ``pip install --editable`` has installed."""
+    for finder in sys.meta_path:
+        find = getattr(finder, "find_spec", None)
+        spec: ModuleSpec | None = (
+            find(name, path) if find is not None and not isinstance(finder, type) else None
+        )
+        if spec is not None:
+            return spec
+    return None
+
+
+def contents_of(module: str, file: str) -> tuple[str | None, tuple[str, ...]]:
+    """Return what a module says, as a digest, and the names of the user's modules that it imports.
+
+    The digest is None if nobody can read the module.
+    """
     try:
         status = os.stat(file)
         return _contents(module, file, status.st_mtime_ns, status.st_size)
-    except (OSError, SyntaxError, ValueError):
-        return module, ()
+    except OSError:  # in an archive, say
+        data = _from_loader(module, file)
+        return (None, ()) if data is None else _digest(module, file, data)
+
+
+def _from_loader(module: str, file: str) -> bytes | None:
+    from importlib.util import find_spec
+
+    try:
+        spec = getattr(sys.modules.get(module), "__spec__", None) or find_spec(module)
+        data: bytes = spec.loader.get_data(file)  # type: ignore[union-attr]
+    except (AttributeError, ImportError, OSError, SyntaxError, ValueError):
+        return None
+    return data
 
 
 @functools.lru_cache(maxsize=4096)
 def _contents(module: str, file: str, mtime_ns: int, size: int) -> tuple[str, tuple[str, ...]]:
     with open(file, "rb") as source:
-        data = source.read()
-    if not file.endswith(".py"):
+        return _digest(module, file, source.read())
+
+
+def _digest(module: str, file: str, data: bytes) -> tuple[str, tuple[str, ...]]:
+    try:
+        tree = ast.parse(data) if file.endswith(".py") else None
+        text = _plain(tree) if tree is not None else None
+    except (SyntaxError, ValueError, RecursionError):  # it says what it says
+        tree = text = None
+    if tree is None or text is None:
         return hashlib.sha256(data).hexdigest(), ()
-    tree = ast.parse(data)
     package = module if os.path.basename(file) == "__init__.py" else module.rpartition(".")[0]
     imports = {name for name in _imports(tree, package) if name != module and file_of(name) is not None}
-    return hashlib.sha256(_plain(tree).encode("utf-8", "surrogatepass")).hexdigest(), tuple(sorted(imports))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(), tuple(sorted(imports))
 
 
 def _plain(tree: ast.Module) -> str:

@@ -20,7 +20,7 @@ from millrace.core.work import Durability, Shard
 from millrace.errors import InputChanged, MillraceError, PlanChanged
 from millrace.plan import compile as compiler
 from millrace.plan.cuts import Cuts
-from millrace.plan.identity import code_of, difference, shape_of
+from millrace.plan.identity import code_of, difference, shape_of, unrecognised
 from millrace.plan.logical import Plan
 from millrace.plan.physical import SavedPlan
 from millrace.run.commit import ShardCommitter, State, begin
@@ -164,6 +164,13 @@ class _Opening:
         if retyped and goes_on:
             return self._given_up(state, retyped)
         names = ", ".join(key.partition(": ")[2] for key in changed)
+        if unknown := unrecognised(self._code) or unrecognised(state.code):
+            raise PlanChanged(
+                f"The run in {self._output.root} cannot be recognised: nobody can tell whether {unknown[0]} is what "
+                "the run was made with. on_change='continue' keeps the shards that are committed there and does the "
+                "others, on_change='restart' does all of them anew. With version='…' the step is recognised by "
+                "that text from then on; or make such a thing inside the function."
+            )
         raise PlanChanged(
             f"{names[0].upper()}{names[1:]} is not what the run in {self._output.root} was made with. Say what "
             "shall become of the shards that are committed there: on_change='continue' keeps them and does the "
@@ -216,6 +223,8 @@ class _Opening:
     def _begin(self) -> Job:
         plan, wish = self._plan, self._wish
         compiler.columns_at(plan.steps, plan.source.schema())
+        for what in unrecognised(self._code)[:1]:
+            warn(f"This run cannot be resumed, as nobody can compare {what}: give the step version='…'.")
         shards = wish.cuts.shards(plan.source)
         saved = SavedPlan(
             new_run_name(), self._shape, self._code, self._files, shards, time.time(), wish.version

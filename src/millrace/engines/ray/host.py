@@ -30,7 +30,7 @@ import numpy as np
 
 from millrace.core.ports import WorkerContext
 from millrace.core.work import BlockRef, Calling
-from millrace.engines.host import portable
+from millrace.engines.host import made_again, portable
 from millrace.engines.locker import Locker
 from millrace.engines.parcel import SMALL, Parcel
 from millrace.engines.ray.mapped import private
@@ -183,7 +183,7 @@ class RayHost:
         self._tell_first("preparing", "importing what the plan's functions need")
         hosted: Any
         try:
-            factory = pickle.loads(parcel[0], buffers=private(parcel[1]))
+            factory = made_again(lambda: pickle.loads(parcel[0], buffers=private(parcel[1])))
             hosted = factory(
                 WorkerContext(
                     self._number,

@@ -1,0 +1,85 @@
+"""A run is recognised by what its functions use; what nobody can compare is named, and never taken for the same."""
+
+from __future__ import annotations
+
+import functools
+import re
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import millrace as mr
+from millrace.errors import NotPicklable, PlanChanged
+
+
+def _matcher(pattern: str) -> Callable[[Any], Any]:
+    compiled = re.compile(pattern)
+    return lambda row: {"y": bool(compiled.match("ab"))}
+
+
+def _job(function: Callable[[Any], Any], **options: Any) -> mr.Dataset:
+    return mr.range(3).map(function, **options)
+
+
+def test_another_regex_is_another_function(tmp_path: Path) -> None:
+    out = str(tmp_path / "out")
+    _job(_matcher("a")).write_parquet(out)
+    assert _job(_matcher("a")).write_parquet(out).resumed
+    with pytest.raises(PlanChanged, match="map"):
+        _job(_matcher("b")).write_parquet(out)
+    _job(_matcher("b")).write_parquet(out, on_change="restart")
+    assert mr.read_parquet(out).take_all() == [{"y": False}] * 3
+
+
+def test_what_nobody_can_compare_is_named_at_the_start_and_never_the_same(tmp_path: Path) -> None:
+    out = str(tmp_path / "out")
+    with tempfile.TemporaryFile() as held:
+
+        def reads(row: Any) -> Any:
+            return {"y": held.name is not None}
+
+        words = r"variable 'held' → a value of type _io\.BufferedRandom"
+        with pytest.warns(UserWarning, match=f"cannot be resumed.*{words}.*version="):
+            _job(reads).write_parquet(out)
+        with pytest.raises(PlanChanged, match=f"{words} is what the run was made with.*on_change=.*version="):
+            _job(reads).write_parquet(out)
+        assert _job(reads).write_parquet(out, on_change="continue").resumed
+        fresh = str(tmp_path / "fresh")
+        _job(reads, version="1").write_parquet(fresh)  # without a word
+        assert _job(reads, version="1").write_parquet(fresh).resumed
+
+
+class OneWay:
+    """It pickles, and refuses to be made again."""
+
+    def __reduce__(self) -> Any:
+        return (_refuse, ())
+
+
+def _refuse() -> Any:
+    raise TypeError("not without a template")
+
+
+def test_what_cannot_be_made_again_in_a_worker_is_no_defect_of_ours(tmp_path: Path) -> None:
+    value = OneWay()
+    with pytest.raises(
+        NotPicklable, match=r"made again in a worker: TypeError: not without a template\. Make"
+    ):
+        job = _job(lambda row: {"y": value is not None}).with_options(engine="local")
+        job.write_parquet(str(tmp_path / "out"))
+
+
+def test_a_cached_function_of_the_program_itself_travels(tmp_path: Path) -> None:
+    @functools.lru_cache(maxsize=7)
+    def fibonacci(n: int) -> int:
+        return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+
+    def calls(row: Any) -> Any:
+        return {"y": fibonacci(30), "size": fibonacci.cache_info().maxsize}
+
+    out = str(tmp_path / "out")
+    _job(calls).with_options(engine="local").write_parquet(out)
+    assert mr.read_parquet(out).take_all() == [{"y": 832_040, "size": 7}] * 3
