@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from millrace.core import failpoints
 from millrace.core.batch import empty_columns
+from millrace.core.durable import sync_fd
 from millrace.core.ports import Accumulator
 from millrace.core.views import lent
 from millrace.core.work import CommitRecord, Durability, SideFile
@@ -111,7 +112,7 @@ def _side_file(state: bytes, folder: Path, durability: Durability) -> SideFile:
             file.write(state)
             file.flush()
             if durability == "power":
-                os.fsync(file.fileno())
+                sync_fd(file.fileno())
         failpoints.hit("state.written")
         temporary.rename(folder / name)
     except OSError as error:

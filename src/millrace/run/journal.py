@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from millrace.core import failpoints
+from millrace.core.durable import sync_fd
 from millrace.core.work import CommitRecord, Durability, Shard
 from millrace.errors import JournalDamaged, OutputWriteFailed
 
@@ -204,7 +205,7 @@ class Journal:
                 os.ftruncate(fd, end)
             os.lseek(fd, end, os.SEEK_SET)
             if durability == "power":
-                os.fsync(fd)
+                sync_fd(fd)
         except OSError as error:
             os.close(fd)
             raise _refused(path, error) from error
@@ -240,7 +241,7 @@ class Journal:
                 written += os.write(self._fd, memoryview(data)[written:])
             failpoints.hit("journal.sync")
             if self.durability == "power":
-                os.fsync(self._fd)
+                sync_fd(self._fd)
         except OSError as error:
             raise _refused(self._path, error) from error
         self._broken = False

@@ -20,14 +20,13 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import time
 from collections.abc import Collection, Container
 from pathlib import Path
 
-from millrace.core import failpoints
+from millrace.core import durable, failpoints
 from millrace.core.work import REJECTED
 from millrace.errors import ForeignOutput, JournalDamaged, OutputWriteFailed, RunLocked
 from millrace.run.names import check_run, read_pointer, run_of
@@ -313,7 +312,7 @@ def write_whole(path: Path, data: bytes) -> None:
         with temporary.open("wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            durable.sync_fd(file.fileno())
         temporary.rename(path)
         failpoints.hit("plan.written")
     except OSError as error:
@@ -326,14 +325,9 @@ def write_whole(path: Path, data: bytes) -> None:
 def sync_folder(path: Path) -> None:
     """Make the names in a folder survive a loss of power, where the file system has such a call."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        durable.sync_folder(path)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems
-            raise _failed("sync", path, error) from error
+        raise _failed("sync", path, error) from error
 
 
 def _remove(path: Path) -> None:

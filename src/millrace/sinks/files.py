@@ -14,9 +14,10 @@ from typing import Any, ClassVar, Literal, Protocol
 import pyarrow as pa
 
 from millrace.core import failpoints
+from millrace.core.durable import sync_fd, sync_folder
 from millrace.core.work import REJECTED, Durability, StagedFile, Task
 from millrace.errors import ArgumentError, SinkError, nearest
-from millrace.sinks.staged import StagedStream, sync_dir, sync_fd, write_failed
+from millrace.sinks.staged import StagedStream, write_failed
 
 SUCCESS = "_SUCCESS"
 
@@ -127,10 +128,10 @@ class FileSink:
         temporary = os.path.join(self._staging, f"{SUCCESS}-{os.getpid()}-{os.urandom(4).hex()}.staged")
         try:
             if lasting:
-                sync_dir(self.root)
+                sync_folder(self.root)
                 rejected = os.path.join(self.root, REJECTED)
                 if os.path.isdir(rejected):
-                    sync_dir(rejected)
+                    sync_folder(rejected)
             with open(temporary, "xb") as file:
                 file.write(success)
                 if lasting:
@@ -139,7 +140,7 @@ class FileSink:
             failpoints.hit("finish.success")
             os.rename(temporary, final)
             if lasting:
-                sync_dir(self.root)
+                sync_folder(self.root)
         except OSError as error:
             raise write_failed(error, final, "write") from error
 

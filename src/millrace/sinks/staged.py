@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import zlib
 from typing import Literal
 
 from millrace.core import failpoints
+from millrace.core.durable import sync_fd
 from millrace.errors import OutputWriteFailed
 
 _AGAIN = "and run the same command again: what is committed is kept."
@@ -31,27 +31,6 @@ def write_failed(error: OSError, path: str, doing: str) -> OutputWriteFailed:
     reason = f"{os.strerror(code)} [{errno.errorcode.get(code, code)}]" if code else str(error)
     advice = _ADVICE.get(code, f"Mend the cause {_AGAIN}")
     return OutputWriteFailed(f"Cannot {doing} {path}: {reason}. {advice}")
-
-
-def sync_fd(fd: int) -> None:
-    """Make a file's bytes outlive a loss of power; on macOS plain fsync stops at the drive's cache."""
-    full = getattr(fcntl, "F_FULLFSYNC", None)
-    if full is None:
-        os.fsync(fd)
-    else:
-        fcntl.fcntl(fd, full)
-
-
-def sync_dir(path: str) -> None:
-    """Make the names in a folder outlive a loss of power, where the file system has such a call."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems
-            raise
-    finally:
-        os.close(fd)
 
 
 class StagedStream:
