@@ -283,6 +283,20 @@ class Watch:
         return bool(self.commits) and time.monotonic() > self.commits[0].time + self.budget
 
 
+@contextlib.contextmanager
+def _heard(number: signal.Signals) -> Iterator[None]:
+    """Take a signal for Ctrl-C that this program was started to ignore, as by ``nohup``."""
+    ours = threading.current_thread() is threading.main_thread()
+    if not ours or signal.getsignal(number) is not signal.SIG_IGN:
+        yield
+        return
+    signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, signal.SIG_IGN)
+
+
 def _run(sample: Dataset, watch: Watch) -> None:
     """Write the sample to a folder that is gone afterwards."""
     ended = threading.Event()
@@ -299,7 +313,7 @@ def _run(sample: Dataset, watch: Watch) -> None:
     watching.observer = watch
     guarding = threading.Thread(target=guard, daemon=True)
     watch.begun = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="millrace-estimate-") as folder:
+    with _heard(signal.SIGINT), tempfile.TemporaryDirectory(prefix="millrace-estimate-") as folder:
         guarding.start()
         try:
             try:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from millrace.core import failpoints
 from millrace.core.events import StageUse
 from millrace.core.ports import PoolSpec
+from millrace.core.process import hold_standard_streams
 from millrace.core.warn import warn
 from millrace.engines import machine, memory
 from millrace.engines.inline import InlineEngine
@@ -55,6 +56,7 @@ class Workplace:
 
     @classmethod
     def open(cls, plan: Plan, options: RunOptions) -> Workplace:
+        hold_standard_streams()  # before anything is opened that could get their numbers
         capacity = capacity_for(options)
         stages = stages_for(plan, options)
         if options.on_ray:

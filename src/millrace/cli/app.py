@@ -27,6 +27,7 @@ from millrace.cli.exits import (
     code_of,
 )
 from millrace.cli.flat import flat
+from millrace.core.process import hold_standard_streams
 from millrace.errors import MillraceError, nearest
 
 _EXAMPLES = """\
@@ -94,6 +95,7 @@ _add("After a run", clean.clean, clean.EXAMPLES)
 
 def carry_out(argv: Sequence[str]) -> int:
     """Carry out a command line; whatever happens, return an exit code."""
+    hold_standard_streams()
     options = argv[: argv.index("--")] if "--" in argv else argv
     mouth = Mouth(as_json="--json" in options)
     debug = failures.wants_debug("--debug" in options)

@@ -31,6 +31,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from millrace.core.process import become_worker
 from millrace.core.work import BlockRef
 from millrace.engines import wire
 from millrace.engines.locker import Locker
@@ -47,6 +48,9 @@ _TRIM_EVERY = 0.5  # seconds
 def main(fd: int, parent: int, pause: float) -> None:
     """Serve the driver at the other end of socket ``fd`` until it says so or is gone, after ``pause`` seconds."""
     _die_with(parent)
+    become_worker()
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # whatever the driver was started with
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it hides how what the user starts has ended
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the driver decides
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
@@ -108,7 +112,10 @@ class Host:
     def _listen(self) -> None:
         try:
             while True:
-                message, fd = wire.receive(self._sock)
+                try:
+                    message, fd = wire.receive(self._sock)
+                except (EOFError, ConnectionError):
+                    os._exit(1)  # the driver is gone; nobody is left to work for
                 if message[0] == "feed":
                     self._feed(message[1])
                 elif message[0] == "slot":
@@ -130,10 +137,8 @@ class Host:
                     if message[0] == "end":
                         self._ended.set()
                     self._calls.put((message, fd))
-        except (EOFError, OSError):
-            os._exit(1)  # the driver is gone; nobody is left to work for
-        except BaseException:
-            traceback.print_exc()  # its last words: deaf, it could only hang
+        except BaseException as error:  # deaf, it could only hang
+            _say_last(error)
             os._exit(1)
 
     def _take_in(self, message: tuple[Any, ...], fd: int) -> None:
@@ -271,6 +276,18 @@ class Host:
         finally:
             # Interpreters full of native libraries are slow to take down, and nothing is left to save.
             os._exit(0)
+
+
+def _say_last(error: BaseException) -> None:
+    """Write what ends this process where the driver finds it."""
+    with contextlib.suppress(Exception):
+        if isinstance(error, OSError):
+            sys.stderr.write(
+                f"This worker could not take in what its driver sent: {error}.{wire.advice(error)}\n"
+            )
+        else:
+            traceback.print_exc()
+        sys.stderr.flush()
 
 
 def made_again(load: Callable[[], Any]) -> Any:

@@ -9,6 +9,7 @@ import threading
 import time
 from typing import Any, Protocol
 
+from millrace.engines import wire
 from millrace.engines.process import Worker
 
 
@@ -78,6 +79,8 @@ class Listener:
     def _run(self) -> None:
         try:
             self._listen()
+        except OSError as error:
+            self._pool.give_up(f"What workers send cannot be read any more: {error}.{wire.advice(error)}")
         except BaseException as error:  # whoever waits for an answer must learn that none will come
             self._pool.give_up(f"the thread that listens to the workers failed: {error!r}")
             raise

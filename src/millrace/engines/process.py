@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from millrace.core.process import hold_standard_streams
 from millrace.engines import wire
 from millrace.engines.cgroups import oom_kills
 from millrace.engines.output import Relay
@@ -47,7 +48,8 @@ _END_WITHIN = 10.0
 class Death:
     """How a worker process ended: its exit status or, below zero, the signal; what it was preparing, if anything.
 
-    ``starved``: the kernel ended it because memory ran out; None if nobody knows.
+    ``starved``: the kernel ended it because memory ran out; None if nobody knows. ``untold``: the system tells no
+    exit status, as the program ignores SIGCHLD.
     """
 
     pid: int
@@ -55,6 +57,7 @@ class Death:
     preparing: str
     last_words: str
     starved: bool | None = None
+    untold: bool = False
 
     def __str__(self) -> str:
         words = f"; its last words: {self.last_words}" if self.last_words else ""
@@ -71,7 +74,9 @@ class Death:
     @property
     def way(self) -> str:
         """The signal or the exit status in words, and what it was preparing."""
-        if self.code >= 0:
+        if self.untold:
+            way = "ended in a way that nobody knows (the program ignores SIGCHLD)"
+        elif self.code >= 0:
             way = f"exited with status {self.code}"
         elif -self.code in set(signal.Signals):
             way = f"killed by {signal.Signals(-self.code).name}"
@@ -117,7 +122,11 @@ class Worker:
         self.inbox = wire.Inbox()
         self._sending = threading.Lock()
         self._oom_kills = oom_kills()
-        ours, theirs = socket.socketpair()
+        hold_standard_streams()  # a socket by such a number would not reach the worker
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            raise _not_started(error) from error
         ours.setblocking(True)  # whatever socket.setdefaulttimeout says
         theirs.setblocking(True)
         environment = {name: str(threads) for name in _THREADS} | _ALLOCATOR | dict(os.environ)
@@ -134,7 +143,7 @@ class Worker:
             )
         except OSError as error:
             ours.close()
-            raise EngineError(f"A worker process could not be started: {error.strerror}.") from error
+            raise _not_started(error) from error
         finally:
             theirs.close()
         self.sock = ours
@@ -183,7 +192,12 @@ class Worker:
         kills = oom_kills() if code == -signal.SIGKILL else None
         if kills is not None and self._oom_kills is not None:
             starved = kills > self._oom_kills
-        return Death(self.process.pid, code, self.preparing, self.relays[1].tail(), starved)
+        untold = code == 0 and signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
+        return Death(self.process.pid, code, self.preparing, self.relays[1].tail(), starved, untold)
+
+
+def _not_started(error: OSError) -> EngineError:
+    return EngineError(f"A worker process could not be started: {error.strerror}.{wire.advice(error)}")
 
 
 class Spawner:

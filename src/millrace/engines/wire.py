@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
+import resource
 import socket
 import struct
 from collections import deque
@@ -29,9 +31,9 @@ def send(sock: socket.socket, message: Any, fd: int = -1) -> None:
 def receive(sock: socket.socket) -> tuple[Any, int]:
     """Wait for one message; returns it with the descriptor that came along, or -1.
 
-    Raises ``EOFError`` when the other side is gone.
+    Raises ``EOFError`` or ``ConnectionError`` when the other side is gone.
     """
-    header, fds, _, _ = socket.recv_fds(sock, _LENGTH.size, 1)
+    header, fds = _take(sock, _LENGTH.size, 1)
     while 0 < len(header) < _LENGTH.size:
         more = sock.recv(_LENGTH.size - len(header))
         if not more:
@@ -39,8 +41,6 @@ def receive(sock: socket.socket) -> tuple[Any, int]:
         header += more
     if not header:
         raise EOFError
-    for fd in fds:
-        os.set_inheritable(fd, False)
     body = bytearray(_LENGTH.unpack(header)[0])
     view, at = memoryview(body), 0
     while at < len(body):
@@ -49,6 +49,27 @@ def receive(sock: socket.socket) -> tuple[Any, int]:
             raise EOFError
         at += count
     return pickle.loads(body), fds[0] if fds else -1
+
+
+def advice(error: OSError) -> str:
+    """Say what to do about an error of the system, if it is one of those that have a remedy."""
+    if error.errno not in (errno.EMFILE, errno.ENFILE):
+        return ""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return f" It may have {most:,} files open: raise that limit (ulimit -n), or keep fewer open."
+
+
+def _take(sock: socket.socket, size: int, most: int) -> tuple[bytes, list[int]]:
+    """Read some bytes and the descriptors that come with them, or raise: none of those may be missing unnoticed,
+    or the next one would pass for it."""
+    data, fds, flags, _ = socket.recv_fds(sock, size, most)
+    for fd in fds:
+        os.set_inheritable(fd, False)
+    if flags & socket.MSG_CTRUNC:
+        for fd in fds:
+            os.close(fd)
+        raise OSError(errno.EMFILE, "a descriptor was lost, as too many files are open")
+    return data, fds
 
 
 class Inbox:
@@ -62,13 +83,14 @@ class Inbox:
         self.fds: deque[int] = deque()
 
     def read(self, sock: socket.socket) -> tuple[bool, list[Any]]:
-        """Read what has come; return whether there was anything, and the messages that are complete now."""
+        """Read what has come; return whether there was anything, and the messages that are complete now.
+
+        Raises ``OSError`` if the system denies what is needed for that.
+        """
         try:
-            data, fds, _, _ = socket.recv_fds(sock, 1 << 20, 16)
-        except OSError:
+            data, fds = _take(sock, 1 << 20, 16)
+        except (BlockingIOError, ConnectionError):
             return False, []
-        for fd in fds:
-            os.set_inheritable(fd, False)
         self.fds.extend(fds)
         return bool(data), self.feed(data) if data else []
 

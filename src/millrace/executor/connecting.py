@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from millrace.core.arguments import known_arguments
+from millrace.core.process import hold_standard_streams
 from millrace.engines import machine
 from millrace.errors import ArgumentError, EngineError, ResourcesUnavailable
 from millrace.executor.core import Core
@@ -74,6 +75,7 @@ def connect(
         raise ArgumentError(
             f"workers={workers!r} and num_cpus={num_cpus!r} are two names for the same: give one."
         )
+    hold_standard_streams()
     options = _options(engine, memory_limit, pool_timeout, allow_unauthenticated, ray_remote_args)
     asked = num_cpus if workers is None else workers
     capacity = capacity_for(options)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 import traceback
 from types import TracebackType
 from typing import Any
 
 from millrace import errors
+from millrace.core.process import is_worker
 from millrace.core.work import ErrorReport
 from millrace.errors import MillraceError, RemoteTraceback
 
@@ -21,12 +21,7 @@ def is_interrupt(error: BaseException) -> bool:
 
     Workers ignore SIGINT: a ``KeyboardInterrupt`` there is an error that the user's code raised, like any other.
     """
-    return isinstance(error, KeyboardInterrupt) and not in_worker()
-
-
-def in_worker() -> bool:
-    """Say whether this process is a worker: they ignore SIGINT."""
-    return signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    return isinstance(error, KeyboardInterrupt) and not is_worker()
 
 
 def words(error: BaseException) -> str:

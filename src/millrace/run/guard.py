@@ -12,11 +12,12 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from millrace.core.process import is_worker
 from millrace.core.values import ConversionError
 from millrace.core.work import Fault, Faults, Ledger, Reject
 from millrace.errors import BadInput, BadReturn, MillraceError, StepError
 from millrace.plan.physical import Policy
-from millrace.run.failures import in_worker, is_interrupt, words
+from millrace.run.failures import is_interrupt, words
 from millrace.run.hints import hint_on
 from millrace.run.memory import is_lasting
 from millrace.run.preview import hidden, preview
@@ -259,7 +260,7 @@ class Guard:
 
     def abandon(self, error: BaseException) -> None:
         """End a worker whose device is spoilt, if rows that fail are to be found: another one can go on looking."""
-        if self.tolerant and is_lasting(error) and in_worker():
+        if self.tolerant and is_lasting(error) and is_worker():
             print(f"{self._label} raised {type(error).__name__}: {words(error)}", file=sys.stderr, flush=True)
             os._exit(1)
 

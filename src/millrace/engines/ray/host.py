@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from millrace.core.ports import WorkerContext
+from millrace.core.process import become_worker
 from millrace.core.work import BlockRef, Calling
 from millrace.engines.host import made_again, portable
 from millrace.engines.locker import Locker
@@ -99,6 +100,7 @@ class RayHost:
         self._hosted: Any = None
         self._laid = 0
         self._ended = threading.Event()
+        become_worker()
         known = set(sys.path)
         sys.path.extend(each for each in path if each not in known)
         with contextlib.suppress(ValueError):  # where this is not the main thread

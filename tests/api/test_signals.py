@@ -1,0 +1,102 @@
+"""Programs that are started with signals ignored or blocked, as ``nohup``, shells and some CI start them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import millrace as mr
+
+IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGCHLD)
+
+
+@pytest.fixture
+def deaf() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def interrupts(row: Any) -> Any:
+    if row["id"] == 3:
+        raise KeyboardInterrupt
+    return row
+
+
+def interrupts_in_words(row: Any) -> Any:
+    raise Silenced
+
+
+class Silenced(Exception):
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("function", [interrupts, interrupts_in_words])
+def test_an_interrupt_ends_a_run_that_ignores_the_signal(
+    function: Callable[[Any], Any], tmp_path: Path, deaf: None
+) -> None:
+    """``signal.SIGTERM`` of a scheduler arrives as one, and so do those of the user's own."""
+    with pytest.raises(KeyboardInterrupt):
+        mr.range(10).map(function).with_options(on_error="reject", engine="inline").write_parquet(
+            str(tmp_path / "out")
+        )
+
+
+PROGRAM = """
+import os, signal, sys, time
+import millrace as mr
+
+def fragile(batch):
+    if 42 in batch["id"]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return batch
+
+if __name__ == "__main__":
+    options = {"on_error": "reject", "workers": 1, "max_errors": 50, "engine": "local"}
+    data = mr.range(100).map_batches(fragile, batch_size=50)
+    result = data.with_options(**options).write_parquet(sys.argv[1] + "/a")
+    assert (result.rows, result.rejected) == (99, 1), result
+    try:
+        with mr.connect(workers=1) as executor:
+            executor.submit(os._exit, 3).result()
+    except mr.errors.WorkerDied as error:
+        print(error)
+    print("well")
+"""
+
+
+@pytest.mark.parametrize("how", ["ignored", "blocked"])
+def test_workers_die_and_are_replaced_whatever_signals_the_program_was_started_with(
+    how: str, tmp_path: Path
+) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+
+    def prepare() -> None:
+        if how == "blocked":
+            signal.pthread_sigmask(signal.SIG_BLOCK, {*IGNORED, signal.SIGUSR1})
+            return
+        for number in IGNORED:
+            signal.signal(number, signal.SIG_IGN)
+
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "program.py"), str(tmp_path)],
+        preexec_fn=prepare,
+        restore_signals=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "MILLRACE_PROGRESS": "0"},
+        check=False,
+    )
+    said, last = done.stdout.splitlines() if done.returncode == 0 else ("", done.stderr)
+    assert last == "well"
+    assert (
+        "nobody knows (the program ignores SIGCHLD)" if how == "ignored" else "exited with status 3"
+    ) in said

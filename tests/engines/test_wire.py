@@ -1,0 +1,86 @@
+"""What crosses the sockets between a driver and its workers, also where the system denies descriptors."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import socket
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import millrace as mr
+from millrace.engines import wire
+from millrace.errors import MillraceError
+
+
+@contextlib.contextmanager
+def no_more_files() -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    use_up()
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def use_up() -> None:
+    lowest = os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    one, other = socket.socketpair()
+    with one, other:
+        yield one, other
+
+
+def test_a_descriptor_that_is_lost_is_an_error_and_not_one_less(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    wire.send(pair[0], ("slot", 1), 0)
+    with no_more_files(), pytest.raises(OSError, match="too many files are open"):
+        wire.receive(pair[1])
+
+
+def test_a_descriptor_that_is_lost_on_the_way_to_the_driver_is_an_error(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    inbox = wire.Inbox()
+    wire.send(pair[0], ("slot", 1), 0)
+    wire.send(pair[0], ("slot", 2), 0)
+    with no_more_files(), pytest.raises(OSError, match="too many files are open"):
+        inbox.read(pair[1])
+    assert not inbox.fds
+
+
+def test_the_end_of_the_other_side_is_no_error_of_the_system(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    pair[0].close()
+    assert wire.Inbox().read(pair[1]) == (False, [])
+    with pytest.raises(EOFError):
+        wire.receive(pair[1])
+
+
+def test_a_worker_with_too_few_descriptors_says_so_and_another_one_does_its_work(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with mr.connect(workers=1) as executor:
+        executor.submit(use_up).result()
+        big = executor.put(np.ones(1 << 20))
+        assert executor.submit(np.sum, big).result() == 1 << 20
+    assert "could not take in what its driver sent" in (said := capfd.readouterr().err)
+    assert "ulimit -n" in said
+
+
+def test_a_driver_with_too_few_descriptors_says_so() -> None:
+    with mr.connect(workers=1) as executor:
+        executor.submit(int, "1").result()
+        answer = executor.submit(np.ones, 1 << 20)
+        with no_more_files(), pytest.raises(MillraceError, match=r"too many files are open.*ulimit -n"):
+            answer.result()
