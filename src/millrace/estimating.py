@@ -159,6 +159,10 @@ class Sample:
         """Read a split; who asked for it takes its window."""
         return self._source.read(split, columns, batch_rows, bad)
 
+    def check_unchanged(self, split: Split) -> None:
+        """Check the source's files."""
+        self._source.check_unchanged(split)
+
     def locate(self, split: Split, row: int) -> str:
         """Say where a row stands."""
         return self._source.locate(split, row)

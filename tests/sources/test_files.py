@@ -9,11 +9,12 @@ from typing import Any, cast
 
 import pytest
 
+from millrace.core.input_files import check_unchanged
 from millrace.core.ports import Source
 from millrace.errors import ArgumentError, InputChanged, NothingMatched, UnreadableFile
 from millrace.sources.binary import BinarySource
 from millrace.sources.csv import CsvSource
-from millrace.sources.files import absolute_paths, check_unchanged, expand, hive_values, record
+from millrace.sources.files import absolute_paths, expand, hive_values, record
 from millrace.sources.images import ImageSource
 from millrace.sources.json import JsonSource
 from millrace.sources.lines import TextSource

@@ -70,6 +70,13 @@ class Source(Protocol):
         """
         ...
 
+    def check_unchanged(self, split: Split) -> None:
+        """Raise ``InputChanged`` if what ``read`` read of this split may have changed since it was called.
+
+        Called after rows were read, in the same process, and before anything made of them is committed.
+        """
+        ...
+
     def locate(self, split: Split, row: int) -> str:
         """Say in words where row number ``row`` of ``split`` stands: ``"a.csv, row 17"``. May be slow."""
         ...

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -14,16 +15,17 @@ import pyarrow as pa
 
 from millrace.core import failpoints
 from millrace.core.ports import WorkerContext
-from millrace.core.work import Block, Broken, Ended, Made, Piece, Progress, Tail, Timings
+from millrace.core.work import Block, Broken, Ended, Made, Piece, Progress, Split, Tail, Timings
 from millrace.errors import NodeLost
 from millrace.plan.physical import Program
 from millrace.run import failures
 from millrace.run.beside import folded, unfolded
 from millrace.run.guard import Meter
 from millrace.run.places import packed, unpacked, where
-from millrace.run.reading import counted, read_split, within
+from millrace.run.reading import Read, counted, read_split, within
 from millrace.run.rows import Rows, join, merged
 from millrace.run.steps import Chain
+from millrace.run.unchanged import InputCheck
 from millrace.run.watching import report, tell_ready
 
 BLOCK_BYTES = 8 << 20
@@ -86,14 +88,23 @@ class Maker:
         self._program.source.close()
 
     def _blocks(self, piece: Piece) -> Iterator[Progress]:
+        inputs = InputCheck(self._program.source)
+        with contextlib.closing(self._made(piece, inputs)) as made:
+            try:
+                yield from made
+            except Exception as error:
+                raise inputs.reason(error)  # noqa: B904 -- it has its cause
+
+    def _made(self, piece: Piece, inputs: InputCheck) -> Generator[Progress, None, None]:
         failpoints.hit("piece.started")
         meter = Meter(len(self._program.steps), travels=True)
         report(meter, self._context, piece.caution, piece.shard)
-        rows = self._taken(piece, meter) if piece.blocks else self._read(piece, meter)
+        rows = self._taken(piece, meter) if piece.blocks else self._read(piece, meter, inputs)
         size = BlockSize(self._program.unit, self._program.block_rows)
         made = map(folded, self._chain.run(rows, meter, piece.budgets, piece.ceilings))
         for parts in _grouped(made, size):
             failpoints.hit("piece.block")
+            inputs.check()
             with meter.timing("write"):
                 batches = [part.batch for part in parts]
                 ref = self._context.share(batches[0].schema, batches)
@@ -101,10 +112,15 @@ class Maker:
             block = Block(ref, sum(map(len, parts)), spans, meter.drained())
             del parts, batches
             yield Made(piece.number, block, meter.ledger())
+        inputs.check()
         yield Ended(piece.number, meter.ledger(), Timings(**meter.seconds), meter.drained())
 
-    def _read(self, piece: Piece, meter: Meter) -> Iterator[Rows]:
-        reads = iter([read_split(self._program, split, meter, piece.caution.skip) for split in piece.splits])
+    def _read(self, piece: Piece, meter: Meter, inputs: InputCheck) -> Iterator[Rows]:
+        def read(split: Split) -> Iterator[Read]:
+            inputs.begin(split)
+            yield from read_split(self._program, split, meter, piece.caution.skip)
+
+        reads = iter([read(split) for split in piece.splits])
         if piece.skip or piece.rows is not None:
             reads = within(zip(piece.splits, reads, strict=False), piece.skip, piece.rows)
         return counted(chain.from_iterable(reads), meter)

@@ -51,6 +51,7 @@ from millrace.run.rejected import set_aside
 from millrace.run.rows import Rows
 from millrace.run.schemas import conform, fill, is_complete
 from millrace.run.steps import Chain
+from millrace.run.unchanged import InputCheck
 from millrace.run.watching import report, tell_ready
 
 BLOCK_BYTES = 8 << 20
@@ -202,6 +203,7 @@ class _Attempt:
         self._context = context
         self._task = task
         self._made_by = made_by
+        self._inputs = InputCheck(program.source)
         self._meter = Meter(len(program.steps))
         self._meter.tell = self._tell
         report(self._meter, context, task.caution, task.shard.index)
@@ -255,8 +257,11 @@ class _Attempt:
             self._end_part()
         if self._meter.rejects and self._program.sink is not None:
             with self._meter.timing("write"):
+                for split in {reject.split for reject in self._meter.rejects}:
+                    self._inputs.begin(split)  # they are read again
                 self._aside = set_aside(self._program, self._task, self._meter.rejects)
         self._states = self._counting.states()
+        self._inputs.check()
         yield self._done()
 
     def _conform(self, part: Rows) -> pa.RecordBatch:
@@ -325,6 +330,7 @@ class _Attempt:
 
     def _splits(self) -> Iterator[Read]:
         for split in self._task.shard.splits:
+            self._inputs.begin(split)
             yield from read_split(self._program, split, self._meter, self._task.caution.skip)
 
     def _fed(self, trough: queue.SimpleQueue[Fodder]) -> Iterator[Rows]:
@@ -389,6 +395,7 @@ class _Attempt:
             self._writer.write(batch)
 
     def _blocks(self, batches: list[pa.RecordBatch]) -> Blocks:
+        self._inputs.check()
         return Blocks(self._task.shard.index, self._task.attempt, to_ipc(batches[0].schema, batches))
 
     @property
@@ -425,7 +432,7 @@ class _Attempt:
         shard, attempt = self._task.shard.index, self._task.attempt
         if isinstance(error, (_CutOff, NodeLost)):
             return Lost(shard, attempt, str(error), blame=False)
-        return Failed(shard, attempt, failures.report(error))
+        return Failed(shard, attempt, failures.report(self._inputs.reason(error)))
 
     def _done(self) -> Done:
         ledger = self._meter.ledger(self._written)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from millrace.core.input_files import InputFile
 from millrace.core.ports import Bad
 from millrace.core.work import Split
 from millrace.errors import UnreadableFile
-from millrace.sources.files import InputFile, PathArgument, check_unchanged
+from millrace.sources.files import PathArgument
 from millrace.sources.whole import WholeFileSource
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class BinarySource(WholeFileSource[bool]):
             fields.append(pa.field("path", pa.string()))
         return pa.schema(fields)
 
-    def read(
+    def _rows(
         self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Read the files of a split; a batch ends early at 64 MiB."""
@@ -88,7 +89,6 @@ def _batch(files: list[InputFile], target: pa.Schema) -> pa.RecordBatch:
 
 
 def _contents(file: InputFile) -> bytes:
-    check_unchanged(file)
     try:
         with open(file.path, "rb") as opened:
             return opened.read()

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from millrace.core.input_files import InputFile
 from millrace.core.ports import Bad
 from millrace.core.work import Split
 from millrace.errors import ArgumentError
 from millrace.sources.csv_format import CsvFormat
 from millrace.sources.filed import FileSource, block_of
-from millrace.sources.files import InputFile, PathArgument
+from millrace.sources.files import PathArgument
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -128,13 +129,13 @@ class CsvSource(FileSource["Layout"]):
         layout = self._look()
         return csv_layout.cut(self._files, layout, self._format, self._block_bytes or block_of(self._files))
 
-    def read(
+    def _rows(
         self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Read one split."""
         from millrace.sources.csv_reader import CsvReader
 
-        path = self._unchanged(split.file).path
+        path = self._file(split.file).path
         return CsvReader(path, split, self._known(), self._format, columns).read(batch_rows, bad)
 
     def locate(self, split: Split, row: int) -> str:

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from millrace.core.forms import first_marked, forms_over, unmarked
+from millrace.core.input_files import InputFile
 from millrace.core.work import Split, tell
 from millrace.errors import ArgumentError, SchemaMismatch, UnknownColumn, UnreadableFile, nearest
 from millrace.sources import csv_options, text
 from millrace.sources.csv_format import CsvFormat
-from millrace.sources.files import InputFile
 from millrace.sources.records import QuoteNeverClosed, RecordScanner, newline_cuts, quoted_cuts
 from millrace.sources.schemas import unify
 from millrace.sources.sieve import Faults, faults_of

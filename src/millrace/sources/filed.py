@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
+from millrace.core.input_files import FileState, InputFile, check_unchanged
+from millrace.core.ports import Bad
 from millrace.core.work import Split
-from millrace.sources.files import InputFile, PathArgument, absolute_paths, check_unchanged, expand, record
+from millrace.sources.files import PathArgument, absolute_paths, expand, record
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from typing_extensions import Self
 
 Found = TypeVar("Found")
+_Begun: TypeAlias = "OrderedDict[tuple[int, int, int], Sequence[FileState | None]]"
+
+_REMEMBERED = 16  # splits; those that a worker reads by turns are fewer
 
 BLOCKS = 64  # about so many, where that makes them neither tiny nor huge
 LEAST_BLOCK = 128 << 10
@@ -37,10 +44,37 @@ class FileSource(ABC, Generic[Found]):
         self._pins: tuple[str, ...] | None = None
         self._files: list[InputFile] = []
         self._found: Found | None = None
+        self._begun: _Begun = OrderedDict()
 
     @abstractmethod
     def _study(self, files: list[InputFile]) -> Found:
         """Find out what planning and reading need to know about the files."""
+
+    @abstractmethod
+    def _rows(
+        self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Read one split, as ``read`` promises."""
+
+    def read(
+        self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Read one split, if its files are those of the plan; ``check_unchanged`` tells whether they stayed so."""
+        self._begun[split.file, split.start, split.stop] = self._states(split, columns)
+        if len(self._begun) > _REMEMBERED:
+            self._begun.popitem(last=False)
+        return self._rows(split, columns, batch_rows, bad)
+
+    def check_unchanged(self, split: Split) -> None:
+        """Raise ``InputChanged`` unless the files of a split are what they were when ``read`` was called."""
+        numbers = self.files_of(split)
+        states = self._begun.get((split.file, split.start, split.stop), [None] * len(numbers))
+        for number, state in zip(numbers, states, strict=False):
+            check_unchanged(self._file(number), state)
+
+    def _states(self, split: Split, columns: Sequence[str] | None) -> Sequence[FileState | None]:
+        """Check the files that will be read for a split, and return their states."""
+        return [check_unchanged(self._file(number)) for number in self.files_of(split)]
 
     def _look(self) -> Found:
         """List the files; study them unless they are those that were studied before."""
@@ -57,17 +91,12 @@ class FileSource(ABC, Generic[Found]):
         self._known()
         return self._files[number]
 
-    def _unchanged(self, number: int) -> InputFile:
-        file = self._file(number)
-        check_unchanged(file)
-        return file
-
     def __getstate__(self) -> dict[str, Any]:
         self._known()  # workers must not look for themselves
         return self._without_handles()
 
     def _without_handles(self) -> dict[str, Any]:
-        return dict(self.__dict__)
+        return {**self.__dict__, "_begun": OrderedDict()}
 
     def files(self) -> list[tuple[str, int, int]]:
         """Return ``(path, size, mtime_ns)`` of each file."""

@@ -1,4 +1,4 @@
-"""From path arguments to input files: expansion, order, hive folders, and whether a file is unchanged.
+"""From path arguments to input files: expansion, order, hive folders.
 
 A path may be a file, a folder (all levels), a glob (``**`` included), or a list of these. Names that begin
 with ``_`` or ``.`` are skipped unless they are spelt out. Within one argument files come in the order of
@@ -15,7 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias, TypeGuard
 from urllib.parse import unquote
 
-from millrace.errors import ArgumentError, InputChanged, NothingMatched, UnreadableFile, nearest
+from millrace.core.input_files import InputFile
+from millrace.errors import ArgumentError, NothingMatched, UnreadableFile, nearest
 
 PathArgument: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 
@@ -23,14 +24,6 @@ _MAGIC = re.compile(r"[*?\[]")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _HIVE = re.compile(r"([^=]+)=(.*)", re.DOTALL)
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
-
-
-class InputFile(NamedTuple):
-    """A file as it was when the input was listed."""
-
-    path: str
-    size: int
-    mtime_ns: int
 
 
 class _Found(NamedTuple):
@@ -241,32 +234,3 @@ def hive_values(path: str) -> dict[str, str | None]:
             break
         found.append((unquote(match[1]), None if match[2] == _HIVE_NULL else unquote(match[2])))
     return dict(reversed(found))
-
-
-# ---------------------------------------------------------------- unchanged?
-
-
-def check_unchanged(file: InputFile) -> None:
-    """Raise ``InputChanged`` unless the file is as it was when the input was listed."""
-    advice = "Run again to plan with the input as it is now; files must not change while they are read."
-    try:
-        status = os.stat(file.path)
-    except FileNotFoundError as error:
-        raise InputChanged(f"Input file {file.path!r} is gone since the run was planned. {advice}") from error
-    except OSError as error:
-        raise UnreadableFile(f"Cannot look at input file {file.path!r}: {error.strerror}.") from error
-    changes = []
-    if status.st_size != file.size:
-        changes.append(f"its size was {file.size:,} bytes and is {status.st_size:,}")
-    if status.st_mtime_ns != file.mtime_ns:
-        changes.append(f"its time of change was {_time(file.mtime_ns)} and is {_time(status.st_mtime_ns)}")
-    if changes:
-        told = " and ".join(changes)
-        raise InputChanged(f"Input file {file.path!r} changed since the run was planned: {told}. {advice}")
-
-
-def _time(mtime_ns: int) -> str:
-    from datetime import datetime, timezone
-
-    moment = datetime.fromtimestamp(mtime_ns // 10**9, tz=timezone.utc)
-    return f"{moment:%Y-%m-%d %H:%M:%S}.{mtime_ns % 10**9:09d} UTC"

@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.core.batch import empty_columns
+from millrace.core.input_files import InputFile
 from millrace.core.layout import joined
 from millrace.core.ports import Bad
 from millrace.core.ragged import RaggedTensorType, ragged_column
 from millrace.errors import MillraceError, UnreadableFile
-from millrace.sources.files import InputFile, check_unchanged
 from millrace.sources.images import Look, Sizes
 
 if TYPE_CHECKING:
@@ -163,7 +163,6 @@ def _images(
 
 def decode(file: InputFile, look: Look, out: Pixels) -> None:
     """Decode one file into ``out``, of shape (h, w) or (h, w, channels); whatever is wrong with it names it."""
-    check_unchanged(file)
     try:
         with open(file.path, "rb") as data, _opened(file.path, data, look.max_pixels) as image:
             made = _made(image, look)

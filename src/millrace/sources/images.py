@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millrace.core.artifacts import require
+from millrace.core.input_files import InputFile
 from millrace.core.ports import Bad
 from millrace.core.work import Split
 from millrace.errors import ArgumentError, nearest
-from millrace.sources.files import InputFile, PathArgument
+from millrace.sources.files import PathArgument
 from millrace.sources.whole import WholeFileSource
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class ImageSource(WholeFileSource[Sizes]):
 
         return image_reader.schema_of(self._known(), self._look_of, self._include_paths)
 
-    def read(
+    def _rows(
         self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Read the images of a split; a batch ends early at 64 MiB."""

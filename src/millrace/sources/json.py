@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from millrace.core.input_files import InputFile
 from millrace.core.ports import Bad
 from millrace.core.work import Split
 from millrace.errors import ArgumentError
 from millrace.sources.filed import FileSource, block_of
-from millrace.sources.files import InputFile, PathArgument
+from millrace.sources.files import PathArgument
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,13 +71,13 @@ class JsonSource(FileSource["Layout"]):
         layout = self._look()
         return json_layout.cut(layout, self._files, self._block_bytes or block_of(self._files))
 
-    def read(
+    def _rows(
         self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Read one split."""
         from millrace.sources import json_reader
 
-        file = self._unchanged(split.file)
+        file = self._file(split.file)
         return json_reader.read(file.path, split, self._known(), columns, batch_rows, bad)
 
     def locate(self, split: Split, row: int) -> str:

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from millrace.core.forms import first_marked, forms_over, unmarked
+from millrace.core.input_files import InputFile
 from millrace.core.work import Split
 from millrace.errors import SchemaMismatch, UnreadableFile
 from millrace.sources import text
-from millrace.sources.files import InputFile
 from millrace.sources.json_lines import count_of, explained, open_lines, records_of, rows_of
 from millrace.sources.records import newline_cuts
 from millrace.sources.schemas import unify

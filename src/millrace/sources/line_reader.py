@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.core.batch import concat, empty_columns
+from millrace.core.input_files import InputFile
 from millrace.core.ports import Bad
 from millrace.core.work import Split
 from millrace.errors import UnreadableFile
 from millrace.sources import text
-from millrace.sources.files import InputFile
 from millrace.sources.records import newline_cuts
 from millrace.sources.signatures import not_text, refuse_other_formats
 

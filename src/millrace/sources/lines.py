@@ -6,11 +6,12 @@ import codecs
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from millrace.core.input_files import InputFile
 from millrace.core.ports import Bad
 from millrace.core.work import Split
 from millrace.errors import ArgumentError
 from millrace.sources.filed import FileSource, block_of
-from millrace.sources.files import InputFile, PathArgument
+from millrace.sources.files import PathArgument
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -111,7 +112,7 @@ class TextSource(FileSource["tuple[bool, ...]"]):
             splits.append(Split(first, 0, first - len(self._files), bytes=max(held, 1)))
         return splits
 
-    def read(
+    def _rows(
         self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Read one split."""
@@ -119,7 +120,7 @@ class TextSource(FileSource["tuple[bool, ...]"]):
         from millrace.sources.schemas import select
 
         target = self.schema() if columns is None else select(self.schema(), columns)
-        files = [self._unchanged(number) for number in self.files_of(split)]
+        files = [self._file(number) for number in self.files_of(split)]
         parts = [(file.path, self._lines(split, file)) for file in files]
         return line_reader.read(parts, target, batch_rows, bad)
 

@@ -106,6 +106,9 @@ class MemorySource:
         for batch in chosen.to_batches(max_chunksize=batch_rows):
             yield batch if batch.schema.equals(target) else conform(batch, target, self._kind, _no_constant)
 
+    def check_unchanged(self, split: Split) -> None:
+        """Nothing here changes."""
+
     def locate(self, split: Split, row: int) -> str:
         """Name the row, counted from 0."""
         return f"{self._kind}, row {split.first + row}"

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from millrace.core.input_files import FileState, InputFile
 from millrace.core.ports import Bad
 from millrace.core.work import Split
 from millrace.errors import ArgumentError
 from millrace.sources.filed import FileSource
-from millrace.sources.files import InputFile, PathArgument
+from millrace.sources.files import PathArgument
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,9 +59,10 @@ class ParquetSource(FileSource["Found"]):
         self._columns = None if columns is None else tuple(columns)
         self._partitioning = partitioning
         self._open: dict[int, OpenFile] = {}
+        self._seen: dict[int, FileState | None] = {}  # of the files that are open
 
     def _without_handles(self) -> dict[str, Any]:
-        return {**self.__dict__, "_open": {}}
+        return {**super()._without_handles(), "_open": {}, "_seen": {}}
 
     def describe(self) -> dict[str, Any]:
         """Return the paths and options as given."""
@@ -90,7 +92,7 @@ class ParquetSource(FileSource["Found"]):
         grain = Grain.of(footers, MERGE_BELOW)
         return [split for number, footer in enumerate(footers) for split in footer.splits(number, grain)]
 
-    def read(
+    def _rows(
         self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Read a range of row groups, or a piece of one."""
@@ -110,6 +112,12 @@ class ParquetSource(FileSource["Found"]):
         while self._open:
             self._open.popitem()[1].close()
 
+    def _states(self, split: Split, columns: Sequence[str] | None) -> Sequence[FileState | None]:
+        """Check the file where it is opened; one that is kept open has the state of then."""
+        if split.file not in self._open:
+            (self._seen[split.file],) = super()._states(split, columns)
+        return [self._seen.get(split.file)]
+
     def _study(self, files: list[InputFile]) -> Found:
         from millrace.sources import parquet_files
 
@@ -121,9 +129,11 @@ class ParquetSource(FileSource["Found"]):
         if opened is None:
             from millrace.sources.parquet_reader import OpenFile
 
-            opened = OpenFile(self._unchanged(number).path, self.schema(), hive=self._partitioning == "hive")
+            opened = OpenFile(self._file(number).path, self.schema(), hive=self._partitioning == "hive")
             if len(self._open) >= _KEEP_OPEN:
                 # Dropped, not closed: an iterator over an earlier split may still read from it.
-                del self._open[next(iter(self._open))]
+                oldest = next(iter(self._open))
+                del self._open[oldest]
+                self._seen.pop(oldest, None)
         self._open[number] = opened
         return opened

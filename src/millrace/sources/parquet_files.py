@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millrace.core.forms import EXACT, form_of
+from millrace.core.input_files import InputFile
 from millrace.core.work import Split
 from millrace.errors import SourceError, UnreadableFile
-from millrace.sources.files import InputFile, hive_values
+from millrace.sources.files import hive_values
 from millrace.sources.parquet_nulls import may_be_null
 from millrace.sources.schemas import select, unify
 

@@ -81,6 +81,9 @@ class RangeSource:
             column = pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
             yield pa.RecordBatch.from_arrays([column], schema=target)
 
+    def check_unchanged(self, split: Split) -> None:
+        """Nothing here changes."""
+
     def locate(self, split: Split, row: int) -> str:
         """Name the row, counted from 0."""
         return f"range, row {split.first + row}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from millrace.core.input_files import FileState
 from millrace.core.work import Split
 from millrace.sources.filed import FileSource, Found
 
@@ -43,6 +44,11 @@ class WholeFileSource(FileSource[Found]):
             Split(run.start + first, run.start + first, run.stop + first, len(run), size)
             for run, size in found
         ]
+
+    def _states(self, split: Split, columns: Sequence[str] | None) -> Sequence[FileState | None]:
+        """Check the files, unless all that is asked for is their names."""
+        opens = columns is None or not set(columns) <= {"path"}
+        return super()._states(split, columns) if opens else ()
 
     def locate(self, split: Split, row: int) -> str:
         """Name the file."""
