@@ -43,6 +43,7 @@
         ├── ShardFailed
         ├── OutOfMemory
         ├── Stalled
+        ├── LedgerMismatch
         └── UnsafeCluster
 
 A message is one paragraph: what happened, where (file, rows, step), what to do. Foreign errors become ours
@@ -243,6 +244,10 @@ class OutOfMemory(EngineError):
 
 class Stalled(EngineError):
     """Nothing moved for ``stall_timeout`` seconds."""
+
+
+class LedgerMismatch(EngineError):
+    """Rows that were counted in two places do not agree: some were lost, or came twice. A defect of Millrace."""
 
 
 class UnsafeCluster(EngineError):

@@ -92,6 +92,7 @@ def _noted(
 def _prepared(
     plan: Plan, options: RunOptions, kind: str, *, metrics: bool = False
 ) -> tuple[Tally, Iterator[pa.RecordBatch]]:
+    from millrace.run.accounts import Accounts
     from millrace.run.allowance import Allowance
     from millrace.run.runner import Runner, Tally
     from millrace.run.scheduler import Scheduler
@@ -129,6 +130,7 @@ def _prepared(
                 suspicion=workplace.suspicion(),
                 stall_timeout=options.stall_timeout,
                 relief=workplace.relief(shards),
+                accounts=Accounts(plan.steps, writes=False),
             )
             yield from workplace.drive(runner, programs, options)
             if tally.ledger.rejected and kind != "look":

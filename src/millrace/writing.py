@@ -76,6 +76,7 @@ def write(plan: Plan, complete: Callable[[Plan], Plan], options: RunOptions) -> 
 
 def _write(job: Job, options: RunOptions, workplace: Workplace, started: float) -> Result:
     from millrace.metrics import reported
+    from millrace.run.accounts import Accounts
     from millrace.run.allowance import Allowance
     from millrace.run.counting import STATES
     from millrace.run.runner import Runner
@@ -124,6 +125,7 @@ def _write(job: Job, options: RunOptions, workplace: Workplace, started: float) 
         suspicion=workplace.suspicion(),
         stall_timeout=options.stall_timeout,
         relief=workplace.relief(job.shards),
+        accounts=Accounts(plan.steps, writes=True),
     )
     try:
         with reporting.prepared():
@@ -276,13 +278,11 @@ def _finished(job: Job, seconds: float, **found: Any) -> RunFinished:
 
 
 def _ledger(job: Job) -> dict[str, Any]:
+    from millrace.observers.summary import steps_of
     from millrace.plan.logical import step_label
 
     ledger = job.committer.state.ledger
-    steps = [
-        {"step": step_label(step), "rows_in": taken, "rows_out": given, "rejected": aside}
-        for step, (taken, given), aside in zip(job.plan.steps, ledger.steps, ledger.rejects, strict=False)
-    ]
+    steps = steps_of(ledger, list(map(step_label, job.plan.steps)))
     whole = {name: getattr(ledger, name) for name in ("read", "written", "rejected", "nulled")}
     return {**whole, "steps": steps}
 

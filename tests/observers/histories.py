@@ -38,6 +38,13 @@ class Time:
         return self.now
 
 
+def ledger(shards: int) -> Ledger:
+    """Return where the rows of so many shards went."""
+    steps = (100 * shards, 90 * shards), (90 * shards, 80 * shards)
+    aside, dropped = (10 * shards, 0), (0, 10 * shards)
+    return Ledger(100 * shards, 80 * shards, 10 * shards, steps, aside, 0, dropped, (0, 0), (0, 0))
+
+
 def described(*stages: tuple[str, int], **changes: Any) -> RunDescribed:
     stages = stages or (("map_batches(f)", 2),)
     told = {
@@ -92,17 +99,9 @@ def recorded(path: Path, *, shards: int = 20, workers: int = 2, hostile: str = "
             Worked(1, workers, shard, 0, 10.0 / shards, "done", 90, Timings(0, 1.0 / shards, 0, 9.0 / shards))
         )
         record.on_event(MemoryTaken(1 << 20, 2 << 20, (3 << 20, 4 << 20), 8 << 30))
-        record.on_event(
-            ShardCommitted(shard, 0, Ledger(100, 80, 10, ((100, 90), (90, 80)), (10, 0)), 1000, Timings())
-        )
+        record.on_event(ShardCommitted(shard, 0, ledger(1), 1000, Timings()))
         record.tick()
-    whole = Ledger(
-        100 * shards,
-        80 * shards,
-        10 * shards,
-        ((100 * shards, 90 * shards), (90 * shards, 80 * shards)),
-        (10 * shards, 0),
-    )
+    whole = ledger(shards)
     charts = {
         "auc": {"kind": "roc", "x": [0.0, 0.5, 1.0], "y": [0.0, 0.9, 1.0]},
         "ap": {"kind": "precision-recall", "x": [0.5, 1.0], "y": [1.0, 0.7], "base": 0.5},

@@ -52,6 +52,9 @@ def test_each_line_is_an_object_with_a_time_and_an_event(tmp_path: Path) -> None
         "rows_in": 1800,
         "rows_out": 1600,
         "rejected": 0,
+        "dropped": 200,
+        "added": 0,
+        "unused": 0,
     }
     assert last["faults"][0]["rows"] == 200
     committed = [line for line in told if line["event"] == "committed"]

@@ -9,6 +9,7 @@ import pytest
 from millrace.core.events import Ceiling, RunFinished
 from millrace.core.work import Ledger, Timings
 from millrace.observers.summary import losses, shares, summary
+from millrace.run.accounts import wrong_in
 
 
 def finished(**changes: Any) -> RunFinished:
@@ -43,27 +44,41 @@ def test_rows_of_an_earlier_run_do_not_count_for_the_speed() -> None:
     assert "rows/s" not in summary(finished(), rows_before=12_000_000)
 
 
+def steps(read: int, *each: tuple[int, int, int, int, int, int]) -> Ledger:
+    """Return the ledger of steps with rows in, out, set aside, dropped, added and unused."""
+    ins, outs, aside, dropped, added, unused = zip(*each, strict=True)
+    pairs = tuple(zip(ins, outs, strict=True))
+    return Ledger(read, outs[-1], sum(aside), pairs, aside, 0, dropped, added, unused)
+
+
 @pytest.mark.parametrize(
-    ("ledger", "steps", "expected"),
+    ("ledger", "labels", "expected"),
     [
         (Ledger(10, 10), [], []),
-        (Ledger(10, 7), [], ["3 dropped"]),
-        (Ledger(10, 25), [], ["15 added"]),
         (Ledger(10, 7, 3), [], ["3 rejected"]),
-        (Ledger(10, 4, 0, ((10, 4),)), ["filter(x > 1)"], ["6 filtered"]),
-        (Ledger(10, 4, 1, ((10, 4),), (1,)), ["filter(x > 1)"], ["5 filtered", "1 rejected"]),
-        (Ledger(10, 5, 0, ((10, 5),)), ["limit(5)"], ["5 cut by limit"]),
-        (Ledger(10, 30, 0, ((10, 30),)), ["flat_map(split)"], ["20 added"]),
-        (Ledger(10, 8, 0, ((10, 8),)), ["map_batches(clean)"], ["2 dropped"]),
+        (steps(10, (10, 4, 0, 6, 0, 0)), ["filter(x > 1)"], ["6 filtered"]),
+        (steps(10, (10, 4, 1, 5, 0, 0)), ["filter(x > 1)"], ["5 filtered", "1 rejected"]),
+        (steps(10, (10, 5, 0, 5, 0, 0)), ["limit(5)"], ["5 cut by limit"]),
+        (steps(10, (10, 30, 0, 0, 20, 0)), ["flat_map(split)"], ["20 added"]),
+        (steps(10, (10, 12, 0, 3, 5, 0)), ["flat_map(split)"], ["5 added", "3 dropped"]),
+        (steps(10, (10, 8, 0, 2, 0, 0)), ["map_batches(clean)"], ["2 dropped"]),
+        (steps(10, (10, 8, 0, 0, 0, 2), (8, 5, 0, 3, 0, 0)), ["map(f)", "limit(5)"], ["5 cut by limit"]),
         (
-            Ledger(100, 60, 5, ((100, 90), (90, 85), (85, 60)), (0, 5, 0)),
+            steps(100, (100, 90, 0, 10, 0, 0), (90, 85, 5, 0, 0, 0), (85, 60, 0, 25, 0, 0)),
             ["filter(a)", "map(f)", "limit(60)"],
             ["10 filtered", "25 cut by limit", "5 rejected"],
         ),
     ],
 )
-def test_every_row_is_accounted_for(ledger: Ledger, steps: list[str], expected: list[str]) -> None:
-    assert losses(ledger, steps) == expected
+def test_every_row_is_accounted_for(ledger: Ledger, labels: list[str], expected: list[str]) -> None:
+    assert losses(ledger, labels) == expected
+    assert wrong_in(ledger, labels) == "" or not ledger.steps
+
+
+def test_a_row_that_nobody_counted_is_no_loss_that_anybody_knows_of() -> None:
+    lost = steps(100, (100, 60, 0, 0, 0, 0))
+    assert losses(lost, ["predict(Net)"]) == []
+    assert wrong_in(lost, ["predict(Net)"]).startswith("100 rows came to predict(Net) and 60 left it")
 
 
 def test_no_rows_no_time() -> None:

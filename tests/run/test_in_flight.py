@@ -224,7 +224,7 @@ def test_any_sizes_and_any_order_of_ends_give_the_same_rows(
         "p": [2 * i for i in range(rows)],
         "q": [i + 1 for i in range(rows)],
     }
-    assert meter.steps == [[rows, rows, 0]] * 3 and meter.done_rows == rows
+    assert meter.steps == [[rows, rows, 0, 0, 0]] * 3 and meter.done_rows == rows
     for endpoint, k in zip(endpoints, most[:2], strict=True):
         assert endpoint.most <= (k or IN_FLIGHT)
 

@@ -243,7 +243,7 @@ def test_every_result_is_there_once_and_in_order(kind: str, rows: int, fits: int
     whole = concat([part.batch for part in done])
     assert whole.column("id").to_pylist() == list(range(rows))
     assert whole.column("double").to_pylist() == [2 * i for i in range(rows)]
-    assert meter.steps == [[rows, rows, 0]] and meter.done_rows == rows
+    assert meter.steps == [[rows, rows, 0, 0, 0]] and meter.done_rows == rows
     failed = [call for call in bears.calls if call > fits]
     assert [before for _, before, _ in told] == failed, "each size that fails is tried once"
     assert all(now == before // 2 for _, before, now in told)

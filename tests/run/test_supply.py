@@ -322,24 +322,29 @@ class World:
         self.check_piece(piece, stage, rows)
         gifts = []
         made: list[Path] = []
-        counts, given, bad = 0, 0, 0
+        counts, given, bad, none, more = 0, 0, 0, 0, 0
+
+        def ledger() -> Ledger:
+            return Ledger(counts, 0, bad, ((counts, given),), (bad,), 0, (none,), (more,), (0,))
+
         for row in rows:
             counts += 1
             if self.plan.rejects(row):
                 aside, bad = [*aside, row], bad + 1
                 continue
-            made += [(*row, i) for i in range(self.plan.fan(row))]
+            fan = self.plan.fan(row)
+            none, more = none + (not fan), more + max(0, fan - 1)
+            made += [(*row, i) for i in range(fan)]
             while len(made) >= self.plan.cut:
                 block, made = made[: self.plan.cut], made[self.plan.cut :]
                 given += len(block)
-                gifts.append(Give(block, aside, Ledger(counts, 0, bad, ((counts, given),), (bad,))))
+                gifts.append(Give(block, aside, ledger()))
                 aside = []
         given += len(made)
-        ledger = Ledger(counts, 0, bad, ((counts, given),), (bad,))
         if made:
-            gifts.append(Give(made, aside, ledger))
+            gifts.append(Give(made, aside, ledger()))
             aside = []
-        return [*gifts, Give([], aside, ledger)]
+        return [*gifts, Give([], aside, ledger())]
 
     def check_piece(self, piece: Piece, stage: int, rows: list[Path]) -> None:
         """A piece begins and ends at multiples of its stage's unit, counted from the start of its shard."""
@@ -394,7 +399,9 @@ class World:
             taken = worker.taken.pop((shard, attempt), [])
             self.answered(worker)
             if fodder is None:
-                done = Done(shard, attempt, (), Ledger(len(taken), 1, 0, ((1, 1),), (0,)), Timings())
+                rows = sum(len(self.rows[item.ref.number]) for item in taken if isinstance(item, Block))
+                ledger = Ledger(rows, rows, 0, ((rows, rows),), (0,), 0, (0,), (0,), (0,))
+                done = Done(shard, attempt, (), ledger, Timings())
                 if self.scheduler.attempt_of(shard) == attempt:
                     blocks = [item for item in taken if isinstance(item, Block)]
                     self.finished[shard] = [row for block in blocks for row in self.rows[block.ref.number]]
@@ -430,8 +437,10 @@ class World:
     def settle(self, outcome: Any) -> None:
         if not isinstance(outcome, (Proposal, Blocks)):
             if self.scheduler.attempt_of(outcome.shard) == outcome.attempt and isinstance(outcome, Done):
-                outcome = self.supply.completed(outcome)
-                self.pieces_read(outcome)
+                whole = self.supply.completed(outcome)
+                assert isinstance(whole, Done), whole
+                self.pieces_read(whole)
+                outcome = whole
             self.supply.close(outcome.shard, outcome.attempt)
         self.scheduler.complete(outcome)
 

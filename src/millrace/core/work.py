@@ -92,7 +92,9 @@ class Ledger(msgspec.Struct, frozen=True, array_like=True):
     ``read`` counts the rows of the source, those included that it could not make sense of; ``written`` those that
     reached the sink, ``rejected`` those set aside, ``nulled`` those kept with a null in the place of a result.
     ``steps`` has one ``(rows in, rows out)`` pair for each step of the plan, in order, and ``rejects`` how many rows
-    each set aside.
+    each set aside. ``dropped``: how many each took away as it should (a filter, a limit, a function that gave fewer);
+    ``added``: how many more than it got a function gave; ``unused``: those in it, or on their way to it, when a limit
+    further on needed no more. Each number is counted where it happens; ``run.accounts`` checks that they agree.
     """
 
     read: int = 0
@@ -101,20 +103,30 @@ class Ledger(msgspec.Struct, frozen=True, array_like=True):
     steps: tuple[tuple[int, int], ...] = ()
     rejects: tuple[int, ...] = ()
     nulled: int = 0
+    dropped: tuple[int, ...] = ()
+    added: tuple[int, ...] = ()
+    unused: tuple[int, ...] = ()
 
     def __add__(self, other: Ledger) -> Ledger:
         steps = self.steps or tuple((0, 0) for _ in other.steps)
         more = other.steps or tuple((0, 0) for _ in steps)
-        rejects = self.rejects or (0,) * len(other.rejects)
-        others = other.rejects or (0,) * len(rejects)
         return Ledger(
             self.read + other.read,
             self.written + other.written,
             self.rejected + other.rejected,
             tuple((a + c, b + d) for (a, b), (c, d) in zip(steps, more, strict=True)),
-            tuple(a + b for a, b in zip(rejects, others, strict=True)),
+            _summed(self.rejects, other.rejects),
             self.nulled + other.nulled,
+            _summed(self.dropped, other.dropped),
+            _summed(self.added, other.added),
+            _summed(self.unused, other.unused),
         )
+
+
+def _summed(some: tuple[int, ...], others: tuple[int, ...]) -> tuple[int, ...]:
+    """Add up numbers of steps; none at all are zeros."""
+    some, others = some or (0,) * len(others), others or (0,) * len(some)
+    return tuple(a + b for a, b in zip(some, others, strict=True))
 
 
 class Fault(msgspec.Struct, frozen=True, array_like=True):

@@ -38,6 +38,7 @@ from millrace.core.events import (
     WorkerRetired,
 )
 from millrace.observers.folds import Commits, Memory, Span
+from millrace.observers.summary import steps_of
 from millrace.observers.tally import Tally
 
 FORMAT = 1
@@ -239,11 +240,7 @@ def _fields(event: Event, steps: tuple[str, ...]) -> dict[str, Any]:
         return {"format": FORMAT, **fields, "price": price}
     if isinstance(event, RunFinished):
         ledger = event.ledger
-        aside = ledger.rejects or (0,) * len(ledger.steps)
-        each = [
-            {"step": step, "rows_in": taken, "rows_out": given, "rejected": rejected}
-            for step, (taken, given), rejected in zip(steps, ledger.steps, aside, strict=False)
-        ]
+        each = steps_of(ledger, steps)
         whole = {name: getattr(ledger, name) for name in ("read", "written", "rejected", "nulled")}
         timings = {name: round(seconds, 4) for name, seconds in msgspec.structs.asdict(event.timings).items()}
         faults = [

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
+from typing import Any
 
 from millrace.core.artifacts import shortened
 from millrace.core.events import Batches, Ceiling, RunFinished, StageUse
@@ -205,23 +207,22 @@ def losses(ledger: Ledger, steps: Sequence[str] = ()) -> list[str]:
 def terms(ledger: Ledger, steps: Sequence[str] = ()) -> list[tuple[int, str]]:
     """Return how many rows were added, and how many went where that were read but not written.
 
-    >>> terms(Ledger(100, 40, 5, ((100, 45),), (5,)), ["filter(tipped)"])
-    [(50, 'filtered'), (5, 'dropped'), (5, 'rejected')]
+    Each number was counted where it happened: if some row is missing, they do not add up.
+
+    >>> terms(Ledger(100, 40, 5, ((100, 45),), (5,), 0, (50,), (0,), (0,)), ["filter(tipped)"])
+    [(50, 'filtered'), (5, 'rejected')]
     """
-    filtered = cut = added = 0
-    aside = ledger.rejects or (0,) * len(ledger.steps)
-    for label, (taken, given), rejected in zip(steps, ledger.steps, aside, strict=False):
-        if label.startswith("filter"):
-            filtered += taken - given - rejected
-        elif label.startswith("limit"):
-            cut += taken - given
+    filtered = dropped = 0
+    cut = sum(ledger.unused)
+    for label, number in zip_longest(steps[: len(ledger.dropped)], ledger.dropped, fillvalue=""):
+        if str(label).startswith("filter"):
+            filtered += int(number)
+        elif str(label).startswith("limit"):
+            cut += int(number)
         else:
-            added += max(0, given - taken)
-    dropped = ledger.read + added - filtered - cut - ledger.rejected - ledger.written
-    if dropped < 0:  # nobody knows better than that there are more rows than before
-        added, dropped = added - dropped, 0
+            dropped += int(number)
     told = [
-        (added, "added"),
+        (sum(ledger.added), "added"),
         (filtered, "filtered"),
         (cut, "cut by limit"),
         (dropped, "dropped"),
@@ -229,6 +230,17 @@ def terms(ledger: Ledger, steps: Sequence[str] = ()) -> list[tuple[int, str]]:
         (ledger.nulled, "with a null for a result"),
     ]
     return [(number, what) for number, what in told if number > 0]
+
+
+def steps_of(ledger: Ledger, labels: Sequence[str]) -> list[dict[str, Any]]:
+    """Return what each step did to the rows, as ``_SUCCESS`` and the record have it."""
+    none = (0,) * len(ledger.steps)
+    names = ("rejected", "dropped", "added", "unused")
+    numbers = [each or none for each in (ledger.rejects, ledger.dropped, ledger.added, ledger.unused)]
+    return [
+        {"step": label, "rows_in": taken, "rows_out": given, **dict(zip(names, rest, strict=True))}
+        for label, (taken, given), *rest in zip(labels, ledger.steps, *numbers, strict=False)
+    ]
 
 
 def shares(timings: Timings) -> str:

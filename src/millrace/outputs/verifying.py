@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import msgspec
 
@@ -24,9 +24,10 @@ from millrace.outputs.folder import Run, check_is_output, current_run, pointer
 from millrace.outputs.lock import holder
 from millrace.outputs.verification import Finding, Verification
 from millrace.parameters import given_folder
+from millrace.run.accounts import is_counted, wrong_in_record
 
 if TYPE_CHECKING:
-    from millrace.core.work import CommitRecord
+    from millrace.core.work import CommitRecord, Ledger
 
 OnFile = Callable[[int, int, int], None]
 
@@ -232,12 +233,15 @@ class _Check:
             self._check_record(record)
 
     def _check_record(self, record: CommitRecord) -> None:
-        written = sum(file.rows for file in record.files if file.is_part)
-        if written != record.ledger.written:
+        wrong = wrong_in_record(record, [f"step {i}" for i in range(1, len(record.ledger.steps) + 1)])
+        if wrong:
             name = next((file.name for file in record.files if file.is_part), f"shard {record.shard}")
-            self._find(
-                "rows", name, f"its files have {written:,} rows, and {record.ledger.written:,} were written."
-            )
+            self._find("rows", name, f"its rows are not accounted for: {wrong}.")
+        shards, read = self._run.plan.shards, record.ledger.read
+        planned = shards[record.shard].rows if record.shard < len(shards) else read
+        more = read > planned or "limit" not in _verbs(self._shape)
+        if planned >= 0 and read != planned and more:
+            self._find("rows", f"shard {record.shard}", f"it has {planned:,} rows, and {read:,} were read.")
 
     def _check_manifest(self, success: dict[str, Any]) -> None:
         file = f"_millrace/{self._run.name}/manifest"
@@ -285,6 +289,11 @@ class _Check:
             for name in ("read", "written", "rejected", "nulled"):
                 expected[f"ledger.{name}"] = getattr(ledger, name)
                 said[f"ledger.{name}"] = whole.get(name)
+            told = whole.get("steps")
+            names = ("rows_in", "rows_out", "rejected", "dropped", "added", "unused")
+            rows = [tuple(step.get(name) for name in names) for step in told] if _are_steps(told) else told
+            expected["ledger.steps"] = list(_steps_of(ledger)) if is_counted(ledger) else rows
+            said["ledger.steps"] = rows
         for name, value in expected.items():
             if said[name] != value:
                 self._find(
@@ -351,6 +360,16 @@ class _Check:
         schema = self._run.state.schema
         names = schema_from(schema).names if schema is not None else []
         return set(measured.metric.columns) <= set(names)
+
+
+def _are_steps(told: Any) -> TypeGuard[list[dict[str, Any]]]:
+    return isinstance(told, list) and all(isinstance(step, dict) for step in told)
+
+
+def _steps_of(ledger: Ledger) -> Iterator[tuple[int, ...]]:
+    fates = zip(ledger.steps, ledger.rejects, ledger.dropped, ledger.added, ledger.unused, strict=True)
+    for (taken, given), *others in fates:
+        yield taken, given, *others
 
 
 def _verbs(shape: dict[str, Any]) -> set[str]:

@@ -17,6 +17,7 @@ from millrace.core.values import ConversionError
 from millrace.core.work import Fault, Faults, Ledger, Reject
 from millrace.errors import BadInput, BadReturn, MillraceError, StepError
 from millrace.plan.physical import Policy
+from millrace.run.accounts import cut_short
 from millrace.run.failures import is_interrupt, words
 from millrace.run.hints import hint_on
 from millrace.run.memory import is_lasting
@@ -33,14 +34,17 @@ LONGEST = 30.0
 
 
 class Meter:
-    """Counts rows and seconds of one attempt; ``steps`` has (rows in, rows out, rows set aside) for each step.
+    """Counts rows and seconds of one attempt.
 
+    ``steps`` has, for each step, rows in, rows out, rows set aside, rows that it took away as it should, and rows
+    that it gave beyond those that it got; ``cut`` is the last step that is a limit and needs no more rows.
     ``rejects`` are the rows that were set aside; with ``travels`` also those that failed and were kept, so that
     whoever takes the meter's rows can count them.
     """
 
     def __init__(self, steps: int, *, travels: bool = False) -> None:
-        self.steps = [[0, 0, 0] for _ in range(steps)]
+        self.steps = [[0, 0, 0, 0, 0] for _ in range(steps)]
+        self.cut = -1
         self.read_rows = 0
         self.unread = 0  # rows that the source could not make sense of
         self.nulled = 0
@@ -62,14 +66,19 @@ class Meter:
 
     def ledger(self, written: int = 0) -> Ledger:
         """Return where the rows went so far."""
-        return Ledger(
+        ins, outs, aside, dropped, added = zip(*self.steps, strict=True) if self.steps else [()] * 5
+        ledger = Ledger(
             self.read_rows,
             written,
-            self.unread + sum(aside for _, _, aside in self.steps),
-            tuple((taken, given) for taken, given, _ in self.steps),
-            tuple(aside for _, _, aside in self.steps),
+            self.unread + sum(aside),
+            tuple(zip(ins, outs, strict=True)),
+            aside,
             self.nulled,
+            dropped,
+            added,
+            (0,) * len(self.steps),
         )
+        return cut_short(ledger, self.cut)
 
     def faults(self, *, words: bool = True) -> Faults:
         """Return how often rows failed, by step and class of the error; ``words``: with those of one of each."""
@@ -277,6 +286,15 @@ class Guard:
         else:
             self._meter.steps[self._step][2] += 1
         return fault
+
+    def dropped(self, rows: int) -> None:
+        """Count rows that the step took away as it should."""
+        self._meter.steps[self._step][3] += rows
+
+    def gave(self, rows: int, made: int) -> None:
+        """Count what a function made of some rows: none of them, or more than there were."""
+        if made != rows:
+            self._meter.steps[self._step][3 if made < rows else 4] += abs(made - rows)
 
     def shrunk(self, before: int, now: int) -> None:
         """Tell that the code gets fewer rows at a time from now on."""

@@ -16,9 +16,10 @@ import pyarrow as pa
 from millrace.core import failpoints
 from millrace.core.ports import WorkerContext
 from millrace.core.work import Block, Broken, Ended, Made, Piece, Progress, Split, Tail, Timings
-from millrace.errors import NodeLost
+from millrace.errors import LedgerMismatch, NodeLost
 from millrace.plan.physical import Program
 from millrace.run import failures
+from millrace.run.accounts import mismatch
 from millrace.run.beside import folded, unfolded
 from millrace.run.guard import Meter
 from millrace.run.places import packed, unpacked, where
@@ -132,6 +133,9 @@ class Maker:
                 (item, self._context.take(item.ref) if isinstance(item, Block) else [])
                 for item in piece.blocks
             )
+        for item, batches in taken:
+            if isinstance(item, Block):
+                _check_whole(item, batches)
         return _rows_of(taken, piece.skip, piece.rows, meter)
 
     def _where(self, rows: Rows) -> str:
@@ -142,10 +146,18 @@ def take(block: Block, context: WorkerContext, meter: Meter) -> Iterator[Rows]:
     """Yield the rows of a block, where they lie."""
     with meter.timing("read"):
         batches = context.take(block.ref)
+    _check_whole(block, batches)
     meter.take_in(block.rejects)
-    meter.read_rows += block.rows
     for batch, spans in zip(batches, unpacked(block.spans), strict=True):
+        meter.read_rows += batch.num_rows
         yield unfolded(Rows(batch, spans))
+
+
+def _check_whole(block: Block, batches: list[pa.RecordBatch]) -> None:
+    """Compare the rows of a block with those that its maker put into it."""
+    rows = sum(batch.num_rows for batch in batches)
+    if rows != block.rows:
+        raise LedgerMismatch(mismatch(f"a block of {block.rows:,} rows came to the next stage with {rows:,}"))
 
 
 def _rows_of(

@@ -102,20 +102,28 @@ class _Made:
             if self._guard.tolerant:
                 yield from self._whole(at, row, handed, call)
                 continue
+            some = False
             for item in self._items(call(row)):
+                if some:
+                    self._guard.gave(1, 2)
+                some = True
                 yield self._copied(at, item, handed)
+            if not some:
+                self._guard.gave(1, 0)
 
     def _whole(
         self, at: int, row: dict[str, Any], handed: HandedRows, call: Call
     ) -> Iterable[tuple[int, dict[Any, Any], int]]:
         """Make all of one row, or count it as failed: what was made before it failed does not count."""
         try:
-            return [self._copied(at, item, handed) for item in self._items(call(row))]
+            made = [self._copied(at, item, handed) for item in self._items(call(row))]
         except BaseException as error:
             if not self._guard.is_fault(error):
                 raise
             self._guard.set_aside(self._part.cut(at, at + 1), error)
             return [(at, _Failed(handed.renewed(at)), _ROW_WEIGHT)] if self._guard.keeps else []
+        self._guard.gave(1, len(made))
+        return made
 
     def _copied(self, at: int, item: Any, handed: HandedRows) -> tuple[int, dict[Any, Any], int]:
         heavy = _ROW_WEIGHT
@@ -166,6 +174,8 @@ def _answers(part: Rows, caller: Caller, guard: Guard) -> Iterator[bool]:
         guard.row = at
         try:
             answer = bool(call(row))
+            if not answer:
+                guard.dropped(1)
         except BaseException as error:
             if not (guard.tolerant and guard.is_fault(error)):
                 raise
@@ -202,6 +212,7 @@ def filter_expression(rows: Iterator[Rows], step: Filter, guard: Guard) -> Itera
         for piece, mask in _masks(part, step, guard):
             kept = to_numpy(mask.fill_null(False)) if mask.null_count else to_numpy(mask)
             batch = filtered(piece.batch, kept)
+            guard.dropped(len(piece) - mask.true_count)
             yield piece.keep(without_marks(batch, never_null) if never_null else batch, kept)
 
 

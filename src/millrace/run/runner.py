@@ -44,6 +44,7 @@ from millrace.core.work import (
 )
 from millrace.errors import Stalled, WorkerDied
 from millrace.run import failures
+from millrace.run.accounts import Accounts
 from millrace.run.allowance import Allowance
 from millrace.run.blame import blame_for
 from millrace.run.counting import States, merge
@@ -165,7 +166,9 @@ class Runner:
         suspicion: Suspicion | None = None,
         stall_timeout: float = 300.0,
         relief: Relief | None = None,
+        accounts: Accounts | None = None,
     ) -> None:
+        self._accounts = accounts
         self._allowance = allowance or Allowance()
         self._suspicion = suspicion or Suspicion()
         self._relief = relief or Relief()
@@ -242,7 +245,7 @@ class Runner:
             self._check_progress(pools, idle=idle)
             for outcome in self._wait():
                 self._keep(outcome)
-                outcome = self._settled(outcome)
+                outcome = self._checked(self._settled(outcome))
                 self._allowance.check(outcome)
                 outcome = self._divided(outcome)
                 if isinstance(outcome, Lost) and outcome.blame:
@@ -417,6 +420,15 @@ class Runner:
             outcome = self._supply.completed(outcome) if isinstance(outcome, Done) else outcome
         self._supply.close(outcome.shard, outcome.attempt)
         return outcome
+
+    def _checked(self, outcome: Outcome) -> Outcome:
+        """End the run rather than commit a shard whose rows are not all accounted for."""
+        if self._accounts is None or not isinstance(outcome, Done):
+            return outcome
+        if self._scheduler.attempt_of(outcome.shard) != outcome.attempt:
+            return outcome
+        wrong = self._accounts.check(self._scheduler.shard_of(outcome.shard), outcome)
+        return outcome if wrong is None else Failed(outcome.shard, outcome.attempt, wrong)
 
     def _outcome(
         self, shard: int, attempt: int, future: Future[Any], asked: float, answered: float

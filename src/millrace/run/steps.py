@@ -145,7 +145,7 @@ class Chain:
         for i, (step, callers) in enumerate(zip(self._steps, self._callers, strict=True)):
             rows = _entering(rows, meter, i)
             if isinstance(step, Limit):
-                rows = _limit(rows, left.pop(0))
+                rows = _limit(rows, left.pop(0), meter, i)
             elif isinstance(step, Predict):
                 guards = [self._guard_of_model(step, model, meter, i) for model in step.models]
                 rows = predict(rows, step, callers, guards, eager=self._eager, unread=self._unread[i])
@@ -230,6 +230,8 @@ def _map_batches(
         if isinstance(results, Fault):
             failed += [part] if guard.keeps else []
             results = []
+        else:
+            guard.gave(len(part), sum(batch.num_rows for batch in results))
         for batch in results:
             caller.seen = batch.schema
             yield from _nulled(failed, caller)
@@ -283,11 +285,14 @@ def recolumn(
     return batch.rename_columns([new.get(name, name) for name in names])
 
 
-def _limit(rows: Iterator[Rows], budget: int) -> Iterator[Rows]:
+def _limit(rows: Iterator[Rows], budget: int, meter: Meter, step: int) -> Iterator[Rows]:
     for part in rows:
-        yield part.cut(0, min(budget, len(part)))
-        budget -= min(budget, len(part))
+        passed = min(budget, len(part))
+        budget -= passed
+        meter.steps[step][3] += len(part) - passed
+        yield part.cut(0, passed)
         if budget == 0:
+            meter.cut = max(meter.cut, step)
             return
 
 

@@ -29,6 +29,7 @@ from millrace.core.work import (
     Done,
     Ended,
     ErrorReport,
+    Failed,
     Freed,
     Gone,
     Ledger,
@@ -42,6 +43,7 @@ from millrace.core.work import (
     Waiting,
 )
 from millrace.plan.cuts import Extent, extents
+from millrace.run.accounts import cut_short, mismatch, wrong_in
 
 USUAL = 8 << 20  # bytes of a block, before any was seen
 MOST = 256  # blocks at a time: each takes a file descriptor here and in its reader
@@ -236,7 +238,7 @@ class Supply:
         del self._flows[shard]
         self._discard(flow)
 
-    def completed(self, done: Done) -> Done:
+    def completed(self, done: Done) -> Done | Failed:
         """Add to an attempt's outcome what the stages before did for the blocks that it took.
 
         What they made beyond these, because they work ahead, counts nowhere: else a ``limit`` further on would leave
@@ -251,28 +253,57 @@ class Supply:
             timings += node.ended.timings if node.ended is not None else Timings()
         stages = [each if each.steps else _nothing(n) for each, n in zip(stages, self._steps, strict=True)]
         passed = (stages[stage].steps[i][1] for stage, limits in enumerate(self._limits) for i in limits)
+        ledger = self._each_step(stages, done)
+        wrong = wrong_in(ledger, [f"part {i + 1} of the plan" for i in range(len(ledger.steps))])
+        if wrong:
+            wrong = f"in shard {flow.shard.label()}, between stages, {wrong}"
+            return Failed(done.shard, done.attempt, ErrorReport("LedgerMismatch", mismatch(wrong)))
         return msgspec.structs.replace(
             done,
-            ledger=self._whole(stages, done.ledger),
+            ledger=self._whole(ledger),
             timings=timings,
             passed=(*passed, *done.passed),
         )
 
-    def _whole(self, stages: Sequence[Ledger], last: Ledger) -> Ledger:
-        """Put the ledgers of all stages together. A step that was parted counts as one."""
-        each = [*stages, last]
-        counts = [count for ledger in each for count in zip(ledger.steps, ledger.rejects, strict=True)]
-        whole: dict[int, tuple[int, int, int]] = {}
-        for origin, ((taken, given), aside) in zip(self._origins or range(len(counts)), counts, strict=True):
-            first, _, before = whole.get(origin, (taken, given, 0))
-            whole[origin] = first, given, before + aside
-        return Ledger(
+    def _each_step(self, stages: Sequence[Ledger], done: Done) -> Ledger:
+        """Put the ledgers of all stages behind one another.
+
+        What the attempt or a limit between did not need any more was on its way to it.
+        """
+        each = [*stages, done.ledger]
+        ledger = Ledger(
             stages[0].read,
-            last.written,
-            sum(ledger.rejected for ledger in each),
-            tuple((taken, given) for taken, given, _ in whole.values()),
-            tuple(aside for _, _, aside in whole.values()),
-            sum(ledger.nulled for ledger in each),
+            done.ledger.written,
+            stages[0].rejected + sum(sum(other.rejects) for other in each[1:]),
+            tuple(itertools.chain.from_iterable(other.steps for other in each)),
+            tuple(itertools.chain.from_iterable(other.rejects for other in each)),
+            sum(other.nulled for other in each),
+            tuple(itertools.chain.from_iterable(other.dropped for other in each)),
+            tuple(itertools.chain.from_iterable(other.added for other in each)),
+            tuple(itertools.chain.from_iterable(other.unused for other in each)),
+        )
+        own = sum(self._steps)
+        if done.taken is not None:
+            return cut_short(ledger, own if done.ledger.steps else own - 1)
+        limits = [sum(self._steps[:stage]) + i for stage, found in enumerate(self._limits) for i in found]
+        return cut_short(ledger, max(limits, default=-1))
+
+    def _whole(self, ledger: Ledger) -> Ledger:
+        """Count a step that was parted as one."""
+        parts: dict[int, list[int]] = {}
+        for i, origin in enumerate(self._origins or range(len(ledger.steps))):
+            parts.setdefault(origin, []).append(i)
+
+        def summed(numbers: tuple[int, ...]) -> tuple[int, ...]:
+            return tuple(sum(numbers[i] for i in each) for each in parts.values())
+
+        return msgspec.structs.replace(
+            ledger,
+            steps=tuple((ledger.steps[each[0]][0], ledger.steps[each[-1]][1]) for each in parts.values()),
+            rejects=summed(ledger.rejects),
+            dropped=summed(ledger.dropped),
+            added=summed(ledger.added),
+            unused=summed(ledger.unused),
         )
 
     def waiting(self, stage: int) -> int:
@@ -652,7 +683,8 @@ def _worked(timings: Timings) -> float:
 
 
 def _nothing(steps: int) -> Ledger:
-    return Ledger(steps=((0, 0),) * steps, rejects=(0,) * steps)
+    none = (0,) * steps
+    return Ledger(0, 0, 0, ((0, 0),) * steps, none, 0, none, none, none)
 
 
 def _used(lines: Sequence[_Line], blocks: float) -> Iterator[tuple[_Node, Ledger]]:

@@ -316,7 +316,7 @@ class _Attempt:
         """Say whether a ``limit`` has let pass all that it may: no further rows will come."""
         passed = [
             given
-            for (_, given, _), step in zip(self._meter.steps, self._program.steps, strict=True)
+            for (_, given, *_), step in zip(self._meter.steps, self._program.steps, strict=True)
             if step.verb == "limit"
         ]
         return any(given >= budget for given, budget in zip(passed, self._task.budgets, strict=True))

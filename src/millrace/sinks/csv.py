@@ -72,6 +72,7 @@ class _CsvEncoder:
     def __init__(self, sink: CsvSink, stream: pa.NativeFile, schema: pa.Schema) -> None:
         self._schema = pa.schema([(column.name, _written_as(column.type)) for column in schema])
         self._stream = stream
+        self._rows = 0
         self._writer = pacsv.CSVWriter(
             stream,
             self._schema,
@@ -86,6 +87,7 @@ class _CsvEncoder:
             self._write_alone(columns[0])
         else:
             self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+        self._rows += len(columns[0])
 
     def _write_alone(self, values: pa.Array) -> None:
         """Write an only column that has nulls: a null would be an empty line, which readers skip."""
@@ -94,9 +96,10 @@ class _CsvEncoder:
             text = join('"', pc.replace_substring(text, '"', '""'), '"')
         put(self._stream, join(fill(text, '""'), "\n"))
 
-    def close(self) -> None:
+    def close(self) -> int:
         self._writer.close()
         self._stream.close()
+        return self._rows
 
 
 def _holds_bytes(kind: pa.DataType) -> bool:

@@ -29,8 +29,8 @@ class Encoder(Protocol):
         """Take the next rows; they may be held back."""
         ...
 
-    def close(self) -> None:
-        """Write whatever is held back, and the footer if the format has one."""
+    def close(self) -> int:
+        """Write whatever is held back, and the footer if the format has one; return the rows that were encoded."""
         ...
 
 
@@ -156,14 +156,17 @@ class ArrowEncoder:
 
     def __init__(self, stream: StagedStream, schema: pa.Schema) -> None:
         self._writer = pa.ipc.new_file(stream, schema)
+        self._rows = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Write a batch at once."""
         self._writer.write_batch(batch)
+        self._rows += batch.num_rows
 
-    def close(self) -> None:
+    def close(self) -> int:
         """Write the footer."""
         self._writer.close()
+        return self._rows
 
 
 class PartWriter:
@@ -182,7 +185,6 @@ class PartWriter:
         self._schema = schema
         self._staged = staged
         self._name = name
-        self._rows = 0
         self._lasting = sink._durability == "power"
         self._stream: StagedStream | None = None
         self._encoder: Encoder | None = None
@@ -193,18 +195,17 @@ class PartWriter:
             self._begun().write(batch)
         except pa.ArrowException as error:
             raise self._refused(error) from error
-        self._rows += batch.num_rows
 
     def close(self) -> tuple[StagedFile, ...]:
         """End the part, a valid file even without rows; its size and checksum are final."""
         try:
-            self._begun().close()
+            rows = self._begun().close()
         except pa.ArrowException as error:
             raise self._refused(error) from error
         assert self._stream is not None
         self._encoder = None
         self._stream.finish(keep_open=self._lasting)
-        return (StagedFile(self._staged, self._name, self._rows, self._stream.size, self._stream.crc32),)
+        return (StagedFile(self._staged, self._name, rows, self._stream.size, self._stream.crc32),)
 
     def sync(self) -> None:
         """Make the part outlive a loss of power, if the run asked for that."""

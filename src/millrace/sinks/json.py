@@ -54,14 +54,18 @@ class _JsonEncoder:
     def __init__(self, stream: pa.NativeFile, names: list[str]) -> None:
         self._stream = stream
         self._names = names
+        self._rows = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
         for start in range(0, batch.num_rows, _ROWS):
             part = batch.slice(start, _ROWS)
-            put(self._stream, join(encode_object(self._names, part.columns), "\n"))
+            lines = join(encode_object(self._names, part.columns), "\n")
+            put(self._stream, lines)
+            self._rows += len(lines)
 
-    def close(self) -> None:
+    def close(self) -> int:
         self._stream.close()
+        return self._rows
 
 
 def _try(schema: pa.Schema) -> None:

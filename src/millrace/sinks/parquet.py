@@ -131,12 +131,13 @@ class _ParquetEncoder:
             groups = max(1, round(max(self._rows / _GROUP_ROWS, self._bytes / _GROUP_BYTES)))
             self._flush(-(-self._rows // groups), self._rows)
 
-    def close(self) -> None:
+    def close(self) -> int:
         if self._held:
             self._flush(self._sink.row_group_rows or self._rows, self._rows)
         writer = self._writer or self._sink._open(self._stream, self._schema, True)
         writer.close()
         self._stream.close()
+        return int(writer.writer.metadata.num_rows)  # as the footer says
 
     def _flush(self, group_rows: int, rows: int) -> None:
         """Write the first ``rows`` held rows in groups of ``group_rows``; the rest stays held."""

@@ -81,6 +81,7 @@ def facts(
             tuple((_whole(step, "rows_in"), _whole(step, "rows_out")) for step in steps),
             tuple(_whole(step, "rejected") for step in steps),
             _whole(told, "nulled"),
+            *(tuple(_whole(step, name) for step in steps) for name in ("dropped", "added", "unused")),
         )
         if told
         else _summed(history)
