@@ -261,6 +261,10 @@ class RemoteTraceback(Exception):
         return f"\n{self.args[0]}" if self.args else ""
 
 
+REFUSALS = (ArgumentError, PlanError, NothingMatched, UntrustedPickle)
+"""Errors that say that a command cannot be carried out as it was given: other words would have helped."""
+
+
 def nearest(name: str, choices: Iterable[str]) -> str:
     """Return ``" Did you mean 'x'?"`` for the nearest of ``choices``, or an empty string.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import millrace.launch as launch
 from millrace.core.events import MetricsCounted, RunFinished, RunStarted, ShardCommitted
 from millrace.describing import describe
-from millrace.errors import OutputSchemaChanged, StepError, TooManyErrors, data_hidden
+from millrace.errors import REFUSALS, OutputSchemaChanged, StepError, TooManyErrors, data_hidden
 from millrace.execution import known_count
 from millrace.options import RunOptions
 from millrace.outputs import reporting
@@ -79,6 +79,7 @@ def _write(job: Job, options: RunOptions, workplace: Workplace, started: float) 
     from millrace.run.accounts import Accounts
     from millrace.run.allowance import Allowance
     from millrace.run.counting import STATES
+    from millrace.run.failures import of_the_user
     from millrace.run.runner import Runner
     from millrace.run.scheduler import Scheduler
     from millrace.run.schemas import merge
@@ -138,14 +139,17 @@ def _write(job: Job, options: RunOptions, workplace: Workplace, started: float) 
         seconds = time.monotonic() - started
         committer.finish(seconds, {"ledger": _ledger(job), **reported(metrics)})
     except BaseException as error:
+        trace = of_the_user(error) if options.show_data else ""
         _explain_end(job, options, watchers, error)
         told = "interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
         found = watchers.findings()
         watchers.on_event(
-            _finished(job, time.monotonic() - started, error=told, retries=scheduler.retries, **found)
+            _finished(
+                job, time.monotonic() - started, error=told, trace=trace, retries=scheduler.retries, **found
+            )
         )
         watchers.close()
-        if not committer.empty or committer.pending:
+        if not (committer.empty and isinstance(error, REFUSALS)):
             reporting.leave(job.output.root, committer.folder, values=options.report_values)
         raise
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -65,13 +66,25 @@ def test_refused_with_workers(job: Job, point: str, action: str) -> None:
 
 
 @pytest.mark.parametrize("action", ["ENOSPC@*", "EIO@*"])
-@pytest.mark.parametrize(
-    "point", ["journal.append", "journal.sync", "stage.write", "stage.sync", "plan.written"]
-)
-def test_a_run_that_committed_nothing_leaves_no_trace(job: Job, point: str, action: str) -> None:
+@pytest.mark.parametrize("point", ["journal.append", "journal.sync", "plan.written"])
+def test_a_run_that_could_not_begin_leaves_no_trace(job: Job, point: str, action: str) -> None:
     with pytest.raises(OutputWriteFailed):
         job.here({point: action})
     assert not Path(job.output).exists()
+
+
+@pytest.mark.parametrize("action", ["ENOSPC@*", "EIO@*"])
+@pytest.mark.parametrize("point", ["stage.write", "stage.sync"])
+def test_a_run_that_committed_nothing_leaves_its_record_and_report(job: Job, point: str, action: str) -> None:
+    with pytest.raises(OutputWriteFailed):
+        job.here({point: action})
+    output = Path(job.output)
+    assert_unlocked(output)
+    (run,) = (path for path in (output / "_millrace").iterdir() if path.is_dir())
+    assert {path.name for path in run.iterdir()} == {"plan", "journal", "events.jsonl", "report.html"}
+    assert os.listdir(output) == ["_millrace"]
+    job.here()
+    check(output, job.expected(), job.here)
 
 
 @pytest.mark.parametrize("point", ["journal.append", "journal.sync"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from millrace.errors import ArgumentError, MillraceError, NothingMatched, PlanError, UntrustedPickle
+from millrace.errors import REFUSALS, ArgumentError, MillraceError
 
 DONE = 0
 FAILED = 1
@@ -12,8 +12,6 @@ USAGE = 2  # the command cannot be carried out as it was given; nothing was done
 REJECTS = 3  # done, and some rows were set aside
 INTERRUPTED = 130
 CLOSED_PIPE = 141  # who read our output has enough: as for any program that SIGPIPE ends
-
-_REFUSED = (ArgumentError, PlanError, NothingMatched, UntrustedPickle)
 
 
 class UsageMistake(ArgumentError):
@@ -43,4 +41,4 @@ def code_of(error: MillraceError) -> int:
     >>> code_of(errors.UnknownColumn("…")), code_of(errors.StepError("…"))
     (2, 1)
     """
-    return USAGE if isinstance(error, _REFUSED) else FAILED
+    return USAGE if isinstance(error, REFUSALS) else FAILED

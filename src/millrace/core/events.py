@@ -230,6 +230,7 @@ class RunFinished(msgspec.Struct, frozen=True):
     retired: int = 0  # workers, for want of memory
     divided: int = 0  # shards
     batches: tuple[Batches, ...] = ()
+    trace: str = ""  # the user's own traceback, if their code raised the error
 
 
 class MetricsCounted(msgspec.Struct, frozen=True):

@@ -248,7 +248,13 @@ def _fields(event: Event, steps: tuple[str, ...]) -> dict[str, Any]:
             for fault, rows in event.faults.counts
         ]
         retried = [{"step": step, "kind": kind, "calls": calls} for step, kind, calls in event.retried]
-        more = {"timings": timings, "faults": faults, "retried": retried, "error": event.error[:LONG]}
+        more = {
+            "timings": timings,
+            "faults": faults,
+            "retried": retried,
+            "error": event.error[:LONG],
+            "trace": event.trace[:LONG],
+        }
         return {**fields, "ledger": {**whole, "steps": each}, **more}
     if isinstance(event, WorkerReady):
         return {**fields, "seconds": round(event.seconds, 4)}

@@ -254,8 +254,8 @@ def shares(timings: Timings) -> str:
 
 def _failed(event: RunFinished) -> str:
     reason = event.error.strip().split("\n")[0]
-    kept = f"{plural(event.ledger.written, 'row')} are safe in {event.output}"
-    return (
-        f"failed after {duration(event.seconds)}: {reason}\n"
-        f"{kept}: the same command, run again, goes on from there"
-    )
+    kept = f"nothing was committed to {event.output}"
+    if event.ledger.read:
+        rows = plural(event.ledger.written, "row")
+        kept = f"{rows} are safe in {event.output}: the same command, run again, goes on from there"
+    return f"failed after {duration(event.seconds)}: {reason}\n{kept}"

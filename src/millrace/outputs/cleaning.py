@@ -98,7 +98,9 @@ def _unneeded(root: Path, *, unfinished: bool) -> Iterator[tuple[str, str]]:
     if unfinished:
         for run in runs:
             if not _stands(root, run):
-                yield f"{HOME}/{run.name}", "the plan, journal and staged parts of a run that is not complete"
+                parts = "the plan, journal and staged parts of a run that is not complete"
+                report = "the record and report of a run that ended before it committed anything"
+                yield f"{HOME}/{run.name}", parts if run.records else report
                 yield from (
                     (name, "a part of a run that is not complete") for name in _parts(root, {run.name})
                 )

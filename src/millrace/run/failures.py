@@ -88,6 +88,15 @@ def user_traceback(error: BaseException) -> str:
     return shortened(text, TRACEBACK_CHARS)
 
 
+def of_the_user(error: BaseException) -> str:
+    """Return the traceback of the user's code that an error of ours tells of; an empty string if there is none."""
+    cause = error.__cause__
+    for each in (cause, cause.__cause__ if cause is not None else None):
+        if isinstance(each, RemoteTraceback):
+            return str(each).strip()
+    return user_traceback(cause) if cause is not None and isinstance(error, errors.StepError) else ""
+
+
 def first_line(error: BaseException) -> tuple[str, int] | None:
     """Return the line at which an error left the user's code for ours; None if it is ours altogether."""
     trace = error.__traceback__

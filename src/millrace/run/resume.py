@@ -17,7 +17,7 @@ import msgspec
 from millrace.core.batch import schema_from
 from millrace.core.warn import warn
 from millrace.core.work import Durability, Shard
-from millrace.errors import InputChanged, MillraceError, PlanChanged
+from millrace.errors import REFUSALS, InputChanged, MillraceError, PlanChanged
 from millrace.plan import compile as compiler
 from millrace.plan.cuts import Cuts
 from millrace.plan.identity import code_of, difference, shape_of, unrecognised
@@ -26,7 +26,7 @@ from millrace.plan.physical import SavedPlan
 from millrace.run.commit import ShardCommitter, State, begin
 from millrace.run.inputs import InputFile, check_apart, reconcile
 from millrace.run.journal import Contents
-from millrace.run.output import OutputFolder, check_parts, new_run_name
+from millrace.run.output import OutputFolder, check_parts, new_run_name, remove_tree
 from millrace.run.recover import peek, recover
 from millrace.run.schemas import told_difference
 
@@ -68,19 +68,25 @@ class Job:
         try:
             if error is not None:
                 with contextlib.suppress(OSError, MillraceError):  # the error that is under way says it all
-                    self._save()
+                    self._save(error)
         finally:
             self.committer.close()
             self.output.close(forget=True)
 
-    def _save(self) -> None:
-        """After an error: keep what was committed. A run that committed nothing leaves no trace."""
+    def _save(self, error: BaseException) -> None:
+        """After an error: keep what was committed, and the record and report of a run that committed nothing.
+
+        A plan that was refused leaves no trace.
+        """
         try:
             self.committer.flush()
         finally:
             if self.committer.empty:
                 self.committer.close()
-                self.output.forget(self.committer.plan.run)
+                if isinstance(error, REFUSALS):
+                    self.output.forget(self.committer.plan.run)
+                else:
+                    remove_tree(self.committer.folder / "staging")
 
 
 def open_job(plan: Plan, wish: Wish) -> Job:
@@ -133,6 +139,7 @@ class _Opening:
             saved, state, contents = peek(self._output, run)
             unfinished = not state.finished or run == swapped
             same = saved.shape == self._shape and state.code == self._code
+            same = same and (next(contents.in_force(), None) is not None or self._is_as_planned(saved))
             if unfinished and same and self._is_all_ours(state, contents) and not self._retyped(state):
                 with contextlib.suppress(InputChanged):  # then it is made from the input as it is now
                     return self._resume(run, hidden=run == hidden)
@@ -149,10 +156,11 @@ class _Opening:
         anew = self._wish.on_change == "restart" and not self._is_all_ours(state, contents)
         retyped = self._retyped(state)
         goes_on = saved.shape == self._shape and (not changed or self._wish.on_change == "continue")
+        nothing = not state.finished and next(contents.in_force(), None) is None  # that could get lost
         if goes_on and not anew and not retyped:
-            return True
-        if next(contents.in_force(), None) is None:
-            return False  # there is nothing in it that could get lost
+            return not nothing or self._is_as_planned(saved)
+        if nothing:
+            return False
         if saved.shape != self._shape:
             lines = difference(msgspec.json.decode(saved.shape), msgspec.json.decode(self._shape))
             raise PlanChanged(
@@ -178,6 +186,13 @@ class _Opening:
             "only looks different (a value that it uses, such as a model trained anew, counts as its code), "
             "give the step version='…', by which it is recognised instead."
         )
+
+    def _is_as_planned(self, saved: SavedPlan) -> bool:
+        """Say whether a run would be planned now as it was: its files are the same, and its shards."""
+        if saved.files != self._files:
+            return False
+        divided = any(shard.name for shard in saved.shards)  # which it took some time to find out
+        return divided or saved.shards == self._wish.cuts.shards(self._plan.source)
 
     def _is_all_ours(self, state: State, contents: Contents) -> bool:
         """Say whether every committed shard was made by the present code, and none by a version before."""

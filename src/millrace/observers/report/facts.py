@@ -48,6 +48,7 @@ class Facts(msgspec.Struct, frozen=True):
     notes: Mapping[str, str] = {}
     charts: Mapping[str, Any] = {}
     samples: Sequence[Sample] = ()
+    trace: str = ""
 
 
 def facts(
@@ -114,6 +115,7 @@ def facts(
         {name: str(note) for name, note in _table(metrics, "notes").items()},
         _table(metrics, "charts"),
         samples,
+        last.trace if last is not None and error else "",
     )
 
 

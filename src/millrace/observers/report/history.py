@@ -37,6 +37,11 @@ class Driver(msgspec.Struct):
         """What it failed with; an empty string if it did not."""
         return str(self.finished.get("error", "")) if self.finished else None
 
+    @property
+    def trace(self) -> str:
+        """The traceback of the user's code, if that raised the error."""
+        return str(self.finished.get("trace", ""))
+
 
 class Stretch(msgspec.Struct):
     """A worker at work, or getting ready. ``busy``: the share of that time in which it was not waiting."""

@@ -57,10 +57,21 @@ def head(history: History, facts: Facts) -> Html:
 def _why(facts: Facts) -> Html:
     """Say what happened to a run that is not complete, and what to do."""
     go_on = "What is committed is kept: the same command, run again, goes on from there."
+    if not facts.shards[0]:
+        go_on = "Nothing was committed: the same command, run again, begins at the start."
     if facts.status == "failed":
         mended = "What is committed is kept; once the cause is mended, a run into the same folder goes on from there."
-        error = tag("pre", facts.error.strip(), class_="error", tabindex="0", aria_label="The error")
-        return join([error, tag("p", mended)])
+        if not facts.shards[0]:
+            mended = (
+                "Nothing was committed; once the cause is mended, a run into the same folder starts anew."
+            )
+        words = [tag("pre", facts.error.strip(), class_="error", tabindex="0", aria_label="The error")]
+        if facts.trace:
+            trace = facts.trace.strip()
+            words.append(
+                tag("pre", trace, class_="error", tabindex="0", aria_label="Where your code raised it")
+            )
+        return join([*words, tag("p", mended)])
     if facts.status == "interrupted":
         return tag("p", f"Somebody ended it. {go_on}")
     if facts.status == "stopped":
