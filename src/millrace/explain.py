@@ -60,7 +60,7 @@ def described(
         f"source   {kind}, {_count(len(plan.source.files()), 'file')}, "
         f"{'unknown number of' if -1 in rows else f'{sum(rows):,}'} rows",
         f"columns  reads {len(read)} of {len(schema.names)}: {_listed(read)}",
-        f"shards   {len(shards):,}",
+        f"shards   {len(shards):,}{f' ({coarse})' if (coarse := cutting.coarser(shards, cuts.shard_rows)) else ''}",
         f"engine   {options.engine}: {_pools(stages)}{alone}, on {_count(capacity.cpus, 'core')}"
         + (f" and {_count(capacity.gpus, 'GPU')}" if any(each.num_gpus for each in stages) else "")
         + (" (more workers than cores)" if sum(each.workers for each in stages) > capacity.cpus else ""),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from millrace.core.events import CallRetried, Event, ShardDivided, WorkerRetired
+from millrace.observers.busy import Busy
 from millrace.observers.ceilings import Ceilings
 from millrace.observers.record import Record
 from millrace.observers.sizes import Sizes
@@ -27,6 +29,7 @@ class Watchers:
         self._watchers = watchers
         self._ceilings = Ceilings()
         self._sizes = Sizes()
+        self._busy = Busy()
         self._retried: Counter[tuple[str, str]] = Counter()
         self._retired = self._divided = 0
 
@@ -54,6 +57,7 @@ class Watchers:
         """Tell everybody."""
         self._ceilings.add(event)
         self._sizes.add(event)
+        self._busy.add(event, time.monotonic())
         if isinstance(event, CallRetried):
             self._retried[event.step, event.error] += 1
         self._retired += isinstance(event, WorkerRetired)
@@ -64,9 +68,10 @@ class Watchers:
             except Exception:
                 self._drop(watcher)
 
-    def findings(self) -> dict[str, Any]:
-        """Return what the events told, by the names that ``RunFinished`` has for it."""
+    def findings(self, seconds: float) -> dict[str, Any]:
+        """Return what the events of so many seconds told, by the names that ``RunFinished`` has for it."""
         return {
+            "stages": self._busy.uses(seconds),
             "ceilings": self._ceilings.settled(),
             "retried": tuple((step, error, count) for (step, error), count in self._retried.most_common()),
             "retired": self._retired,

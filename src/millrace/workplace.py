@@ -11,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from millrace.core import failpoints
-from millrace.core.events import StageUse
 from millrace.core.ports import PoolSpec
 from millrace.core.process import hold_standard_streams
 from millrace.core.warn import warn
@@ -164,21 +163,6 @@ class Workplace:
     def bounds(self) -> list[tuple[int, int]]:
         """How few and how many workers each stage may have."""
         return [(stage.least, stage.workers) for stage in self.stages]
-
-    def uses(self, supply: Supply | None, seconds: float) -> tuple[StageUse, ...]:
-        """Return how busy the workers of each stage were, if there are several."""
-        from millrace.describing import stage_name
-
-        if supply is None:
-            return ()
-        return tuple(
-            StageUse(
-                stage_name(stage),
-                stage.workers,
-                min(1.0, busy / max(seconds * stage.workers, 1e-9)),
-            )
-            for stage, busy in zip(self.stages, supply.busy, strict=True)
-        )
 
     def ahead(self, shards: Sequence[Shard]) -> int:
         """Return how many attempts each worker of the last stage has before it, so that those before are busy."""

@@ -19,6 +19,7 @@ from millrace.execution import known_count
 from millrace.options import RunOptions
 from millrace.outputs import reporting
 from millrace.plan import compile as compiler
+from millrace.plan.cuts import coarser
 from millrace.plan.logical import Plan
 from millrace.result import Metrics, Result
 from millrace.version import __version__
@@ -103,6 +104,9 @@ def _write(job: Job, options: RunOptions, workplace: Workplace, started: float) 
         ahead=workplace.ahead(job.shards),
         fed=len(workplace.stages) > 1,
     )
+    coarse = coarser(job.shards, options.shard_rows)
+    if coarse and not job.resumed:
+        _say(options, f"millrace: {coarse}")
     pending = [shard for shard in job.shards if not state.done[shard.index]]
     states = str(committer.folder / STATES)
     programs = workplace.programs(plan, "write", options, pending, states=states)
@@ -142,11 +146,10 @@ def _write(job: Job, options: RunOptions, workplace: Workplace, started: float) 
         trace = of_the_user(error) if options.show_data else ""
         _explain_end(job, options, watchers, error)
         told = "interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
-        found = watchers.findings()
+        seconds = time.monotonic() - started
+        found = watchers.findings(seconds)
         watchers.on_event(
-            _finished(
-                job, time.monotonic() - started, error=told, trace=trace, retries=scheduler.retries, **found
-            )
+            _finished(job, seconds, error=told, trace=trace, retries=scheduler.retries, **found)
         )
         watchers.close()
         if not (committer.empty and isinstance(error, REFUSALS)):
@@ -159,8 +162,7 @@ def _write(job: Job, options: RunOptions, workplace: Workplace, started: float) 
             job,
             seconds,
             retries=scheduler.retries,
-            stages=workplace.uses(supply, seconds),
-            **watchers.findings(),
+            **watchers.findings(seconds),
         )
         watchers.on_event(event)
     finally:
@@ -257,7 +259,20 @@ def _started(job: Job, workers: int) -> RunStarted:
     rows = rows if known is None or rows < 0 else min(rows, known)
     done = len(state.done) - state.done.count(0)
     run, root = job.committer.plan.run, str(job.output.root)
-    return RunStarted(run, root, len(job.shards), done, state.ledger.read, rows, workers)
+    before = state.ledger
+    return RunStarted(
+        run,
+        root,
+        len(job.shards),
+        done,
+        before.read,
+        rows,
+        workers,
+        before.written,
+        before.rejected,
+        before.nulled,
+        state.bytes,
+    )
 
 
 def _tell_published(watchers: Watchers, record: CommitRecord) -> None:

@@ -115,3 +115,45 @@ def test_an_empty_word_is_not_the_present_folder(
     found = millrace("clean", "", "--all", "--yes")
     assert found.code == 2 and "empty word" in found.err
     assert (place / "out" / "_SUCCESS").exists()
+
+
+NET = """
+import torch
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = torch.nn.Linear(1, 1)
+
+    def forward(self, x):
+        return self.last(x)
+"""
+
+
+def test_weights_take_the_class_that_they_belong_to(place: Path, millrace: Millrace) -> None:
+    torch = pytest.importorskip("torch")
+    save = pytest.importorskip("safetensors.torch").save_file
+    (place / "nets.py").write_text(NET)
+    weights = {"last.weight": torch.tensor([[2.0]]), "last.bias": torch.tensor([1.0])}
+    save(weights, "net.safetensors")
+    bare = millrace("predict", "net.safetensors", "trips/", "-o", "bare", "-i", "km")
+    assert bare.code == 2 and "--model-option architecture=module:Class" in bare.err
+    argv = ["predict", "net.safetensors", "trips/", "-o", "out", "-i", "km"]
+    for wrong, told in (("Net", "as module:name"), ("nets:Nut", "Did you mean 'Net'?")):
+        said = millrace(*argv, "-M", f"architecture={wrong}")
+        assert said.code == 2 and told in said.err
+    said = millrace(*argv, "-M", "architecture=nets:Net", "--json")
+    assert said.code == 0, said.err
+    table = pq.read_table("out")
+    assert table.column("prediction").to_pylist() == [2 * km + 1 for km in table.column("km").to_pylist()]
+
+
+def test_shard_rows_that_the_source_cannot_follow_are_told(place: Path, millrace: Millrace) -> None:
+    argv = ["predict", "fares:Fare", "trips/", "-i", "km", "--shard-rows"]
+    assert "shards have up to 100 rows" in millrace("explain", *argv[1:], "10").out
+    assert "shards have up to" not in millrace("explain", *argv[1:], "60").out
+    said = millrace(*argv, "10", "-o", "out", "--progress")
+    assert said.code == 0 and "shard_rows=10 is less than what the source is read by" in said.err.replace(
+        "--shard-rows 10", "shard_rows=10"
+    )

@@ -13,7 +13,7 @@ from typing import Any
 
 from millrace.cli import invocation
 from millrace.cli.exits import UsageMistake
-from millrace.errors import ModelUnreadable, UntrustedPickle, nearest
+from millrace.errors import ArgumentError, ModelUnreadable, UntrustedPickle, nearest
 from millrace.plan.modules import file_of, with_parents
 
 _OBJECT = re.compile(r"([A-Za-z_][\w.]*):([A-Za-z_][\w.]*)")
@@ -38,8 +38,22 @@ def model_of(
         return _object(model, options)
     import millrace
 
+    given = dict(options)
+    if isinstance(architecture := given.get("architecture"), str):
+        if not _OBJECT.fullmatch(architecture):
+            raise UsageMistake(
+                f"--model-option architecture={architecture}: name a class or function of your own that makes the "
+                "module, as module:name."
+            )
+        given["architecture"] = _found(architecture)
     try:
-        return millrace.load_model(model, sha256=sha256, trust_pickle=trust_pickle, **options), {}
+        return millrace.load_model(model, sha256=sha256, trust_pickle=trust_pickle, **given), {}
+    except ArgumentError as error:
+        if "architecture" in given or "architecture=" not in str(error):
+            raise
+        raise UsageMistake(
+            f"{error} On the command line: --model-option architecture=module:Class."
+        ) from None
     except ModelUnreadable as error:
         if ":/" in model or os.path.exists(os.path.expanduser(model)):
             raise
@@ -49,6 +63,19 @@ def model_of(
 
 
 def _object(text: str, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    found = _found(text)
+    if not options:
+        return found, {}
+    _check_taken(text, found, options)
+    if isinstance(found, type):
+        return found, {"fn_constructor_kwargs": dict(options)}
+    if not callable(found):
+        raise UsageMistake(f"{text} is made already, so --model-option has nothing to say to it.")
+    return found, {"fn_kwargs": dict(options)}
+
+
+def _found(text: str) -> Any:
+    """Import what is named."""
     match = _OBJECT.fullmatch(text)
     assert match is not None
     module, name = match.groups()
@@ -76,14 +103,7 @@ def _object(text: str, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]
             known = [each for each in dir(found) if not each.startswith("_")]
             raise UsageMistake(f"{text}: there is no {part!r} in {module}.{nearest(part, known)}")
         found = getattr(found, part)
-    if not options:
-        return found, {}
-    _check_taken(text, found, options)
-    if isinstance(found, type):
-        return found, {"fn_constructor_kwargs": dict(options)}
-    if not callable(found):
-        raise UsageMistake(f"{text} is made already, so --model-option has nothing to say to it.")
-    return found, {"fn_kwargs": dict(options)}
+    return found
 
 
 def _check_taken(text: str, found: Any, options: Mapping[str, Any]) -> None:

@@ -137,7 +137,8 @@ class Prediction:
             "--model-option",
             "-M",
             metavar="NAME=VALUE",
-            help="What the model's predictor takes (device=cuda), or the class or function. Repeatable.",
+            help="What the model's predictor takes (device=cuda, architecture=module:Class), or the class or "
+            "function. Repeatable.",
             rich_help_panel=_MODEL,
         ),
     ] = None

@@ -41,7 +41,7 @@ class RunDescribed(msgspec.Struct, frozen=True):
 
 
 class RunStarted(msgspec.Struct, frozen=True):
-    """A run begins or goes on: ``shards_done`` of ``shards`` were committed before."""
+    """A run begins or goes on: ``shards_done`` of ``shards`` were committed before, with so many rows and bytes."""
 
     run: str
     output: str
@@ -50,6 +50,10 @@ class RunStarted(msgspec.Struct, frozen=True):
     rows_done: int
     rows: int  # -1 when only reading would tell
     workers: int
+    written_done: int = 0
+    rejected_done: int = 0
+    nulled_done: int = 0
+    bytes_done: int = 0
 
 
 class RowsRead(msgspec.Struct, frozen=True):

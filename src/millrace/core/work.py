@@ -215,13 +215,14 @@ class Block(msgspec.Struct, frozen=True, array_like=True):
     """A batch that crosses a process border between two stages, by reference.
 
     ``spans`` say where its rows come from; they travel as bytes that only workers read. ``rejects`` are the rows that
-    failed on the way to it.
+    failed on the way to it. ``read``: so many rows of the source were read for it.
     """
 
     ref: BlockRef
     rows: int
     spans: bytes = b""
     rejects: tuple[Reject, ...] = ()
+    read: int = 0
 
 
 class Tail(msgspec.Struct, frozen=True):

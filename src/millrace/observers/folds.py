@@ -7,6 +7,7 @@ from typing import Any
 
 from millrace.core.events import MemoryTaken, ShardCommitted, Worked
 from millrace.core.work import Ledger, Timings
+from millrace.observers.busy import began
 
 
 class Span:
@@ -16,20 +17,22 @@ class Span:
         self._calls = 0
         self._began = self._ended = self._seconds = 0.0
         self._rows = 0
+        self._lost = 0.0
         self._timings = Timings()
         self._outcomes: Counter[str] = Counter()
         self._shard = self._attempt = -1
 
     def add(self, event: Worked, now: float, ready: float) -> None:
         """Count a call that has ended now; before ``ready`` the worker was not up."""
-        began = min(now, max(now - event.seconds, ready))
+        start = began(event, now, ready)
         if not self._calls:
-            self._began, self._timings = began, event.timings
+            self._began, self._timings = start, event.timings
         else:
             self._timings += event.timings
         self._calls += 1
         self._ended = now
-        self._seconds += now - began
+        self._seconds += now - start
+        self._lost += now - start if event.outcome in ("lost", "failed") else 0.0
         self._rows += event.rows
         self._outcomes[event.outcome] += 1
         self._shard, self._attempt = event.shard, event.attempt
@@ -50,6 +53,7 @@ class Span:
             "steps": round(timings.steps, 4),
             "write": round(timings.write, 4),
             "wait": round(timings.wait, 4),
+            "lost": round(self._lost, 4),
         }
 
 

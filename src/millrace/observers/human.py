@@ -13,8 +13,8 @@ _CHARS = 1_000
 def count(number: float) -> str:
     """Return a count with its unit.
 
-    >>> [count(n) for n in (0, 9_999, 12_345, 999_960, 1_230_000, 340_000_000)]
-    ['0', '9,999', '12.3 k', '1 M', '1.2 M', '340 M']
+    >>> [count(n) for n in (0, 9_999, 12_345, 999_499, 999_500, 1_230_000, 340_000_000)]
+    ['0', '9,999', '12.3 k', '999 k', '1 M', '1.2 M', '340 M']
     """
     if round(number) < 10_000:
         return f"{round(number):,}"
@@ -24,8 +24,8 @@ def count(number: float) -> str:
 def size(number: float) -> str:
     """Return a number of bytes.
 
-    >>> [size(n) for n in (0, 1000, 1536, 340 << 20, 5 << 40)]
-    ['0 B', '1000 B', '1.5 KiB', '340 MiB', '5 TiB']
+    >>> [size(n) for n in (0, 1000, 1536, 1023.9 * 1024, 340 << 20, 5 << 40)]
+    ['0 B', '1000 B', '1.5 KiB', '1 MiB', '340 MiB', '5 TiB']
     """
     return _scaled(number, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
 
@@ -33,17 +33,17 @@ def size(number: float) -> str:
 def duration(seconds: float) -> str:
     """Return a span of time.
 
-    >>> [duration(s) for s in (0.161, 12.34, 125, 3725)]
-    ['0.16 s', '12.3 s', '2 min 05 s', '1 h 02 min']
+    >>> [duration(s) for s in (0.161, 12.34, 59.99, 125, 3599.6, 3725, 7199)]
+    ['0.16 s', '12.3 s', '1 min 00 s', '2 min 05 s', '1 h 00 min', '1 h 02 min', '2 h 00 min']
     """
     if seconds < 0.995:
         return f"{seconds:.2f} s"
-    if seconds < 99.95:
+    if seconds < 59.95:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
-    hours, minutes = divmod(minutes, 60)
+    hours, minutes = divmod(round(seconds / 60), 60)
     return f"{hours} h {minutes:02d} min"
 
 
@@ -81,11 +81,14 @@ def plural(number: int, noun: str, plural: str = "") -> str:
 
 def _scaled(number: float, base: int, units: Sequence[str]) -> str:
     index = 0
-    while index < len(units) - 1 and round(number, 1 if index else 0) >= base:
+    while index < len(units) - 1 and float(_digits(number, index)) >= base:
         number /= base
         index += 1
-    text = f"{number:.1f}" if index and number < 99.95 else f"{number:.0f}"
-    return f"{text.removesuffix('.0')} {units[index]}"
+    return f"{_digits(number, index).removesuffix('.0')} {units[index]}"
+
+
+def _digits(number: float, index: int) -> str:
+    return f"{number:.1f}" if index and number < 99.95 else f"{number:.0f}"
 
 
 def row_text(row: Mapping[str, Any]) -> str:

@@ -137,7 +137,9 @@ class _Bar:
     def draw(self, tally: Tally, now: float) -> None:
         text = tally.describe(now)
         self._width.bar_width = max(5, min(40, self._console.width - len(text) - 2))
-        self._rich.update(self._task, completed=tally.done, total=tally.total, description=text, refresh=True)
+        share = tally.share
+        total = None if share is None else 1.0
+        self._rich.update(self._task, completed=share or 0.0, total=total, description=text, refresh=True)
 
     def say(self, line: str) -> None:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)

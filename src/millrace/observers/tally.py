@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 from millrace.core.events import (
     Event,
     RowsRead,
@@ -14,30 +12,33 @@ from millrace.core.events import (
     WorkerLost,
 )
 from millrace.observers.human import count, countdown, plural, size
-
-_WINDOW = 30.0  # seconds over which speed is measured: long enough to be calm, short enough to follow
-_SAMPLES = 1.0  # seconds between two samples
+from millrace.observers.pace import Pace
 
 
 class Tally:
-    """Told events and times, asked for numbers. A resumed run starts at what was done before."""
+    """Told events and times, asked for numbers. A resumed run starts at what was done before.
+
+    Rows and shares never go back: what is done again, after a worker was lost, counts once it is beyond what was.
+    """
 
     def __init__(self, start: RunStarted, now: float) -> None:
         self.start = start
         self.shards = start.shards_done
         self.all_shards = start.shards
-        self.bytes = 0
+        self.bytes = start.bytes_done
         self.retries = 0
-        self.failed = 0  # rows in committed shards that failed
+        self.failed = start.rejected_done + start.nulled_done  # rows in committed shards that failed
         self._failing: dict[int, int] = {}  # by shard under way
         self._committed = start.rows_done
-        self._under_way: dict[int, tuple[int, int]] = {}  # worker → (shard, rows read in it)
-        self._samples: deque[tuple[float, int, int]] = deque([(now, self.rows, self.shards)])
+        self._under_way: dict[int, tuple[int, int]] = {}  # shard → (worker, rows read in it)
+        self._most = start.rows_done
+        self._share = 0.0
+        self._pace = Pace(now, rows=self.rows, shards=self.shards)
 
     def add(self, event: Event) -> None:
         """Take one more event into account."""
         if isinstance(event, RowsRead):
-            self._under_way[event.worker] = (event.shard, event.rows)
+            self._under_way[event.shard] = event.worker, event.rows
             self._failing[event.shard] = event.faults.total
         elif isinstance(event, ShardCommitted):
             self.shards += 1
@@ -51,12 +52,14 @@ class Tally:
         elif isinstance(event, ShardDivided):
             self.all_shards += event.parts - 1
         elif isinstance(event, WorkerLost):
-            self._under_way.pop(event.worker, None)
+            for shard in [shard for shard, (worker, _) in self._under_way.items() if worker == event.worker]:
+                self._forget(shard)
 
     @property
     def rows(self) -> int:
         """Rows read, those of shards under way among them."""
-        return self._committed + sum(rows for _, rows in self._under_way.values())
+        self._most = max(self._most, self._committed + sum(rows for _, rows in self._under_way.values()))
+        return self._most
 
     @property
     def failing(self) -> int:
@@ -64,29 +67,23 @@ class Tally:
         return self.failed + sum(self._failing.values())
 
     @property
-    def done(self) -> int:
-        """How much is done, in the unit of ``total``."""
-        return self.rows if self.start.rows >= 0 else self.shards
+    def share(self) -> float | None:
+        """How much of the run is done, of one; None if there is nothing to do."""
+        done, total = (self.rows, self.start.rows) if self._by_rows else (self.shards, self.all_shards)
+        if total <= 0:
+            return None
+        self._share = max(self._share, min(1.0, done / total))
+        return self._share
 
     @property
-    def total(self) -> int:
-        """Rows if their number is known, else shards."""
-        return self.start.rows if self.start.rows >= 0 else self.all_shards
+    def _by_rows(self) -> bool:
+        return self.start.rows >= 0
 
     def look(self, now: float) -> tuple[float, float | None]:
         """Return rows per second of late, and the seconds left (None while nobody can tell)."""
-        if now - self._samples[-1][0] >= _SAMPLES:
-            self._samples.append((now, self.rows, self.shards))
-        while len(self._samples) > 2 and self._samples[1][0] <= now - _WINDOW:
-            self._samples.popleft()
-        then, rows, shards = self._samples[0]
-        elapsed = now - then
-        if elapsed <= 0:
-            return 0.0, None
-        speed = max(0.0, (self.rows - rows) / elapsed)
-        pace = speed if self.start.rows >= 0 else (self.shards - shards) / elapsed
-        left = max(0, self.total - self.done)
-        return speed, left / pace if pace > 0 else None
+        speed = self._pace.look(now, rows=self.rows, shards=self.shards)
+        left = self.start.rows - self.rows if self._by_rows else self.all_shards - self.shards
+        return speed, self._pace.left(left, by_rows=self._by_rows)
 
     def describe(self, now: float) -> str:
         """Return all numbers as one line.
@@ -113,5 +110,5 @@ class Tally:
         return ", ".join(parts)
 
     def _forget(self, shard: int) -> None:
-        self._under_way = {worker: at for worker, at in self._under_way.items() if at[0] != shard}
+        self._under_way.pop(shard, None)
         self._failing.pop(shard, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from millrace.core import regular
 from millrace.observers.human import count, countdown, duration, percent, plural, size
+from millrace.observers.pace import Pace
 from millrace.observers.report import figures
 from millrace.observers.report.facts import Facts, facts
 from millrace.observers.report.history import History, Reader, lines_of
@@ -106,29 +108,27 @@ class State:
     @property
     def rows_per_second(self) -> float:
         """Of late, while it goes on; else over all of it."""
-        seconds = self.history.seconds
-        if self.ended:
-            return self.rows / seconds if seconds > 0 else 0.0
-        last = self.history.last
-        seconds += self.silent
-        since = max(last.start if last is not None else 0.0, seconds - _WINDOW)
-        first = next(((at, rows) for at, rows, _ in self.history.rows if at >= since), None)
-        if first is None or seconds - first[0] <= 0:
-            return 0.0
-        return max(0.0, (self.rows - first[1]) / (seconds - first[0]))
+        return self.history.average if self.ended else self._pace()[0]
 
     @property
     def seconds_left(self) -> float | None:
         """How long it will take, as far as one can tell."""
-        whole, speed = self.rows_in_all, self.rows_per_second
-        if self.ended or speed <= 0:
-            return None
-        if whole is not None:
-            return max(0.0, (whole - self.rows) / speed)
-        done, shards = self.facts.shards
-        before = self.history.last.before[1] if self.history.last is not None else 0
-        spent = self.history.last.seconds if self.history.last is not None else 0.0
-        return (shards - done) * spent / (done - before) if done > before else None
+        return None if self.ended else self._pace()[1]
+
+    def _pace(self) -> tuple[float, float | None]:
+        """Follow the last driver as who stands beside it does."""
+        last = self.history.last
+        if last is None:
+            return 0.0, None
+        rows, shards = last.before
+        pace = Pace(last.start, rows=rows, shards=shards)
+        for at, rows, shards in self.history.rows:
+            if at >= last.start:
+                pace.look(at, rows=rows, shards=shards)
+        speed = pace.look(self.history.seconds + self.silent, rows=rows, shards=shards)
+        whole = self.rows_in_all
+        left = self.facts.shards[1] - shards if whole is None else whole - rows
+        return speed, pace.left(left, by_rows=whole is not None)
 
     def busy(self) -> list[float]:
         """Return how busy each stage's workers are of late: a share of their time."""
@@ -186,7 +186,8 @@ class State:
         whole = self.rows_in_all
         rows = count(self.rows)
         if whole is not None and not self.ended:
-            rows += f" of {count(whole)} ({percent(self.rows / max(whole, 1))})"
+            share = min(1.0, self.rows / max(whole, 1))
+            rows += f" of {count(whole)} ({percent(math.floor(100 * share) / 100)})"
         left = self.seconds_left
         speed = [f"{count(self.rows_per_second)} rows/s"] if self.rows_per_second > 0 else []
         speed += [f"ETA {countdown(left)}"] if left is not None else []

@@ -130,6 +130,22 @@ def extents(splits: Sequence[Split], unit: int, *, whole: bool = False) -> Itera
         yield Extent(tuple(splits[begun:]), skip, held if skip else None)
 
 
+def coarser(shards: Sequence[Shard], shard_rows: int | None) -> str:
+    """Say so if shards are much bigger than asked for, as the source is read in bigger units; "" if not.
+
+    >>> coarser([Shard(0, (Split(0, 0, 1, 100_000),))], 1_000).partition(":")[0]
+    'shard_rows=1,000 is less than what the source is read by'
+    """
+    units = [split.length for shard in shards for split in shard.splits if len(shard.splits) == 1]
+    biggest = max(units, default=0)
+    if shard_rows is None or biggest < 2 * shard_rows:
+        return ""
+    return (
+        f"shard_rows={shard_rows:,} is less than what the source is read by: a row group, or part of a file, is not "
+        f"cut, so that shards have up to {biggest:,} rows. Smaller row groups in the input make smaller shards."
+    )
+
+
 def fitted(stages: Sequence[Stage], cuts: Cuts, shards: Sequence[Shard]) -> tuple[Stage, ...]:
     """Return the stages with no more workers than can have work: pieces for the first, shards for the last."""
     work = {len(stages) - 1: max(1, len(shards))}

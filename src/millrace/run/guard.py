@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from millrace.core.process import is_worker
 from millrace.core.values import ConversionError
-from millrace.core.work import Fault, Faults, Ledger, Reject
+from millrace.core.work import Block, Fault, Faults, Ledger, Reject
 from millrace.errors import BadInput, BadReturn, MillraceError, StepError
 from millrace.plan.physical import Policy
 from millrace.run.accounts import cut_short
@@ -46,6 +46,7 @@ class Meter:
         self.steps = [[0, 0, 0, 0, 0] for _ in range(steps)]
         self.cut = -1
         self.read_rows = 0
+        self.behind: float | None = None  # of the source, for the rows of blocks that were read
         self.unread = 0  # rows that the source could not make sense of
         self.nulled = 0
         self.rejects: list[Reject] = []
@@ -61,8 +62,14 @@ class Meter:
 
     @property
     def done_rows(self) -> int:
-        """How many of the rows read went through the first step with user code."""
-        return self.read_rows if self.lead is None else self.lead.done
+        """How many rows of the source were read and went through the first step with user code."""
+        done = self.read_rows if self.lead is None else self.lead.done
+        return done if self.behind is None else int(self.behind * min(1.0, done / max(1, self.read_rows)))
+
+    def read_block(self, block: Block, rows: int) -> None:
+        """Count rows of a block as they are taken, and those of the source that became them."""
+        self.read_rows += rows
+        self.behind = (self.behind or 0.0) + block.read * rows / max(1, block.rows)
 
     def ledger(self, written: int = 0) -> Ledger:
         """Return where the rows went so far."""

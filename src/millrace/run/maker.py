@@ -102,6 +102,7 @@ class Maker:
         report(meter, self._context, piece.caution, piece.shard)
         rows = self._taken(piece, meter) if piece.blocks else self._read(piece, meter, inputs)
         size = BlockSize(self._program.unit, self._program.block_rows)
+        told = 0
         made = map(folded, self._chain.run(rows, meter, piece.budgets, piece.ceilings))
         for parts in _grouped(made, size):
             failpoints.hit("piece.block")
@@ -110,7 +111,9 @@ class Maker:
                 batches = [part.batch for part in parts]
                 ref = self._context.share(batches[0].schema, batches)
             spans = packed([part.spans for part in parts])
-            block = Block(ref, sum(map(len, parts)), spans, meter.drained())
+            read = meter.read_rows if meter.behind is None else int(meter.behind)
+            block = Block(ref, sum(map(len, parts)), spans, meter.drained(), read - told)
+            told = read
             del parts, batches
             yield Made(piece.number, block, meter.ledger())
         inputs.check()
@@ -149,7 +152,7 @@ def take(block: Block, context: WorkerContext, meter: Meter) -> Iterator[Rows]:
     _check_whole(block, batches)
     meter.take_in(block.rejects)
     for batch, spans in zip(batches, unpacked(block.spans), strict=True):
-        meter.read_rows += batch.num_rows
+        meter.read_block(block, batch.num_rows)
         yield unfolded(Rows(batch, spans))
 
 
@@ -179,7 +182,7 @@ def _rows_of(
             part = Rows(batch, spans).cut(passed, min(batch.num_rows, passed + left))
             skip -= passed
             left -= len(part)
-            meter.read_rows += len(part)
+            meter.read_block(item, len(part))
             if len(part):
                 yield unfolded(part)
 

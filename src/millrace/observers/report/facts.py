@@ -130,10 +130,8 @@ def _status(complete: bool, alive: bool, error: str | None) -> Status:
 
 
 def _summed(history: History) -> Ledger:
-    """Add up what the last driver committed, and what was done before it."""
-    before = history.last.before[0] if history.last is not None else 0
-    rows = max((rows for _, rows, _ in history.rows), default=0)
-    return Ledger(max(before, rows), history.written, history.rejected, nulled=history.nulled)
+    """Return what the record tells of what was committed, by all drivers."""
+    return Ledger(history.read, history.written, history.rejected, nulled=history.nulled)
 
 
 def _shards(history: History) -> tuple[int, int]:

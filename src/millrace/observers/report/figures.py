@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from millrace.observers.busy import busy_share
 from millrace.observers.report.history import History, Stretch, Workers
 
 POINTS = 300  # of a series
@@ -174,18 +175,13 @@ def stage_workers(history: History) -> list[int]:
 
 def busy(history: History) -> list[float]:
     """Return, for each stage, the share of its workers' time in which they worked rather than waited."""
-    whole = max(history.seconds, 1e-9)
-    shares = []
-    for i, workers in enumerate(stage_workers(history)):
-        stage = history.stages.get(i, Workers())
-        there = max(stage.seconds - min(stage.wait, stage.seconds), 0.0)
-        shares.append(min(1.0, there / (whole * max(1, workers))))
-    return shares
+    stages = [history.stages.get(i, Workers()) for i in range(len(stage_names(history)))]
+    return [busy_share(stage.seconds, stage.wait, history.capacity(i)) for i, stage in enumerate(stages)]
 
 
 def work(history: History) -> Figure | None:
     """Return what each stage's workers did: shares of their time, adding up to one."""
-    names, workers, whole = stage_names(history), stage_workers(history), history.seconds
+    names, whole = stage_names(history), history.seconds
     rows = []
     for i, name in enumerate(names):
         stage = history.stages.get(i)
@@ -194,9 +190,10 @@ def work(history: History) -> Figure | None:
         there = max(stage.seconds, 1e-9)
         told = stage.work + stage.wait
         scale = min(1.0, there / told) if told > 0 else 0.0  # lanes work at the same time
-        capacity = max(whole * max(1, workers[i]), there)
+        capacity = max(history.capacity(i), there)
         parts = {key: scale * getattr(stage, key) / capacity for key in ("read", "steps", "write", "wait")}
-        parts["other"] = max(0.0, (there - scale * told) / capacity)
+        parts["lost"] = min(stage.lost, there - scale * told) / capacity
+        parts["other"] = max(0.0, (there - scale * told) / capacity - parts["lost"])
         parts["idle"] = max(0.0, 1.0 - there / capacity)
         rows.append({"stage": f"{i + 1}. {name}", **{key: round(value, 4) for key, value in parts.items()}})
     return {"kind": "work", "stages": rows} if rows else None

@@ -11,6 +11,7 @@ import msgspec
 Line = dict[str, Any]
 MOST_INCIDENTS = 500
 MOST_STAGES = 1000
+_LONGEST = 1e9  # seconds: what is longer was not measured
 
 
 class Driver(msgspec.Struct):
@@ -30,7 +31,19 @@ class Driver(msgspec.Struct):
     @property
     def seconds(self) -> float:
         """How long it worked, as far as is known."""
+        told = self.finished.get("seconds")
+        if isinstance(told, (int, float)) and 0 < told < _LONGEST:
+            return float(told)
         return max(0.0, self.ended - self.began)
+
+    @property
+    def stages(self) -> list[int]:
+        """How many workers each stage had at most."""
+        told = self.described.get("stages")
+        found = (
+            [each.get("workers") for each in told if isinstance(each, dict)] if isinstance(told, list) else []
+        )
+        return [max(1, workers) if isinstance(workers, int) else 1 for workers in found]
 
     @property
     def error(self) -> str | None:
@@ -61,6 +74,7 @@ class Workers(msgspec.Struct):
     steps: float = 0.0
     write: float = 0.0
     wait: float = 0.0
+    lost: float = 0.0  # at attempts that came to nothing
     rows: int = 0
     tracks: dict[str, list[Stretch]] = {}
 
@@ -83,7 +97,8 @@ class History(msgspec.Struct):
     incidents: list[tuple[float, str, str]] = []  # time, what, words
     counts: Counter[str] = msgspec.field(default_factory=Counter)
     metrics: Line = {}
-    written: int = 0  # since the last driver began
+    read: int = 0  # in shards that are committed, by all drivers; so are those below
+    written: int = 0
     rejected: int = 0
     nulled: int = 0
     bytes: int = 0
@@ -99,6 +114,19 @@ class History(msgspec.Struct):
     def seconds(self) -> float:
         """How long drivers worked on it."""
         return sum(driver.seconds for driver in self.drivers)
+
+    @property
+    def average(self) -> float:
+        """Rows per second: those that were committed, by all the time that drivers worked."""
+        before = self.drivers[0].before[0] if self.drivers else 0
+        return max(0, self.read - before) / self.seconds if self.seconds > 0 else 0.0
+
+    def capacity(self, stage: int) -> float:
+        """The seconds that the workers of a stage had: of each driver as many as it had."""
+        return sum(
+            driver.seconds * (driver.stages[stage] if stage < len(driver.stages) else 1)
+            for driver in self.drivers
+        )
 
 
 def lines_of(data: bytes) -> Iterator[Line | None]:
@@ -132,7 +160,8 @@ class Reader:
 
     def __init__(self) -> None:
         self.found = History()
-        self._rows = self._shards = 0
+        self._most = 0  # rows that the driver has told of
+        self._shards = 0
 
     def feed(self, lines: Iterable[Line | None]) -> None:
         """Take more lines."""
@@ -157,6 +186,7 @@ class Reader:
             method(line, now, driver)
 
     def _begin(self, line: Line, at: float) -> None:
+        self._end_tracks()
         start = self.found.seconds
         began = at - max(0.0, float(line.get("elapsed", 0.0)))
         self.found.drivers.append(Driver(line, began, start, ended=at))
@@ -164,19 +194,52 @@ class Reader:
     def _started(self, line: Line, now: float, driver: Driver) -> None:
         found = self.found
         driver.started = line
-        self._rows, self._shards = int(line["rows_done"]), int(line["shards_done"])
-        driver.before = self._rows, self._shards
-        found.written = found.rejected = found.nulled = found.bytes = found.divided = 0
-        found.rows.append((now, self._rows, self._shards))
+        read, shards = int(line["rows_done"]), int(line["shards_done"])
+        again = self._most - read
+        if again > 0:
+            self._incident(
+                now, "rows read again", f"{again:,} rows were read by a driver that did not commit them"
+            )
+        driver.before = read, shards
+        found.read, found.divided = read, 0
+        self._most, self._shards = read, shards
+        for name in ("written", "rejected", "nulled", "bytes"):
+            setattr(found, name, int(line.get(f"{name}_done", 0)))
+        found.rows.append((now, read, shards))
 
     def _progress(self, line: Line, now: float, driver: Driver) -> None:
-        self.found.rows.append((now, int(line["rows"]), int(line["shards"])))
+        self._reached(now, int(line["rows"]), int(line["shards"]))
+
+    def _reached(self, now: float, rows: int, shards: int) -> None:
+        """Rows of shards under way are among those of the line before: a commit takes none of them back."""
+        self._most = max(self._most, rows)
+        self.found.rows.append((now, self._most, shards))
+
+    def _end_tracks(self) -> None:
+        """What workers were at when their driver died, or gave up, is told by no line: they were at it until then."""
+        found, driver = self.found, self.found.last
+        if driver is None or (driver.finished and not driver.error):
+            return
+        end = driver.start + driver.seconds
+        for now, name, _ in found.ready:
+            if now < driver.start:
+                continue
+            at = [stage for stage in found.stages.values() if name in stage.tracks]
+            if not at and len(driver.stages) == 1:
+                at = [found.stages.setdefault(0, Workers())]
+            for stage in at:
+                track = stage.tracks.setdefault(name, [])
+                begun = max((each.end for each in track), default=now)
+                if end > begun and not (track and track[-1].outcome == "lost"):
+                    track.append(Stretch(begun, end, outcome="lost"))
+                    stage.seconds += end - begun
+                    stage.lost += end - begun
 
     def _committed(self, line: Line, now: float, driver: Driver) -> None:
         found = self.found
-        self._rows += int(line["read"])
+        found.read += int(line["read"])
         self._shards += int(line["shards"])
-        found.rows.append((now, self._rows, self._shards))
+        self._reached(now, found.read, self._shards)
         found.written += int(line.get("written", 0))
         found.rejected += int(line.get("rejected", 0))
         found.nulled += int(line.get("nulled", 0))
@@ -200,6 +263,7 @@ class Reader:
         stage.seconds += seconds
         for name in ("read", "steps", "write", "wait"):
             setattr(stage, name, getattr(stage, name) + float(line.get(name, 0.0)))
+        stage.lost += float(line.get("lost", 0.0))
         stage.rows += int(line.get("rows", 0))
         outcomes = line.get("outcomes", {})
         bad = next((each for each in ("lost", "failed") if outcomes.get(each)), "done")
@@ -256,6 +320,8 @@ class Reader:
 
     def _finished(self, line: Line, now: float, driver: Driver) -> None:
         driver.finished = line
+        if driver.error:
+            self._end_tracks()
 
     def _incident(self, now: float, what: str, words: str) -> None:
         self.found.counts[what] += 1

@@ -24,7 +24,7 @@ def speed(history: History, figures: Figures) -> Html:
     figures["throughput"] = figure
     rates = [rate for *_, rate in figure["points"]]
     made = [(_span(start, end), f"{rate:,.0f}") for start, end, rate in figure["points"]]
-    words = f"At best {count(max(rates))} rows/s, {count(sum(rates) / len(rates))} rows/s on average."
+    words = f"At best {count(max(rates))} rows/s, {count(history.average)} rows/s on average."
     if figure["resumed"]:
         words += f" {plural(len(figure['resumed']), 'dashed line')}: another driver went on from there."
     label = f"Bars of rows read per second over {duration(history.seconds)}. {words}"
@@ -79,6 +79,7 @@ _DOING = {
     "steps": "Steps",
     "write": "Write",
     "wait": "Wait",
+    "lost": "Lost",
     "other": "Other",
     "idle": "Idle",
 }
@@ -196,7 +197,7 @@ def _at(now: float) -> str:
     >>> _at(4.25), _at(75.0), _at(3725.0)
     ('4.25 s', '1:15', '1:02:05')
     """
-    if now < 60:
+    if now < 59.995:
         return f"{now:.2f} s"
     minutes, seconds = divmod(round(now), 60)
     hours, minutes = divmod(minutes, 60)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from millrace.observers.human import duration, percent, plural, size
+from millrace.observers.human import count, duration, percent, plural, size
 from millrace.observers.report.facts import Facts
 from millrace.observers.report.history import History
 from millrace.observers.report.html import Html, join, pairs, section, table, tag
@@ -83,14 +83,12 @@ def _why(facts: Facts) -> Html:
 
 def _key_numbers(history: History, facts: Facts, seconds: float) -> list[tuple[str, object]]:
     ledger = facts.ledger
-    before = history.drivers[0].before[0] if history.drivers else 0
     found: list[tuple[str, object]] = [("Rows written", f"{ledger.written:,}")]
     failed = ledger.rejected + ledger.nulled
     if failed:
         found.append(("Rows that failed", f"{failed:,}"))
-    speed = (ledger.read - before) / seconds if seconds > 0 else 0.0
-    if speed > 0:
-        found.append(("Rows per second", f"{speed:,.0f}" if speed >= 10 else f"{speed:.2g}"))
+    if history.average > 0:
+        found.append(("Rows per second", count(history.average)))
     found.append(("Time", duration(seconds)))
     found += _cost(history, ledger.read, seconds)
     if facts.files:

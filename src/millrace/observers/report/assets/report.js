@@ -6,7 +6,7 @@
   const short = (name, most) => (name.length > most ? `${name.slice(0, most - 1)}…` : name);
 
   const time = (s) => {
-    if (s < 60) return `${+s.toFixed(s < 1 ? 3 : 2)} s`;
+    if (s < 59.995) return `${+s.toFixed(s < 1 ? 3 : 2)} s`;
     const whole = Math.round(s);
     const two = (n) => String(n).padStart(2, "0");
     const hours = Math.floor(whole / 3600);
@@ -61,7 +61,7 @@
     },
 
     work: (d, width) => {
-      const kinds = [["read", color(2)], ["steps", color(0)], ["write", color(3)], ["wait", color(1)], ["other", color(5)], ["idle", "var(--soft)"]];
+      const kinds = [["read", color(2)], ["steps", color(0)], ["write", color(3)], ["wait", color(1)], ["lost", color(4)], ["other", color(5)], ["idle", "var(--soft)"]];
       const parts = d.stages.flatMap((stage) => {
         let end = 0;
         return kinds.map(([kind]) => ({ stage: stage.stage, kind, share: stage[kind], from: end, to: (end += stage[kind]) }));
