@@ -14,7 +14,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -140,6 +140,12 @@ class Sample:
     def schema(self) -> pa.Schema:
         """Return the source's schema."""
         return self._source.schema()
+
+    def forms(self) -> Mapping[str, str]:
+        """Return the forms of the source's columns."""
+        from millrace.core.forms import forms_of
+
+        return forms_of(self._source)
 
     def files(self) -> list[tuple[str, int, int]]:
         """Return the source's files."""

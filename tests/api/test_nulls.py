@@ -196,6 +196,26 @@ def test_other_sources_say_so_too(tmp_path: Path, kind: str) -> None:
     assert [row["n"] for row in made] == [1, 2, None, 4]
 
 
+def test_a_schema_that_is_given_for_json_has_forms_too(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"n": 1, "m": 1}\n{"m": 2}\n')
+    schema = pa.schema([("n", pa.int32()), ("m", pa.int32())])
+    dataset = reading(mr.read_json(tmp_path / "a.jsonl", schema=schema))
+    assert seen(dataset) == {"float64"} and seen(dataset, "m") == {"int32"}
+
+
+def test_a_first_null_that_comes_late_in_a_text_file_ends_no_run(tmp_path: Path) -> None:
+    """Types are settled from the first megabyte; the batch with the null is float64, its output what is settled."""
+    rows, last = 150_000, 149_990
+    text = "".join(f"{i},{'' if i == last else i}\n" for i in range(rows))
+    (tmp_path / "a.csv").write_text(f"id,n\n{text}")
+    dataset = mr.read_csv(tmp_path / "a.csv").with_options(engine="inline", progress=False)
+    dataset.map_batches(lambda b: {"id": b["id"], "y": b["n"] * 2}).write_parquet(tmp_path / "out")
+    made = rows_of(tmp_path / "out")
+    assert made == [{"id": i, "y": None if i == last else 2 * i} for i in range(rows)]
+    wide = mr.read_csv(tmp_path / "a.csv", column_types={"n": "float64"})
+    assert seen(wide.with_options(engine="inline", progress=False)) == {"float64"}
+
+
 # ---------------------------------------------------------------- the output's types
 
 
@@ -273,3 +293,20 @@ def test_an_overwrite_that_failed_is_no_trap(ids: Dataset, tmp_path: Path) -> No
 def test_values_that_may_not_be_shown_are_not(ids: Dataset, tmp_path: Path) -> None:
     said = refused(ids.with_options(show_data=False), tmp_path / "out")
     assert "2.5" not in said and "1.parquet, row 1" in said
+
+
+def test_the_words_about_a_null_that_is_not_allowed_work(ids: Dataset, tmp_path: Path) -> None:
+    holes = {0: [1.0, 2.0], 2: [None, 2.5]}
+    strict = pa.schema([pa.field("id", pa.int64()), pa.field("y", pa.float64(), nullable=False)])
+    for out in ("allow", "fill"):
+        with pytest.raises(
+            OutputSchemaChanged, match=r"gave a null in column 'y'.*1\.parquet, row 0.*`schema=`"
+        ):
+            ids.map_batches(late(holes), version="1").write_parquet(tmp_path / out, schema=strict)
+    loose = strict.set(1, pa.field("y", pa.float64()))
+    with pytest.warns(UserWarning, match="without nulls"):
+        ids.map_batches(late(holes), version="1").write_parquet(tmp_path / "allow", schema=loose)
+    assert [row["y"] for row in rows_of(tmp_path / "allow")] == [1.0, 2.0, None, 2.5]
+    filled = ids.map_batches(late({0: [1.0, 2.0], 2: [0.0, 2.5]}), version="2")
+    filled.write_parquet(tmp_path / "fill", schema=strict, on_change="continue")
+    assert [row["y"] for row in rows_of(tmp_path / "fill")] == [1.0, 2.0, 0.0, 2.5]

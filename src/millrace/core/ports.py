@@ -24,6 +24,10 @@ class Source(Protocol):
 
     The same inputs give the same splits in the same order. An instance travels to the workers by pickle after
     ``splits`` was called, so what it learnt there (files, schema) travels with it; open handles do not.
+
+    It may have methods more. ``forms()`` returns, by name, the form of each column that may hold nulls, if functions
+    would see another dtype with them than without (see ``core.forms``); without it, that depends on the batch.
+    ``splits_from(file)`` lists the splits of the files from a number on; without it, a run takes no new files in.
     """
 
     def describe(self) -> dict[str, Any]:

@@ -54,7 +54,8 @@ def look(files: Sequence[InputFile], given: pa.Schema | None) -> Layout:
     texts = tuple(start.text for start in found)
     faults = faults_of(start.fault for start in found)
     if given is not None:
-        return Layout(given.remove_metadata(), False, texts, faults)
+        seen = [start.schema for start in found if start.schema is not None]
+        return Layout(given.remove_metadata(), False, texts, faults, forms_over(seen, given))
     schemas = [
         (file.path, start.schema)
         for file, start in zip(files, found, strict=True)
@@ -88,7 +89,7 @@ def _look_at(file: InputFile, given: pa.Schema | None, size: int, settle: int) -
             )
         schema, fault = _settled(file.path, lines, given)
         if given is not None:
-            return _Start(TextFile(body, cuttable, 0), None, fault)
+            return _Start(TextFile(body, cuttable, 0), schema, fault)
         if not head.whole and len(head.data) < settle and any(_has_null(field.type) for field in schema):
             continue
         return _Start(TextFile(body, cuttable, 0), schema, fault)
@@ -104,7 +105,7 @@ def _settled(path: str, lines: bytes, given: pa.Schema | None) -> tuple[pa.Schem
         _check_first_line(path, lines)
         _check_text(path, lines)
         if given is not None:
-            return given, None
+            return _marked(lines, given), None
         try:
             return first_marked(open_lines(lines, None, "infer")), None
         except pa.ArrowException as error:
@@ -115,6 +116,14 @@ def _settled(path: str, lines: bytes, given: pa.Schema | None) -> tuple[pa.Schem
             raise
         schema = given if given is not None else open_lines(b"".join(objects), None, "infer").schema
         return schema, fault.with_traceback(None)
+
+
+def _marked(lines: bytes, given: pa.Schema) -> pa.Schema:
+    """Mark where these lines have nulls; what is wrong with them is told where they are read."""
+    try:
+        return first_marked(open_lines(lines, given, "ignore"))
+    except pa.ArrowException:
+        return given
 
 
 def _check_text(path: str, lines: bytes) -> None:
