@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -17,6 +18,11 @@ pytest.register_assert_rewrite("millrace.testing")
 settings.register_profile("millrace", deadline=None, derandomize=True)  # a shared machine has slow moments
 settings.load_profile("millrace")
 
+
+# What is started in the background of a shell, by nohup or by some CI ignores signals, and so do its children.
+for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGCHLD, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _usual)
 
 _USUAL = {"MILLRACE_ENGINE": "local", "MILLRACE_WORKERS": "2", "MILLRACE_PROGRESS": "0"}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import signal
 import socket
 from collections.abc import Iterator
 
@@ -13,6 +14,7 @@ import pytest
 
 import millrace as mr
 from millrace.engines import wire
+from millrace.engines.process import Spawner
 from millrace.errors import MillraceError
 
 
@@ -84,3 +86,16 @@ def test_a_driver_with_too_few_descriptors_says_so() -> None:
         answer = executor.submit(np.ones, 1 << 20)
         with no_more_files(), pytest.raises(MillraceError, match=r"too many files are open.*ulimit -n"):
             answer.result()
+
+
+def test_a_message_that_could_not_be_sent_ends_its_worker() -> None:
+    """Nobody would hear of it otherwise, and who waits for the answer would wait for ever."""
+    spawner = Spawner()
+    worker = spawner.worker(1)
+    try:
+        worker.send(("value", 1), 987_654)  # the system knows no such descriptor
+        assert worker.way_of_death().code == -signal.SIGKILL
+    finally:
+        worker.end(kill=True)
+        worker.release()
+        spawner.close()

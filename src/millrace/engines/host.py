@@ -264,7 +264,10 @@ class Host:
         try:
             with self._sending:
                 wire.send(self._sock, message, fd)
-        except OSError:
+        except ConnectionError:
+            os._exit(1)  # the driver is gone
+        except OSError as error:  # part of it may be on its way
+            _say_last(error, "send to its driver what it should")
             os._exit(1)
 
     def _end(self) -> None:
@@ -278,13 +281,11 @@ class Host:
             os._exit(0)
 
 
-def _say_last(error: BaseException) -> None:
+def _say_last(error: BaseException, task: str = "take in what its driver sent") -> None:
     """Write what ends this process where the driver finds it."""
     with contextlib.suppress(Exception):
         if isinstance(error, OSError):
-            sys.stderr.write(
-                f"This worker could not take in what its driver sent: {error}.{wire.advice(error)}\n"
-            )
+            sys.stderr.write(f"This worker could not {task}: {error}.{wire.advice(error)}\n")
         else:
             traceback.print_exc()
         sys.stderr.flush()

@@ -152,8 +152,13 @@ class Worker:
 
     def send(self, message: Any, fd: int = -1) -> None:
         """Send a message, from any thread. If the worker is dead, the listener will say so to whom it concerns."""
-        with self._sending, contextlib.suppress(OSError):
-            wire.send(self.sock, message, fd)
+        try:
+            with self._sending:
+                wire.send(self.sock, message, fd)
+        except ConnectionError:
+            pass
+        except OSError:
+            self.process.kill()  # part of it may be on its way: nothing that follows could be read
 
     def end(self, *, kill: bool) -> None:
         """Ask the process to end, or end it; then wait for it. What we have of it stays open until ``release``."""
