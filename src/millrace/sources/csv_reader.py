@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from millrace.sources import text
 from millrace.sources.csv_format import CsvFormat
 from millrace.sources.csv_layout import never_closed, scanned
 from millrace.sources.csv_options import convert_options, explained, parse_options, read_options, row_of
+from millrace.sources.exact import unrounded
 from millrace.sources.schemas import conform, read_guarded, select
 from millrace.sources.sieve import Sieve, raise_fault
 
@@ -36,6 +38,13 @@ class CsvReader:
         self._target = layout.schema if columns is None else select(layout.schema, columns)
         self._names = layout.headers[layout.texts[split.file].header]
         self._types = {field.name: field.type for field in layout.schema}
+        self._inferred_floats = [
+            field.name
+            for field in self._target
+            if pa.types.is_floating(field.type)
+            and field.name not in form.column_types
+            and field.name in self._names
+        ]
 
     def read(self, batch_rows: int, bad: Bad | None) -> Iterator[pa.RecordBatch]:
         """Return the rows."""
@@ -55,10 +64,21 @@ class CsvReader:
                 yield whole.slice(start, batch_rows)
 
     def _in_one_go(self) -> Iterator[pa.RecordBatch]:
-        return _batches(self._path, self._split, self._form, self._parsed)
+        def written(names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+            return _batches(
+                self._path, self._split, self._form, functools.partial(self._parsed, as_text=names)
+            )
 
-    def _parsed(self, stream: pa.NativeFile, form: CsvFormat, block: int) -> pacsv.CSVStreamingReader:
+        batches = _batches(self._path, self._split, self._form, self._parsed)
+        return unrounded(batches, self._inferred_floats, written, self._names.index)
+
+    def _parsed(
+        self, stream: pa.NativeFile, form: CsvFormat, block: int, as_text: Sequence[str] = ()
+    ) -> pacsv.CSVStreamingReader:
         include, types = self._target.names, self._types
+        if as_text:
+            include, types = list(as_text), dict.fromkeys(as_text, pa.string())
+            form = replace(form, strings_can_be_null=False)
         if not include:  # an empty list would mean all; one column counts the rows, whatever it holds
             include, types = self._names[:1], {self._names[0]: pa.binary()}
         return pacsv.open_csv(
@@ -110,7 +130,12 @@ class CsvReader:
         return scanned(data, self._form).last_end() or 0
 
     def _parse(self, records: bytes) -> list[pa.RecordBatch]:
-        return list(self._parsed(pa.BufferReader(records), self._form, len(records) + 1)) if records else []
+        def parsed(names: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
+            return iter(self._parsed(pa.BufferReader(records), self._form, len(records) + 1, names))
+
+        if not records:
+            return []
+        return list(unrounded(parsed(), self._inferred_floats, parsed, self._names.index))
 
     def _bad_record(self, error: Exception, record: bytes, row: int) -> UnreadableFile:
         if isinstance(error, UnicodeError):

@@ -13,6 +13,8 @@ from millrace.core.ports import Bad
 from millrace.core.work import Split
 from millrace.errors import UnreadableFile
 from millrace.sources import text
+from millrace.sources.exact import large
+from millrace.sources.json_exact import Rounded, explain_rounded, first_rounded
 from millrace.sources.json_lines import (
     count_of,
     explained,
@@ -54,6 +56,8 @@ def read(
 
     if bad is None:
         batches = _batches(path, split, schema, unexpected)
+        if layout.strict:
+            batches = _unrounded(batches, path, split, layout, schema)
     else:
         batches = _sound(path, split, layout, schema, unexpected, bad)
     for batch in read_guarded(batches, explain):
@@ -73,6 +77,23 @@ def _batches(path: str, split: Split, schema: pa.Schema, unexpected: str) -> Ite
     return text.in_blocks(batches)
 
 
+def _unrounded(
+    batches: Iterator[pa.RecordBatch], path: str, split: Split, layout: Layout, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Pass batches on; if some numbers are big enough, look at all lines of the split for one that was rounded."""
+    looked = False
+    for batch in batches:
+        if not looked and any(map(large, batch.columns)):
+            looked = True
+            row = 0
+            for lines in _lines(path, split):
+                if (found := first_rounded(lines, schema)) is not None:
+                    where = rows_of(path, rows_before(path, split, layout) + row)(found.line)
+                    raise explain_rounded(where, found)
+                row += count_of(lines)
+        yield batch
+
+
 def _sound(
     path: str, split: Split, layout: Layout, schema: pa.Schema, unexpected: str, bad: Bad
 ) -> Iterator[pa.RecordBatch]:
@@ -80,26 +101,36 @@ def _sound(
     given = 0
     begins = split.start == layout.texts[split.file].body
     if not (begins and split.file in layout.faults):
+        batches = _batches(path, split, schema, unexpected)
+        if layout.strict:
+            batches = _unrounded(batches, path, split, layout, schema)
         try:
-            for batch in _batches(path, split, schema, unexpected):
+            for batch in batches:
                 yield batch
                 given += batch.num_rows
             return
         except MemoryError:
             raise
-        except pa.ArrowException:
+        except (pa.ArrowException, UnreadableFile):
             pass
 
     def explain(error: Exception, line: bytes, row: int) -> UnreadableFile:
         where = rows_of(path, row) if begins else lambda _: _in_part(path, split, row)
+        if isinstance(error, Rounded):
+            return explain_rounded(where(0), error.found)
         return explained(line, where, schema if unexpected == "error" else None, error, schema)
 
-    sieve = Sieve(functools.partial(_parsed, schema=schema, unexpected=unexpected), explain, bad, given=given)
+    sieve = Sieve(
+        functools.partial(_parsed, schema=schema, unexpected=unexpected, inferred=layout.strict),
+        explain,
+        bad,
+        given=given,
+    )
     for lines in _lines(path, split):
         yield from sieve.sift(lines, records_of)
 
 
-def _parsed(lines: bytes, schema: pa.Schema, unexpected: str) -> list[pa.RecordBatch]:
+def _parsed(lines: bytes, schema: pa.Schema, unexpected: str, inferred: bool) -> list[pa.RecordBatch]:
     """Parse lines of one object each."""
     count = count_of(lines)
     if _NULL_LINE.search(lines):
@@ -109,6 +140,8 @@ def _parsed(lines: bytes, schema: pa.Schema, unexpected: str) -> list[pa.RecordB
         batch.validate(full=True)
     if sum(batch.num_rows for batch in batches) != count:
         raise pa.ArrowInvalid("it is not one object per line")
+    if inferred and (found := first_rounded(lines, schema)) is not None:
+        raise Rounded(found)
     return batches
 
 
