@@ -161,6 +161,9 @@ def test_empty_is_null_where_the_type_is_no_string(tmp_path: Path) -> None:
     assert (rows[1]["s"], rows[2]["s"]) == ("", "")
     rows = read_all(CsvSource(path, strings_can_be_null=True)).to_pylist()
     assert (rows[0]["s"], rows[1]["s"]) == ("x", None)
+    path.write_text("s,n\nNA,1\n,2\n")
+    rows = read_all(CsvSource(path, strings_can_be_null=True, null_values=[""])).to_pylist()
+    assert [row["s"] for row in rows] == ["NA", None]
 
 
 values_of = {

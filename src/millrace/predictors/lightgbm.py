@@ -47,7 +47,8 @@ class LightGBMPredictor(Direct):
 
     Columns are matched by name if the model was trained with names; otherwise one column of shape (n, k…) or
     several side by side are its matrix. NaN is a missing value. A model trained with categories of pandas takes
-    DataFrames, and the same values; new ones count as missing.
+    DataFrames, and the same values. A value that is new counts as missing, as in LightGBM itself, unless
+    ``unknown_categories="error"``.
 
     A file holds trees, not the estimator: it predicts as ``Booster.predict`` does (probabilities for a
     classifier). ``method="class"`` gives the number of the likeliest class.
@@ -61,6 +62,9 @@ class LightGBMPredictor(Direct):
         ``leaf``: the number of the leaf in each tree; ``contributions``: (n, k + 1), SHAP values.
     num_iteration
         How many rounds of trees to use; default: the best one if training stopped early, otherwise all.
+    unknown_categories
+        ``missing`` or ``error``: what a value is that a category of pandas did not have in training. None and NaN
+        are missing either way.
     sha256
         The digest that a file must have.
     trust_pickle
@@ -89,6 +93,7 @@ class LightGBMPredictor(Direct):
         *,
         method: str = "predict",
         num_iteration: int | None = None,
+        unknown_categories: Literal["error", "missing"] = "missing",
         sha256: str | None = None,
         trust_pickle: bool = False,
     ) -> None:
@@ -98,7 +103,10 @@ class LightGBMPredictor(Direct):
             )
         if num_iteration is not None and (type(num_iteration) is not int or num_iteration < 1):
             raise ArgumentError(f"num_iteration={num_iteration!r} should be a number of rounds, 1 or more.")
+        if unknown_categories not in ("error", "missing"):
+            raise ArgumentError(f"unknown_categories is 'missing' or 'error', not {unknown_categories!r}.")
         self._method = method
+        self._unknown = unknown_categories
         self._rounds = num_iteration
         self._artifact: Artifact | None = None
         self._model: Any = None
@@ -164,13 +172,14 @@ class LightGBMPredictor(Direct):
     def identity(self) -> Any:
         """Return the digest of the file, or of the trees."""
         if self._artifact is not None:
-            return ("lightgbm", self._artifact.digest(), self._method, self._rounds)
+            return ("lightgbm", self._artifact.digest(), self._method, self._rounds, self._unknown)
         trees = hashlib.sha256(
             _booster_of(self._model).model_to_string(num_iteration=-1).encode()
         ).hexdigest()
         best = _booster_of(self._model).best_iteration if self._rounds is None else None
         labels = getattr(self._model, "classes_", None)
-        return ("lightgbm", type(self._model).__name__, trees, best, labels, self._method, self._rounds)
+        kind = type(self._model).__name__
+        return ("lightgbm", kind, trees, best, labels, self._method, self._rounds, self._unknown)
 
     def weights(self) -> str:
         """Say where they are."""
@@ -216,6 +225,9 @@ class LightGBMPredictor(Direct):
         texts = [name for name in frame.columns if not pd.api.types.is_numeric_dtype(frame[name])]
         if len(texts) == len(self._booster.pandas_categorical):
             # Texts come as texts, where training had categories; LightGBM gives them the codes of training.
+            if self._unknown == "error":
+                for name, known in zip(texts, self._booster.pandas_categorical, strict=True):
+                    _refuse_new(str(name), frame[name], known)
             frame = frame.astype(dict.fromkeys(texts, "category"))
         return frame
 
@@ -244,6 +256,15 @@ class LightGBMPredictor(Direct):
                 f"The LightGBM model {artifact.path} cannot be read: {_short(error)}. Is it whole, and not of a "
                 "newer version of LightGBM than the one here? If so, write it again with save_model('model.txt')."
             ) from error
+
+
+def _refuse_new(name: str, column: Any, known: list[Any]) -> None:
+    new = column[~(column.isin(known) | column.isna())].unique().tolist()
+    if new:
+        raise BadInput(
+            f"{name!r} has categories that the model was not trained with: {listed(map(str, new))}. Leave out "
+            "unknown_categories='error' to count them as missing, or leave such rows out"
+        )
 
 
 def _checked_kind(artifact: Artifact, trust_pickle: bool) -> str:

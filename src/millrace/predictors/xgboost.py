@@ -16,7 +16,7 @@ from millrace.core.arguments import known_arguments
 from millrace.core.artifacts import Artifact, is_pickle, refuse_pickle, require, shortened, threads
 from millrace.core.direct import Direct, directly
 from millrace.core.inputs import Columns
-from millrace.core.matrix import matrix
+from millrace.core.matrix import listed, matrix
 from millrace.errors import ArgumentError, BadInput, ModelError, ModelUnreadable, nearest
 
 METHODS = ("predict", "predict_proba", "class", "margin", "leaf", "contributions")
@@ -54,7 +54,8 @@ class XGBoostPredictor(Direct):
 
     Columns are matched by name if the model was trained with names; otherwise one column of shape (n, k…) or
     several side by side are its matrix. NaN is a missing value. A categorical feature takes the values that
-    it had in training, or their codes; values that are new count as missing.
+    it had in training, or their codes; a value that is new is an error, as it is in XGBoost, unless
+    ``unknown_categories="missing"``.
 
     A file holds trees, not the estimator: it predicts as ``Booster.predict`` does (probabilities for a
     classifier, and all its trees, unless ``iteration_range`` says which). ``method="class"`` gives the number
@@ -69,6 +70,9 @@ class XGBoostPredictor(Direct):
         function; ``leaf``: the number of the leaf in each tree; ``contributions``: (n, k + 1), SHAP values.
     iteration_range
         ``(first, stop)``: which rounds of trees to use; default: as the model does by itself.
+    unknown_categories
+        ``error`` or ``missing``: what a value is that a categorical feature did not have in training. None and NaN
+        are missing either way.
     sha256
         The digest that a file must have.
     trust_pickle
@@ -99,6 +103,7 @@ class XGBoostPredictor(Direct):
         *,
         method: str = "predict",
         iteration_range: tuple[int, int] | None = None,
+        unknown_categories: Literal["error", "missing"] = "error",
         sha256: str | None = None,
         trust_pickle: bool = False,
     ) -> None:
@@ -106,7 +111,10 @@ class XGBoostPredictor(Direct):
             raise ArgumentError(
                 f"method={method!r} is not known.{nearest(str(method), METHODS)} There are: {', '.join(METHODS)}."
             )
+        if unknown_categories not in ("error", "missing"):
+            raise ArgumentError(f"unknown_categories is 'error' or 'missing', not {unknown_categories!r}.")
         self._method = method
+        self._unknown = unknown_categories
         self._range = _checked_range(iteration_range)
         self._artifact: Artifact | None = None
         self._model: Any = None
@@ -170,10 +178,10 @@ class XGBoostPredictor(Direct):
     def identity(self) -> Any:
         """Return the digest of the file, or of the trees."""
         if self._artifact is not None:
-            return ("xgboost", self._artifact.digest(), self._method, self._range)
+            return ("xgboost", self._artifact.digest(), self._method, self._range, self._unknown)
         trees = hashlib.sha256(_booster_of(self._model).save_raw("ubj")).hexdigest()
         kind, missing = type(self._model).__name__, repr(getattr(self._model, "missing", None))
-        return ("xgboost", kind, trees, missing, self._method, self._range)
+        return ("xgboost", kind, trees, missing, self._method, self._range, self._unknown)
 
     def weights(self) -> str:
         """Say where they are."""
@@ -260,7 +268,18 @@ class XGBoostPredictor(Direct):
             raise BadInput(
                 f"{name!r} is one categorical feature, but it was given {array.dtype} {array.shape}"
             )
-        return np.array([codes.get(value, np.nan) for value in array.tolist()], np.float32)
+        if array.dtype != object and array.dtype.kind in "US":
+            array = array.astype(object)
+        values = array.tolist()
+        if self._unknown == "error":
+            new = dict.fromkeys(value for value in values if value not in codes and not _is_missing(value))
+            if new:
+                raise BadInput(
+                    f"{name!r} has categories that the model was not trained with: {listed(map(str, new))}. Give "
+                    "the model as XGBoostPredictor(model, unknown_categories='missing') to count them as missing, or "
+                    "leave such rows out"
+                )
+        return np.array([codes.get(value, np.nan) for value in values], np.float32)
 
     def _read(self, artifact: Artifact) -> Any:
         artifact.verify()
@@ -325,6 +344,10 @@ def _check_model(model: Any) -> None:
 
 def _booster_of(model: Any) -> Any:
     return model.get_booster() if hasattr(model, "get_booster") else model
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or value != value
 
 
 def _categories(booster: Any) -> dict[str, dict[Any, int]]:
