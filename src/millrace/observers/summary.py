@@ -31,7 +31,7 @@ def summary(
     not count for the speed; if they are all, nothing was done now. ``metrics`` are lines of their own.
 
     >>> from millrace.core.work import Ledger, Timings
-    >>> ledger = Ledger(read=1_200_000, written=900_000, steps=((1_200_000, 900_000),))
+    >>> ledger = Ledger(1_200_000, 900_000, steps=((1_200_000, 900_000),), dropped=(300_000,))
     >>> event = RunFinished("r1", "/out", ledger, Timings(1, 6, 2, 1), 340 << 20, 12, 12.3)
     >>> print(summary(event, steps=["filter(tipped)"]))
     1.2 M rows in, 900 k out (300 k filtered) in 12.3 s: 97.6 k rows/s
@@ -79,7 +79,8 @@ def reading(
 ) -> str:
     """Say what a run did whose rows went to the program that asked for them. ``ended``: it was not stopped before.
 
-    >>> print(reading(Ledger(100, 40, 0, ((100, 40),)), Timings(1, 9, 0, 0), 2.0, ["filter(tipped)"]))
+    >>> ledger = Ledger(100, 40, steps=((100, 40),), dropped=(60,))
+    >>> print(reading(ledger, Timings(1, 9, 0, 0), 2.0, ["filter(tipped)"]))
     100 rows in, 40 out (60 filtered) in 2.0 s: 50 rows/s
     filter(tipped): 100 rows in, 40 out
     workers: read 10 %, steps 90 %, write 0 %, wait 0 %
