@@ -177,3 +177,13 @@ def test_kinds_are_found_by_content(folder: Path, tmp_path: Path) -> None:
     assert kind_of(str(folder)) == kind_of(str(MINILM)) == "sentence-transformers"
     assert kind_of(str(tmp_path)) is None
     assert kind_of(str(folder / "modules.json")) is None
+
+
+def test_a_model_in_training_mode_predicts_without_dropout_and_comes_back_as_it_was(folder: Path) -> None:
+    model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    expected = model.encode(TEXTS.tolist(), show_progress_bar=False)
+    model.train()
+    predictor = loaded(model)
+    np.testing.assert_allclose(predictor.predict({"text": TEXTS}), expected, atol=1e-6)
+    predictor.close()
+    assert all(part.training for part in model.modules())

@@ -884,3 +884,60 @@ def test_the_mode_that_a_module_is_in_is_no_part_of_what_it_is() -> None:
     with torch.no_grad():
         net[0].weight += 1
     assert training != fingerprint(TorchPredictor(net.train()).identity())
+
+
+# ---------------------------------------------------------------- programs of training
+
+
+class Noisy(torch.nn.Module):
+    """Has each kind of layer that is another in training."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(2, 4)
+        self.kind = kind
+        self.dropout = torch.nn.Dropout(0.5)
+        self.norm = torch.nn.BatchNorm1d(4, track_running_stats=kind != "norm of the batch")
+        self.attention = torch.nn.MultiheadAttention(4, 2, dropout=0.3, batch_first=True)
+        self.lstm = torch.nn.LSTM(4, 4, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.first(x)
+        if self.kind == "dropout":
+            return self.dropout(hidden)
+        if self.kind == "attention":
+            row = hidden.unsqueeze(1)
+            return self.attention(row, row, row, need_weights=False)[0][:, 0]
+        if self.kind == "lstm":
+            return self.lstm(hidden.unsqueeze(1))[0][:, 0]
+        return self.norm(hidden)
+
+
+@pytest.mark.parametrize("kind", ["dropout", "norm", "attention", "norm of the batch", "lstm"])
+@pytest.mark.parametrize("how", ["export", "trace"])
+def test_a_program_that_was_recorded_in_training_mode_is_refused(how: str, kind: str) -> None:
+    rows = torch.randn(8, 2)
+
+    def recorded(training: bool) -> Any:
+        module = Noisy(kind).train(training)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if how == "export":
+                return torch.export.export(module, (rows,))
+            return torch.jit.trace(module, (rows,), check_trace=False)
+
+    once(TorchPredictor(recorded(False)), {"x": rows.numpy()})
+    if kind in ("norm of the batch", "lstm"):  # the same in both modes
+        once(TorchPredictor(recorded(True)), {"x": rows.numpy()})
+        return
+    with pytest.raises(ModelError, match=r"in training mode: .* Call model\.eval\(\) before"):
+        TorchPredictor(recorded(True)).load()
+
+
+def test_a_script_asks_for_its_mode() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        script = torch.jit.script(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout(0.5)).train())
+    made = [once(TorchPredictor(script), {"x": ROWS[:, :2]}) for _ in range(2)]
+    np.testing.assert_array_equal(*made)
+    assert script.training

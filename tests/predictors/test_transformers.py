@@ -15,6 +15,7 @@ import pytest
 import torch
 import transformers
 
+import millrace as mr
 from millrace.core.artifacts import Artifact
 from millrace.errors import (
     ArgumentError,
@@ -87,6 +88,25 @@ def objects(values: list[Any]) -> Any:
     made = np.empty(len(values), object)
     made[:] = values
     return made
+
+
+# ---------------------------------------------------------------- the mode of a model
+
+
+def test_a_pipeline_in_training_mode_predicts_without_dropout_and_comes_back_as_it_was() -> None:
+    given = pipeline()
+    expected = [row["score"] for row in given(TEXTS.tolist(), batch_size=32)]
+    given.model.train()
+    given.model.bert.embeddings.eval()
+    modes = [part.training for part in given.model.modules()]
+    predictor = loaded(given)
+    np.testing.assert_allclose(predictor.predict({"text": TEXTS})["score"], expected, atol=1e-6)
+    predictor.close()
+    assert [part.training for part in given.model.modules()] == modes
+    rows = mr.from_items([{"text": text} for text in TEXTS]).with_options(engine="inline", progress=False)
+    made = rows.predict(given, inputs=["text"]).take_all()
+    np.testing.assert_allclose([row["score"] for row in made], expected, atol=1e-6)
+    assert [part.training for part in given.model.modules()] == modes
 
 
 # ---------------------------------------------------------------- the contract

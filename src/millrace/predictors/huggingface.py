@@ -6,7 +6,8 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from millrace.core.artifacts import Artifact, loading_call, refuse_pickle, shortened, threads
@@ -130,6 +131,29 @@ def words_of(tokenizer: Any) -> Any:
             words.pop(state, None)
         return json.dumps(words, sort_keys=True)
     return tuple(sorted(tokenizer.get_vocab().items())) if hasattr(tokenizer, "get_vocab") else None
+
+
+def rest(holder: Any) -> list[tuple[Any, bool]]:
+    """Put every module of torch that ``holder`` is, or has, into evaluation mode; return the modes before.
+
+    A model that was just trained has dropout on, and a pipeline leaves that as it is.
+    """
+    modules = [each for each in (holder, *vars(holder).values()) if _is_module(each)]
+    modes = [(part, bool(part.training)) for module in modules for part in module.modules()]
+    for part, _ in modes:
+        part.training = False
+    return modes
+
+
+def restore(modes: Iterable[tuple[Any, bool]]) -> None:
+    """Put modules back into the modes that ``rest`` found them in: the object may be the user's own."""
+    for part, mode in modes:
+        part.training = mode
+
+
+def _is_module(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.nn.Module)
 
 
 class _Ear(logging.Handler):

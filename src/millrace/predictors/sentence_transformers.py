@@ -13,7 +13,15 @@ from millrace.core.arguments import known_arguments
 from millrace.core.artifacts import Artifact, require
 from millrace.core.inputs import texts
 from millrace.errors import ArgumentError
-from millrace.predictors.huggingface import checked_folder, json_in, loading, prepare, words_of
+from millrace.predictors.huggingface import (
+    checked_folder,
+    json_in,
+    loading,
+    prepare,
+    rest,
+    restore,
+    words_of,
+)
 
 Array = np.ndarray[Any, Any]
 
@@ -81,6 +89,7 @@ class SentenceTransformersPredictor:
         self._artifact: Artifact | None = None
         self._model: Any = None
         self._loaded: Any = None
+        self._modes: list[tuple[Any, bool]] = []
         self._device, self._dtype, self._batch_size = device, dtype, batch_size
         self._normalize, self._prompt_name = normalize_embeddings, prompt_name
         if isinstance(model, str | os.PathLike):
@@ -105,6 +114,7 @@ class SentenceTransformersPredictor:
             self._loaded = (
                 self._model if self._device is None else copy.deepcopy(self._model).to(self._device)
             )
+            self._modes = rest(self._loaded)
             return
         import sentence_transformers
         import transformers
@@ -133,8 +143,10 @@ class SentenceTransformersPredictor:
         return np.asarray(vectors, np.float32)
 
     def close(self) -> None:
-        """Let go of the model."""
+        """Let go of the model, which is again as it was given."""
         self._loaded = None
+        restore(self._modes)
+        self._modes = []
 
     def identity(self) -> Any:
         """Return the digest of the folder, or the modules, weights and tokenizer of a model; and the options."""
@@ -152,7 +164,7 @@ class SentenceTransformersPredictor:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_loaded": None}
+        return {**self.__dict__, "_loaded": None, "_modes": []}
 
     def _check_prompt(self, config: Mapping[str, Any]) -> None:
         known = dict(config.get("prompts") or {})

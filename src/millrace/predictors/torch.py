@@ -43,6 +43,7 @@ from millrace.predictors.torch_options import (
     emptied,
     input_dtypes,
 )
+from millrace.predictors.torch_training import check_recorded
 from millrace.predictors.torch_transfers import Transfers, transfers_to
 from millrace.predictors.torch_values import Inputs, apart, array, cut, joined, result, together
 
@@ -306,6 +307,7 @@ class TorchPredictor(Direct):
         if self._artifact is not None:
             self._artifact.verify()
         given = self._given()
+        check_recorded(given, self.label)
         exported = isinstance(given, torch.export.ExportedProgram)
         with quiet():
             module = given.module() if exported else given

@@ -13,7 +13,15 @@ from millrace.core.arguments import known_arguments
 from millrace.core.artifacts import Artifact, loading_call, require
 from millrace.core.inputs import shapes, texts
 from millrace.errors import ArgumentError, BadInput, BadReturn, nearest
-from millrace.predictors.huggingface import checked_folder, json_in, loading, prepare, words_of
+from millrace.predictors.huggingface import (
+    checked_folder,
+    json_in,
+    loading,
+    prepare,
+    rest,
+    restore,
+    words_of,
+)
 
 Array = np.ndarray[Any, Any]
 
@@ -107,6 +115,7 @@ class TransformersPredictor:
         self._artifact: Artifact | None = None
         self._pipeline: Any = None
         self._loaded: Any = None
+        self._modes: list[tuple[Any, bool]] = []
         self._device, self._dtype, self._batch_size = device, dtype, batch_size
         self._call_kwargs = dict(call_kwargs or {})
         self._trust_remote_code = trust_remote_code
@@ -125,10 +134,11 @@ class TransformersPredictor:
             self.label = f"{type(model).__name__}({type(model.model).__name__})"
 
     def load(self) -> None:
-        """Load the folder as a pipeline, or take the object that was given."""
+        """Load the folder as a pipeline, or take the object that was given; without dropout, whatever its mode."""
         prepare()
         if self._artifact is None:
             self._loaded = self._pipeline if self._device is None else _moved(self._pipeline, self._device)
+            self._modes = rest(self._loaded)
             return
         import torch
         import transformers
@@ -145,6 +155,7 @@ class TransformersPredictor:
                 trust_remote_code=self._trust_remote_code,
                 **({} if self._dtype is None else {keyword: self._dtype}),
             )
+        rest(self._loaded)
 
     def predict(self, batch: Mapping[str, Array]) -> Any:
         """Return the result's columns by name; one list per row for token classification and features."""
@@ -159,8 +170,10 @@ class TransformersPredictor:
         return _columns(self._task, restored)
 
     def close(self) -> None:
-        """Let go of the pipeline."""
+        """Let go of the pipeline, which is again as it was given."""
         self._loaded = None
+        restore(self._modes)
+        self._modes = []
 
     def identity(self) -> Any:
         """Return the digest of the folder, or the config, weights and tokenizer of a pipeline; and the options."""
@@ -178,7 +191,7 @@ class TransformersPredictor:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_loaded": None}
+        return {**self.__dict__, "_loaded": None, "_modes": []}
 
     def _check_task(self, transformers: Any) -> None:
         """Raise for a task that this version does not have; others than its own can be registered there."""
