@@ -14,6 +14,7 @@ import pytest
 
 import millrace as mr
 from millrace.engines import kept
+from millrace.engines.parcel import Lent, pack
 from millrace.errors import ArgumentError, NotPicklable
 
 from .leftovers import memory_files, private_memory, workers
@@ -23,9 +24,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
 
 class Counts:
-    """Tells how often it was made again."""
-
-    made = 0
+    """An object that can be changed."""
 
     def __init__(self) -> None:
         self.array = np.ones(MIB)
@@ -33,10 +32,6 @@ class Counts:
 
     def total(self) -> float:
         return float(self.array.sum())
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        Counts.made += 1
-        self.__dict__.update(state)
 
 
 def until(true: Callable[[], bool], within: float = 20.0) -> None:
@@ -47,16 +42,89 @@ def until(true: Callable[[], bool], within: float = 20.0) -> None:
         time.sleep(0.005)
 
 
-def test_a_value_is_made_again_once_per_worker() -> None:
-    def use(thing: Any) -> tuple[int, int]:
+def test_no_call_sees_what_another_changed_in_a_value() -> None:
+    def use(thing: Any) -> tuple[int, float]:
         thing.changes += 1
-        return type(thing).made, thing.changes
+        thing.array[0] += 1
+        return thing.changes, thing.total()
 
     with mr.connect(workers=1) as executor:
         ref = executor.put(Counts())
-        assert [executor.submit(use, ref).result() for _ in range(3)] == [(1, 1), (1, 2), (1, 3)]
-        assert executor.submit(use, thing=ref).result() == (1, 4)
-        assert ref.get().changes == 0
+        for _ in range(3):
+            assert executor.submit(use, ref).result() == (1, MIB + 1.0)
+        assert executor.submit(use, thing=ref).result() == (1, MIB + 1.0)
+        assert executor.submit(lambda refs: use(refs[0].get()) == use(refs[0].get()), [ref]).result()
+        assert (ref.get().changes, ref.get().total()) == (0, MIB)
+
+
+@pytest.mark.parametrize("length", [3, MIB])
+def test_plain_data_is_fresh_for_each_call_and_its_arrays_are_read_only(
+    length: int, fresh: mr.Executor
+) -> None:
+    def spoils(value: dict[str, Any]) -> list[Any]:
+        value["rows"].append(1)
+        value["more"] = True
+        seen = []
+        for array in (value["array"], value["rows"][0]):
+            try:
+                array[0] = 7
+            except ValueError as error:
+                seen.append("read-only" in str(error))
+        return [len(value["rows"]), len(value), seen]
+
+    ref = fresh.put({"array": np.ones(length), "rows": [np.ones(length)]})
+    for _ in range(2):
+        assert fresh.submit(spoils, ref).result() == [2, 3, [True, True]]
+    with pytest.raises(ValueError, match="read-only"):
+        ref.get()["array"][0] = 7
+
+
+def test_a_model_that_a_task_trains_is_as_it_was_for_the_next() -> None:
+    torch = pytest.importorskip("torch")
+
+    def trains(model: Any) -> float:
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.add_(1.0)
+        return float(model.weight.detach()[0, 0])
+
+    model = torch.nn.Linear(300, 300)
+    with torch.no_grad():
+        model.weight.zero_()
+    with mr.connect(workers=1) as executor:
+        ref = executor.put(model)
+        assert [executor.submit(trains, ref).result() for _ in range(2)] == [1.0, 1.0]
+        assert float(ref.get().weight.detach()[0, 0]) == 0.0
+
+
+def test_a_result_is_as_it_was_returned_for_whoever_asks(fresh: mr.Executor) -> None:
+    future = fresh.submit(lambda: {"rows": [1], "array": np.zeros(MIB)})
+    first = fresh.get(future)
+    first["rows"].append(2)
+    first["array"] += 1
+    again = fresh.get(future)
+    assert again["rows"] == [1] and not again["array"].any()
+
+    def spoils(result: Any) -> int:
+        result["rows"].append(3)
+        return len(result["rows"])
+
+    assert [fresh.submit(spoils, future).result() for _ in range(3)] == [2, 2, 2]
+
+
+def test_more_values_than_descriptors_in_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "FEWEST_FILES", 1)
+    monkeypatch.setattr(kept, "_descriptors", lambda: 4)
+    lent = []
+    for i in range(3):
+        packed = pack(np.full(MIB, i))
+        lent.append(Lent(packed.pickled, packed.places, packed.fd))
+    assert len(memory_files()) <= 1
+    for i, each in enumerate(lent):
+        each.make()[0] = 7
+        assert each.make()[0] == i
+        each.close()
+    assert not memory_files()
 
 
 @linux

@@ -28,14 +28,13 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from millrace.core.process import become_worker
 from millrace.core.work import BlockRef
 from millrace.engines import wire
 from millrace.engines.locker import Locker
-from millrace.engines.parcel import Parcel, unpack
+from millrace.engines.parcel import Lent, Parcel, unpack
 from millrace.errors import MillraceError, NotPicklable
 
 if TYPE_CHECKING:
@@ -124,8 +123,7 @@ class Host:
                     self._slots_of_others().unmap(*message[1:])
                 elif message[0] == "value":
                     _, lent, pickled, places, links = message
-                    unused = partial(os.close, fd) if fd >= 0 else None
-                    self._locker.add(lent, links, partial(unpack, pickled, places, fd), unused)
+                    self._locker.add(lent, links, Lent(pickled, places, fd))
                 elif message[0] == "forget":
                     self._locker.forget(message[1])
                 elif message[0] == "free":

@@ -67,7 +67,7 @@ class Filed(Kept):
         self._parcel = parcel
         self._blob: bytearray | None = None
         if parcel.fd >= 0 and not keeper.room_for_files():
-            self._blob = _content(parcel.fd)
+            self._blob = content(parcel.fd)
             os.close(parcel.fd)
             self._parcel = replace(parcel, fd=-1)
         if self._parcel.fd >= 0:
@@ -125,7 +125,7 @@ class Keeper:
         self.files: set[int] = set()
         self._put: weakref.WeakSet[Kept] = weakref.WeakSet()
         self._adding = threading.Lock()
-        self._most_files = max(FEWEST_FILES, _descriptors() // 4)
+        self._most_files = most_files()
 
     def put(self, value: Any, *, once: bool = False) -> tuple[Kept, list[Any]]:
         """Pickle a value; return it, and the references that were met in it: ``links`` are for the caller to set."""
@@ -175,6 +175,11 @@ class Keeper:
         return Filed(number, packed, self, once=once)
 
 
+def most_files() -> int:
+    """Return how many memory files a process should have open for values, at most."""
+    return max(FEWEST_FILES, _descriptors() // 4)
+
+
 def _gone(keeper: Keeper) -> Kept:
     """Return a value that is not there any more."""
     from millrace.engines.parcel import Parcel
@@ -184,12 +189,13 @@ def _gone(keeper: Keeper) -> Kept:
     return kept
 
 
-def _content(fd: int) -> bytearray:
-    content = bytearray(os.fstat(fd).st_size)
-    view, at = memoryview(content), 0
-    while at < len(content):
+def content(fd: int) -> bytearray:
+    """Return all that is in a file."""
+    read = bytearray(os.fstat(fd).st_size)
+    view, at = memoryview(read), 0
+    while at < len(read):
         at += os.preadv(fd, [view[at : at + (1 << 30)]], at)
-    return content
+    return read
 
 
 def _write(fd: int, content: bytearray) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from millrace.errors import NotPicklable
 
 T = TypeVar("T")
+_PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
 
 
 class Holder(Protocol):
@@ -27,9 +28,11 @@ class Holder(Protocol):
 class Ref(Generic[T]):
     """A value that was ``put``: one copy of its big buffers per machine, however many workers use it.
 
-    Passed as an argument of a call it delivers the value; inside a list, tuple or dict it arrives as a ``Ref``. A
-    worker makes the value again once, and keeps it as long as the driver has the ``Ref``: what a function changes
-    in it, later calls in the same worker see. When the last ``Ref`` is collected, the memory is free.
+    Passed as an argument of a call it delivers the value; inside a list, tuple or dict it arrives as a ``Ref``. Each
+    call gets a value of its own, made again from what was put: lists, dicts, frames and models may be changed, and
+    nobody else sees it. Big buffers, such as a model's weights, are not copied for that; only pages that are written
+    to are. Arrays are read-only, also in lists, tuples and dicts: copy one to write to it. What is costly to make
+    again belongs into an actor, which keeps it. When the last ``Ref`` is collected, the memory is free.
 
     Pickling it in any other way raises ``NotPicklable``: it means nothing outside of its executor.
 
@@ -46,11 +49,11 @@ class Ref(Generic[T]):
         self._holder = holder
 
     def get(self) -> T:
-        """Return the value; in the driver made anew by each call, with its buffers where they lie.
+        """Return the value, made anew by each call, with its buffers where they lie.
 
         Raises ``ExecutorClosed`` if the executor that it was put to is shut down.
         """
-        return self._holder.value()  # type: ignore[no-any-return]
+        return read_only(self._holder.value())  # type: ignore[no-any-return]
 
     @property
     def holder(self) -> Holder:
@@ -59,6 +62,24 @@ class Ref(Generic[T]):
 
     def __reduce__(self) -> Any:
         return link(self)
+
+
+def read_only(value: Any) -> Any:
+    """Return the value; arrays in plain data are read-only from now on: what is written there would reach nobody."""
+    waiting, seen = [value], set()
+    while waiting:
+        each = waiting.pop()
+        kind = type(each)
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        if kind in (list, tuple):
+            waiting += [item for item in each if type(item) not in _PLAIN]
+        elif kind is dict:
+            waiting += [item for item in each.values() if type(item) not in _PLAIN]
+        elif kind.__module__ == "numpy" and kind.__name__ == "ndarray" and each.flags.writeable:
+            each.flags.writeable = False
+    return value
 
 
 class _Side(threading.local):

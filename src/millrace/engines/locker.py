@@ -1,52 +1,42 @@
-"""A worker's side of kept values: what it was lent, made again when first asked for."""
+"""A worker's side of kept values: what it was lent, made anew whenever it is asked for."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from millrace.engines.links import Holder, arriving
 
-_NOT_YET = object()
+
+class Packed(Protocol):
+    """A value as it came, from which it can be made any number of times."""
+
+    def make(self) -> Any:
+        """Return the value; nobody else has any part of it."""
+        ...
+
+    def close(self) -> None:
+        """Nobody will ask any more."""
+        ...
 
 
 class Loan:
-    """One value that this worker was lent. References to it keep it, whatever the driver says.
+    """One value that this worker was lent. References to it keep it, whatever the driver says."""
 
-    ``make`` makes the value again; ``unused`` is called instead if nobody ever asked for it.
-    """
+    __slots__ = ("_links", "_packed", "number")
 
-    __slots__ = ("_links", "_lock", "_make", "_unused", "_value", "number")
-
-    def __init__(
-        self,
-        number: int,
-        links: Sequence[Holder],
-        make: Callable[[], Any],
-        unused: Callable[[], None] | None,
-    ) -> None:
+    def __init__(self, number: int, links: Sequence[Holder], packed: Packed) -> None:
         self.number = number
         self._links = links
-        self._make: Callable[[], Any] | None = make
-        self._unused = unused
-        self._value: Any = _NOT_YET
-        self._lock = threading.Lock()
+        self._packed = packed
 
     def value(self) -> Any:
-        """Return the value, made again the first time."""
-        with self._lock:
-            if self._value is _NOT_YET:
-                assert self._make is not None
-                self._unused = None
-                with arriving(self._links):
-                    self._value = self._make()
-                self._make = None
-            return self._value
+        """Return the value, made anew: a call never sees what another has changed in it."""
+        with arriving(self._links):
+            return self._packed.make()
 
     def __del__(self) -> None:
-        if self._unused is not None:
-            self._unused()
+        self._packed.close()
 
 
 class Locker:
@@ -55,16 +45,10 @@ class Locker:
     def __init__(self) -> None:
         self._loans: dict[int, Loan] = {}
 
-    def add(
-        self,
-        number: int,
-        links: Sequence[int],
-        make: Callable[[], Any],
-        unused: Callable[[], None] | None = None,
-    ) -> None:
+    def add(self, number: int, links: Sequence[int], packed: Packed) -> None:
         """Take a value in; what it refers to came before it."""
         holders = [self._loans.get(link) or Missing(link) for link in links]
-        self._loans[number] = Loan(number, holders, make, unused)
+        self._loans[number] = Loan(number, holders, packed)
 
     def forget(self, number: int) -> None:
         """The driver has no use for a value any more."""

@@ -13,6 +13,7 @@ import mmap
 import os
 import pickle
 import tempfile
+import threading
 import weakref
 from collections import ChainMap
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
+from millrace.engines.kept import content, most_files
 from millrace.engines.tensors import reducers
 
 _ALIGN = 64
@@ -87,6 +89,45 @@ def unpack(pickled: bytes, places: Sequence[tuple[int, int]], fd: int) -> Any:
     os.close(fd)
     view = memoryview(mapped)
     return pickle.loads(pickled, buffers=[view[at : at + size] for at, size in places])
+
+
+class Lent:
+    """A pickled value on the side where it is used, made anew as often as it is asked for. ``fd`` is its own.
+
+    Each time its buffers are mapped once more, privately: who writes to them gets pages of his own, and whoever asks
+    next gets what was sent. All are views of the one copy in memory. Where there are too many descriptors already,
+    this process has a copy in ordinary memory instead.
+    """
+
+    _files = 0  # how many have a descriptor, in this process
+    _counting = threading.Lock()
+
+    def __init__(self, pickled: bytes, places: Sequence[tuple[int, int]], fd: int) -> None:
+        self._pickled = pickled
+        self._places = places
+        self._fd = fd
+        self._content: bytearray | None = None
+        if fd >= 0:
+            with Lent._counting:
+                Lent._files += 1
+            if Lent._files > most_files():
+                self._content = content(fd)
+                self.close()
+
+    def make(self) -> Any:
+        """Return the value as it was sent."""
+        if self._content is not None:
+            buffers = [self._content[at : at + size] for at, size in self._places]
+            return pickle.loads(self._pickled, buffers=buffers)
+        return unpack(self._pickled, self._places, os.dup(self._fd) if self._fd >= 0 else -1)
+
+    def close(self) -> None:
+        """Let go of the descriptor; what was made stays."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+            with Lent._counting:
+                Lent._files -= 1
 
 
 def sizes(value: Any) -> Sizes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -13,7 +12,6 @@ if TYPE_CHECKING:
     from millrace.engines.kept import Kept
 
 T = TypeVar("T")
-_NOT_YET = object()
 
 
 def _nobody() -> None:
@@ -32,16 +30,14 @@ class CallFuture(Future[T], Generic[T]):
         self._label = label
         self.owner = owner  # whose results have their numbers from there
         self._cancelled: Callable[[], None] = _nobody
-        self._made: Any = _NOT_YET
-        self._making = threading.Lock()
 
     def result(self, timeout: float | None = None) -> T:
-        """Return what the call returned, or raise what it raised, with its traceback in the worker."""
+        """Return what the call returned, or raise what it raised, with its traceback in the worker.
+
+        Who asks again gets it as it was returned, whatever became of the first.
+        """
         kept: Any = super().result(timeout)
-        with self._making:
-            if self._made is _NOT_YET:
-                self._made = kept.value()
-            return self._made  # type: ignore[no-any-return]
+        return kept.value()  # type: ignore[no-any-return]
 
     def cancel(self) -> bool:
         """Cancel the call if it has not begun; return whether it is cancelled."""

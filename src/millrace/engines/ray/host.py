@@ -267,14 +267,7 @@ class RayHost:
     def _lend(self, number: int, pickled: bytes, links: Sequence[int]) -> None:
         """Take in a value that the driver keeps."""
         held = self._objects.pop(number, None)
-
-        def make() -> Any:
-            if held is None:
-                return pickle.loads(pickled)
-            stored, buffers = self._place.fetch(held[0])
-            return pickle.loads(stored, buffers=private(buffers))
-
-        self._locker.add(number, links, make)
+        self._locker.add(number, links, _Lent(self._place, pickled, None if held is None else held[0]))
 
     def _tell(self, *message: Any, block: Any = None) -> None:
         with self._news:
@@ -335,6 +328,24 @@ class RayHost:
                 numbers.append(self._unread.popleft())
         if numbers:
             self._tell("unread", numbers)
+
+
+class _Lent:
+    """A value in Ray's store, or in the message; see ``engines.parcel.Lent``."""
+
+    def __init__(self, place: Place, pickled: bytes, held: Any) -> None:
+        self._place = place
+        self._pickled = pickled
+        self._held = held
+
+    def make(self) -> Any:
+        if self._held is None:
+            return pickle.loads(self._pickled)
+        stored, buffers = self._place.fetch(self._held)
+        return pickle.loads(stored, buffers=private(buffers))
+
+    def close(self) -> None:
+        self._held = None
 
 
 class _Broken:
