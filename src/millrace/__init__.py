@@ -239,7 +239,8 @@ def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(f"module 'millrace' has no attribute {name!r}")
     errors = importlib.import_module("millrace.errors")
-    reason = importlib.import_module("millrace.foreign").NO_FUNCTIONS.get(name)
+    foreign = importlib.import_module("millrace.foreign")
+    reason = foreign.NO_FUNCTIONS.get(name) or foreign.FAMILIAR_FUNCTIONS.get(name)
     try:
         raise errors.NotOffered(
             f"Millrace has no {name}{f': {reason}' if reason else '.' + errors.nearest(name, __all__)}"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 from millrace.core.arguments import unframed
 from millrace.core.ports import Source
-from millrace.errors import NotOffered, nearest
+from millrace.errors import ArgumentError, NotASequence, NotOffered, nearest
 from millrace.options import RunOptions
 from millrace.plan.logical import Plan, step_label
 from millrace.verbs.columns import Columns
@@ -56,6 +56,43 @@ class Dataset(Maps, Predicts, Columns, Measures, Looks, Reads, Writes):
         """
         return Dataset(self._plan, self._options.updated(options))
 
+    @unframed
+    def __init__(self, plan: Plan | None = None, options: RunOptions | None = None) -> None:
+        """Not for users: ``read_*``, ``from_*`` and ``from_source`` make datasets."""
+        if not isinstance(plan, Plan):
+            given = "" if plan is None else type(plan).__name__
+            raise ArgumentError(
+                f"Dataset({given}) makes none: read_parquet, read_csv, … take paths, from_pandas a DataFrame, "
+                "from_items a list, from_numpy arrays, from_arrow a table."
+            )
+        super().__init__(plan, RunOptions() if options is None else options)
+
+    @unframed
+    def __iter__(self) -> NoReturn:
+        """Say what iterates: rows or batches."""
+        raise NotASequence(
+            "A dataset is not iterated over by itself: iter_rows() yields rows as dicts, iter_batches() batches, and "
+            "take(n) gives the first rows as a list."
+        )
+
+    @unframed
+    def __len__(self) -> int:
+        """Say what counts: it may have to read everything, which ``len`` should not."""
+        raise NotASequence("A dataset has no length until it is read: count() counts its rows.")
+
+    def __bool__(self) -> bool:
+        """Return True: whether there are rows is not known before they are read."""
+        return True
+
+    @unframed
+    def __getitem__(self, key: object) -> NoReturn:
+        """Say what chooses rows and columns."""
+        shown = repr(key)
+        raise NotASequence(
+            f"ds[{shown if len(shown) <= 60 else '…'}] is not how a dataset is asked: select_columns chooses "
+            "columns, filter rows, take(n) and limit(n) the first ones."
+        )
+
     def __repr__(self) -> str:
         source = type(self._plan.source).__name__.removesuffix("Source")
         return " → ".join([f"Dataset({source})", *map(step_label, self._plan.steps)])
@@ -65,9 +102,10 @@ class Dataset(Maps, Predicts, Columns, Measures, Looks, Reads, Writes):
         """Say why a verb that somebody may look for is not here."""
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        from millrace.foreign import NO_VERBS
+        from millrace.foreign import FAMILIAR_VERBS, NO_VERBS
 
-        if name in NO_VERBS:
-            raise NotOffered(f"Millrace has no {name}: {NO_VERBS[name]}")
+        reason = NO_VERBS.get(name) or FAMILIAR_VERBS.get(name)
+        if reason:
+            raise NotOffered(f"Millrace has no {name}: {reason}")
         verbs = [each for each in dir(type(self)) if not each.startswith("_")]
         raise NotOffered(f"A dataset has no verb {name!r}.{nearest(name, verbs)}")

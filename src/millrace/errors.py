@@ -4,6 +4,7 @@
 
     MillraceError
     ├── NotOffered (AttributeError)         what another library has, and this one has not
+    │   └── NotASequence (TypeError)        what lists and frames can do, and a dataset cannot
     ├── ArgumentError (ValueError)          a value that a verb cannot use
     │   └── UnknownArgument (TypeError)     an argument name that nobody takes
     ├── PlanError                           a plan that can never run, refused before any work
@@ -70,6 +71,10 @@ class MillraceError(Exception):
 
 class NotOffered(MillraceError, AttributeError):
     """A verb or a name that Millrace does not have; the message says why, and what to do instead."""
+
+
+class NotASequence(NotOffered, TypeError):
+    """A dataset was used as a list or a frame is: iterated over, indexed, or asked for its length."""
 
 
 class ArgumentError(MillraceError, ValueError):

@@ -101,6 +101,39 @@ NO_VERBS = {
     "(pyarrow's Table.append_column), or compute both in one map_batches.",
 }
 
+_LAZY = "a dataset is a description, and only some verbs read it"
+FAMILIAR_VERBS = {
+    "apply": "map has a function of one row, map_batches one of many rows as arrays (or batch_format='pandas').",
+    "assign": "add_column(name, function of a batch) adds a column.",
+    "batch": "map_batches(fn, batch_size=…) works in batches, iter_batches(batch_size=…) yields them.",
+    "collect": "take_all gives rows, to_pandas, to_arrow and to_polars tables.",
+    "column_names": "columns() gives them, and schema() their types.",
+    "drop": "drop_columns leaves columns out, filter rows.",
+    "dtypes": "schema() gives columns and their types.",
+    "features": "schema() gives columns and their types.",
+    "head": "take(5) gives the first rows, show(5) prints them, limit(5).to_pandas() makes a frame of them.",
+    "iloc": "take(n) gives the first rows, filter chooses rows, select_columns columns.",
+    "iterrows": "iter_rows() yields rows as dicts.",
+    "loc": "filter chooses rows, select_columns columns.",
+    "num_rows": "count() counts them.",
+    "rename": "rename_columns({'old': 'new'}) does it.",
+    "rename_column": "rename_columns({'old': 'new'}) does it.",
+    "remove_columns": "drop_columns does it.",
+    "save_to_disk": "write_parquet(folder) writes it.",
+    "select": "select_columns chooses columns, filter rows.",
+    "shape": f"{_LAZY}: count() counts rows, columns() names columns.",
+    "sample": "filter(lambda row: …) by what is in the row gives the same rows each time; limit(n) the first ones.",
+    "tail": "rows come from the front: take(n). For the last ones, filter by what is in the row.",
+    "to_csv": "write_csv(folder) writes it.",
+    "to_dict": "take_all() gives a list of dicts, to_arrow().to_pydict() a dict of columns.",
+    "to_json": "write_json(folder) writes it.",
+    "to_list": "take_all() gives a list of dicts.",
+    "to_numpy": "take_batch(n) gives a dict of arrays, iter_batches() many.",
+    "to_parquet": "write_parquet(folder) writes it.",
+    "values": "take_batch(n) gives a dict of arrays, iter_batches() many.",
+}
+"""Of pandas, Polars and Hugging Face's datasets."""
+
 # ---------------------------------------------------------------- functions of the module
 
 _SERVER = (
@@ -109,6 +142,32 @@ _SERVER = (
 )
 _NO_READER = "there is no reader for this format. Convert it to Parquet, or give from_arrow what"
 _NO_REFS = f"{_REFS}. Get the values first"
+
+_ONE = (
+    "for one dict of columns: from_arrow(pyarrow.table(columns)), or from_pandas(pandas.DataFrame(columns))"
+)
+FAMILIAR_FUNCTIONS = {
+    "DataFrame": "from_pandas takes one, and read_* makes a dataset of files.",
+    "data": "the functions of ray.data are here themselves: mr.read_parquet(…), mr.from_items(…), ….",
+    "from_dict": f"{_ONE}. from_items takes a list of dicts, one per row.",
+    "from_dicts": "from_items takes a list of dicts, one per row.",
+    "from_generator": "from_items(generator) takes what fits into memory.",
+    "from_list": "from_items takes a list of values, or of dicts, one per row.",
+    "from_pydict": f"{_ONE}.",
+    "from_pylist": "from_items takes a list of dicts, one per row.",
+    "from_records": "from_items takes a list of dicts, one per row.",
+    "from_tensor_slices": "from_numpy takes arrays, from_arrow and from_pandas tables of columns.",
+    "init": "nothing is to be started: a dataset starts its workers itself, and connect() is for calls of functions.",
+    "load_dataset": "from_huggingface takes what datasets.load_dataset(…) returns.",
+    "pipeline": "predict takes the folder of a model, or TransformersPredictor(folder, task=…).",
+    "read_excel": "from_pandas(pandas.read_excel(path)) takes what fits into memory; else save it as CSV.",
+    "read_feather": "from_arrow(pyarrow.feather.read_table(path)) takes it.",
+    "read_pickle": "from_pandas(pandas.read_pickle(path)) takes a frame that you trust.",
+    "read_table": "read_csv(path, delimiter=…) reads text with columns, read_parquet Parquet.",
+    "scan_csv": "read_csv is lazy.",
+    "scan_parquet": "read_parquet is lazy.",
+}
+"""Of other libraries: pandas, Polars, Hugging Face, ``tf.data``."""
 
 NO_FUNCTIONS = {
     "DataContext": "there are no global settings. with_options says how one dataset's plan runs.",
@@ -214,6 +273,14 @@ MAP_BATCHES: dict[str, Foreign] = {
         "batch['x'] = batch['x'].copy().",
         (None, True),
     ),
+}
+
+PREDICT: dict[str, Foreign] = {
+    **MAP_BATCHES,
+    "feature_columns": Foreign("inputs= names the columns that the model gets."),
+    "keep_columns": Foreign("keep= names the columns that stay; default: all."),
+    "output_column": Foreign("output= names the column of the result."),
+    "output_column_name": Foreign("output= names the column of the result."),
 }
 
 COLUMNS: dict[str, Foreign] = {

@@ -171,6 +171,16 @@ def _place(path: Any) -> str:
     return place
 
 
+TASKS = (
+    "audio-classification automatic-speech-recognition depth-estimation document-question-answering "
+    "feature-extraction fill-mask image-classification image-feature-extraction image-segmentation image-to-text "
+    "ner object-detection question-answering sentiment-analysis summarization table-question-answering "
+    "text-classification text-generation text-to-audio text2text-generation token-classification translation "
+    "visual-question-answering zero-shot-classification zero-shot-image-classification "
+)
+"""Names that transformers.pipeline() takes."""
+
+
 def _library_at(place: str) -> str:
     scheme = place.partition(":/")[0]
     if scheme in ("models", "runs"):
@@ -187,6 +197,11 @@ def _library_at(place: str) -> str:
             if _HUB_NAME.fullmatch(place)
             else ""
         )
+        if f" {place} " in f" {TASKS}":
+            raise ModelUnreadable(
+                f"{place!r} is the name of a task, not of a model. Fetch a model for it (hf download NAME "
+                f"--local-dir FOLDER), and give that: TransformersPredictor('FOLDER', task={place!r})."
+            )
         raise ModelUnreadable(f"There is no model at {place!r} (looked for {os.path.abspath(path)}).{hub}")
     if not os.path.isfile(path) and not os.path.isdir(path):
         raise ModelUnreadable(f"{place} is neither a file nor a folder.")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import numbers
 import operator
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from millrace.core.sizes import Size, given_bytes
-from millrace.errors import ArgumentError, nearest
+from millrace.errors import ArgumentError, MissingLibrary, nearest
 from millrace.options import check_ray_remote_args
 from millrace.plan.logical import Function, Remote, Resources, callable_name, is_async, is_async_generator
 from millrace.strategies import ActorPoolStrategy, TaskPoolStrategy, worker_bounds
@@ -36,11 +38,21 @@ def given_function(
 ) -> Function:
     """Read a function, or a class with the arguments of its constructor."""
     if not callable(fn):
-        raise ArgumentError(f"{verb}({fn!r}): it takes a function, a callable object or a class.")
+        expression = f" A string is an expression: {verb}(expr={fn!r})." if verb == "filter" else ""
+        raise ArgumentError(
+            f"{verb}({fn!r}): it takes a function, a callable object or a class."
+            f"{expression if isinstance(fn, str) else ''}"
+        )
     label = f"{verb}({callable_name(fn)})"
     if isinstance(fn, type):
         if "__call__" not in dir(fn) or fn.__call__ is type.__call__:
             raise ArgumentError(f"{label}: the class needs a method __call__(self, batch).")
+        missing = _missing(fn, tuple(init_args or ()), dict(init_kwargs or {}))
+        if missing:
+            raise ArgumentError(
+                f"{label}: each worker makes an object of the class, and its __init__ needs {missing}. Say what, by "
+                "fn_constructor_args=[…] or fn_constructor_kwargs={…}."
+            )
     elif init_args or init_kwargs:
         raise ArgumentError(
             f"{label}: fn_constructor_args and fn_constructor_kwargs are for a class; for a function use fn_args "
@@ -61,6 +73,22 @@ def given_function(
         given_arguments(label, "fn_constructor_args", init_args),
         given_keywords(label, "fn_constructor_kwargs", init_kwargs),
         version,
+    )
+
+
+def _missing(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Return the names of what a constructor needs and was not given; "" if nothing, or if it does not tell."""
+    try:
+        signature = inspect.signature(cls)
+        bound = signature.bind_partial(*args, **kwargs)
+    except (TypeError, ValueError):
+        return ""
+    return " and ".join(
+        name
+        for name, each in signature.parameters.items()
+        if name not in bound.arguments
+        and each.default is each.empty
+        and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
     )
 
 
@@ -153,6 +181,13 @@ def given_batch_format(value: Any) -> BatchFormat:
     if value not in _FORMATS:
         listed = ", ".join(map(repr, _FORMATS))
         raise ArgumentError(f"batch_format={value!r} is not one of {listed}.{nearest(str(value), _FORMATS)}")
+    if value == "pandas" and "pandas" not in sys.modules:
+        from importlib.util import find_spec
+
+        if find_spec("pandas") is None:
+            raise MissingLibrary(
+                "batch_format='pandas' needs pandas, which is not installed: pip install pandas"
+            )
     return value  # type: ignore[no-any-return]
 
 

@@ -22,7 +22,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+import millrace as mr
 from millrace.dataset import Dataset
+from millrace.errors import PlanChanged
 from millrace.plan.fingerprint import Hasher
 from millrace.plan.identity import code_of, difference, fingerprint, shape_of
 from millrace.plan.logical import Function, MapBatches
@@ -542,9 +544,9 @@ def test_a_version_stands_for_the_code() -> None:
 @pytest.mark.parametrize(
     ("change", "where"),
     [
-        (lambda d: d.limit(3), "steps"),
-        (lambda d: d.select_columns(["id"]), "steps"),
-        (lambda d: d.filter(expr=pc.field("id") > 3), "steps"),
+        (lambda d: d.limit(3), "its steps were none"),
+        (lambda d: d.select_columns(["id"]), "its steps were none"),
+        (lambda d: d.filter(expr=pc.field("id") > 3), "its steps were none"),
     ],
 )
 def test_shape(change: Callable[[Dataset], Dataset], where: str) -> None:
@@ -570,7 +572,7 @@ def test_difference_names_each_place() -> None:
         "source": {"paths": ["b"], "columns": None},
         "steps": [{"verb": "map"}, {"verb": "limit", "rows": 4}],
     }
-    assert difference(old, new) == ["source.paths[0]: was 'a', is 'b'", "steps[1].rows: was 3, is 4"]
+    assert difference(old, new) == ["the input: paths was a, is b", "step 2, limit: rows= was 3, is 4"]
     assert difference(old, old) == []
 
 
@@ -580,3 +582,35 @@ def test_a_step_is_named_by_place_and_function() -> None:
         "0: argument 1 of map_batches(model)",
     ]
     assert isinstance(with_model().steps[0], MapBatches)
+
+
+def test_a_changed_plan_is_told_in_the_words_of_its_verbs(tmp_path: Path) -> None:
+    data = mr.range(10)
+
+    def same(batch: Any) -> Any:
+        return batch["id"]
+
+    def other(batch: Any) -> Any:
+        return {"id": batch["id"]}
+
+    data.predict(same, inputs="id", output="a").write_parquet(tmp_path / "out")
+    changes: list[tuple[mr.Dataset, str]] = [
+        (data.predict(same, inputs="id", output="b"), "step 1, predict: output= was 'a', is 'b'"),
+        (data.predict(same, output="a"), "step 1, predict: inputs= was id, is not given"),
+        (
+            data.predict(same, inputs="id", output="a", keep="none"),
+            "step 1, predict: keep= was 'all', is nothing",
+        ),
+        (data.map_batches(other), "its steps were predict; they are map_batches"),
+        (
+            data.filter(expr="id > 3").predict(same, inputs="id", output="a"),
+            "its steps were predict; they are filter → predict",
+        ),
+        (mr.range(11).predict(same, inputs="id", output="a"), "the input: "),
+    ]
+    for changed, words in changes:
+        with pytest.raises(PlanChanged) as caught:
+            changed.write_parquet(tmp_path / "out")
+        said = str(caught.value)
+        assert words in said, said
+        assert "steps[" not in said and "models[" not in said and "None" not in said and "{" not in said, said

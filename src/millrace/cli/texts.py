@@ -42,7 +42,20 @@ def value_of(text: str) -> Any:
         return text
 
 
-_KEYWORDS = re.compile(r"\b(mode|on_change|on_error)='(\w+)'")
+_FLAGS = tuple(
+    name
+    for line in (
+        "batch_format batch_size batch_size_bytes batch_timeout concurrency durability engine inputs keep limit",
+        "max_errors max_in_flight max_retries memory memory_limit mode num_cpus num_gpus on_change on_error output",
+        "price_per_hour progress replace retry_on shard_rows show_data trust_pickle workers",
+    )
+    for name in line.split()
+)
+_KEYWORDS = re.compile(  # not those of a call, which is for a script
+    rf"(?<![\w(])({'|'.join(_FLAGS)})=('[^']*'|\[[^]]*\]|-?[\w.]+|…)?"
+)
+_NAMES = re.compile(rf"(?<![-\w.(=])({'|'.join(name for name in _FLAGS if '_' in name)})\b(?!=)")
+_SWITCHES = {"True": "", "False": "no-"}
 
 
 def in_flags(message: str) -> str:
@@ -50,8 +63,29 @@ def in_flags(message: str) -> str:
 
     >>> in_flags("mend it, and run again with on_change='continue'.")
     'mend it, and run again with --on-change continue.'
+    >>> in_flags("batch_size=0: it takes a number; lower num_gpus, or say replace=True.")
+    '--batch-size 0: it takes a number; lower --num-gpus, or say --replace.'
     """
-    return _KEYWORDS.sub(lambda found: f"--{found[1].replace('_', '-')} {found[2]}", message)
+    said = _NAMES.sub(lambda found: f"--{_dashed(found[1])}", _KEYWORDS.sub(_as_flag, message))
+    for python, shell in (
+        ("neither True nor False", "neither true nor false"),
+        ("True or False", "true or false"),
+    ):
+        said = said.replace(python, shell)
+    return said
+
+
+def _as_flag(found: re.Match[str]) -> str:
+    name, value = _dashed(found[1]), found[2] or ""
+    if value in _SWITCHES:
+        return f"--{_SWITCHES[value]}{name}"
+    if value.startswith("["):
+        value = ",".join(part.strip(" '") for part in value[1:-1].split(","))
+    return f"--{name} {shlex.quote(value.strip(chr(39))) if value not in ('', '…') else value}".rstrip()
+
+
+def _dashed(name: str) -> str:
+    return name.replace("_", "-")
 
 
 def in_shell(words: Sequence[str]) -> str:

@@ -78,7 +78,8 @@ def column_from(values: Any, *, ragged: bool = False) -> pa.Array:
     if isinstance(values, (list, tuple)):
         return _from_list(values, ragged=ragged)
     if isinstance(values, (str, bytes, Mapping)) or not hasattr(values, "__len__"):
-        shown = repr(values) if isinstance(values, (str, bytes, int, float)) else ""
+        value = values.item() if isinstance(values, np.generic) else values
+        shown = repr(value) if isinstance(value, (str, bytes, int, float)) else ""
         repeated = f"; for the same value in every row: `[{shown}] * n`" if 0 < len(shown) <= 40 else ""
         raise ConversionError(
             f"a column is an array or a list with one value per row, not {a(values)}{repeated}"

@@ -47,8 +47,14 @@ def from_result(result: Any, handed: Handed | None = None) -> pa.RecordBatch:
 
 
 def _naming(result: Any) -> str:
+    if isinstance(result, list) and result and isinstance(result[0], Mapping):
+        return (
+            ". Rows one by one are for flat_map; here, make columns of them: "
+            '`return {"x": [row["x"] for row in rows]}`'
+        )
     column = isinstance(result, (list, np.ndarray)) or hasattr(result, "iloc") or hasattr(result, "detach")
-    return '. Name the column: `return {"prediction": values}`' if column else ""
+    name = '. Name the column: `return {"prediction": values}`; or use predict, which keeps the other columns too'
+    return name if column else ""
 
 
 def _unambiguous(batch: pa.RecordBatch) -> pa.RecordBatch:

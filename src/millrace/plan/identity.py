@@ -154,24 +154,58 @@ def fingerprint(value: Any) -> str:
     return hasher.digest()
 
 
-def difference(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") -> list[str]:
-    """List where two shapes differ, one line per place: ``steps[1].columns: was […], is […]``."""
+def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """List where two shapes differ, in the words of the verbs: ``step 2, predict: output= was 'a', is 'b'``."""
+    lines = _parts("the input", old.get("source"), new.get("source"))
+    before, now = old.get("steps") or [], new.get("steps") or []
+    if [step["verb"] for step in before] != [step["verb"] for step in now]:
+        lines.append(f"its steps were {_verbs(before)}; they are {_verbs(now)}")
+    else:
+        for at, (was, is_) in enumerate(zip(before, now, strict=True), 1):
+            lines += _step_differences(f"step {at}, {now[at - 1]['verb']}", was, is_)
+    return lines + _parts("the output", old.get("sink"), new.get("sink"))
+
+
+_ARGUMENTS = {"format": "batch_format", "expression": "expr"}
+
+
+def _step_differences(where: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    was, is_ = dict(old), dict(new)
+    before, now = was.pop("models", []), is_.pop("models", [])
+    if len(before) != len(now):
+        return [f"{where}: it had {len(before)} models, and has {len(now)}"]
     lines = []
-    for key in sorted({*old, *new}):
-        where = f"{path}.{key}" if path else key
-        lines += _differences(old.get(key), new.get(key), where)
-    return lines
+    for at, (one, other) in enumerate(zip(before, now, strict=True), 1):
+        lines += _parts(f"{where}, model {at}" if len(now) > 1 else where, one, other, "=")
+    metrics = was.pop("metrics", {}), is_.pop("metrics", {})
+    return lines + _parts(where, was, is_, "=") + _parts(f"{where}, the metric", *metrics)
 
 
-def _differences(old: Any, new: Any, where: str) -> list[str]:
+def _parts(where: str, old: Any, new: Any, mark: str = "") -> list[str]:
+    """List the entries in which two dicts differ."""
     if old == new:
         return []
-    if isinstance(old, dict) and isinstance(new, dict):
-        return difference(old, new, where)
-    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        return [
-            line
-            for i, (a, b) in enumerate(zip(old, new, strict=True))
-            for line in _differences(a, b, f"{where}[{i}]")
-        ]
-    return [f"{where}: was {old!r}, is {new!r}"]
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+        return [f"{where} was {_said(old)}, is {_said(new)}"]
+    return [
+        f"{where}: {_ARGUMENTS.get(key, key)}{mark} was {_said(old.get(key))}, is {_said(new.get(key))}"
+        for key in sorted({*old, *new})
+        if old.get(key) != new.get(key)
+    ]
+
+
+def _verbs(steps: Sequence[Mapping[str, Any]]) -> str:
+    return " → ".join(step["verb"] for step in steps) or "none"
+
+
+def _said(value: Any) -> str:
+    """Say a value as one reads it: lists by commas, dicts as ``a: b``, and what was not given as that."""
+    if value is None:
+        return "not given"
+    if isinstance(value, Mapping):
+        return (
+            ", ".join(f"{key}: {_said(each)}" for key, each in value.items() if each is not None) or "nothing"
+        )
+    if isinstance(value, (list, tuple)):
+        return ", ".join(str(each) if isinstance(each, str) else _said(each) for each in value) or "nothing"
+    return repr(value)

@@ -180,8 +180,8 @@ class Layer:
             return ""
         last = self.attribute == "in_channels" and tensor.ndim > 2 and tensor.shape[-1] == self.size
         hint = (
-            f". The channels seem to come last, {tuple(tensor.shape)}: put them first before, with map_batches, by "
-            f"np.moveaxis(batch['…'], -1, 1)"
+            f". The channels seem to come last, {tuple(tensor.shape)}: PyTorch takes them first. Move them "
+            "before, in map_batches: np.moveaxis(images, -1, 1)"
         )
         return f"{self.takes()}, and was given {given}{hint if last else ''}"
 

@@ -17,7 +17,8 @@ _BEFORE = {
     "text": "; texts have to become token ids before",
     "bytes": "; bytes have to be decoded to arrays before, as read_images does with images",
     "a list": "; lists have to become arrays of one shape before",
-    "an array": "; its arrays differ in shape, and have to be made of one shape before",
+    "an array": "; its arrays differ in shape, and have to be made of one shape before: images by "
+    "read_images(…, size=(224, 224)), others in map",
 }
 
 

@@ -23,6 +23,14 @@ _ROW_LOGIC = re.compile(  # what Python and the libraries say of a column in the
 """Words of errors that a function raises which takes a batch for a row."""
 
 
+_ARGUMENT_MISSING = re.compile(r"\(\) missing \d+ required (positional|keyword-only) argument")
+_FRAME_WANTED = re.compile(
+    "'dict' object has no attribute '(apply|assign|astype|column|columns|drop|drop_duplicates|dropna|fillna|groupby|"
+    "head|iloc|iterrows|itertuples|loc|merge|num_rows|query|rename|schema|shape|sort_values|to_numpy|to_pandas|"
+    "to_pydict|to_pylist|values_|with_columns)'"
+)
+
+
 def takes_batch_for_row(error: BaseException) -> bool:
     """Say whether code raised this because it got a column where it takes the value of one row."""
     return isinstance(error, (AttributeError, RuntimeError, TypeError, ValueError)) and bool(
@@ -50,12 +58,31 @@ def hint_on(error: BaseException, said: str, rows: Rows, *, chosen: str, by_row:
             f"{end} The function gets whole columns, the values of many rows at a time: work on them as arrays "
             '(np.where(batch["x"] > 0, 1, 0)), or use map, whose function gets one row as a dict.'
         )
+    hint = _hint_on_words(said, by_row=by_row)
+    if hint:
+        return end + hint
     names = rows.batch.schema.names
     key = _missing_key(error)
     if key is not None and key not in names:
         left_out = f" `{chosen}=` leaves all others out." if chosen else ""
         return f". The columns that it gets are {', '.join(names) or 'none'}.{nearest(key, names)}{left_out}"
     return end
+
+
+def _hint_on_words(said: str, *, by_row: bool) -> str:
+    noun = "row" if by_row else "batch"
+    missing = _ARGUMENT_MISSING.search(said)
+    if missing:
+        return (
+            f" The function is called with one argument, a {noun}; what else it takes is given by fn_args=[…] or "
+            "fn_kwargs={…}."
+        )
+    if "must have the same shape" in said or "inhomogeneous shape" in said:
+        return " Make them of one shape first: images by read_images(…, size=(224, 224)), others in map."
+    frame = _FRAME_WANTED.search(said)
+    if frame and not by_row:
+        return " A batch is a dict of arrays; batch_format='pandas' makes it a DataFrame, 'pyarrow' a Table."
+    return ""
 
 
 def _missing_key(error: BaseException) -> str | None:

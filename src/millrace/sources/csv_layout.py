@@ -21,7 +21,7 @@ from millrace.sources.csv_format import CsvFormat
 from millrace.sources.records import QuoteNeverClosed, RecordScanner, newline_cuts, quoted_cuts
 from millrace.sources.schemas import unify
 from millrace.sources.sieve import Faults, faults_of
-from millrace.sources.signatures import not_text, refuse_other_formats
+from millrace.sources.signatures import not_text, reader_of, refuse_other_formats
 from millrace.sources.text import TextFile
 
 _OTHER_HEADS = 1 << 16  # what is read of each file after the first
@@ -154,6 +154,10 @@ def _look_at(
     )
     for head in text.heads(file.path, form.encoding, size):
         refuse_other_formats(file.path, head.data, "CSV", encoding=form.encoding)
+        if reader_of(file.path) == "read_json" and head.data.lstrip()[:1] in (b"{", b"["):
+            raise UnreadableFile(
+                f"Cannot read {file.path!r} as CSV: it is JSON, by its name and its first byte; read_json reads it."
+            )
         try:
             found = _records(head, form)
         except QuoteNeverClosed as error:

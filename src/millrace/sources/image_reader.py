@@ -22,6 +22,7 @@ from millrace.core.ports import Bad
 from millrace.core.ragged import RaggedTensorType, ragged_column
 from millrace.errors import MillraceError, UnreadableFile
 from millrace.sources.images import Look, Sizes
+from millrace.sources.signatures import another_reader
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -277,4 +278,5 @@ def _undecodable(path: str, error: Exception) -> UnreadableFile:
         reason = "its first bytes are of no image format that Pillow knows"
     return UnreadableFile(
         f"Cannot read the image {path!r}: {reason}. Restore the file or leave it out of the input."
+        f"{another_reader(path, 'read_images')}"
     )

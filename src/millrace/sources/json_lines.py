@@ -13,6 +13,7 @@ import pyarrow.json as pajson
 from millrace.core.work import tell
 from millrace.errors import UnreadableFile
 from millrace.sources.json_nulls import refuse_null
+from millrace.sources.signatures import another_reader
 
 
 def open_lines(lines: bytes, schema: pa.Schema | None, unexpected: str) -> pajson.JSONStreamingReader:
@@ -84,9 +85,10 @@ def explained(
     except UnicodeDecodeError:
         return UnreadableFile(f"Cannot read {where}: it is not valid UTF-8. Convert the file to UTF-8.")
     except ValueError as invalid:
+        path = where.split("'")[1] if where.startswith("'") else ""
         return UnreadableFile(
-            f"Cannot read {where}: {shown} is not JSON ({invalid}). One "
-            "whole object per line is wanted; repair the line or leave the file out."
+            f"Cannot read {where}: {shown} is not JSON ({invalid}). One whole object per line is wanted; repair the "
+            f"line or leave the file out.{another_reader(path, 'read_json')}"
         ).showing(shown)
     field = _unknown_field(value, known) if known is not None else None
     if field is not None:

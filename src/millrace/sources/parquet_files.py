@@ -19,6 +19,7 @@ from millrace.errors import SourceError, UnreadableFile
 from millrace.sources.files import hive_values
 from millrace.sources.parquet_nulls import may_be_null
 from millrace.sources.schemas import select, unify
+from millrace.sources.signatures import reader_of
 
 _INTEGER = 18  # digits that surely fit int64
 _FEW_GROUPS = 16
@@ -161,10 +162,18 @@ def no_footer(path: str, error: Exception) -> SourceError:
     elif head == b"PAR1" and tail != b"PAR1":
         what = f"it begins as one, but at offset {size - 4:,} its end mark is missing: the file is cut short"
     elif head != b"PAR1":
-        what = f"it begins with {head!r}, not with b'PAR1'"
+        return UnreadableFile(f"Cannot read {path!r} as Parquet: {_what_else(path, head)}.")
     else:
         what = f"its footer, at the end of its {size:,} bytes, is damaged ({error})"
     return UnreadableFile(f"Cannot read {path!r} as Parquet: {what}. Restore the file or leave it out.")
+
+
+def _what_else(path: str, head: bytes) -> str:
+    """Say what a file is that is no Parquet, and who reads it."""
+    reader = reader_of(path)
+    if reader in ("", "read_parquet"):
+        return f"it begins with {head!r}, not with b'PAR1'. Restore the file or leave it out"
+    return f"by its name and its first bytes, {head!r}, it is something else; {reader} reads it"
 
 
 # ---------------------------------------------------------------- one schema

@@ -54,6 +54,31 @@ def refuse_other_formats(path: str, data: bytes, wanted: str, *, encoding: str |
             raise UnreadableFile(f"{begins} {shown}{packed}, so it is {what}.")
 
 
+_READERS = {
+    "read_parquet": (".parquet", ".pq", ".parq"),
+    "read_csv": (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".csv.zst"),
+    "read_json": (".json", ".jsonl", ".ndjson", ".json.gz", ".jsonl.gz"),
+    "read_text": (".txt", ".log", ".txt.gz"),
+    "read_images": (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".tif", ".tiff", ".webp"),
+}
+
+
+def reader_of(path: str) -> str:
+    """Return which reader a file is for by its name; "" if that does not tell.
+
+    >>> reader_of("trips/JAN.CSV"), reader_of("trips/jan")
+    ('read_csv', '')
+    """
+    name = path.lower()
+    return next((reader for reader, ends in _READERS.items() if name.endswith(ends)), "")
+
+
+def another_reader(path: str, mine: str) -> str:
+    """Return `` read_csv reads it, by its name.``, or an empty string where ``mine`` does or nobody knows."""
+    other = reader_of(path)
+    return f" By its name, {other} reads it." if other not in ("", mine) else ""
+
+
 def not_text(path: str, where: str, error: UnicodeError, encoding: str = "UTF-8") -> UnreadableFile:
     """Say that part of a text file is not of the encoding that it was read with."""
     byte = f" (byte {error.object[error.start]:#04x})" if isinstance(error, UnicodeDecodeError) else ""

@@ -22,7 +22,7 @@ class Predicts(Described):
 
     __slots__ = ()
 
-    @known_arguments(also=foreign.MAP_BATCHES)
+    @known_arguments(also=foreign.PREDICT)
     def predict(
         self,
         model: Any,
