@@ -175,7 +175,7 @@ def test_an_output_that_was_moved_is_still_the_run(job: Job, tmp_path: Path) -> 
 def test_another_shape_is_refused_with_a_diff(job: Job) -> None:
     job.here()
     before = stamps(Path(job.output))
-    with pytest.raises(PlanChanged, match=r"steps: was .*limit") as caught:
+    with pytest.raises(PlanChanged, match=r"its steps were .*limit") as caught:
         Job(job.source, job.output, limit=9).here()
     assert "\n" not in str(caught.value)
     assert stamps(Path(job.output)) == before
