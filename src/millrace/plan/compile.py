@@ -203,7 +203,12 @@ def limits_of(steps: Sequence[Step]) -> tuple[int, ...]:
 
 
 def make_shards(
-    splits: Sequence[Split], workers: int, shard_rows: int | None = None, batch: int = 0
+    splits: Sequence[Split],
+    workers: int,
+    shard_rows: int | None = None,
+    batch: int = 0,
+    *,
+    small: bool = True,
 ) -> list[Shard]:
     """Group neighbouring splits so that workers stay busy to the end and files stay decent.
 
@@ -212,11 +217,11 @@ def make_shards(
     (Polychronopoulos and Kuck, 1987). A shard has at least 1 MiB or 1,024 rows, whichever is less, as a model
     may be slow where data are small; 128 KiB where rows are not known. A split is never cut. With
     ``shard_rows``, shards are filled up to about that many rows instead; where rows are not known, a row is
-    taken to have 100 bytes. With ``batch``, that many rows are the least of a shard, and shards end where such
-    batches do, as far as splits let them.
+    taken to have 100 bytes. With ``batch``, each shard but the last has that many rows at least, whatever else is
+    said, and ends where such batches do, as far as splits let it; ``small``: one batch may be a shard.
     """
     sizes = [split.bytes if shard_rows is None else _rows(split) for split in splits]
-    least = _least_bytes(splits, batch)
+    least = _least_bytes(splits, batch, small=small)
     left = sum(sizes)
     shards: list[Shard] = []
     group: list[Split] = []
@@ -224,13 +229,13 @@ def make_shards(
     for split, size in zip(splits, sizes, strict=True):
         share = max(min(max(left / (workers * SHARES_PER_WORKER), least), SHARD_BYTES), least if batch else 0)
         full = held + size / 2 >= (share if shard_rows is None else shard_rows)
-        if group and full and (shard_rows is not None or _ends_batch(rows, split, batch)):
+        if group and full and _ends_batch(rows, split, batch):
             shards.append(Shard(len(shards), tuple(group)))
             left -= held
             group, held, rows = [], 0, 0
         group.append(split)
         held += size
-        rows += split.rows
+        rows += _rows(split)
     if group:
         shards.append(Shard(len(shards), tuple(group)))
     return shards
@@ -241,14 +246,16 @@ def _rows(split: Split) -> int:
 
 
 def _ends_batch(rows: int, following: Split, batch: int) -> bool:
-    """Say whether a shard of ``rows`` rows ends where a batch does, or would go beyond the end of one."""
-    return not batch or following.rows < 0 or not rows % batch or rows % batch + following.rows > batch
+    """Say whether a shard of ``rows`` rows has a batch, and ends where one does or would go beyond the end of one."""
+    if not batch or rows < batch:
+        return not batch
+    return following.rows < 0 or not rows % batch or rows % batch + following.rows > batch
 
 
-def _least_bytes(splits: Sequence[Split], batch: int) -> int:
+def _least_bytes(splits: Sequence[Split], batch: int, *, small: bool) -> int:
     if any(split.rows < 0 for split in splits):
-        return min(LEAST_UNCOUNTED, batch * TYPICAL_ROW) if batch else LEAST_UNCOUNTED
-    rows = sum(split.rows for split in splits)
-    if batch:
-        return -(-batch * sum(split.bytes for split in splits) // max(rows, 1))
-    return max(1, min(LEAST_BYTES, LEAST_ROWS * sum(split.bytes for split in splits) // max(rows, 1)))
+        usual, one = LEAST_UNCOUNTED, batch * TYPICAL_ROW
+        return min(usual, one) if batch and small else max(usual, one)
+    total, rows = sum(split.bytes for split in splits), max(sum(split.rows for split in splits), 1)
+    usual, one = max(1, min(LEAST_BYTES, LEAST_ROWS * total // rows)), -(-batch * total // rows)
+    return one if batch and small else max(usual, one)

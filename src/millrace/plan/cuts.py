@@ -22,13 +22,15 @@ class Cuts:
     """How a plan's work is cut.
 
     ``units`` has, for each stage, the rows of whose multiples its pieces consist, 0 if its steps are content with
-    any; ``whole``: the first stage takes a shard as one piece. ``least`` are the rows of the smallest shard, 0 for
-    the usual; ``workers`` those that shards are cut for.
+    any; ``whole``: the first stage takes a shard as one piece. ``batch`` are the rows of whose multiples shards
+    consist, as far as splits let them, and of which each has one at least; 0: any. ``small``: a single such batch may
+    be a shard. ``workers`` are those that shards are cut for.
     """
 
     units: tuple[int, ...]
     whole: bool
-    least: int
+    batch: int
+    small: bool
     workers: int
     shard_rows: int | None = None
 
@@ -38,12 +40,12 @@ class Cuts:
 
     def shards_of(self, splits: Sequence[Split]) -> list[Shard]:
         """Group splits into shards."""
-        return compiler.make_shards(splits, self.workers, self.shard_rows, self.least)
+        return compiler.make_shards(splits, self.workers, self.shard_rows, self.batch, small=self.small)
 
     def _splits(self, source: Source) -> Sequence[Split]:
         fitting = getattr(source, "splits_of", None)
-        rows = next(filter(None, self.units), 0) if self.least else 0
-        splits: Sequence[Split] = fitting(rows) if fitting is not None and rows else source.splits()
+        fits = fitting is not None and self.batch
+        splits: Sequence[Split] = fitting(self.batch) if fits else source.splits()
         return splits
 
     def pieces(self, shard: Shard) -> list[Extent]:
@@ -63,16 +65,19 @@ class Extent:
 def cuts_of(stages: Sequence[Stage], source: Source, shard_rows: int | None = None) -> Cuts:
     """Return how the work of these stages is cut."""
     units = tuple(map(unit_of, stages))
-    declared = any(map(is_declared, stages))
-    least = max((size for stage in stages for size in _sizes(stage.steps)), default=0) if declared else 0
+    batch = _common(_sizes([step for stage in stages for step in stage.steps]))
+    small = any(map(is_declared, stages))
     whole = len(stages) > 1 and units[0] > 0 and (_may_thin_out(stages[0].steps) or _is_uncounted(source))
     workers = max(stage.workers for stage in stages) if whole else stages[-1].workers
-    return Cuts(units, whole, least, workers, shard_rows)
+    return Cuts(units, whole, batch, small, workers, shard_rows)
 
 
 def unit_of(stage: Stage) -> int:
     """Return the least common multiple of a stage's numeric batch sizes, or the largest of them; 0 for none."""
-    sizes = _sizes(stage.steps)
+    return _common(_sizes(stage.steps))
+
+
+def _common(sizes: Sequence[int]) -> int:
     if not sizes:
         return 0
     common = math.lcm(*sizes)

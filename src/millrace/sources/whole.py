@@ -13,17 +13,23 @@ SPLIT_BYTES = 8 << 20
 SPLIT_FILES = 256
 
 
-def runs(sizes: Sequence[int]) -> Iterator[tuple[range, int]]:
-    """Group neighbouring files up to a 64th of all bytes, 8 MiB, or 256 files; yield which, and their bytes."""
+def runs(sizes: Sequence[int], rows: int = 0) -> Iterator[tuple[range, int]]:
+    """Group neighbouring files up to a 64th of all bytes, 8 MiB, or 256 files; yield which, and their bytes.
+
+    With ``rows``, a group ends at each multiple of so many files, or holds a multiple of them.
+    """
     most = min(sum(sizes) // SPLITS, SPLIT_BYTES)
-    start = held = 0
-    for number, size in enumerate(sizes):
-        if number > start and (held + size > most or number - start >= SPLIT_FILES):
-            yield range(start, number), held
-            start, held = number, 0
-        held += size
-    if sizes:
-        yield range(start, len(sizes)), held
+    start = 0
+    while start < len(sizes):
+        stop, held = start + 1, sizes[start]
+        while stop < len(sizes) and held + sizes[stop] <= most and stop - start < SPLIT_FILES:
+            held += sizes[stop]
+            stop += 1
+        if rows and stop // rows * rows > start:
+            stop = stop // rows * rows
+            held = sum(sizes[start:stop])
+        yield range(start, stop), held
+        start = stop
 
 
 class WholeFileSource(FileSource[Found]):
@@ -35,11 +41,18 @@ class WholeFileSource(FileSource[Found]):
 
     def splits(self) -> list[Split]:
         """Group neighbouring files up to a 64th of all bytes in memory, 8 MiB, or 256 files."""
-        return self.splits_from(0)
+        return self._groups()
 
     def splits_from(self, first: int) -> list[Split]:
         """Group the files from number ``first`` on, as ``splits`` does all."""
-        found = runs(self._sizes(self._look())[first:])
+        return self._groups(first)
+
+    def splits_of(self, rows: int) -> list[Split]:
+        """Group files as ``splits`` does, so that groups end where batches of ``rows`` rows do."""
+        return self._groups(rows=rows)
+
+    def _groups(self, first: int = 0, rows: int = 0) -> list[Split]:
+        found = runs(self._sizes(self._look())[first:], rows)
         return [
             Split(run.start + first, run.start + first, run.stop + first, len(run), size)
             for run, size in found
