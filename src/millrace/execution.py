@@ -129,7 +129,7 @@ def _prepared(
                 allowance=Allowance(options.max_errors),
                 suspicion=workplace.suspicion(),
                 stall_timeout=options.stall_timeout,
-                relief=workplace.relief(shards),
+                relief=workplace.relief(),
                 accounts=Accounts(plan.steps, writes=False),
             )
             yield from workplace.drive(runner, programs, options)

@@ -90,6 +90,9 @@ class RunOptions:
     batch_timeout
         Seconds that a call of a function or model may take, the worker being ended otherwise. The batch is then cut,
         until the row that takes so long is known; it is treated as ``on_error`` says. Default: any time.
+    commit_every
+        Seconds of work after which a worker closes the part that it writes, so that what it has done is committed.
+        The rest of its shard becomes a shard of its own. None: each shard is committed as a whole.
     stall_timeout
         Seconds after which a worker that the operating system has stopped is given up and replaced; and after which a
         run in which nobody is at work ends, with the stacks of all workers. A model that is being loaded and a batch
@@ -141,6 +144,7 @@ class RunOptions:
     retry_on: type[BaseException] | tuple[type[BaseException], ...] = ()
     max_retries: int = 3
     batch_timeout: float | None = None
+    commit_every: float | None = 30.0
     stall_timeout: float = 300.0
     observers: tuple[Any, ...] = ()
     log: str | os.PathLike[str] | None = None
@@ -264,6 +268,9 @@ def _plain(name: str, value: Any) -> Any:
     return value
 
 
+_SECONDS = ("stall_timeout", "batch_timeout", "pool_timeout", "commit_every")
+
+
 def _check(name: str, value: Any) -> None:
     if name in _CHECKS:
         _CHECKS[name](value)
@@ -285,7 +292,7 @@ def _check(name: str, value: Any) -> None:
         return
     elif isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
         raise ArgumentError(f"{name}={value!r}: it takes a number above zero.")
-    elif name not in ("stall_timeout", "batch_timeout", "pool_timeout") and not isinstance(value, int):
+    elif name not in _SECONDS and not isinstance(value, int):
         raise ArgumentError(f"{name}={value!r}: it takes a whole number.")
 
 

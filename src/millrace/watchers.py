@@ -61,7 +61,7 @@ class Watchers:
         if isinstance(event, CallRetried):
             self._retried[event.step, event.error] += 1
         self._retired += isinstance(event, WorkerRetired)
-        self._divided += isinstance(event, ShardDivided)
+        self._divided += isinstance(event, ShardDivided) and not event.early
         for watcher in list(self._watchers):
             try:
                 watcher.on_event(event)

@@ -84,16 +84,14 @@ class Workplace:
             self._cuts = cutting.cuts_of(self.stages, self.plan.source, self.options.shard_rows)
         return self._cuts
 
-    def relief(self, shards: Sequence[Shard]) -> Relief:
-        """Return what keeps the run within its memory; an earlier driver may have divided shards."""
+    def relief(self, *, tight: bool = False) -> Relief:
+        """Return what keeps the run within its memory; ``tight``: an earlier driver had a shard that did not fit."""
         from millrace.run.pressure import Pressure
         from millrace.run.relief import Relief
 
         if self.options.on_ray:  # which watches the memory of each machine itself
             return Relief()
-        return Relief(
-            Pressure(self.limit, tight=any(shard.name for shard in shards)), partial(memory.own, os.getpid())
-        )
+        return Relief(Pressure(self.limit, tight=tight), partial(memory.own, os.getpid()))
 
     @property
     def workers(self) -> int:
@@ -134,6 +132,7 @@ class Workplace:
                 0 if i + 2 >= len(self.stages) else cutting.rows_for_all(shards, self.stages[i + 1].workers),
                 plan.accumulates if stage is last else (),
                 states if stage is last else "",
+                cutting.unit_before_changes(plan.steps) if stage is last else 0,
             )
             for i, stage in enumerate(self.stages)
         ]

@@ -129,7 +129,8 @@ def _write(job: Job, options: RunOptions, workplace: Workplace, started: float) 
         allowance=Allowance(options.max_errors, state.ledger, state.faults),
         suspicion=workplace.suspicion(),
         stall_timeout=options.stall_timeout,
-        relief=workplace.relief(job.shards),
+        relief=workplace.relief(tight=state.tight),
+        commit_every=options.commit_every or 0.0,
         accounts=Accounts(plan.steps, writes=True),
     )
     try:

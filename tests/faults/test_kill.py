@@ -40,6 +40,17 @@ DRIVER = [
 WORKER = ["attempt.started", "attempt.batch", "stage.write", "stage.closed", "stage.sync"]
 METRICS = ["state.written"]  # see test_metrics.py
 MAKER = ["piece.started", "piece.block"]
+PARTED = [
+    "attempt.parted"
+]  # a worker's, and the driver's, where a shard is done in parts because it takes long
+PARTING = [
+    ("shard.divided", 1),
+    ("shard.divided", 5),
+    ("journal.append", 4),
+    ("journal.sync", 4),
+    ("journal.synced", 4),
+    ("publish.rename", 3),
+]
 RECOVER = ["recover.opened", "recover.revoked", "recover.swept"]
 # An overwrite also passes the points of every run while its parts are hidden.
 SWAP = [
@@ -56,7 +67,8 @@ SWAP = [
 
 
 def test_every_point_is_killed_at_somewhere() -> None:
-    points = {point for point, _ in DRIVER + SWAP} | set(WORKER) | set(METRICS) | set(MAKER) | set(RECOVER)
+    points = {point for point, _ in DRIVER + SWAP + PARTING}
+    points |= {*WORKER, *METRICS, *MAKER, *PARTED, *RECOVER}
     assert points == failpoints.POINTS
 
 
@@ -84,6 +96,37 @@ def test_worker_killed(job: Job, tmp_path: Path, point: str) -> None:
     assert (tmp_path / "fired").exists()
     assert out.strip() == f"[{len(job.expected())}, {FILES}, false]"
     check(Path(job.output), job.expected(), job.here)
+
+
+@pytest.mark.parametrize("anew", [True, False])
+@pytest.mark.parametrize(("point", "passage"), PARTING)
+def test_driver_killed_where_shards_are_parted(job: Job, point: str, passage: int, anew: bool) -> None:
+    code, _, err = job.start({point: f"kill@{passage}"}, commit_every=1e-9).wait()
+    assert code == -signal.SIGKILL, err
+    options = {"commit_every": 1e-9} if anew else {}  # both drivers part shards, or the first alone
+    result = job.here(**options)
+    assert result.rows == len(job.expected()) and (result.files > FILES or not anew)
+    check(Path(job.output), job.expected(), job.here)
+
+
+def test_worker_killed_where_shards_are_parted(job: Job, tmp_path: Path) -> None:
+    fault = {"attempt.parted": f"once:{tmp_path / 'fired'}:kill@4"}
+    code, out, err = job.start(fault, commit_every=1e-9).wait()
+    assert code == 0, err
+    assert (tmp_path / "fired").exists()
+    assert out.strip() == f"[{len(job.expected())}, {4 * FILES}, false]"  # batches of 30 rows, of 100
+    check(Path(job.output), job.expected(), job.here)
+
+
+def test_rows_that_were_set_aside_where_shards_are_parted(job: Job) -> None:
+    picky = replace(
+        job, bad=50, options={"shard_rows": 4 * ROWS}
+    )  # batches of 30 and of 25 rows: parted at 150
+    rejected = [i for i in range(FILES * ROWS) if picky.fails(i)]
+    code, _, err = picky.start({"attempt.parted": "kill-driver@2"}, commit_every=1e-9).wait()
+    assert code == -signal.SIGKILL, err
+    assert picky.here(commit_every=1e-9).rejected == len(rejected)
+    check(Path(picky.output), picky.expected(), picky.here, rejected)
 
 
 @pytest.mark.parametrize("passage", [1, 3])

@@ -33,6 +33,24 @@ def test_every_row_is_in_one_piece_and_pieces_end_where_batches_do(
     assert found == numbered
 
 
+@given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 5)), max_size=60), st.integers(1, 100))
+def test_pieces_of_what_is_left_of_a_shard_end_where_batches_do(
+    sizes: list[tuple[int, int]], unit: int
+) -> None:
+    splits = [
+        Split(0, n, n + 1, count, 8 * count, low=min(left, count - 1))
+        for n, (count, left) in enumerate(sizes)
+    ]
+    numbered = [(split.start, row) for split in splits for row in range(split.low, split.rows)]
+    found = []
+    for extent in extents(splits, unit):
+        own = [(split.start, row) for split in extent.splits for row in range(split.low, split.rows)]
+        own = own[extent.skip :] if extent.rows is None else own[extent.skip : extent.skip + extent.rows]
+        found += own
+        assert len(found) % unit == 0 or len(found) == len(numbered)
+    assert found == numbered
+
+
 @given(st.lists(st.integers(1, 40), max_size=60), st.integers(1, 100))
 def test_little_is_read_twice(rows: list[int], unit: int) -> None:
     cut = list(extents(splits_of(rows), unit))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -11,13 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.core.work import Shard, Split
+from millrace.core.work import Remainder, Shard, Split
 from millrace.plan.physical import SavedPlan
 from millrace.run.commit import divided
-from millrace.run.dividing import GUESS, MOST, parts_of
+from millrace.run.dividing import GUESS, MOST, parted, parts_of
 from millrace.run.journal import Divided
 from millrace.run.output import is_part
 from millrace.run.reading import Reading
+from millrace.run.scheduler import Scheduler
 
 COUNTS = st.lists(st.integers(0, 50), min_size=1, max_size=4)
 
@@ -90,6 +92,41 @@ def test_every_row_is_in_one_part_and_in_order(counts: list[int], data: st.DataO
     ]
     assert names == sorted(names)
     assert all(is_part(name, {"abcdefgh"}) for name in names)
+
+
+@given(st.randoms(use_true_random=False))
+def test_what_is_left_stands_right_behind_whatever_was_divided_before(chance: random.Random) -> None:
+    shards = [Shard(0, (Split(9, 0, 3, 3),)), Shard(1, (Split(0, 0, 500, 500),)), Shard(2, ())]
+    scheduler = Scheduler(shards, merge=lambda known, proposed: (proposed, True))
+    for _ in range(40):
+        victim = scheduler.shard_of(chance.choice([1, *range(3, scheduler.count)]))
+        family = scheduler.family(victim.index)
+        if victim.rows > 1 and chance.random() < 0.7:
+            rows = chance.randrange(1, victim.rows)
+            rest = Remainder(0, victim.splits[0].low + rows, rows)
+            scheduler.divide(parted(victim, rest, scheduler.count, family))
+        else:
+            parts = parts_of(victim, chance.randrange(victim.rows + 1), scheduler.count, family)
+            if len(parts) > 1:
+                scheduler.divide(parts)
+    ordered = sorted((scheduler.shard_of(i) for i in range(scheduler.count)), key=lambda shard: shard.place)
+    windows = [split for shard in ordered for split in shard.splits if split.file == 0]
+    assert [row for split in windows for row in range(split.low, split.low + split.length)] == list(
+        range(500)
+    )
+    names = [f"part-{shard.label(5)}-abcdefgh.parquet" for shard in ordered]
+    assert names == sorted(set(names))
+    assert scheduler.family(1) == {shard.place for shard in ordered if shard.place[0] == 1} | (
+        set() if len(ordered) > 3 else scheduler.family(1)
+    )
+
+
+def test_names_stay_short_however_often_a_shard_is_parted() -> None:
+    shard, family = Shard(7, (Split(0, 0, 10**6, 10**6),)), {(7,)}
+    for row in range(1, 2_500):
+        _, shard = parted(shard, Remainder(0, row, 1), 7 + row, family)
+        family.add(shard.place)
+    assert shard.name == "7.999.999.501"
 
 
 def test_parts_have_half_of_what_the_worker_got_through() -> None:

@@ -100,6 +100,10 @@ class Flags:
             "--batch-timeout", metavar="SECONDS", help="How long one call of the model may take.", panel=_ROWS
         ),
     ] = None
+    commit_every: Annotated[
+        Text,
+        _run("--commit-every", metavar="SECONDS", help="Work after which a part is closed: 30.", panel=_ROWS),
+    ] = None
     show_data: Annotated[
         bool | None,
         _run("--show-data/--hide-data", help="Values of rows may appear in messages.", panel=_ROWS),

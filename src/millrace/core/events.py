@@ -169,10 +169,11 @@ class WorkerRetired(msgspec.Struct, frozen=True):
 
 
 class ShardDivided(msgspec.Struct, frozen=True):
-    """A shard did not fit into memory by itself and is ``parts`` shards now."""
+    """A shard is in ``parts`` now: it did not fit into memory; or, ``early``, the first of them is done already."""
 
     shard: int
     parts: int
+    early: bool = False
 
 
 class PoolResized(msgspec.Struct, frozen=True):

@@ -28,6 +28,8 @@ POINTS: frozenset[str] = frozenset(
         "stage.sync",
         "stage.closed",
         "state.written",
+        "attempt.parted",
+        "shard.divided",
         "journal.append",
         "journal.sync",
         "journal.synced",

@@ -195,12 +195,22 @@ class Caution(msgspec.Struct, frozen=True):
     skip: tuple[Reject, ...] = ()
 
 
+class Handed(msgspec.Struct, frozen=True):
+    """How far a reader has come with a shard: all that came of the rows before row ``row`` of its ``split``-th split,
+    and ``count`` rows of what came of that one."""
+
+    split: int
+    row: int
+    count: int
+
+
 class Task(msgspec.Struct, frozen=True):
     """One attempt at a shard, as a worker gets it.
 
     ``schema`` is the settled output schema (Arrow IPC bytes) or None while it is open. ``budgets`` holds, for
     each ``limit`` step in order, how many rows may pass it in this shard; ``ceilings``, by the labels of steps, how
-    many rows at a time are known to fit into memory.
+    many rows at a time are known to fit into memory. After ``every`` seconds the attempt may leave the rest of its
+    shard to another; 0: never. ``after``: what a reader has of the shard from an attempt before.
     """
 
     shard: Shard
@@ -209,6 +219,8 @@ class Task(msgspec.Struct, frozen=True):
     budgets: tuple[int, ...] = ()
     caution: Caution = Caution()
     ceilings: dict[str, int] = {}
+    every: float = 0.0
+    after: Handed | None = None
 
 
 class Block(msgspec.Struct, frozen=True, array_like=True):
@@ -302,8 +314,16 @@ class ErrorReport(msgspec.Struct, frozen=True):
     original: bytes | None = None
 
 
+class Remainder(msgspec.Struct, frozen=True):
+    """What an attempt left of its shard: from row ``row`` of its ``split``-th split on. ``rows`` were done."""
+
+    split: int
+    row: int
+    rows: int
+
+
 class Done(msgspec.Struct, frozen=True):
-    """The attempt went through its whole shard.
+    """The attempt went through its whole shard, or through all of it but ``rest``.
 
     ``schema`` is the output schema if the attempt saw one, even without rows; ``passed`` says, for each
     ``limit`` step, how many rows passed it; ``taken`` how many blocks of the stage before it took, None for all;
@@ -320,6 +340,7 @@ class Done(msgspec.Struct, frozen=True):
     taken: int | None = None
     faults: Faults = Faults()
     states: tuple[bytes | SideFile, ...] = ()
+    rest: Remainder | None = None
 
 
 class Proposal(msgspec.Struct, frozen=True):
@@ -343,11 +364,15 @@ class Deferred(msgspec.Struct, frozen=True):
 
 
 class Blocks(msgspec.Struct, frozen=True):
-    """Output batches (an Arrow IPC stream) on their way to a reader; the attempt waits to be told to go on."""
+    """Output batches (an Arrow IPC stream) on their way to a reader; the attempt waits to be told to go on.
+
+    ``until``: how far the reader has come with these.
+    """
 
     shard: int
     attempt: int
     data: bytes
+    until: Handed | None = None
 
 
 class Failed(msgspec.Struct, frozen=True):

@@ -208,6 +208,7 @@ def make_shards(
     shard_rows: int | None = None,
     batch: int = 0,
     *,
+    largest: int = 0,
     small: bool = True,
 ) -> list[Shard]:
     """Group neighbouring splits so that workers stay busy to the end and files stay decent.
@@ -218,10 +219,16 @@ def make_shards(
     may be slow where data are small; 128 KiB where rows are not known. A split is never cut. With
     ``shard_rows``, shards are filled up to about that many rows instead; where rows are not known, a row is
     taken to have 100 bytes. With ``batch``, each shard but the last has that many rows at least, whatever else is
-    said, and ends where such batches do, as far as splits let it; ``small``: one batch may be a shard.
+    said, and ends where such batches do, as far as splits let it; ``small``: one batch may be a shard. ``largest`` is
+    the size of the largest batch where ``batch`` is a common multiple of several: so many rows will do.
     """
+    largest = largest or batch
+    if batch > largest and batch * sum(split.bytes for split in splits) > SHARD_BYTES * sum(
+        map(_rows, splits)
+    ):
+        batch = largest
     sizes = [split.bytes if shard_rows is None else _rows(split) for split in splits]
-    least = _least_bytes(splits, batch, small=small)
+    least = _least_bytes(splits, largest if small else batch, small=small)
     left = sum(sizes)
     shards: list[Shard] = []
     group: list[Split] = []
@@ -229,7 +236,7 @@ def make_shards(
     for split, size in zip(splits, sizes, strict=True):
         share = max(min(max(left / (workers * SHARES_PER_WORKER), least), SHARD_BYTES), least if batch else 0)
         full = held + size / 2 >= (share if shard_rows is None else shard_rows)
-        if group and full and _ends_batch(rows, split, batch):
+        if group and full and _ends_batch(rows, split, batch, largest):
             shards.append(Shard(len(shards), tuple(group)))
             left -= held
             group, held, rows = [], 0, 0
@@ -245,9 +252,9 @@ def _rows(split: Split) -> int:
     return split.rows if split.rows >= 0 else max(1, split.bytes // TYPICAL_ROW)
 
 
-def _ends_batch(rows: int, following: Split, batch: int) -> bool:
+def _ends_batch(rows: int, following: Split, batch: int, largest: int) -> bool:
     """Say whether a shard of ``rows`` rows has a batch, and ends where one does or would go beyond the end of one."""
-    if not batch or rows < batch:
+    if not batch or rows < largest:
         return not batch
     return following.rows < 0 or not rows % batch or rows % batch + following.rows > batch
 

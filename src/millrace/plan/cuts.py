@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from millrace.core.ports import Source
 from millrace.core.work import Shard, Split
@@ -23,13 +24,14 @@ class Cuts:
 
     ``units`` has, for each stage, the rows of whose multiples its pieces consist, 0 if its steps are content with
     any; ``whole``: the first stage takes a shard as one piece. ``batch`` are the rows of whose multiples shards
-    consist, as far as splits let them, and of which each has one at least; 0: any. ``small``: a single such batch may
-    be a shard. ``workers`` are those that shards are cut for.
+    consist, as far as splits let them; 0: any. Each has a batch of the ``largest`` size that a step says; ``small``:
+    it need not be more than that. ``workers`` are those that shards are cut for.
     """
 
     units: tuple[int, ...]
     whole: bool
     batch: int
+    largest: int
     small: bool
     workers: int
     shard_rows: int | None = None
@@ -40,12 +42,15 @@ class Cuts:
 
     def shards_of(self, splits: Sequence[Split]) -> list[Shard]:
         """Group splits into shards."""
-        return compiler.make_shards(splits, self.workers, self.shard_rows, self.batch, small=self.small)
+        return compiler.make_shards(
+            splits, self.workers, self.shard_rows, self.batch, largest=self.largest, small=self.small
+        )
 
     def _splits(self, source: Source) -> Sequence[Split]:
-        fitting = getattr(source, "splits_of", None)
-        fits = fitting is not None and self.batch
-        splits: Sequence[Split] = fitting(self.batch) if fits else source.splits()
+        fitting: Any = getattr(source, "splits_of", None)
+        if fitting is None or not self.batch:
+            return source.splits()
+        splits: Sequence[Split] = fitting(self.batch)
         return splits
 
     def pieces(self, shard: Shard) -> list[Extent]:
@@ -65,16 +70,16 @@ class Extent:
 def cuts_of(stages: Sequence[Stage], source: Source, shard_rows: int | None = None) -> Cuts:
     """Return how the work of these stages is cut."""
     units = tuple(map(unit_of, stages))
-    batch = _common(_sizes([step for stage in stages for step in stage.steps]))
+    sizes = sizes_of([step for stage in stages for step in stage.steps])
     small = any(map(is_declared, stages))
     whole = len(stages) > 1 and units[0] > 0 and (_may_thin_out(stages[0].steps) or _is_uncounted(source))
     workers = max(stage.workers for stage in stages) if whole else stages[-1].workers
-    return Cuts(units, whole, batch, small, workers, shard_rows)
+    return Cuts(units, whole, _common(sizes), max(sizes, default=0), small, workers, shard_rows)
 
 
 def unit_of(stage: Stage) -> int:
     """Return the least common multiple of a stage's numeric batch sizes, or the largest of them; 0 for none."""
-    return _common(_sizes(stage.steps))
+    return _common(sizes_of(stage.steps))
 
 
 def _common(sizes: Sequence[int]) -> int:
@@ -89,7 +94,17 @@ def is_declared(stage: Stage) -> bool:
     return any(needs != Resources() for step in stage.steps for needs in resources_of(step))
 
 
-def _sizes(steps: Sequence[Step]) -> list[int]:
+def unit_before_changes(steps: Sequence[Step]) -> int:
+    """Return the rows of whose multiples a shard may be parted so that batches are cut as without that; 0: any.
+
+    Steps behind a filter or ``flat_map`` do not count: nobody knows how many rows come to them.
+    """
+    changes = (i for i, step in enumerate(steps) if isinstance(step, (Filter, FlatMap)))
+    return _common(sizes_of(steps[: next(changes, len(steps))]))
+
+
+def sizes_of(steps: Sequence[Step]) -> list[int]:
+    """Return the numeric batch sizes of some steps."""
     sizes: list[int | None] = []
     for step in steps:
         if isinstance(step, MapBatches):
@@ -102,7 +117,7 @@ def _sizes(steps: Sequence[Step]) -> list[int]:
 def _may_thin_out(steps: Sequence[Step]) -> bool:
     """Say whether nobody knows how many rows come to a step that wants so many: some go or come before it."""
     changes = [i for i, step in enumerate(steps) if isinstance(step, (Filter, FlatMap))]
-    return bool(changes) and bool(_sizes(steps[changes[0] :]))
+    return bool(changes) and bool(sizes_of(steps[changes[0] :]))
 
 
 def _is_uncounted(source: Source) -> bool:
@@ -125,12 +140,12 @@ def extents(splits: Sequence[Split], unit: int, *, whole: bool = False) -> Itera
         0  # the piece's first split, the rows of it that are not the piece's, the piece's so far
     )
     for i, split in enumerate(splits):
-        held += split.rows
+        held += split.length
         over = held % unit
-        cheap = over < split.rows and split.rows * READ_AGAIN <= held - over
+        cheap = over < split.length and split.length * READ_AGAIN <= held - over
         if held >= unit and (not over or cheap):
             yield Extent(tuple(splits[begun : i + 1]), skip, None if not over and not skip else held - over)
-            begun, skip, held = (i, split.rows - over, over) if over else (i + 1, 0, 0)
+            begun, skip, held = (i, split.length - over, over) if over else (i + 1, 0, 0)
     if held:
         yield Extent(tuple(splits[begun:]), skip, held if skip else None)
 

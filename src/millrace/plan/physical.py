@@ -53,7 +53,8 @@ class Program:
     ``blocks``, only counted, or made for the next stage. ``fed``: rows come as blocks from the stage before instead
     of from the source. Blocks for the next stage have a multiple of ``unit`` rows, as far as memory allows, and no
     more than ``block_rows`` if a multiple is less (0: any). ``metrics`` are counted by whoever writes the rows; their
-    big states become files in the folder ``states`` if it has a name.
+    big states become files in the folder ``states`` if it has a name. ``parted``: an attempt may leave the rest
+    of its shard to another at multiples of so many rows (0: anywhere).
     """
 
     source: Source
@@ -71,6 +72,7 @@ class Program:
     block_rows: int = 0
     metrics: tuple[Accumulate, ...] = ()
     states: str = ""
+    parted: int = 0
 
 
 class SavedPlan(msgspec.Struct, frozen=True):

@@ -56,6 +56,7 @@ class State:
     bytes: int = 0
     faults: Faults = field(default_factory=Faults)
     ceilings: dict[str, int] = field(default_factory=dict)
+    tight: bool = False  # a shard did not fit into memory
 
     def add(self, record: CommitRecord) -> None:
         """Count a committed shard in. The number after the last is a part without rows: it tells the schema."""
@@ -124,11 +125,18 @@ class ShardCommitter:
         self._journal.append(Revision(self.state.revision, code))
         self._journal.sync()
 
-    def divide(self, parts: Sequence[Shard]) -> None:
-        """Record that a shard is done in parts, so that no other driver has to find out that it does not fit."""
-        record = Divided(tuple(parts))
+    def divide(self, parts: Sequence[Shard], *, early: bool = False) -> None:
+        """Record that a shard is done in parts.
+
+        If it does not fit into memory, that lasts at once, so that no other driver has to find out. ``early``: the
+        first part is done and about to be committed; both last from the next ``flush`` on, this record first.
+        """
+        record = Divided(tuple(parts), early)
         self._journal.append(record)
-        self._sync()
+        if not early:
+            self._sync()
+            self.state.tight = True
+        failpoints.hit("shard.divided")
         self.plan = divided(self.plan, record)
         self.state.done.extend(bytes(len(parts) - 1))
 

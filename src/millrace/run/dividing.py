@@ -1,23 +1,30 @@
-"""A shard that does not fit into memory, divided by windows of its rows."""
+"""A shard in parts, by windows of its rows: where it does not fit into memory, or where it takes long.
+
+Names of parts sort as the rows do, as numbers and as text: ``7.0`` and ``7.1`` are parts of 7 that did not fit;
+``7.001`` is what was left of 7 when its first part was closed, ``7.002`` what was left of that.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 
-from millrace.core.work import ErrorReport, Shard, Split
+from millrace.core.work import ErrorReport, Remainder, Shard, Split
+
+Place = tuple[int, ...]
 
 MOST = 1_000  # parts at a time; what is left over is in the last one
 GUESS = 32_768  # rows, where nobody knows how many there are
 UNKNOWN = 8  # windows, before one to the end, of a split whose rows nobody has counted
+DIGITS = 3  # of the number of a rest
 
 
-def parts_of(shard: Shard, rows: int, following: int) -> list[Shard]:
+def parts_of(shard: Shard, rows: int, following: int, family: Collection[Place] = ()) -> list[Shard]:
     """Divide a shard whose worker got through about ``rows`` rows: half as many are in a part.
 
-    The first part keeps the shard's number, the others get those from ``following`` on. Names sort as the rows do.
-    A shard of one row is returned as it is.
+    The first part keeps the shard's number, the others get those from ``following`` on. A shard of one row is
+    returned as it is. ``family`` are the places of all parts of the same planned shard.
     """
     groups = list(_groups(shard.splits, _size(shard, rows)))
     if len(groups) > MOST:
@@ -25,11 +32,53 @@ def parts_of(shard: Shard, rows: int, following: int) -> list[Shard]:
     if len(groups) < 2:
         return [shard]
     width = len(str(len(groups) - 1))
-    name = shard.name or str(shard.index)
+    name = _below(shard, family)
     return [
         Shard(following + i - 1 if i else shard.index, splits, f"{name}.{i:0{width}d}")
         for i, splits in enumerate(groups)
     ]
+
+
+def parted(shard: Shard, rest: Remainder, number: int, family: Collection[Place] = ()) -> list[Shard]:
+    """Part a shard of which all but ``rest`` is done: that gets ``number``, and the place right behind.
+
+    ``family`` are the places of all parts of the same planned shard.
+
+    >>> [part.name or part.index for part in parted(Shard(7, (Split(0, 0, 9, 9),)), Remainder(0, 4, 4), 12)]
+    [7, '7.001']
+    >>> shard = Shard(12, (Split(0, 0, 9, 9, low=4),), "7.001")
+    >>> [part.name for part in parted(shard, Remainder(0, 6, 2), 13, [(7,), (7, 1)])]
+    ['7.001', '7.002']
+    """
+    split = shard.splits[rest.split]
+    before, behind = shard.splits[: rest.split], shard.splits[rest.split + 1 :]
+    if rest.row > split.low:
+        before = (*before, msgspec.structs.replace(split, high=rest.row))
+        split = msgspec.structs.replace(split, low=rest.row)
+    first = msgspec.structs.replace(shard, splits=before)
+    return [first, Shard(number, (split, *behind), _behind(shard, family))]
+
+
+def _behind(shard: Shard, family: Collection[Place]) -> str:
+    """Return a name whose place is right behind that of a shard: no part stands between them."""
+    place = shard.place
+    stem, _, last = shard.name.rpartition(".")
+    following = min((other for other in family if other > place), default=None)
+    following_number = f"{int(last or 0) + 1:0{len(last)}d}"
+    beside = (*place[:-1], place[-1] + 1)
+    free = following is None or (following > beside and following[: len(beside)] != beside)
+    if stem and len(following_number) == len(last) and free and (following or ())[: len(place)] != place:
+        return f"{stem}.{following_number}"
+    return f"{_below(shard, family)}.{1:0{DIGITS}d}"
+
+
+def _below(shard: Shard, family: Collection[Place]) -> str:
+    """Return a name whose parts stand behind a shard, and before all that stands behind it now."""
+    name, place = shard.name or str(shard.index), shard.place
+    others = [other for other in family if other != place]
+    while any(other[: len(place)] == place for other in others):
+        name, place = f"{name}.{0:0{DIGITS}d}", (*place, 0)
+    return name
 
 
 def refused(shard: Shard, reason: str, why: str = "", row: str = "") -> ErrorReport:

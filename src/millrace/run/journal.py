@@ -61,9 +61,13 @@ class Revoked(msgspec.Struct, frozen=True, tag="revoked", array_like=True):
 
 
 class Divided(msgspec.Struct, frozen=True, tag="divided", array_like=True):
-    """A shard that did not fit into memory is done in these parts: the first has its number, the others new ones."""
+    """A shard is done in these parts: the first has its number, the others new ones.
+
+    It did not fit into memory; or, ``early``, its first part was closed before its end, as the whole took long.
+    """
 
     parts: tuple[Shard, ...]
+    early: bool = False
 
 
 class Grown(msgspec.Struct, frozen=True, tag="grown", array_like=True):

@@ -53,8 +53,8 @@ def within(
     """Leave out the first ``skip`` rows of neighbouring splits, and those behind the next ``rows``."""
     first, stop = skip, sys.maxsize if rows is None else skip + rows
     for split, reads in splits:
-        yield _owned(reads, first, stop)
-        first, stop = first - split.rows, stop - split.rows
+        yield _owned(reads, split.low + first, split.low + stop)
+        first, stop = first - split.length, stop - split.length
         if stop <= 0:
             return
 

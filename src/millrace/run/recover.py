@@ -87,6 +87,7 @@ def replayed(plan: SavedPlan, notes: Iterable[Record]) -> tuple[SavedPlan, State
             state.swapping = record
         elif isinstance(record, Divided):
             plan = divided(plan, record)
+            state.tight = state.tight or not record.early
         elif isinstance(record, Grown):
             plan = grown(plan, record)
             state.finished, state.swapping = False, None

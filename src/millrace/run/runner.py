@@ -34,10 +34,12 @@ from millrace.core.work import (
     Failed,
     Faults,
     Finishing,
+    Handed,
     Ledger,
     Lost,
     Outcome,
     Proposal,
+    Remainder,
     Shard,
     Task,
     Timings,
@@ -48,7 +50,7 @@ from millrace.run.accounts import Accounts
 from millrace.run.allowance import Allowance
 from millrace.run.blame import blame_for
 from millrace.run.counting import States, merge
-from millrace.run.dividing import parts_of, refused
+from millrace.run.dividing import parted, parts_of, refused
 from millrace.run.elastic import Elastic
 from millrace.run.makers import Makers
 from millrace.run.relief import Relief
@@ -83,8 +85,8 @@ class Committer(Protocol):
         """Take a record; it lasts from the next ``flush`` on."""
         ...
 
-    def divide(self, parts: Sequence[Shard]) -> None:
-        """Take note that a shard is done in parts, and make that last."""
+    def divide(self, parts: Sequence[Shard], *, early: bool = False) -> None:
+        """Take note that a shard is done in parts, and make that last; with the next ``flush`` if it is ``early``."""
         ...
 
     def flush(self) -> None:
@@ -115,7 +117,7 @@ class Tally:
     def settle(self, schema: bytes) -> None:
         """Nothing to keep."""
 
-    def divide(self, parts: Sequence[Shard]) -> None:
+    def divide(self, parts: Sequence[Shard], *, early: bool = False) -> None:
         """Nothing to keep."""
 
     def lower(self, step: str, rows: int) -> None:
@@ -149,7 +151,8 @@ class Tally:
 class Runner:
     """Drives one scheduler over a pool, and a supply over the pools of earlier stages, into one committer.
 
-    ``bounds`` has, for each stage's pool, how few and how many workers it may have.
+    ``bounds`` has, for each stage's pool, how few and how many workers it may have. After ``commit_every`` seconds of
+    work a shard is parted, so that what is done of it can be committed; 0: never.
     """
 
     def __init__(
@@ -167,7 +170,9 @@ class Runner:
         stall_timeout: float = 300.0,
         relief: Relief | None = None,
         accounts: Accounts | None = None,
+        commit_every: float = 0.0,
     ) -> None:
+        self._every = commit_every if scheduler.dividable else 0.0
         self._accounts = accounts
         self._allowance = allowance or Allowance()
         self._suspicion = suspicion or Suspicion()
@@ -185,8 +190,7 @@ class Runner:
         self._schema = scheduler.schema
         self._flushed = -GROUP
         self._blocks: dict[int, list[Blocks]] = {}
-        self._delivered: dict[int, int] = {}
-        self._skip: dict[int, int] = {}
+        self._delivered: dict[int, Handed] = {}  # by shard, while it is not done
         self._prepared: dict[int, Task] = {}
         self._spans = Spans()
         self._last = 0  # the number of the last stage
@@ -268,11 +272,25 @@ class Runner:
             raise failures.revive(scheduler.error)
 
     def _complete(self, outcome: Outcome) -> None:
+        if isinstance(outcome, Done) and outcome.rest is not None:
+            self._part(outcome, outcome.rest)
         for record in self._scheduler.complete(outcome):
+            self._delivered.pop(record.shard, None)
             self._committer.commit(record)
         if self._scheduler.schema is not None and self._schema is None:
             self._schema = self._scheduler.schema
             self._committer.settle(self._schema)
+
+    def _part(self, done: Done, rest: Remainder) -> None:
+        """Have what an attempt left of its shard done as a shard of its own."""
+        scheduler = self._scheduler
+        if scheduler.attempt_of(done.shard) != done.attempt:
+            return
+        shard = scheduler.shard_of(done.shard)
+        parts = parted(shard, rest, scheduler.count, scheduler.family(done.shard))
+        self._committer.divide(parts, early=True)
+        scheduler.divide(parts)
+        self._watch(ShardDivided(done.shard, len(parts), early=True))
 
     def _check_progress(self, pools: Sequence[Pool], *, idle: bool) -> None:
         """End a run in which nobody is at work and nothing is heard any more: that would be so for ever."""
@@ -337,7 +355,7 @@ class Runner:
         if not self._scheduler.dividable:
             why = "A plan with a limit, or one that is read in order, has no shard divided."
             return Failed(outcome.shard, outcome.attempt, refused(shard, found.reason, why))
-        parts = parts_of(shard, found.rows, self._scheduler.count)
+        parts = parts_of(shard, found.rows, self._scheduler.count, self._scheduler.family(found.shard))
         if len(parts) < 2:
             if self._suspicion.condemn(shard, "OutOfMemory", found.reason):
                 return outcome
@@ -363,8 +381,11 @@ class Runner:
         if isinstance(order, Begin):
             shard, attempt = order.task.shard.index, order.task.attempt
             self._blocks.pop(shard, None)  # of an attempt that was lost before their turn came
-            self._skip[shard] = self._delivered.get(shard, 0)
-            task = msgspec.structs.replace(self._opened(order), ceilings=dict(self._committer.ceilings))
+            ceilings = dict(self._committer.ceilings)
+            after = self._delivered.get(shard)
+            task = msgspec.structs.replace(
+                self._opened(order), ceilings=ceilings, every=self._every, after=after
+            )
             future = pool.submit("attempt", task, worker=order.worker)
         else:
             shard, attempt = order.shard, self._scheduler.attempt_of(order.shard)
@@ -427,7 +448,10 @@ class Runner:
             return outcome
         if self._scheduler.attempt_of(outcome.shard) != outcome.attempt:
             return outcome
-        wrong = self._accounts.check(self._scheduler.shard_of(outcome.shard), outcome)
+        shard = self._scheduler.shard_of(outcome.shard)
+        if outcome.rest is not None:
+            shard = parted(shard, outcome.rest, self._scheduler.count)[0]
+        wrong = self._accounts.check(shard, outcome)
         return outcome if wrong is None else Failed(outcome.shard, outcome.attempt, wrong)
 
     def _outcome(
@@ -460,21 +484,16 @@ class Runner:
             self._blocks.setdefault(outcome.shard, []).append(outcome)
 
     def _deliver(self) -> Iterator[pa.RecordBatch]:
-        """Hand over the blocks whose turn it is; what a dead worker had delivered before is skipped."""
+        """Hand over the blocks whose turn it is; what of an attempt anew the reader has is left out by its worker."""
         if not self._blocks:
             return
         for shard in sorted(self._blocks):
             if shard > self._scheduler.head:
                 return
             for block in self._blocks.pop(shard):
-                for batch in from_ipc(block.data):
-                    skip = min(self._skip.get(shard, 0), batch.num_rows)
-                    self._skip[shard] = self._skip.get(shard, 0) - skip
-                    if skip == batch.num_rows:
-                        continue
-                    batch = batch.slice(skip)
-                    self._delivered[shard] = self._delivered.get(shard, 0) + batch.num_rows
-                    yield batch
+                if block.until is not None:
+                    self._delivered[shard] = block.until
+                yield from from_ipc(block.data)
 
 
 def _worked(stage: int, worker: int, shard: int, attempt: int, seconds: float, what: Any) -> Worked:

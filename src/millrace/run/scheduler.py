@@ -122,6 +122,10 @@ class Scheduler:
         self._proposals: dict[int, bytes] = {}
         self._last: set[int] = set()  # shards that propose all that there will be
         self._deferred: list[int] = []
+        self._families: dict[int, set[tuple[int, ...]]] = {}  # places of the parts of divided shards
+        for shard in self._shards:
+            if shard.name:
+                self._note_places(shard)
         if any(limit == 0 for limit in self._remaining):
             self._close()
         self._advance()
@@ -257,12 +261,29 @@ class Scheduler:
         return not self._ordered
 
     def divide(self, parts: Sequence[Shard]) -> None:
-        """Have a shard that is not done yet done in parts: the first has its number, the others new ones."""
+        """Have a shard that is not done yet done in parts: the first has its number, the others new ones.
+
+        An attempt that is under way may be at the first part already.
+        """
         first, *others = parts
+        self._families.get(first.place[0], set()).discard(self._shards[first.index].place)
         self._shards[first.index] = first
         self._shards += others
+        for part in parts:
+            self._note_places(part)
         self._done.extend(bytes(len(others)))
         self._left += len(others)
+
+    def family(self, shard: int) -> set[tuple[int, ...]]:
+        """Return the places of all parts of the planned shard that a shard is, or is a part of."""
+        return self._families.get(self._shards[shard].place[0], set())
+
+    def _note_places(self, part: Shard) -> None:
+        number = part.place[0]
+        family = self._families.setdefault(number, set())
+        if not self._shards[number].name:
+            family.add((number,))
+        family.add(part.place)
 
     def excuse(self, worker: int) -> None:
         """A worker is about to end, and no shard is to blame."""

@@ -242,7 +242,7 @@ class Supply:
         """Add to an attempt's outcome what the stages before did for the blocks that it took.
 
         What they made beyond these, because they work ahead, counts nowhere: else a ``limit`` further on would leave
-        other numbers each time.
+        other numbers each time. An attempt leaves a rest only if they gave it all rows of the source, each once.
         """
         flow = self._flows[done.shard]
         self.busy[-1] += _worked(done.timings)
@@ -251,6 +251,12 @@ class Supply:
         for node, ledger in _used(flow.lines, math.inf if done.taken is None else done.taken):
             stages[node.stage] += ledger
             timings += node.ended.timings if node.ended is not None else Timings()
+        if done.rest is not None:
+            rows = done.rest.rows
+            stages = [
+                msgspec.structs.replace(_nothing(n), read=rows, steps=((rows, rows),) * n)
+                for n in self._steps
+            ]
         stages = [each if each.steps else _nothing(n) for each, n in zip(stages, self._steps, strict=True)]
         passed = (stages[stage].steps[i][1] for stage, limits in enumerate(self._limits) for i in limits)
         ledger = self._each_step(stages, done)

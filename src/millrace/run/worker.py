@@ -40,8 +40,10 @@ from millrace.errors import NodeLost
 from millrace.plan.logical import functions_of, step_label
 from millrace.plan.physical import Program
 from millrace.run import failures
+from millrace.run.closing import Closing, Speed
 from millrace.run.counting import MOST_BYTES, Counting, kept
 from millrace.run.guard import Meter
+from millrace.run.handing import Remaining, handed
 from millrace.run.lanes import Behind, ahead
 from millrace.run.maker import take
 from millrace.run.places import where
@@ -65,7 +67,9 @@ Conversation = Generator[Outcome, "bytes | None", None]
 class ShardWorker:
     """Hosted in each worker of a stage's pool; ``attempt`` and ``proceed`` answer with an ``Outcome``."""
 
-    def __init__(self, program: Program, context: WorkerContext) -> None:
+    def __init__(
+        self, program: Program, context: WorkerContext, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         failpoints.activate(program.faults)
         self._program = program
         self._context = context
@@ -87,6 +91,8 @@ class ShardWorker:
         self._feeding = threading.Lock()
         functions = [step for step in program.steps if functions_of(step)]
         self._made_by = step_label(functions[-1]) if functions else "The source"
+        self._clock = clock
+        self._speed = Speed()
 
     def feed(self, shard: int, attempt: int, fodder: Fodder | Squeeze) -> None:
         """Take the next block of an attempt; None after the last, words if it cannot go on.
@@ -128,7 +134,15 @@ class ShardWorker:
             with self._feeding:
                 trough = self._trough(task.shard.index, task.attempt)
         attempt = _Attempt(
-            self._program, self._chain, self._context, task, self._made_by, self._where, trough
+            self._program,
+            self._chain,
+            self._context,
+            task,
+            self._made_by,
+            self._where,
+            trough,
+            self._speed,
+            self._clock,
         )
         self._open[task.shard.index] = attempt, _talk(attempt)
         return self._listen(task.shard.index, None)
@@ -194,7 +208,9 @@ class _Attempt:
         task: Task,
         made_by: str,
         where: Callable[[Rows], str],
-        trough: queue.SimpleQueue[Fodder] | None = None,
+        trough: queue.SimpleQueue[Fodder] | None,
+        speed: Speed,
+        clock: Callable[[], float],
     ) -> None:
         self._where = where
         self._trough = trough
@@ -208,6 +224,16 @@ class _Attempt:
         self._meter.tell = self._tell
         report(self._meter, context, task.caution, task.shard.index)
         self._schema = schema_from(task.schema) if task.schema is not None else None
+        self._closing = Closing(
+            task.shard,
+            program.steps,
+            self._meter,
+            every=task.every if program.kind == "write" else 0.0,
+            unit=program.parted,
+            speed=speed,
+            ready=lambda: self._schema is not None,
+            clock=clock,
+        )
         self._seen: pa.Schema | None = None
         self._writer: Writer | None = None
         self._aside: Writer | None = None  # of rows that failed
@@ -215,6 +241,7 @@ class _Attempt:
         self._written = 0
         self._counting = Counting(program.metrics, where, show_data=program.policy.show_data)
         self._states: tuple[bytes, ...] = ()
+        self._until = task.after
         self._taken = 0  # blocks of the stage before
         self._used_all = False
         self._told = time.monotonic()
@@ -233,6 +260,8 @@ class _Attempt:
                 return  # deferred
         block: list[pa.RecordBatch] = []
         size = 0
+        reads = self._program.kind == "blocks"
+        missing = Remaining(self._task.shard, self._task.after) if self._task.after is not None else None
         for part in chain(held, parts):
             self._written += len(part)
             if self._program.metrics:
@@ -240,6 +269,10 @@ class _Attempt:
                     self._counting.update(part)
             if self._program.kind == "count":
                 continue
+            if missing is not None:
+                part = missing.of(part)
+                if not len(part):
+                    continue
             assert self._schema is not None
             batch = self._conform(part)
             if self._program.kind == "write":
@@ -247,6 +280,8 @@ class _Attempt:
                 self._write(owned(batch) if self._trough is not None else batch)
                 continue
             block.append(batch)
+            if reads:
+                self._until = handed(part, self._task.shard, self._until)
             size += batch.nbytes
             if size >= BLOCK_BYTES:
                 yield self._blocks(block)
@@ -262,6 +297,8 @@ class _Attempt:
                 self._aside = set_aside(self._program, self._task, self._meter.rejects)
         self._states = self._counting.states()
         self._inputs.check()
+        if self._closing.rest is not None:
+            failpoints.hit("attempt.parted")
         yield self._done()
 
     def _conform(self, part: Rows) -> pa.RecordBatch:
@@ -323,9 +360,10 @@ class _Attempt:
 
     def _read(self) -> Iterator[Rows]:
         if self._trough is not None:
-            return self._fed(self._trough)
+            return self._closing.rows(self._fed(self._trough))
         reads = self._splits()
-        rows = counted(ahead(reads) if self._program.lanes else reads, self._meter)
+        reads = self._closing.reads(ahead(reads) if self._program.lanes else reads)
+        rows = counted(reads, self._meter)
         return self._growing(rows) if self._program.kind == "look" else rows
 
     def _splits(self) -> Iterator[Read]:
@@ -344,6 +382,8 @@ class _Attempt:
             if isinstance(fodder, str):
                 raise _CutOff(fodder)
             self._taken += 1
+            if fodder.rejects:
+                self._closing.inexact()
             if isinstance(fodder, Tail):
                 self._meter.take_in(fodder.rejects)
                 continue
@@ -396,7 +436,8 @@ class _Attempt:
 
     def _blocks(self, batches: list[pa.RecordBatch]) -> Blocks:
         self._inputs.check()
-        return Blocks(self._task.shard.index, self._task.attempt, to_ipc(batches[0].schema, batches))
+        data = to_ipc(batches[0].schema, batches)
+        return Blocks(self._task.shard.index, self._task.attempt, data, self._until)
 
     @property
     def has_files(self) -> bool:
@@ -448,6 +489,7 @@ class _Attempt:
             None if self._used_all else self._taken,
             self._meter.faults(words=self._program.policy.show_data),
             self._states,
+            self._closing.rest,
         )
 
     def abort(self) -> None:

@@ -302,7 +302,8 @@ class Reader:
 
     def _shard_divided(self, line: Line, now: float, driver: Driver) -> None:
         self.found.divided += int(line["parts"]) - 1
-        self._incident(now, "shard divided", f"shard {line['shard']} is {line['parts']} shards now")
+        if not line.get("early"):  # which is no incident, and may happen every half minute
+            self._incident(now, "shard divided", f"shard {line['shard']} is {line['parts']} shards now")
 
     def _pool_resized(self, line: Line, now: float, driver: Driver) -> None:
         self._incident(now, "pool resized", f"stage {int(line['stage']) + 1}: {line['workers']} workers")
