@@ -87,6 +87,8 @@ _DOING = {
 
 def _track(timeline: dict[str, Any], stage: int, name: str) -> tuple[str, str, str]:
     mine = [each for each in timeline["stretches"] if each[0] == stage and each[1] == name]
+    if not mine:  # its driver was killed before it had told of any work
+        return "", "", percent(0)
     start, end = min(each[2] for each in mine), max(each[3] for each in mine)
     busy = sum((each[3] - each[2]) * each[4] for each in mine) / max(end - start, 1e-9)
     return _at(start), _at(end), percent(min(1.0, busy))
