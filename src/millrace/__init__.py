@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         XGBoostCheckpoint,
     )
     from millrace.checkpoints.torch import TorchCheckpoint
+    from millrace.core.ragged import RaggedTensorType
     from millrace.dataset import Dataset
     from millrace.executor import ActorPool, Executor, Ref, connect
     from millrace.from_libraries import (
@@ -114,6 +115,7 @@ __all__ = [  # noqa: RUF022 - in plain order, capitals first
     "PrecisionRecallF1",
     "Quantiles",
     "R2",
+    "RaggedTensorType",
     "RecallAtK",
     "Ref",
     "Result",
@@ -190,6 +192,7 @@ _HOMES = {
     "millrace.accumulators": _METRICS,
     "millrace.batch_predictor": ("BatchPredictor",),
     "millrace.checkpoints.checkpoint": ("Checkpoint",),
+    "millrace.core.ragged": ("RaggedTensorType",),
     "millrace.dataset": ("Dataset",),
     "millrace.executor": ("ActorPool", "Executor", "Ref", "connect"),
     "millrace.from_libraries": ("from_daft", "from_huggingface", "from_polars", "from_ray", "from_torch"),

@@ -280,6 +280,7 @@ def test_what_a_column_may_be(values: Any, type_: pa.DataType) -> None:
         ([{1: 2}], "keys of a dict are strings"),
         (pd.Series(pd.period_range("2020", periods=2, freq="M")), r"only pandas knows its dtype period\[M\]"),
         (pd.Series(pd.interval_range(0, 2)), "only pandas knows its dtype interval"),
+        (pd.cut(pd.Series([1, 2, 3]), 2), "only pandas knows its dtype interval"),
         (pd.Series(["a", b"b"], dtype=object), "mixes bytes and strings"),
         (torch.zeros(2, dtype=torch.complex64), "complex64 has no Arrow type"),
         ([{"a": 1}, {"a": "x"}], "key 'a': its values do not fit"),

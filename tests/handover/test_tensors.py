@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import millrace as mr
@@ -61,6 +62,22 @@ def test_torch_has_no_texts() -> None:
         next(iter(words.iter_torch_batches()))
 
 
+def test_lists_of_one_length_are_tensors_and_ragged_tensors_lists_of_them() -> None:
+    lists = mr.from_arrow(pa.table({"e": pa.array([[1, 2], [3, 4], [5]], pa.list_(pa.float32()))}))
+    first = next(lists.iter_torch_batches(batch_size=2))
+    assert (first["e"].dtype, first["e"].tolist()) == (torch.float32, [[1, 2], [3, 4]])
+    with pytest.raises(ArgumentError, match="lists of different lengths"):
+        next(iter(lists.iter_torch_batches()))
+    boxes = mr.range(3).map(lambda row: {"boxes": np.ones((row["id"], 4), np.float32)})
+    (batch,) = boxes.iter_torch_batches(dtypes=torch.float64)
+    assert [tuple(each.shape) for each in batch["boxes"]] == [(0, 4), (1, 4), (2, 4)]
+    assert {each.dtype for each in batch["boxes"]} == {torch.float64}
+    (one,) = boxes.limit(1).iter_torch_batches(device="meta")
+    assert [each.device.type for each in one["boxes"]] == ["meta"]
+    (kept,) = lists.limit(2).iter_torch_batches(collate_fn=lambda batch: batch)
+    assert kept["e"].dtype == object  # a function of the user's gets columns as they always are
+
+
 class Pairs(torch.utils.data.Dataset):  # type: ignore[misc, name-defined]
     def __len__(self) -> int:
         return 3
@@ -95,6 +112,12 @@ def test_tensorflow(data: mr.Dataset) -> None:
     pytest.importorskip("tensorflow")
     batches = list(data.iter_tf_batches(batch_size=3, dtypes={"id": "float32"}))
     assert batches[1]["id"].numpy().tolist() == [3.0, 4.0] and batches[0]["v"].shape == (3, 2)
+    lists = mr.from_arrow(
+        pa.table({"e": pa.array([[1, 2], [3, 4], [5]], pa.list_(pa.float32())), "y": range(3)})
+    )
+    assert next(iter(lists.limit(2).iter_tf_batches()))["e"].shape == (2, 2)
+    ((features, _), *_) = lists.to_tf("e", "y", batch_size=2).as_numpy_iterator()
+    assert features.tolist() == [[1.0, 2.0], [3.0, 4.0]]
     words = mr.from_items([{"word": "a"}, {"word": "b"}])
     assert next(iter(words.iter_tf_batches()))["word"].numpy().tolist() == [b"a", b"b"]
     pairs = data.to_tf("v", ["id"], batch_size=2)

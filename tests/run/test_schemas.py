@@ -6,12 +6,15 @@ import datetime as dt
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.core.batch import schema_bytes, schema_from
+from millrace.core.batch import schema_bytes, schema_from, to_numpy
+from millrace.core.ragged import RaggedTensorType
+from millrace.core.values import column_from
 from millrace.errors import OutputSchemaChanged
 from millrace.run.lossless import lossless
 from millrace.run.schemas import conform, is_complete, merge
@@ -82,6 +85,8 @@ def test_a_column_gets_the_first_type_that_comes(types: list[pa.DataType]) -> No
         (pa.array([dt.date(2020, 1, 1)]), pa.timestamp("s")),
         (pa.array([dt.datetime(2020, 1, 1)]), pa.timestamp("s")),
         (pa.array(["a", "b"]).dictionary_encode(), pa.dictionary(pa.int8(), TEXT)),
+        (column_from(np.ones((2, 2, 3), np.float32)), pa.fixed_shape_tensor(FLOAT, (2, 3))),
+        (pa.nulls(2), RaggedTensorType(FLOAT, 2)),
     ],
 )
 def test_casts_that_lose_nothing(column: pa.Array, target: pa.DataType) -> None:
@@ -134,6 +139,49 @@ def test_casts_that_would_lose_something(column: pa.Array, target: pa.DataType) 
         conform(batch(a=column), schema(a=target), "map_batches(f)")
     text = str(caught.value)
     assert "map_batches(f)" in text and "'a'" in text and str(target) in text and "\n" not in text
+
+
+def test_tensors_of_one_shape_fit_ragged_ones_and_the_other_way_round_if_all_have_that_shape() -> None:
+    arrays = [np.ones((2, 3), np.float32), np.zeros((2, 3), np.float32)]
+    for ragged in (False, True):
+        column = column_from(arrays, ragged=ragged)
+        for target in (RaggedTensorType(FLOAT, 2), pa.fixed_shape_tensor(FLOAT, (2, 3))):
+            made = conform(batch(a=column), schema(a=target), "f").column(0)
+            assert made.type == target
+            assert [each.tolist() for each in to_numpy(made)] == [each.tolist() for each in arrays]
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        (pa.fixed_shape_tensor(FLOAT, (3, 2)), r"shape \(3, 2\) of double.*shape \(2, 3\) of double"),
+        (RaggedTensorType(FLOAT, 3), r"3 axes of double.*shape \(2, 3\) of double"),
+        (RaggedTensorType(pa.float32(), 2), "would be rounded"),
+    ],
+)
+def test_tensors_that_do_not_fit(target: pa.DataType, words: str) -> None:
+    with pytest.raises(OutputSchemaChanged, match=f"column 'a'.*{words}"):
+        conform(batch(a=column_from(np.full((2, 2, 3), 0.1))), schema(a=target), "f")
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "words"),
+    [
+        (np.ones((2, 1, 4)), np.ones((2, 3, 4)), r"RaggedTensorType\(pyarrow.float64\(\), 2\)"),
+        (
+            np.ones((2, 2), np.int8),
+            [np.ones(2, np.int8), np.ones(3, np.int8)],
+            r"pyarrow.list_\(pyarrow.int8\(\)\)",
+        ),
+        (np.ones((2, 2), bool), np.ones((2, 3), bool), r"pyarrow.list_\(pyarrow.bool_\(\)\)"),
+    ],
+)
+def test_other_shapes_than_the_first_rows_had_are_explained(first: Any, later: Any, words: str) -> None:
+    settled = schema(a=column_from(first).type)
+    with pytest.raises(OutputSchemaChanged, match=rf"numpy.empty\(n, object\).*{words}"):
+        conform(batch(a=column_from(later)), settled, "f", writes=True)
+    with pytest.raises(OutputSchemaChanged, match=r"array of objects from map_batches"):
+        conform(batch(a=column_from(later)), settled, "f")
 
 
 def test_columns_are_put_in_order() -> None:

@@ -14,6 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 
+from millrace.core.ragged import RaggedTensorType
+from millrace.core.values import column_from
 from millrace.errors import ArgumentError, SinkError
 from millrace.sinks import parquet
 from millrace.sinks.parquet import ParquetSink
@@ -130,6 +132,33 @@ def test_a_null_vector_is_refused_rather_than_written_unreadably(tmp_path: Path)
         writer.abort()
     fine = pa.RecordBatch.from_arrays([pa.array([[1.0, None]], vector)], ["embedding"])
     assert written(sink, fine).read()["embedding"].to_pylist() == [[1.0, None]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (pa.list_(pa.int8(), 0), "no values"),
+        (pa.list_(pa.struct([("v", pa.list_(pa.int8(), 0))])), "no values"),
+        (pa.fixed_shape_tensor(pa.int8(), (2, 0)), "no values"),
+        (pa.fixed_shape_tensor(pa.timestamp("s"), (2, 2)), r"no seconds.*M8\[ms\]"),
+        (RaggedTensorType(pa.timestamp("s"), 2), r"no seconds.*M8\[ms\]"),
+    ],
+)
+def test_what_could_not_be_read_back_as_it_was_is_refused(
+    kind: pa.DataType, words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SinkError, match=f"'embedding'.*{words}"):
+        ParquetSink(str(tmp_path)).check_schema(pa.schema([("embedding", kind)]))
+
+
+@pytest.mark.skipif(parquet._null_vectors_can_be_read(), reason="this pyarrow reads null vectors")
+def test_a_null_among_ragged_tensors_is_refused_with_what_to_write_instead(tmp_path: Path) -> None:
+    sink = bound(ParquetSink(str(tmp_path)), tmp_path)
+    boxes = pa.record_batch({"boxes": column_from([np.ones((2, 4)), None, np.zeros((0, 4))])})
+    writer = sink.open(task(), boxes.schema)
+    with pytest.raises(SinkError, match=r"'boxes'.*an array is null.*numpy.zeros\(\(0, 4\)\)"):
+        writer.write(boxes)
+    writer.abort()
 
 
 @settings(deadline=None, max_examples=50)

@@ -11,6 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import millrace as mr
+from millrace.core.batch import to_numpy
+from millrace.core.ragged import RaggedTensorType
 from millrace.errors import ArgumentError
 from millrace.sources.memory import (
     MemorySource,
@@ -148,6 +151,48 @@ def test_arrays() -> None:
     assert table_from_arrays(np.arange(3)).to_pydict() == {"data": [0, 1, 2]}
 
 
+def test_arrays_whose_rows_differ_in_shape() -> None:
+    tensors = [np.ones((2, 3, 4)), np.ones((1, 5, 4))]
+    assert table_from_arrays(tensors).schema.field("data").type == RaggedTensorType(pa.float64(), 2)
+    vectors = table_from_arrays([np.ones((2, 3)), np.ones((1, 1))])
+    assert vectors["data"].to_pylist() == [[1, 1, 1], [1, 1, 1], [1]]
+    objects = np.empty(2, object)
+    objects[:] = [np.ones((1, 4)), np.ones((3, 4))]
+    for table in (table_from_arrays(objects), table_from_items([{"data": each} for each in objects])):
+        made = to_numpy(table["data"].combine_chunks())
+        assert [each.shape for each in made] == [(1, 4), (3, 4)]
+
+
+def test_cells_of_frames_may_be_arrays_of_any_shape() -> None:
+    pd = pytest.importorskip("pandas")
+    crops = [np.ones((1, 2), np.uint8), np.zeros((2, 2), np.uint8)]
+    frame = pd.DataFrame({"v": [np.arange(2), np.arange(2)], "m": [np.ones((2, 2))] * 2, "crop": crops})
+    table = table_from_frames([frame, frame.iloc[:1]])
+    assert table.schema.types == [
+        pa.list_(pa.int64(), 2), pa.fixed_shape_tensor(pa.float64(), (2, 2)), RaggedTensorType(pa.uint8(), 2),
+    ]  # fmt: skip
+    rows = mr.from_pandas(frame).map(lambda row: {"twice": row["v"] * 2, "crop": row["crop"] * 2}).take_all()
+    assert rows[0]["twice"].tolist() == [0, 2] and rows[0]["crop"].tolist() == [[2, 2]]
+
+
+def test_values_that_arrow_would_change_in_silence_are_kept_or_refused() -> None:
+    pd = pytest.importorskip("pandas")
+    stamp = pd.Timestamp(1, unit="ns")
+    assert table_from_items([stamp])["item"].type == pa.timestamp("ns")
+    assert (
+        table_from_frames(pd.DataFrame({"t": pd.Series([stamp], dtype=object)}))["t"].cast("int64")[0].as_py()
+        == 1
+    )
+    for values, words in (
+        (["a", b"b"], "mixes bytes and strings"),
+        (pd.period_range("2020", periods=2), "period"),
+    ):
+        with pytest.raises(ArgumentError, match=rf"column 'x': .*{words}"):
+            table_from_frames(pd.DataFrame({"x": pd.Series(values)}))
+    with pytest.raises(ArgumentError, match="mixes bytes and strings"):
+        table_from_items(["a", b"b"])
+
+
 def test_an_array_that_changes_later_does_not_change_the_dataset() -> None:
     array = np.zeros(3)
     table = table_from_arrays(array)
@@ -181,7 +226,8 @@ def test_arrow_of_every_kind() -> None:
         (table_from_arrays, [[1, 2]], "use from_items"),
         (table_from_arrays, [], "array or a list of arrays"),
         (table_from_arrays, np.float64(1), "one value per row"),
-        (table_from_arrays, [np.zeros((2, 3)), np.zeros((2, 4))], r"alike.*\(2, 3\), float64 \(2, 4\)"),
+        (table_from_arrays, [np.zeros((2, 3)), np.zeros((2, 3, 4))], r"alike.*\(2, 3\), float64 \(2, 3, 4\)"),
+        (table_from_arrays, [np.zeros((2, 3)), np.zeros((2, 4), np.int64)], "alike in dtype"),
         (table_from_frames, {"a": [1]}, "DataFrame or a list of them, not dict"),
         (table_from_arrow, [1], "not int"),
         (table_from_arrow, [], "empty list"),

@@ -116,9 +116,11 @@ def _of_tensor(tensor: Any) -> np.ndarray[Any, Any]:
 def _from_series(series: Any, *, ragged: bool) -> pa.Array:
     dtype = series.dtype
     name = type(dtype).__name__
-    if name in _PANDAS_ONLY:
+    known = getattr(getattr(dtype, "categories", None), "dtype", dtype)  # of categories, what they are
+    way = _PANDAS_ONLY.get(type(known).__name__)
+    if way is not None:
         raise ConversionError(
-            f"only pandas knows its dtype {dtype}; convert it first: {_PANDAS_ONLY[name]}, or `astype(str)`"
+            f"only pandas knows its dtype {known}; convert it first: {way}, or `astype(str)`"
         )
     if name == "SparseDtype":
         return _from_ndarray(np.asarray(series))

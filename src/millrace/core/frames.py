@@ -16,7 +16,7 @@ from millrace.core.ragged import RaggedTensorType
 
 TypeOf = Callable[[str], "pa.DataType | None"]
 
-_OF_PANDAS = frozenset({"PeriodDtype", "IntervalDtype", "SparseDtype"})
+_OF_PANDAS = frozenset({"PeriodDtype", "IntervalDtype", "SparseDtype", "CategoricalDtype"})
 
 
 def from_frame(frame: Any, handed: Handed) -> pa.RecordBatch:

@@ -180,7 +180,8 @@ class Predictor(Protocol):
         """Return one result per row: an array, a list, or a dict, DataFrame or Table with names of its own.
 
         ``batch`` has the input columns in the order in which the user named them; numpy arrays in it are
-        read-only views. Called by one thread.
+        read-only views; lists that are of one length in this batch, and ragged tensors of one shape, come as one
+        array (n, k…). Called by one thread.
         """
         ...
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 from millrace.core.batch import NUMPY_OF, BatchFormat, is_tensor, rows_of, to_format
 from millrace.core.handed import Handed, HandedRows
 from millrace.core.layout import own
+from millrace.core.tensors import to_model, to_tensors
 
 Form = BatchFormat | Literal["rows"]
 
@@ -43,18 +44,23 @@ def lend(
 ) -> tuple[Any, Handed]:
     """Return what a function gets of a batch, and what knows it again.
 
-    ``tried``: a call of it came back before. ``formed`` as for ``to_format``.
+    ``tried``: a call of it came back before. ``formed`` as for ``to_format``; models, which make of a batch what they
+    need, get what can be one array as one.
     """
     mine = lent(batch, batch_format, tried=tried)
-    view = to_format(mine, batch_format, formed=formed)
+    view = _view(mine, batch_format, formed)
     if tried and not is_writer_loaded():
         return view, Handed(batch, view)
 
     def again(place: int) -> Any:
-        (array,) = to_format(batch.select([place]), "numpy", formed=formed).values()
+        (array,) = _view(batch.select([place]), "numpy", formed).values()
         return array
 
     return view, Handed(batch, view, mine, again)
+
+
+def _view(batch: pa.RecordBatch, batch_format: BatchFormat, formed: bool) -> Any:
+    return to_format(batch, batch_format) if formed else to_model(batch, batch_format)
 
 
 def lend_rows(batch: pa.RecordBatch, *, tried: bool) -> HandedRows:
@@ -70,6 +76,11 @@ def lent(batch: pa.RecordBatch, form: Form, *, tried: bool) -> pa.RecordBatch:
 def shown(batch: pa.RecordBatch, batch_format: BatchFormat, *, live: bool) -> Any:
     """Return a batch for whoever asked for the output; a copy if it may be ``live``: read again for somebody else."""
     return to_format(apart(batch, batch_format) if live else batch, batch_format)
+
+
+def shown_tensors(batch: pa.RecordBatch, *, live: bool) -> dict[str, Any]:
+    """Return a batch as ``shown`` does, as a dict of arrays for what makes tensors of them."""
+    return to_tensors(apart(batch, "numpy") if live else batch, ragged=False)
 
 
 def shown_rows(batch: pa.RecordBatch, *, live: bool) -> Iterator[dict[str, Any]]:

@@ -65,8 +65,12 @@ def _spec(tf: Any, name: str, schema: Any) -> Any:
     type_, shape = schema.field(name).type, [None]
     if isinstance(type_, pa.FixedShapeTensorType):
         type_, shape = type_.value_type, [None, *type_.shape]
-    while pa.types.is_fixed_size_list(type_):
-        shape.append(type_.list_size)
+    while (
+        (fixed := pa.types.is_fixed_size_list(type_))
+        or pa.types.is_list(type_)
+        or pa.types.is_large_list(type_)
+    ):
+        shape.append(type_.list_size if fixed else None)
         type_ = type_.value_type
     if pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_binary(type_):
         return tf.TensorSpec(shape, tf.string)

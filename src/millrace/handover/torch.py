@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,11 @@ class Tensors:
     device: Any = "auto"
     collate_fn: Callable[[dict[str, np.ndarray[Any, Any]]], Any] | None = None
     pin_memory: bool = False
+
+    @property
+    def batch_format(self) -> Literal["numpy", "tensors"]:
+        """In which form batches come: a ``collate_fn`` is promised columns as they are."""
+        return "tensors" if self.collate_fn is None else "numpy"
 
     def check(self) -> None:
         """Raise ``ArgumentError`` for what PyTorch cannot do here, and ``MissingLibrary`` where it is not."""
@@ -52,7 +57,12 @@ class Tensors:
                 continue
             made = {name: _tensor(torch, name, array, self._dtype(name)) for name, array in batch.items()}
             if self.pin_memory:
-                made = {name: tensor.pin_memory() for name, tensor in made.items()}
+                made = {
+                    name: [each.pin_memory() for each in tensor]
+                    if isinstance(tensor, list)
+                    else tensor.pin_memory()
+                    for name, tensor in made.items()
+                }
             yield _moved(torch, made, self._place)
 
     @property
@@ -77,9 +87,11 @@ def _check(torch: Any, option: str, given: Any, device: Any) -> None:
 
 
 def _tensor(torch: Any, name: str, array: np.ndarray[Any, Any], dtype: Any) -> Any:
+    if array.dtype == object and len(array) and all(_is_ragged(each) for each in array):
+        return [_tensor(torch, name, each, dtype) for each in array]
     if array.dtype.kind not in "biuf":
         held = (
-            "arrays of different shapes, texts, bytes or nulls" if array.dtype == object else str(array.dtype)
+            "lists of different lengths, texts, bytes or nulls" if array.dtype == object else str(array.dtype)
         )
         raise ArgumentError(
             f"iter_torch_batches: column {name!r} holds {held}, of which there are no tensors. Choose columns with "
@@ -87,6 +99,11 @@ def _tensor(torch: Any, name: str, array: np.ndarray[Any, Any], dtype: Any) -> A
         )
     tensor = torch.from_numpy(np.array(array))  # a copy: tensors are written to
     return tensor if dtype is None else tensor.to(dtype)
+
+
+def _is_ragged(value: Any) -> bool:
+    """Say whether a value is one of a column of ragged tensors, which have two axes or more."""
+    return isinstance(value, np.ndarray) and value.ndim > 1
 
 
 def _moved(torch: Any, value: Any, device: Any) -> Any:

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.core.batch import to_numpy
+from millrace.core.ragged import as_fixed, as_ragged, axes
 
 
 def lossless(source: pa.DataType, target: pa.DataType) -> bool:
@@ -30,6 +31,8 @@ def lossless(source: pa.DataType, target: pa.DataType) -> bool:
     )
     if any(group(source) and group(target) for group in groups):
         return True
+    if axes(source) is not None and axes(source) == axes(target):
+        return lossless(source.value_type, target.value_type)
     if _is_list(source) and _is_list(target):
         return lossless(source.value_type, target.value_type)
     if t.is_map(source) and t.is_map(target):
@@ -45,10 +48,25 @@ def cast(column: pa.Array, target: pa.DataType) -> pa.Array:
     """Cast, or raise ``ArrowInvalid`` if a value would not survive."""
     if not lossless(column.type, target):
         raise pa.ArrowInvalid("values of the one type are not values of the other")
+    if axes(target) is not None:
+        return _tensors(column, target)
     made = column.cast(target)
     if _may_round(column.type, target) and not _same(made.cast(_plain(column.type)), _decoded(column)):
         raise pa.ArrowInvalid("some of its values would be rounded or cut")
     return made
+
+
+def _tensors(column: pa.Array, target: pa.DataType) -> pa.Array:
+    """Cast tensors: to those of one shape if all have it, and to ragged ones whatever theirs is."""
+    if pa.types.is_null(column.type):
+        return pa.nulls(len(column), target)
+    if isinstance(target, pa.FixedShapeTensorType):
+        column = as_fixed(column, target.shape)
+        if list(column.type.shape) != list(target.shape):
+            raise pa.ArrowInvalid(f"an array has the shape {tuple(column.type.shape)}")
+    else:
+        column = as_ragged(column)
+    return pa.ExtensionArray.from_storage(target, cast(column.storage, target.storage_type))
 
 
 def is_open(type_: pa.DataType) -> bool:

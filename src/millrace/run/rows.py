@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from millrace.core import ragged
 from millrace.core.batch import concat
 from millrace.core.choosing import filtered, taken
 from millrace.core.work import Split
@@ -87,7 +88,7 @@ class Rows:
     def fits(self, other: Rows) -> bool:
         """Say whether the other rows have the same columns, and so can be put behind these."""
         mine, others = (each.beside.schema if each.beside is not None else None for each in (self, other))
-        return bool(mine == others and self.batch.schema == other.batch.schema)
+        return bool(mine == others and ragged.joinable(self.batch.schema, other.batch.schema))
 
     def cut(self, start: int, stop: int) -> Rows:
         """Return the rows from ``start`` to ``stop``, without a copy."""
@@ -148,12 +149,12 @@ def _cut(spans: Sequence[Span], start: int, stop: int) -> Iterator[Span]:
 
 
 def join(parts: Sequence[Rows]) -> Rows:
-    """Put rows of one schema end to end."""
+    """Put rows that fit each other end to end."""
     if len(parts) == 1:
         return parts[0]
     beside = [part.beside for part in parts if part.beside is not None]
     return Rows(
-        concat([part.batch for part in parts]),
+        concat(ragged.joined([part.batch for part in parts])),
         tuple(span for part in parts for span in part.spans),
         concat(beside) if beside else None,
     )

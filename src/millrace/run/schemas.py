@@ -10,8 +10,11 @@ import pyarrow as pa
 from millrace.core.batch import schema_bytes, schema_from, to_numpy
 from millrace.core.forms import without_marks
 from millrace.core.layout import with_holes
+from millrace.core.ragged import RaggedTensorType, axes, ragged_type
 from millrace.errors import OutputSchemaChanged, nearest
 from millrace.run.lossless import cast, filled, is_open
+
+_MADE_BY = {"float": "float32", "double": "float64", "halffloat": "float16", "bool": "bool_"}
 
 
 def merge(known: bytes | None, proposed: bytes) -> tuple[bytes, bool]:
@@ -81,7 +84,7 @@ def conform(
             why = f" ({str(error).rstrip('.')})" if show_data else ""
             raise OutputSchemaChanged(
                 f"{made_by} changed the type of column {field.name!r} midway: the output was settled as "
-                f"{field.type}, and a later batch has {column.type} that does not fit{why}.{place} "
+                f"{_words(field.type)}, and a later batch has {_words(column.type)} that does not fit{why}.{place} "
                 f"{_remedy(schema, field, column.type, writes)}"
             ) from (error if show_data else None)
     return pa.RecordBatch.from_arrays(columns, schema=schema)
@@ -110,6 +113,9 @@ def _first_bad(column: pa.Array, field: pa.Field) -> int:
 
 def _remedy(schema: pa.Schema, field: pa.Field, found: pa.DataType, writes: bool) -> str:
     """Say what helps. Parts that are written have the settled type, so that nothing keeps them."""
+    shapes = _if_shapes_differ(schema, field, found, writes)
+    if shapes:
+        return shapes
     if not writes:
         return f"Return one type of {field.name!r} for every batch."
     alike = f"return one type of {field.name!r} for every batch and run again with on_change='restart'."
@@ -168,3 +174,37 @@ def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
         if missing.any():
             column = with_holes(column.type, np.where(missing, values.dtype.type(0), values), missing)
     return cast(column, field.type)
+
+
+def _words(type_: pa.DataType) -> str:
+    """Name a type; a tensor by its shape, which is what matters about it."""
+    if isinstance(type_, pa.FixedShapeTensorType):
+        return f"arrays of shape {tuple(type_.shape)} of {type_.value_type}"
+    if isinstance(type_, RaggedTensorType):
+        return f"arrays of {type_.ndim} axes of {type_.value_type} whose shapes differ"
+    return str(type_)
+
+
+def _if_shapes_differ(schema: pa.Schema, field: pa.Field, later: pa.DataType, writes: bool) -> str:
+    """Say how a function tells that the shapes of its arrays may differ, where those of the first rows did not."""
+    settled = field.type
+    if isinstance(settled, pa.FixedShapeTensorType) and axes(later) == len(settled.shape):
+        type_ = f"millrace.RaggedTensorType({_call(settled.value_type)}, {len(settled.shape)})"
+    elif pa.types.is_fixed_size_list(settled) and pa.types.is_list(ragged_type(later)):
+        type_ = f"pyarrow.list_({_call(settled.value_type)})"
+    else:
+        return ""
+    told = (
+        "The first rows had arrays of one shape. Where shapes may differ, return an array of objects from "
+        "map_batches (`column = numpy.empty(n, object)`, with one array in each place)"
+    )
+    return (
+        f"{told} and run again with on_change='restart'; or name {type_} with `schema=`."
+        if writes
+        else f"{told}."
+    )
+
+
+def _call(type_: pa.DataType) -> str:
+    name = str(type_)
+    return f"pyarrow.{_MADE_BY.get(name, name)}()"

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from millrace.core.batch import to_numpy
+from millrace.core.ragged import axes
 from millrace.errors import ArgumentError
 from millrace.sinks.files import FileSink, cannot_hold, choose, probe_columns
 from millrace.sinks.staged import StagedStream
@@ -28,6 +29,15 @@ _NULL_VECTOR = (
     f"a whole vector is null, and pyarrow {pa.__version__} cannot read a file with such a one "
     "(apache/arrow issue 35692); a vector of NaN can be read, and so can a variable-size list that is null"
 )
+_NULL_ARRAY = (
+    f"an array is null, and pyarrow {pa.__version__} cannot read a file with such a one (apache/arrow issue 35692); "
+    "put an array without values in its place, such as `numpy.zeros((0, 4))`, or drop such rows"
+)
+_NO_VALUES = (
+    f"its vectors have no values, and pyarrow {pa.__version__} cannot read a file with such ones; a variable-size "
+    "list that is empty can be read"
+)
+_SECONDS = "Parquet knows no seconds, and would lose the shape of these arrays; `astype('M8[ms]')` keeps it"
 
 
 @dataclass(frozen=True)
@@ -80,6 +90,9 @@ class ParquetSink(FileSink):
 
     def check_schema(self, schema: pa.Schema) -> None:
         """Raise ``SinkError`` for what Parquet cannot hold: unions, intervals of months and days, …"""
+        for column in schema:
+            if why := _unreadable(column.type):
+                raise cannot_hold(self.kind, column, why)
         probe_columns(schema, self.kind, self._try)
 
     def _try(self, schema: pa.Schema) -> None:
@@ -119,7 +132,8 @@ class _ParquetEncoder:
             return
         for i in self._vectors:
             if _has_null_vector(batch.column(i)) and not _null_vectors_can_be_read():
-                raise cannot_hold("Parquet", batch.schema.field(i), _NULL_VECTOR)
+                why = _NULL_ARRAY if axes(batch.schema.field(i).type) else _NULL_VECTOR
+                raise cannot_hold("Parquet", batch.schema.field(i), why)
         self._held.append(batch)
         self._rows += batch.num_rows
         self._bytes += batch.nbytes
@@ -211,6 +225,18 @@ def _holds_vectors(kind: pa.DataType) -> bool:
     if pt.is_fixed_size_list(kind):
         return True
     return pt.is_nested(kind) and any(_holds_vectors(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def _unreadable(kind: pa.DataType) -> str:
+    """Say why a column of this type would make a file that cannot be read, or not as what it was."""
+    if axes(kind) and kind.value_type == pa.timestamp("s"):
+        return _SECONDS
+    if isinstance(kind, pa.BaseExtensionType):
+        return _unreadable(kind.storage_type)
+    if pt.is_fixed_size_list(kind) and not kind.list_size:
+        return _NO_VALUES
+    fields = (kind.field(i).type for i in range(kind.num_fields)) if pt.is_nested(kind) else ()
+    return next((why for field in fields if (why := _unreadable(field))), "")
 
 
 def _has_null_vector(values: pa.Array) -> bool:

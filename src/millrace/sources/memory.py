@@ -11,6 +11,8 @@ import pyarrow as pa
 from millrace.core.forms import forms_in
 from millrace.core.frames import frame_batch
 from millrace.core.ports import Bad
+from millrace.core.ragged import as_ragged, joinable
+from millrace.core.ragged import joined as one_schema
 from millrace.core.values import ConversionError, column_from, from_columns, from_rows
 from millrace.core.work import Split, tell
 from millrace.errors import ArgumentError
@@ -157,13 +159,15 @@ def table_from_arrays(arrays: Any) -> pa.Table:
         )
     try:
         columns = [column_from(array) for array in several]
+        if len({column.type for column in columns}) > 1:  # rows of different shapes, or of different dtypes
+            columns = [as_ragged(column) for column in columns]
         return pa.Table.from_arrays([pa.chunked_array(columns)], names=["data"])
     except ConversionError as error:
         raise ArgumentError(f"from_numpy cannot make a column of this array: {error}.") from error
     except pa.ArrowException as error:
         shapes = ", ".join(f"{array.dtype} {array.shape}" for array in several[:4])
         raise ArgumentError(
-            f"from_numpy takes arrays alike in dtype and in all axes but the first, not {shapes}."
+            f"from_numpy takes arrays alike in dtype and in how many axes they have, not {shapes}."
         ) from error
 
 
@@ -176,7 +180,10 @@ def table_from_frames(frames: Any) -> pa.Table:
                 f"from_pandas takes a DataFrame or a list of them, not {type(frame).__name__}."
             )
     try:
-        tables = [pa.Table.from_batches([frame_batch(frame, lambda _: None)]) for frame in several]
+        batches = [frame_batch(frame, lambda _: None) for frame in several]
+        if batches and all(joinable(batches[0].schema, batch.schema) for batch in batches):
+            batches = list(one_schema(batches))
+        tables = [pa.Table.from_batches([batch]) for batch in batches]
     except ConversionError as error:
         raise ArgumentError(f"from_pandas cannot make Arrow columns of this DataFrame: {error}.") from error
     return joined(tables, "from_pandas")

@@ -64,18 +64,23 @@ class Reads(Described):
         return Passes(lambda: self._iterate(size, format_, drop_last))
 
     def _iterate(
-        self, size: int | None, batch_format: BatchFormat, drop_last: bool
+        self, size: int | None, batch_format: BatchFormat | Literal["tensors"], drop_last: bool
     ) -> Generator[Any, None, None]:
-        from millrace.core.views import shown
+        from millrace.core.views import shown, shown_tensors
         from millrace.run.rows import Rows, rebatch
 
+        live = self._is_live
         read = self._batches(marks=True)
         batches = (
             read if size is None else (rows.batch for rows in rebatch((Rows(b, ()) for b in read), size))
         )
         for batch in batches:
             if not (drop_last and size is not None and batch.num_rows < size):
-                yield shown(batch, batch_format, live=self._is_live)
+                yield (
+                    shown_tensors(batch, live=live)
+                    if batch_format == "tensors"
+                    else shown(batch, batch_format, live=live)
+                )
 
     @known_arguments
     def iter_rows(self) -> Passes[dict[str, Any]]:
@@ -118,7 +123,8 @@ class Reads(Described):
     ) -> Passes[Any]:
         """Return the output in order, in batches of PyTorch tensors of shape (n,) or (n, k…), free to be written to.
 
-        Each ``for`` over it runs the plan, as with ``iter_batches``.
+        Each ``for`` over it runs the plan, as with ``iter_batches``. Lists of numbers are tensors, too, where they
+        are of one length in a batch. A column of ragged tensors is a list with one tensor per row.
 
         Parameters
         ----------
@@ -137,7 +143,7 @@ class Reads(Described):
         Raises
         ------
         ArgumentError
-            A column holds text, nulls or arrays of different shapes, without ``collate_fn``; or there is no such
+            A column holds text, nulls or lists of different lengths, without ``collate_fn``; or there is no such
             device or dtype. ``MissingLibrary``: PyTorch is not installed.
 
         Examples
@@ -151,7 +157,7 @@ class Reads(Described):
 
         size, tensors = given_batch_size(batch_size), Tensors(dtypes, device, collate_fn, pin_memory)
         tensors.check()
-        return Passes(lambda: tensors.over(self._iterate(size, "numpy", drop_last)))
+        return Passes(lambda: tensors.over(self._iterate(size, tensors.batch_format, drop_last)))
 
     @known_arguments(also=foreign.ITERATE)
     def iter_tf_batches(
@@ -177,7 +183,7 @@ class Reads(Described):
         from millrace.handover.tensorflow import tf_batches
 
         size, tf = given_batch_size(batch_size), library("iter_tf_batches", "tensorflow")
-        return Passes(lambda: tf_batches(tf, self._iterate(size, "numpy", drop_last), dtypes))
+        return Passes(lambda: tf_batches(tf, self._iterate(size, "tensors", drop_last), dtypes))
 
     @known_arguments(also=foreign.TO_TF)
     def to_tf(
@@ -216,7 +222,7 @@ class Reads(Described):
 
         size = given_batch_size(batch_size)
         return tf_dataset(
-            lambda: self._iterate(size, "numpy", drop_last),
+            lambda: self._iterate(size, "tensors", drop_last),
             self._schema(),
             feature_columns,
             label_columns,
