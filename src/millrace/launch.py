@@ -52,7 +52,8 @@ class Launch:
             return
         from millrace.run.output import write_whole
 
-        known = {"argv": self.argv, "cwd": self.cwd, "output": str(root), "millrace": __version__}
+        cwd, output = os.path.realpath(self.cwd), os.path.realpath(root)  # a link may lead elsewhere by then
+        known = {"argv": self.argv, "cwd": cwd, "output": output, "millrace": __version__}
         write_whole(folder / COMMAND, json.dumps(known, indent=2).encode() + b"\n")
         (folder / COMMAND).chmod(0o600)  # what others may write to is not carried out again
 

@@ -124,6 +124,14 @@ def change(out: Path, **values: Any) -> None:
         (lambda out: change(out, argv=["clean", "out", "--all", "--yes"]), "no command that can be given again"),
         (lambda out: change(out, argv=[]), "no command that can be given again"),
         (lambda out: change(out, output="/tmp"), "was written as /tmp"),
+        (lambda out: change(out, cwd=".", output="out"), "no full path"),
+        (lambda out: change(out, cwd="."), "no full path"),
+        (lambda out: change(out, output="out"), "no full path"),
+        (lambda out: change(out, cwd="/proc/self/cwd"), "no full path"),
+        (lambda out: change(out, output="/proc/self/cwd/out"), "no full path"),
+        (lambda out: change(out, output=f"{out}/../out"), "no full path"),
+        (lambda out: change(out, output=f"{out}\0"), "no full path"),
+        (lambda out: change(out, output=f"{out}\ud800"), "no full path"),
         (lambda out: change(out, argv=["predict", 3]), "It is damaged"),
         (lambda out: command_of(out).write_text("import os"), "It is damaged"),
         (lambda out: command_of(out).unlink(), "a program of its own"),
@@ -145,6 +153,33 @@ def test_nothing_in_an_output_is_ever_run(
     said = millrace("resume", half)
     assert said.code in (1, 2) and told in said.err and "pwned" not in said.err, said.err
     assert sorted(os.listdir(half)) == before
+
+
+def test_a_script_beside_an_unpacked_output_is_not_run(
+    half: Path, place: Path, millrace: Millrace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who packs an output does not know where it is unpacked, and so names it from where the reader stands."""
+    there = place / "unpacked"
+    there.mkdir()
+    half.rename(there / "out")
+    (there / "evil.py").write_text("open('ran', 'w').close()")
+    monkeypatch.chdir(there)
+    for cwd, output in ((".", "out"), ("/proc/self/cwd", "/proc/self/cwd/out"), ("", "out")):
+        change(there / "out", cwd=cwd, output=output, argv=["run", "evil.py"])
+        said = millrace("resume", "out")
+        assert said.code == 2 and "no full path" in said.err, said.err
+        assert not (there / "ran").exists()
+
+
+def test_an_output_behind_a_link_is_resumed(place: Path, millrace: Millrace) -> None:
+    (place / "once.py").write_text(FAILS_ONCE)
+    (place / "disk").mkdir()
+    (place / "out").symlink_to("disk")
+    assert millrace(*PREDICT).code == 1
+    (place / "mended").touch()
+    assert json.loads(command_of(place / "out").read_text())["output"] == str((place / "disk").resolve())
+    said = millrace("resume", "out")
+    assert said.code == 0, said.err
 
 
 def test_other_outputs(place: Path, millrace: Millrace) -> None:

@@ -123,12 +123,35 @@ def _known(folder: Path, root: Path) -> dict[str, Any]:
             )
     if not known["argv"] or known["argv"][0] not in _MAY:
         raise UsageMistake(f"{path} holds no command that can be given again: {in_shell(known['argv'])}.")
-    if not os.path.exists(known["output"]) or not os.path.samefile(known["output"], root):
-        raise UsageMistake(
-            f"{root} was written as {known['output']}, and the command still says so. Move it back, or give the "
-            f"command yourself with the new folder: millrace {in_shell(known['argv'])}"
-        )
+    _check_place(known["output"], root, known["argv"])
+    if os.path.isdir(known["cwd"]):
+        _check_place(known["cwd"], None, known["argv"])
     return known
+
+
+def _check_place(said: str, root: Path | None, argv: list[str]) -> None:
+    """Refuse a folder that is not named by its one full path, or that is not ``root``.
+
+    ``.``, a link or ``/proc/self/cwd`` would be wherever this output was unpacked, and whatever lies there would run.
+    """
+    if not os.path.isabs(said) or _real(said) != said:
+        raise UsageMistake(
+            f"The command that was found in the output names the folder {said!r}, which is no full path without "
+            "links: Millrace has not written that, so it is not carried out. If it is what you want, give it "
+            f"yourself: millrace {in_shell(argv)}"
+        )
+    if root is not None and said != os.path.realpath(root):
+        raise UsageMistake(
+            f"{root} was written as {said}, and the command still says so. Move it back, or give the "
+            f"command yourself with the new folder: millrace {in_shell(argv)}"
+        )
+
+
+def _real(path: str) -> str:
+    try:
+        return os.path.realpath(path)
+    except ValueError:  # a NUL in it, or no characters
+        return ""
 
 
 def _with(argv: list[str], more: list[str]) -> list[str]:
