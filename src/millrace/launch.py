@@ -55,7 +55,6 @@ class Launch:
         cwd, output = os.path.realpath(self.cwd), os.path.realpath(root)  # a link may lead elsewhere by then
         known = {"argv": self.argv, "cwd": cwd, "output": output, "millrace": __version__}
         write_whole(folder / COMMAND, json.dumps(known, indent=2).encode() + b"\n")
-        (folder / COMMAND).chmod(0o600)  # what others may write to is not carried out again
 
 
 _launch: Launch | None = None  # a process has one command line
@@ -82,9 +81,10 @@ def current() -> Launch | None:
 def kept(folder: Path) -> dict[str, Any] | None:
     """Read the command line that a run's folder has; None if there is none that can be read."""
     try:
-        with open(regular.opened(folder / COMMAND, os.O_RDONLY), "rb") as file:
-            known = json.loads(file.read(_MOST_BYTES))  # of a longer one, a part that is no JSON
-    except (OSError, ValueError):
+        known = json.loads(
+            regular.content(folder / COMMAND, _MOST_BYTES)
+        )  # a part of a longer one is no JSON
+    except (OSError, ValueError, RecursionError):
         return None
     whole = isinstance(known, dict) and isinstance(known.get("argv"), list)
     words = [*known["argv"], known.get("cwd"), known.get("output")] if whole else [None]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from millrace.core import failpoints
+from millrace.core import failpoints, regular
 from millrace.core.ports import PoolSpec
 from millrace.core.process import hold_standard_streams
 from millrace.core.warn import warn
@@ -226,8 +226,8 @@ def _probe(program: Program) -> str:
     if program.sink is None:
         return ""
     path = os.path.join(program.sink.staging, f"seen-{os.urandom(8).hex()}.staged")
-    with open(path, "wb"):
-        return path
+    os.close(regular.opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+    return path
 
 
 def capacity_for(options: RunOptions) -> Capacity:

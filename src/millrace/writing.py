@@ -234,9 +234,10 @@ def _note_columns(job: Job) -> None:
     """Keep the source's columns, so that its rejected rows have them although there is none."""
     from millrace.core.batch import schema_bytes
     from millrace.core.rejected import COLUMNS
+    from millrace.run.output import write_whole
 
     place = job.output.folder(job.committer.plan.run) / COLUMNS
-    place.write_bytes(schema_bytes(job.plan.source.schema()))
+    write_whole(place, schema_bytes(job.plan.source.schema()))
 
 
 def _schema_without_rows(plan: Plan) -> bytes | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import pytest
 
 import millrace as mr
 from millrace.core.work import StagedFile
-from millrace.errors import JournalDamaged, RunLocked
+from millrace.errors import ForeignOutput, JournalDamaged, MillraceError, RunLocked
 from millrace.outputs import cleaning
 from millrace.run.journal import Journal
 from millrace.run.output import OutputFolder
@@ -62,20 +63,84 @@ def test_a_pointer_that_leads_elsewhere_is_not_followed(
     assert (all_of(out), all_of(others)) == before
 
 
-@pytest.mark.parametrize("folder", ["staging", "states"])
+@pytest.mark.parametrize("folder", ["_millrace/RUN/staging", "_millrace/RUN/states", "_rejected"])
 def test_links_in_an_output_are_not_followed(
     out: Path, others: Path, millrace: Millrace, folder: str
 ) -> None:
-    """Neither by `clean` nor by a driver that goes on."""
+    """Neither by `clean` nor by a driver that goes on, not even for a moment."""
     run = the_run(out)
-    (out / "_millrace" / run / folder).symlink_to(others)
+    (others / f"part-00000-{run}.arrow").touch()  # what would be removed there
+    (out / folder.replace("RUN", run)).symlink_to(others)
     (out / "_SUCCESS").unlink()
-    before = all_of(others)
+    before, changed = all_of(others), others.stat().st_mtime_ns
     assert millrace("clean", out, "--yes").code == 0
     assert all_of(others) == before
-    mr.read_parquet("trips/").with_options(shard_rows=100).write_csv(out)
-    assert all_of(others) == before
+    with pytest.raises(ForeignOutput, match="it is a link"):
+        mr.read_parquet("trips/").with_options(shard_rows=100).write_csv(out)
+    assert (all_of(others), others.stat().st_mtime_ns) == (before, changed)
     assert millrace("clean", out, "--all", "--yes").code == 0
+    assert all_of(others) == before
+
+
+COMMANDS = ["verify", "status", "inspect", "clean", "resume"]
+NAMES = ["lock", "current", "next"]
+NAMES += [
+    f"RUN/{name}" for name in ("journal", "plan", "manifest", "events.jsonl", "report.html", "command.json")
+]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", [*NAMES, "../_SUCCESS", "../part-00000-RUN.csv"])
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_links_and_pipes_are_neither_followed_nor_waited_for(
+    out: Path, others: Path, millrace: Millrace, name: str, kind: str
+) -> None:
+    """By any command, nor by a run: what a link leads to stays as it is, byte for byte."""
+    path = out / "_millrace" / name.replace("RUN", the_run(out))
+    if path.exists():
+        path.rename(others / "what it was")
+        target = others / "what it was"
+    else:
+        target = others / "letter"
+    before = target.read_bytes(), target.stat().st_mtime_ns
+    if kind == "link":
+        path.symlink_to(target)
+    else:
+        os.mkfifo(path)
+    for command in COMMANDS:
+        said = millrace(command, out)
+        assert said.code in (0, 1, 2) and "mistake in Millrace" not in said.err, said.err
+    with contextlib.suppress(MillraceError):
+        mr.read_parquet("trips/").with_options(shard_rows=100).write_csv(out)
+    assert millrace("clean", out, "--all", "--yes").code in (0, 1)
+    assert (target.read_bytes(), target.stat().st_mtime_ns) == before
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["lock", "RUN/journal"])
+def test_a_file_with_a_second_name_is_not_written_to(
+    out: Path, others: Path, millrace: Millrace, name: str
+) -> None:
+    path = out / "_millrace" / name.replace("RUN", the_run(out))
+    path.rename(others / "kept")
+    path.hardlink_to(others / "kept")
+    before = (others / "kept").read_bytes()
+    (out / "_SUCCESS").unlink()
+    with pytest.raises(MillraceError, match="second name"):
+        mr.read_parquet("trips/").with_options(shard_rows=100).write_csv(out)
+    millrace("clean", out, "--yes")
+    assert (others / "kept").read_bytes() == before
+
+
+def test_rejected_rows_are_not_written_through_a_link(place: Path, others: Path) -> None:
+    """The link is there before the first row is rejected."""
+    out = place / "out"
+    data = mr.read_parquet("trips/").with_options(shard_rows=100, on_error="reject")
+    (out / "_millrace").mkdir(parents=True)
+    (out / "_rejected").symlink_to(others)
+    before = all_of(others)
+    with pytest.raises(ForeignOutput, match="it is a link"):
+        data.filter(lambda row: 1 / (row["id"] % 7) > 0, version="1").write_csv(out)
     assert all_of(others) == before
 
 

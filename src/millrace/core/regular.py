@@ -1,33 +1,160 @@
-"""Files that we write and read beside a run, whatever stands in their place: a link, a folder, a pipe."""
+"""The one way to a file in an output folder.
+
+What stands in an output may be anybody's work: an archive that was unpacked, a folder that others may write to. So
+nothing there is opened but regular files under their only name: a link would lead what we write, cut or remove to
+somebody else's file, and a pipe would be waited for, for ever. No other module opens anything in an output folder;
+a test sees to that.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
-from pathlib import Path
+from typing import IO
+
+from millrace.core.durable import sync_fd
+
+AnyPath = str | os.PathLike[str]
 
 _SAFE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_LINKED = (errno.ELOOP, errno.EMLINK)  # what systems say of a link that is not to be followed
+_KINDS = {
+    stat.S_IFLNK: "a link",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 
 
-def opened(path: Path, flags: int, mode: int = 0o600) -> int:
+class NotOurs(OSError):
+    """Something that no run has put there: it is not opened."""
+
+    def __init__(self, path: AnyPath, what: str) -> None:
+        super().__init__(errno.EINVAL, f"it is {what}, which no run puts there", os.fspath(path))
+
+
+def opened(path: AnyPath, flags: int, mode: int = 0o600) -> int:
     """Open a regular file and return its descriptor; never follows a link at its end, and never waits.
 
-    Raises ``OSError`` for anything else that stands there: a link, a folder, a pipe, a device.
+    Raises ``NotOurs`` for anything else that stands there, and for a file with a second name that would be written
+    to. ``O_TRUNC`` is not for here: it cuts before anybody has looked.
     """
-    fd = os.open(path, flags | _SAFE, mode)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
+    try:
+        fd = os.open(path, flags | _SAFE, mode)
+    except OSError as error:
+        if error.errno in (*_LINKED, errno.ENXIO):  # ENXIO: a pipe or socket that nobody reads
+            raise NotOurs(path, _kind(path)) from None
+        raise
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
         os.close(fd)
-        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        raise NotOurs(path, _KINDS.get(stat.S_IFMT(status.st_mode), "no regular file"))
+    if status.st_nlink > 1 and flags & os.O_ACCMODE != os.O_RDONLY:
+        os.close(fd)
+        raise NotOurs(path, "a file with a second name (a hard link)")
     return fd
 
 
-def read(path: Path, start: int = 0) -> bytes:
+def file(path: AnyPath) -> IO[bytes]:
+    """Open a file for reading."""
+    return open(opened(path, os.O_RDONLY), "rb")
+
+
+def content(path: AnyPath, most: int = -1) -> bytes:
+    """Return what is in a file, or its first bytes; raises ``OSError`` if it is not there, or is no regular file."""
+    with file(path) as opened_file:
+        return opened_file.read(most)
+
+
+def read(path: AnyPath, start: int = 0) -> bytes:
     """Return what is in a file from byte ``start`` on; nothing if it is not there, or is no regular file."""
     try:
-        fd = opened(path, os.O_RDONLY)
+        with file(path) as opened_file:
+            opened_file.seek(start)
+            return opened_file.read()
     except OSError:
         return b""
-    with open(fd, "rb") as file:
-        file.seek(start)
-        return file.read()
+
+
+def mapped(path: AnyPath) -> memoryview:
+    """Return the bytes of a file, which are read as they are looked at."""
+    fd = opened(path, os.O_RDONLY)
+    try:
+        return view(fd)
+    finally:
+        os.close(fd)
+
+
+def view(fd: int) -> memoryview:
+    """Return the bytes of an open file, which are read as they are looked at."""
+    import mmap  # not for a program that only imports us
+
+    size = os.fstat(fd).st_size
+    return memoryview(mmap.mmap(fd, size, access=mmap.ACCESS_READ) if size else b"")
+
+
+def size(path: AnyPath) -> int:
+    """Return the bytes of a regular file; -1 if none stands there."""
+    try:
+        status = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return -1
+    return status.st_size if stat.S_ISREG(status.st_mode) else -1
+
+
+def write(path: AnyPath, data: bytes, *, lasting: bool = True) -> None:
+    """Write a small file so that a reader or a crash finds all of it or what was there before.
+
+    ``lasting``: its bytes outlive a loss of power, once its folder is synced.
+    """
+    temporary = f"{os.fspath(path)}.{os.getpid()}.tmp"
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        create(temporary, data, lasting=lasting)
+        os.rename(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def create(path: AnyPath, data: bytes, *, lasting: bool = True) -> None:
+    """Write a file that is not there yet."""
+    with open(opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as made:
+        made.write(data)
+        made.flush()
+        if lasting:
+            sync_fd(made.fileno())
+
+
+def make_folder(path: AnyPath, mode: int = 0o777) -> None:
+    """Make a folder if it is not there; raises ``NotOurs`` if something else is, such as a link to one."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, mode)
+    check_folder(path)
+
+
+def check_folder(path: AnyPath) -> None:
+    """Raise ``NotOurs`` if something stands there that is no folder, such as a link to one."""
+    if os.path.lexists(path) and not is_folder(path):
+        raise NotOurs(path, _kind(path))
+
+
+def is_folder(path: AnyPath) -> bool:
+    """Say whether a folder stands there; what a link leads to is not ours."""
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
+def _kind(path: AnyPath) -> str:
+    with contextlib.suppress(OSError):
+        mode = os.lstat(path).st_mode
+        return _KINDS.get(stat.S_IFMT(mode), "a file")
+    return "no regular file"

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from millrace.core import regular
 from millrace.core.work import REJECTED
 from millrace.errors import RunLocked
 from millrace.outputs.folder import Run, check_is_output, current_run, next_run, pointer
@@ -71,7 +72,7 @@ def remove(
                 output.forget(name)
         for each in found:
             path = root / each.path
-            if path.is_dir() and not path.is_symlink():
+            if regular.is_folder(path):
                 remove_tree(path)
             elif each.path != HOME:
                 path.unlink(missing_ok=True)
@@ -108,7 +109,7 @@ def _unneeded(root: Path, *, unfinished: bool) -> Iterator[tuple[str, str]]:
     named = {pointer(root, "current"), pointer(root, "next")}
     for entry in sorted((root / HOME).iterdir()):
         path = f"{HOME}/{entry.name}"
-        if entry.is_dir() and entry.name not in named:
+        if regular.is_folder(entry) and entry.name not in named:
             yield path, "a run that was given up, or replaced"
             yield from ((name, "a part of that run") for name in _parts(root, {entry.name}))
         elif entry.suffix == TEMPORARY:
@@ -122,13 +123,13 @@ def _of_run(root: Path, run: Run) -> Iterator[tuple[str, str]]:
     home = f"{HOME}/{run.name}"
     staging, states = run.folder / "staging", run.folder / STATES
     staged = {file.staged for record in run.records for file in record.files}
-    if staging.is_dir() and not staging.is_symlink():  # what a link leads to is not ours
+    if regular.is_folder(staging):
         if _stands(root, run):
             yield f"{home}/staging", "what attempts have written"
         else:
             for name in sorted(set(os.listdir(staging)) - staged):
                 yield f"{home}/staging/{name}", "an attempt that was never committed"
-    if states.is_dir() and not states.is_symlink():
+    if regular.is_folder(states):
         named = {name for record in run.records for name in side_files(record)}
         for name in sorted(set(os.listdir(states)) - named):
             yield f"{home}/{STATES}/{name}", "what a metric counted in an attempt that was never committed"
@@ -142,7 +143,7 @@ def _of_run(root: Path, run: Run) -> Iterator[tuple[str, str]]:
 
 
 def _all(root: Path) -> Iterator[tuple[str, str]]:
-    known = {entry.name for entry in (root / HOME).iterdir() if entry.is_dir()}
+    known = {entry.name for entry in (root / HOME).iterdir() if regular.is_folder(entry)}
     known |= {name for name in (pointer(root, "current"), pointer(root, "next")) if name is not None}
     if (root / SUCCESS).exists():
         yield SUCCESS, "the mark that the output is complete"
@@ -159,14 +160,14 @@ def _parts(root: Path, runs: set[str]) -> list[str]:
     """Return the parts of some runs that are in the folder, and their rejected rows."""
     found = [name for name in os.listdir(root) if is_part(name, runs)]
     rejected = root / REJECTED
-    if rejected.is_dir():
+    if regular.is_folder(rejected):
         found += [f"{REJECTED}/{name}" for name in os.listdir(rejected) if is_part(name, runs)]
     return sorted(found)
 
 
 def _size(path: Path) -> int:
-    if not path.is_dir():
-        return path.lstat().st_size if path.exists() else 0
+    if not regular.is_folder(path):
+        return max(0, regular.size(path))
     return sum((Path(folder) / name).lstat().st_size for folder, _, names in os.walk(path) for name in names)
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from millrace.core import regular
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,10 +19,7 @@ def bytes_of(path: Path) -> tuple[int, int]:
     import zlib
 
     size = crc = 0
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would be waited for, for ever
-    with open(fd, "rb", buffering=0) as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(errno.EINVAL, "it is no file", str(path))
+    with regular.file(path) as file:
         while chunk := file.read(_CHUNK):
             size += len(chunk)
             crc = zlib.crc32(chunk, crc)
@@ -35,14 +31,15 @@ def rows_of(path: Path, name: str, sink: dict[str, Any]) -> int | None:
     import pyarrow as pa
 
     if name.endswith(".arrow"):
-        with pa.memory_map(str(path)) as file:
+        with pa.BufferReader(regular.mapped(path)) as file:
             reader = pa.ipc.open_file(file)
             return int(sum(reader.get_batch(i).num_rows for i in range(reader.num_record_batches)))
     kind = str(sink.get("kind")).lower()
     if kind == "parquet":
         import pyarrow.parquet as pq
 
-        return int(pq.read_metadata(path).num_rows)
+        with regular.file(path) as file:
+            return int(pq.read_metadata(file).num_rows)
     if kind == "json":
         return sum(chunk.count(b"\n") for chunk in _unpacked(path, name))
     if kind == "csv":
@@ -69,7 +66,7 @@ def batches_of(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield some columns of a Parquet file."""
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(path) as file:
+    with regular.file(path) as opened, pq.ParquetFile(opened) as file:
         yield from file.iter_batches(columns=list(columns), use_threads=False)
 
 
@@ -77,6 +74,6 @@ def _unpacked(path: Path, name: str) -> Iterator[bytes]:
     import pyarrow as pa
 
     packing = {".gz": "gzip", ".zst": "zstd"}.get(Path(name).suffix)
-    with pa.input_stream(str(path), compression=packing) as stream:
+    with regular.file(path) as opened, pa.input_stream(opened, compression=packing) as stream:
         while chunk := stream.read(_CHUNK):
             yield chunk

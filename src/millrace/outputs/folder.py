@@ -5,11 +5,11 @@ Everything here only reads; no lock is kept, nothing is swept.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from millrace.core import regular
 from millrace.core.work import CommitRecord
 from millrace.errors import NothingMatched, nearest
 from millrace.plan.physical import SavedPlan
@@ -43,7 +43,7 @@ class Run:
         for record in self.records:
             for file in record.files:
                 try:
-                    if (root / file.name).stat().st_size != file.size:
+                    if regular.size(root / file.name) != file.size:
                         return False
                 except OSError:
                     return False
@@ -90,9 +90,7 @@ def load(root: Path, name: str, *, hidden: bool = False) -> Run:
     records = tuple(checked(contents.in_force(), name, folder))
     for record in records:
         state.add(record)
-    with contextlib.suppress(OSError):
-        return Run(name, folder, hidden, plan, state, records, max(0, journal.stat().st_size - contents.end))
-    return Run(name, folder, hidden, plan, state, records, 0)
+    return Run(name, folder, hidden, plan, state, records, contents.torn)
 
 
 def current_run(root: Path) -> Run | None:

@@ -7,11 +7,13 @@ import fcntl
 import os
 from pathlib import Path
 
+from millrace.core import regular
+
 
 def holder(root: Path) -> str | None:
     """Say who works on an output at this moment, such as ``process 17 on host``; None if nobody does."""
     try:
-        lock = os.open(root / "_millrace" / "lock", os.O_RDONLY | os.O_CLOEXEC)
+        lock = regular.opened(root / "_millrace" / "lock", os.O_RDONLY)
     except OSError:
         return None
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 import time
 from collections import Counter
@@ -97,8 +96,8 @@ def folder_of(root: Path) -> Path:
     home = root / "_millrace"
     for pointer in ("next", "current"):
         with contextlib.suppress(OSError, ValueError):  # no name, or no text
-            folder = home / (home / pointer).read_text().strip()
-            if folder.parent == home and folder.is_dir():
+            folder = home / regular.content(home / pointer, 200).decode().strip()
+            if folder.parent == home and regular.is_folder(folder):
                 return folder
     raise NothingMatched(
         f"There is no output of Millrace in {root}: name the folder that a run writes, or has written, to."
@@ -132,16 +131,7 @@ def rendered(found: History, known: Facts) -> str:
 
 def write(path: Path, page: str) -> None:
     """Put a page in its place, all of it or nothing; only its owner may read it."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.unlink(missing_ok=True)
-        fd = regular.opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        with open(fd, "w", encoding="utf-8") as file:
-            file.write(page)
-        temporary.replace(path)
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+    regular.write(path, page.encode(), lasting=False)
 
 
 def success_of(root: Path, run: str) -> Mapping[str, Any] | None:
@@ -159,7 +149,7 @@ def _samples(root: Path, folder: Path, *, values: bool, words: bool) -> list[Sam
     ``values``, ``words``: the values of rows, and what errors say, which may be about values, may be shown.
     """
     paths = sorted(path for path in (root / REJECTED).glob("*.arrow") if f"-{folder.name}." in path.name)
-    if not paths:
+    if not paths or not regular.is_folder(root / REJECTED):
         return []
     import pyarrow as pa
 
@@ -172,7 +162,7 @@ def _samples(root: Path, folder: Path, *, values: bool, words: bool) -> list[Sam
     seen: Counter[tuple[str, str]] = Counter()
     ours = [field.name for field in ERROR_FIELDS]
     for path in paths[:_FILES]:
-        with pa.memory_map(str(path)) as source:
+        with pa.BufferReader(regular.mapped(path)) as source:
             reader = pa.ipc.open_file(source)
             if not reader.num_record_batches:
                 continue

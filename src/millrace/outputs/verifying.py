@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import msgspec
 
+from millrace.core import regular
 from millrace.core.arguments import known_arguments
 from millrace.core.batch import schema_from
 from millrace.core.work import REJECTED, StagedFile
@@ -189,8 +190,10 @@ class _Check:
     def _check_extra(self) -> None:
         there = [name for name in os.listdir(self._root) if not name.startswith(("_", "."))]
         rejected = self._root / REJECTED
-        if rejected.is_dir():
+        if regular.is_folder(rejected):
             there += [f"{REJECTED}/{name}" for name in os.listdir(rejected) if not name.startswith(".")]
+        elif os.path.lexists(rejected):
+            self._find("extra", REJECTED, "it is no folder of its own, and no run puts anything else there.")
         for name in sorted(set(there) - self._files.keys()):
             self._find(
                 "extra", name, "no record names it, and a reader of the folder would take it for output."
@@ -201,7 +204,7 @@ class _Check:
     def _success(self) -> dict[str, Any] | None:
         path = self._root / "_SUCCESS"
         try:
-            found = msgspec.json.decode(path.read_bytes())
+            found = msgspec.json.decode(regular.content(path))
             if isinstance(found, dict):
                 return found
             raise ValueError("it is no object")
@@ -246,7 +249,7 @@ class _Check:
     def _check_manifest(self, success: dict[str, Any]) -> None:
         file = f"_millrace/{self._run.name}/manifest"
         try:
-            data = (self._run.folder / "manifest").read_bytes()
+            data = regular.content(self._run.folder / "manifest")
         except OSError as error:
             self._find("manifest", file, f"it cannot be read: {error.strerror}.")
             return

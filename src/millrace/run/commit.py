@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from millrace.core import failpoints
+from millrace.core import failpoints, regular
 from millrace.core.ports import Sink
 from millrace.core.work import CommitRecord, Durability, Faults, Ledger, Shard, SideFile, Timings
 from millrace.errors import JournalDamaged, OutputWriteFailed
@@ -343,7 +343,7 @@ def read_plan_at(folder: Path) -> SavedPlan:
     """Read the saved plan in a run's folder."""
     path = folder / "plan"
     try:
-        data = path.read_bytes()
+        data = regular.content(path)
     except OSError as error:
         raise JournalDamaged(_lost(f"cannot be read: {error.strerror}", str(path))) from error
     if hashlib.sha256(data[32:]).digest() != data[:32]:

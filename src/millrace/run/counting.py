@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from millrace.core import failpoints
+from millrace.core import failpoints, regular
 from millrace.core.batch import empty_columns
-from millrace.core.durable import sync_fd
 from millrace.core.ports import Accumulator
 from millrace.core.views import lent
 from millrace.core.work import CommitRecord, Durability, SideFile
@@ -107,12 +106,9 @@ def _side_file(state: bytes, folder: Path, durability: Durability) -> SideFile:
     name = hashlib.sha256(state).hexdigest()
     temporary = folder / f"{name}.{os.getpid()}{TEMPORARY}"
     try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        with temporary.open("wb") as file:
-            file.write(state)
-            file.flush()
-            if durability == "power":
-                sync_fd(file.fileno())
+        regular.make_folder(folder, 0o700)
+        temporary.unlink(missing_ok=True)
+        regular.create(temporary, state, lasting=durability == "power")
         failpoints.hit("state.written")
         temporary.rename(folder / name)
     except OSError as error:
@@ -133,7 +129,7 @@ def are_there(record: CommitRecord, folder: Path) -> bool:
     for state in record.states:
         if isinstance(state, SideFile):
             try:
-                if (folder / STATES / state.sha256).stat().st_size != state.size:
+                if regular.size(folder / STATES / state.sha256) != state.size:
                     return False
             except OSError:
                 return False
@@ -148,7 +144,7 @@ def side_files(record: CommitRecord) -> set[str]:
 def sweep(folder: Path, named: Container[str]) -> None:
     """Remove files of states that no record names: their attempts were never committed."""
     states = folder / STATES
-    if not states.is_dir() or states.is_symlink():  # what a link leads to is not ours
+    if not regular.is_folder(states):
         return
     for path in states.iterdir():
         if path.name not in named:
@@ -177,7 +173,7 @@ def _read(state: SideFile, folder: Path | None) -> bytes:
     assert folder is not None
     path = folder / STATES / state.sha256
     try:
-        data = path.read_bytes()
+        data = regular.content(path)
     except OSError as error:
         raise JournalDamaged(_lost(path, f"cannot be read: {error.strerror}")) from error
     if hashlib.sha256(data).hexdigest() != state.sha256:

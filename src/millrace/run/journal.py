@@ -8,7 +8,6 @@ synced, so never acted upon: cut off) from damage to records that were acted upo
 
 from __future__ import annotations
 
-import mmap
 import os
 import struct
 import zlib
@@ -18,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from millrace.core import failpoints
+from millrace.core import failpoints, regular
 from millrace.core.durable import sync_fd
 from millrace.core.work import CommitRecord, Durability, Shard
 from millrace.errors import JournalDamaged, OutputWriteFailed
@@ -115,6 +114,11 @@ class Contents:
         """Where the last whole record ends, in bytes from the start of the file."""
         return self._end
 
+    @property
+    def torn(self) -> int:
+        """How many bytes lie behind it, of a driver that was killed while it wrote."""
+        return len(self._data) - self._end
+
     def __iter__(self) -> Iterator[Record]:
         for payload in self._payloads():
             yield _decoder.decode(payload)
@@ -186,7 +190,7 @@ class Journal:
     def create(cls, path: Path, durability: Durability) -> Journal:
         """Make a new journal; its folder must exist."""
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            fd = regular.opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         except OSError as error:
             raise _refused(path, error) from error
         return cls(path, fd, 0, durability)
@@ -199,11 +203,11 @@ class Journal:
         before anybody acts upon it.
         """
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            fd = regular.opened(path, os.O_RDWR)
         except OSError as error:
             raise _refused(path, error) from error
         try:
-            data = _view(fd)
+            data = regular.view(fd)
             end = _valid_length(path, data)
             if end < len(data):
                 os.ftruncate(fd, end)
@@ -262,21 +266,13 @@ class Journal:
 def read(path: Path) -> Contents:
     """Read a journal without changing it; a torn tail is left out."""
     try:
-        with path.open("rb") as file:
-            data = _view(file.fileno())
+        data = regular.mapped(path)
     except OSError as error:
         raise JournalDamaged(
             f"The journal {path} cannot be read: {error.strerror}. What was committed is not known without it: "
             "restore the file from a copy, or write to a new folder."
         ) from error
     return Contents(data, _valid_length(path, data))
-
-
-def _view(fd: int) -> memoryview:
-    size = os.fstat(fd).st_size
-    if not size:
-        return memoryview(b"")
-    return memoryview(mmap.mmap(fd, size, access=mmap.ACCESS_READ))
 
 
 def _frame(data: memoryview, at: int) -> tuple[int, int] | None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from millrace.core import regular
 from millrace.core.work import REJECTED, CommitRecord
 from millrace.errors import JournalDamaged
 
@@ -42,8 +43,7 @@ def check_run(run: str, where: Path) -> str:
 def read_pointer(path: Path) -> str | None:
     """Return the run that a small file names; None if there is no such file, or nothing in it."""
     try:
-        with path.open("rb") as file:
-            run = file.read(200).decode(errors="replace").strip()
+        run = regular.content(path, 200).decode(errors="replace").strip()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

@@ -26,7 +26,7 @@ import time
 from collections.abc import Collection, Container
 from pathlib import Path
 
-from millrace.core import durable, failpoints
+from millrace.core import durable, failpoints, regular
 from millrace.core.work import REJECTED
 from millrace.errors import ForeignOutput, JournalDamaged, OutputWriteFailed, RunLocked
 from millrace.run.names import check_run, read_pointer, run_of
@@ -75,12 +75,14 @@ class OutputFolder:
         for patience in reversed(range(_PATIENCE)):
             try:
                 self.root.mkdir(parents=True, exist_ok=True)
-                self.home.mkdir(mode=0o700, exist_ok=True)  # plans and journals are nobody else's business
-                lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                regular.make_folder(self.home, 0o700)  # plans and journals are nobody else's business
+                lock = regular.opened(path, os.O_RDWR | os.O_CREAT)
             except (FileNotFoundError, FileExistsError):
                 if not patience:
                     raise
                 continue  # a driver that ends has just removed the folder
+            except regular.NotOurs as error:
+                raise not_ours(error) from error
             try:
                 _lock(lock)
             except BlockingIOError as error:
@@ -111,7 +113,7 @@ class OutputFolder:
         if named == {None}:
             self._check_pointer([entry.name for entry in entries])
         for entry in entries:
-            if entry.is_dir() and entry.name not in named:
+            if regular.is_folder(entry) and entry.name not in named:
                 remove_tree(entry)
             elif entry.suffix == TEMPORARY:
                 entry.unlink(missing_ok=True)
@@ -163,12 +165,22 @@ class OutputFolder:
     def make(self, run: str) -> Path:
         """Make a run's folder and its staging folder, as far as they are not there."""
         folder = self.folder(run)
+        self.check_folders(run)
         try:
-            folder.mkdir(mode=0o700, exist_ok=True)
-            (folder / "staging").mkdir(mode=0o700, exist_ok=True)
+            regular.make_folder(folder, 0o700)
+            regular.make_folder(folder / "staging", 0o700)
         except OSError as error:
             raise _failed("make", folder, error) from error
         return folder
+
+    def check_folders(self, run: str) -> None:
+        """Refuse an output where a link leads elsewhere what a run writes or removes."""
+        folder = self.folder(run)
+        for path in (folder, folder / "staging", folder / "states", self.root / REJECTED):
+            try:
+                regular.check_folder(path)
+            except regular.NotOurs as error:
+                raise not_ours(error) from error
 
     def is_marked(self, run: str) -> bool:
         """Say whether the marks of a finished run are there: its manifest and ``_SUCCESS``."""
@@ -180,10 +192,8 @@ class OutputFolder:
 
     def rejected(self) -> list[str]:
         """Names, from the folder on, of files that may hold rejected rows."""
-        try:
-            return [f"{REJECTED}/{name}" for name in os.listdir(self.root / REJECTED)]
-        except (FileNotFoundError, NotADirectoryError):
-            return []
+        rejected = self.root / REJECTED
+        return [f"{REJECTED}/{name}" for name in os.listdir(rejected)] if regular.is_folder(rejected) else []
 
     def remove_success(self) -> None:
         """Withdraw the word that the output is complete."""
@@ -307,17 +317,10 @@ def _some(names: list[str]) -> str:
 
 def write_whole(path: Path, data: bytes) -> None:
     """Write a small file so that a reader, a crash or a loss of power leaves all of it or nothing."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY}")
     try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            durable.sync_fd(file.fileno())
-        temporary.rename(path)
+        regular.write(path, data)
         failpoints.hit("plan.written")
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
         raise _failed("write", path, error) from error
     sync_folder(path.parent)
 
@@ -335,6 +338,14 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
     except OSError as error:
         raise _failed("remove", path, error) from error
+
+
+def not_ours(error: regular.NotOurs) -> ForeignOutput:
+    """Say that something stands in an output that no run has put there."""
+    return ForeignOutput(
+        f"{error.filename} is not opened: {error.strerror}. What Millrace writes and removes, it would write and "
+        "remove elsewhere, so nothing was touched: remove it, or choose another output."
+    )
 
 
 def _failed(doing: str, path: Path, error: OSError) -> OutputWriteFailed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from millrace.core import failpoints
+from millrace.core import failpoints, regular
 from millrace.core.ports import Sink
 from millrace.core.work import CommitRecord, Durability
 from millrace.plan.physical import SavedPlan
@@ -40,6 +40,7 @@ def recover(
     output: OutputFolder, run: str, sink: Sink, *, durability: Durability, hidden: bool
 ) -> ShardCommitter:
     """Take a run up again: committed shards whose files are gone are revoked, unlisted files are dropped."""
+    output.check_folders(run)
     plan = read_plan(output, run)
     folder = output.folder(run)
     journal, contents = Journal.open(folder / "journal", durability)
@@ -129,7 +130,7 @@ def _drop_unlisted(
     """Remove files of this run that no record names: their attempt was never committed."""
     output, folder = committer.output, committer.folder
     staging = folder / "staging"
-    if staging.is_dir() and not staging.is_symlink():  # what a link leads to is not ours
+    if regular.is_folder(staging):
         for path in staging.iterdir():
             if path.name not in staged:
                 path.unlink(missing_ok=True)

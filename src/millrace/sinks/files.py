@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import pyarrow as pa
 
-from millrace.core import failpoints
-from millrace.core.durable import sync_fd, sync_folder
+from millrace.core import failpoints, regular
+from millrace.core.durable import sync_folder
 from millrace.core.work import REJECTED, Durability, StagedFile, Task
 from millrace.errors import ArgumentError, SinkError, nearest
 from millrace.sinks.staged import StagedStream, write_failed
@@ -112,7 +112,7 @@ class FileSink:
         try:
             failpoints.hit("publish.rename")
             if "/" in file.name:
-                os.makedirs(os.path.dirname(final), exist_ok=True)
+                regular.make_folder(os.path.dirname(final))
             os.rename(self._staged(file), final)
             failpoints.hit("publish.renamed")
         except FileNotFoundError as error:
@@ -130,13 +130,9 @@ class FileSink:
             if lasting:
                 sync_folder(self.root)
                 rejected = os.path.join(self.root, REJECTED)
-                if os.path.isdir(rejected):
+                if regular.is_folder(rejected):
                     sync_folder(rejected)
-            with open(temporary, "xb") as file:
-                file.write(success)
-                if lasting:
-                    file.flush()
-                    sync_fd(file.fileno())
+            regular.create(temporary, success, lasting=lasting)
             failpoints.hit("finish.success")
             os.rename(temporary, final)
             if lasting:
@@ -270,8 +266,6 @@ def cannot_hold(kind: str, column: pa.Field, why: str) -> SinkError:
 
 def _size(path: str) -> int:
     try:
-        return os.stat(path).st_size
-    except FileNotFoundError:
-        return -1
+        return regular.size(path)
     except OSError as error:
         raise write_failed(error, path, "look at") from error

@@ -8,7 +8,7 @@ import os
 import zlib
 from typing import Literal
 
-from millrace.core import failpoints
+from millrace.core import failpoints, regular
 from millrace.core.durable import sync_fd
 from millrace.errors import OutputWriteFailed
 
@@ -48,7 +48,7 @@ class StagedStream:
         self.error: OutputWriteFailed | None = None
         self._state: Literal["open", "closed", "discarded"] = "open"
         try:
-            self._fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+            self._fd = regular.opened(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
         except OSError as error:
             self._fd = -1
             raise write_failed(error, path, "create") from error

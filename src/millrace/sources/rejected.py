@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from millrace.core import regular
 from millrace.core.batch import schema_from
 from millrace.core.rejected import COLUMNS, rejected_schema
 from millrace.core.work import REJECTED
@@ -22,7 +23,9 @@ def rejected_table(output: str | os.PathLike[str]) -> pa.Table:
         raise NothingMatched(
             f"There is no output of Millrace in {root}: read_rejected takes a folder written to."
         )
-    tables = [_table(path) for path in sorted((root / REJECTED).glob("part-*.arrow"))]
+    rejected = root / REJECTED
+    found = rejected.glob("part-*.arrow") if regular.is_folder(rejected) else ()
+    tables = [_table(path) for path in sorted(found)]
     if not tables:
         return rejected_schema(_columns(root / "_millrace")).empty_table()
     return pa.concat_tables(tables, promote_options="permissive")
@@ -31,15 +34,15 @@ def rejected_table(output: str | os.PathLike[str]) -> pa.Table:
 def _columns(home: Path) -> pa.Schema:
     """Return the source's schema, if a run without rejected rows has left it."""
     try:
-        run = (home / "current").read_text().strip()
-        return schema_from((home / run / COLUMNS).read_bytes())
-    except (OSError, pa.ArrowException):
+        run = regular.content(home / "current", 200).decode().strip()
+        return schema_from(regular.content(home / run / COLUMNS))
+    except (OSError, ValueError, pa.ArrowException):
         return pa.schema([])
 
 
 def _table(path: Path) -> pa.Table:
     try:
-        with pa.memory_map(str(path)) as file:
+        with pa.BufferReader(regular.mapped(path)) as file:
             return pa.ipc.open_file(file).read_all()
     except (OSError, pa.ArrowException) as error:
         raise UnreadableFile(f"{path} cannot be read: {error}. It holds rejected rows of a run.") from error
