@@ -143,4 +143,4 @@ def test_a_driver_that_ends_with_a_reader_open(tmp_path: Path) -> None:
     )
     first, pids = done.stdout.splitlines()
     assert (done.returncode, first, done.stderr) == (0, "0", "")
-    assert len(pids.split()) == 2 and not any(psutil.pid_exists(int(pid)) for pid in pids.split())
+    assert len(pids.split()) == 3 and not any(psutil.pid_exists(int(pid)) for pid in pids.split())

@@ -28,5 +28,5 @@ def private_memory() -> int:
 
 
 def workers() -> list[psutil.Process]:
-    """Return the processes that this one has started."""
-    return psutil.Process().children()
+    """Return the workers that this process has started, without the one that watches over them."""
+    return [child for child in psutil.Process().children() if child.name() != "sh"]

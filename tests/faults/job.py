@@ -6,6 +6,7 @@ are the same run.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -208,8 +209,13 @@ class Driver:
         return found
 
     def workers(self) -> list[psutil.Process]:
-        """Its live workers."""
-        return [process for process in self.family() if process.pid != self.process.pid]
+        """Its live workers; the process that watches over them is none."""
+        found = []
+        for process in self.family():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if process.pid != self.process.pid and process.name() != "sh":
+                    found.append(process)
+        return found
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Wait until ``condition`` holds or the driver has ended."""

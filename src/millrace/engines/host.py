@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 from millrace.core.process import become_worker
 from millrace.core.work import BlockRef
 from millrace.engines import wire
+from millrace.engines.descendants import end_descendants
 from millrace.engines.locker import Locker
 from millrace.engines.parcel import Lent, Parcel, unpack
 from millrace.errors import MillraceError, NotPicklable
@@ -274,6 +275,7 @@ class Host:
             if close is not None:
                 close()
             _flush()
+            end_descendants(os.getpid())
         finally:
             # Interpreters full of native libraries are slow to take down, and nothing is left to save.
             os._exit(0)

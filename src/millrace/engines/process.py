@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import select
 import signal
 import socket
 import subprocess
@@ -20,6 +21,8 @@ from typing import Any
 from millrace.core.process import hold_standard_streams
 from millrace.engines import wire
 from millrace.engines.cgroups import oom_kills
+from millrace.engines.descendants import end_descendants
+from millrace.engines.orphans import Watcher
 from millrace.engines.output import Relay
 from millrace.errors import EngineError
 
@@ -110,7 +113,7 @@ class Worker:
 
     _numbers = iter(range(1 << 62))
 
-    def __init__(self, threads: int, pause: float = 0.0) -> None:
+    def __init__(self, threads: int, pause: float, watcher: Watcher) -> None:
         """``pause``: seconds that the process waits before it imports anything big."""
         self.number = next(self._numbers)
         self.calls: dict[int, Future[Any]] = {}
@@ -121,6 +124,7 @@ class Worker:
         self.heard = time.monotonic()
         self.inbox = wire.Inbox()
         self._sending = threading.Lock()
+        self._watcher = watcher
         self._oom_kills = oom_kills()
         hold_standard_streams()  # a socket by such a number would not reach the worker
         try:
@@ -139,7 +143,7 @@ class Worker:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=environment,
-                start_new_session=True,  # what the worker starts ends with it; Ctrl-C comes to the driver only
+                start_new_session=True,  # it leads a group, which ends with it; Ctrl-C comes to the driver only
             )
         except OSError as error:
             ours.close()
@@ -164,10 +168,19 @@ class Worker:
         """Ask the process to end, or end it; then wait for it. What we have of it stays open until ``release``."""
         if not kill:
             self.send(("end",))
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(_END_WITHIN)
+            self._wait(_END_WITHIN)
         self.kill()
         self.process.wait()
+
+    def _wait(self, seconds: float) -> None:
+        """Wait for the end of the process, but leave its number taken where that is possible: it names the group."""
+        if self.pidfd >= 0:
+            poll = select.poll()
+            poll.register(self.pidfd, select.POLLIN)
+            poll.poll(seconds * 1000)
+            return
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(seconds)
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the process alone."""
@@ -176,12 +189,15 @@ class Worker:
 
     def kill(self) -> None:
         """End the process and whatever it started."""
+        if self.process.returncode is None:  # its number is its own until we have asked how it ended
+            end_descendants(self.process.pid)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.kill()
 
     def release(self) -> None:
         """Pass on the last output and close all descriptors."""
+        self._watcher.remove(self.process.pid)
         while self.inbox.fds:
             os.close(self.inbox.fds.popleft())
         for relay in self.relays:
@@ -214,6 +230,7 @@ class Spawner:
 
     def __init__(self) -> None:
         self._wanted: queue.SimpleQueue[tuple[Future[Worker], int, float] | None] = queue.SimpleQueue()
+        self._watcher = Watcher()
         self._thread = threading.Thread(target=self._run, name="millrace-spawn", daemon=True)
         self._thread.start()
 
@@ -227,14 +244,20 @@ class Spawner:
         """End the thread, and with it, where the kernel sees to it, every process that is left."""
         self._wanted.put(None)
         self._thread.join()
+        self._watcher.close()
 
     def _run(self) -> None:
         while (wanted := self._wanted.get()) is not None:
             future, threads, pause = wanted
             try:
-                future.set_result(Worker(threads, pause))
+                worker = Worker(threads, pause, self._watcher)
             except BaseException as error:
                 future.set_exception(error)
+            else:
+                self._watcher.add(worker.process.pid)
+                future.set_result(worker)
+                self._watcher.start()
+                del worker
             del wanted, future  # who waits for the next one holds no worker
 
 
