@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from millrace.core.model_files import NotReadable, open_regular, walk
 from millrace.errors import ArgumentError, MissingLibrary, ModelChanged, ModelUnreadable, UntrustedPickle
 
 _CHUNK = 4 << 20
@@ -81,28 +81,22 @@ class Artifact:
             return self.seen[-1]
         except OSError as error:
             raise ModelUnreadable(f"The model at {self.path} cannot be read: {error.strerror}.") from error
+        except NotReadable as error:
+            raise ModelUnreadable(f"The model at {self.path} cannot be read: {error}.") from error
 
     def _folder_digest(self) -> str:
-        names = sorted(_files(self.path))
+        names = sorted(
+            os.path.relpath(os.path.join(root, name), self.path).replace(os.sep, "/")
+            for root, files in walk(self.path)
+            for name in files
+        )
         lines = (f"{_digest(os.path.join(self.path, name))}  {name}\n" for name in names)
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def _files(folder: str) -> Iterator[str]:
-    been = set()
-    for root, folders, names in os.walk(folder, followlinks=True):
-        real = os.path.realpath(root)
-        folders[:] = [] if real in been else [name for name in folders if not name.startswith(".")]
-        been.add(real)
-        for name in names:
-            if name.startswith("."):
-                continue
-            yield os.path.relpath(os.path.join(root, name), folder).replace(os.sep, "/")
-
-
 def _digest(path: str) -> str:
     digest = hashlib.sha256()
-    with open(path, "rb", buffering=0) as file:
+    with open_regular(path) as file:
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()

@@ -6,23 +6,27 @@ import contextlib
 import json
 import logging
 import os
+import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from millrace.core.artifacts import Artifact, loading_call, refuse_pickle, shortened, threads
-from millrace.errors import ArgumentError, MillraceError, MissingLibrary, ModelUnreadable
+from millrace.core.model_files import NotReadable, content, from_json, inside, walk
+from millrace.errors import ArgumentError, MillraceError, MissingLibrary, ModelUnreadable, UntrustedPickle
 
-_PICKLES = ("pytorch_model", "adapter_model")
+_KINDS = ("model", "adapter_model")
+_PICKLED = {"model": "pytorch_model", "adapter_model": "adapter_model"}
+_INDEX = ".safetensors.index.json"
+_OWN_CLASS = re.compile(r"sentence_transformers(\.\w+)*\.[A-Z]\w*")
 _QUIET = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "TRANSFORMERS_VERBOSITY": "error"}
 
 
 def json_in(folder: str, name: str) -> Any:
     """Return the content of a JSON file, None if it is not there or is not one."""
     try:
-        with open(os.path.join(folder, name), encoding="utf-8") as file:
-            return json.load(file)
-    except (OSError, ValueError):
+        return from_json(content(os.path.join(folder, name)))
+    except (OSError, NotReadable):
         return None
 
 
@@ -52,23 +56,97 @@ def checked_folder(path: str, sha256: str | None, *, marker: str, trust_pickle: 
 
 
 def _check_weights(artifact: Artifact, trust_pickle: bool) -> None:
+    """Raise unless the files that will be loaded, in every folder of the model, are safetensors or trusted.
+
+    Only the names that the libraries look for count: another file of safetensors beside a pickle says nothing.
+    """
     found = False
-    for folder, _, names in os.walk(artifact.path):
-        safe = any(name.endswith(".safetensors") for name in names)
-        pickles = [name for name in names if name.startswith(_PICKLES) and name.endswith(".bin")]
-        found = found or safe or bool(pickles)
-        if pickles and not safe:
-            refuse_pickle(
-                Artifact(os.path.join(folder, sorted(pickles)[0])),
-                trust_pickle=trust_pickle,
-                instead="Save the model again with save_pretrained(folder), which writes safetensors.",
-                model=artifact,
-            )
+    try:
+        folders = list(walk(artifact.path))
+    except NotReadable as error:
+        raise ModelUnreadable(f"The model at {artifact.path} cannot be read: {error}.") from error
+    for folder, names in folders:
+        for kind in _KINDS:
+            safe = _safe_weights(folder, names, kind)
+            pickles = sorted(name for name in names if _is_pickled(name, kind))
+            found = found or safe or bool(pickles)
+            if pickles and not safe:
+                _refuse(artifact, os.path.join(folder, pickles[0]), trust_pickle)
+        named = json_in(folder, "config.json")
+        explicit = named.get("transformers_weights") if isinstance(named, dict) else None
+        if isinstance(explicit, str):
+            found = True
+            if not explicit.endswith((".safetensors", _INDEX)) or not inside(explicit):
+                _refuse(artifact, os.path.join(folder, explicit), trust_pickle)
+            if explicit.endswith(_INDEX):
+                _check_shards(artifact, folder, explicit, trust_pickle)
+        for name in names:
+            if name.endswith(_INDEX):
+                _check_shards(artifact, folder, name, trust_pickle)
     if not found:
         raise ModelUnreadable(
             f"{artifact.path} holds no weights: there is neither model.safetensors nor pytorch_model.bin. Download "
             f"or save it again."
         )
+
+
+def _safe_weights(folder: str, names: Sequence[str], kind: str) -> bool:
+    return any(
+        name in names and os.path.isfile(os.path.join(folder, name))
+        for name in (f"{kind}.safetensors", kind + _INDEX)
+    )
+
+
+def _is_pickled(name: str, kind: str) -> bool:
+    return name.startswith(_PICKLED[kind]) and name.endswith((".bin", ".bin.index.json"))
+
+
+def _check_shards(artifact: Artifact, folder: str, index: str, trust_pickle: bool) -> None:
+    """Raise if an index names files of another kind than safetensors: they would be read as pickles."""
+    described = json_in(folder, index)
+    shards = described.get("weight_map") if isinstance(described, dict) else None
+    if not isinstance(shards, dict) or not all(isinstance(shard, str) for shard in shards.values()):
+        raise ModelUnreadable(
+            f"{os.path.join(folder, index)} is no index of weights. Download or save the model again."
+        )
+    for shard in sorted(set(shards.values())):
+        if not inside(shard):
+            raise ModelUnreadable(
+                f"{os.path.join(folder, index)} names weights outside of its folder: {shard!r}. It is not what "
+                "save_pretrained writes: get the model again, from people you trust."
+            )
+        if not shard.endswith(".safetensors"):
+            _refuse(artifact, os.path.join(folder, shard), trust_pickle)
+
+
+def _refuse(artifact: Artifact, path: str, trust_pickle: bool) -> None:
+    refuse_pickle(
+        Artifact(path),
+        trust_pickle=trust_pickle,
+        instead="Save the model again with save_pretrained(folder), which writes safetensors.",
+        model=artifact,
+    )
+
+
+def check_modules(artifact: Artifact) -> None:
+    """Raise for a folder of sentence-transformers whose modules are not that library's own, or lie elsewhere.
+
+    Older versions of it import whatever class a folder on this machine names, and run code from the folder.
+    """
+    for module in json_in(artifact.path, "modules.json") or ():
+        kind = module.get("type") if isinstance(module, dict) else None
+        place = module.get("path") if isinstance(module, dict) else None
+        if not isinstance(kind, str) or not isinstance(place, str) or (place and not inside(place)):
+            raise ModelUnreadable(
+                f"{artifact.path} has a modules.json that is not one of sentence-transformers: {shortened(module)}. "
+                "Download or save the model again."
+            )
+        if not _OWN_CLASS.fullmatch(kind):
+            raise UntrustedPickle(
+                f"{artifact.path} is made of a class that is not of sentence-transformers, {kind}: to load it would "
+                "import and run code that the folder names. If you trust it as you trust your own code, make the "
+                f"object yourself, SentenceTransformer({artifact.path!r}, trust_remote_code=True), and give that."
+            )
 
 
 def prepare() -> None:
@@ -81,7 +159,11 @@ def prepare() -> None:
 
 @contextlib.contextmanager
 def loading(artifact: Artifact) -> Iterator[None]:
-    """Load in silence; raise ``ModelUnreadable`` with what the library said, also if it made up missing weights."""
+    """Load in silence; raise ``ModelUnreadable`` with what the library said, also if it made up missing weights.
+
+    Meanwhile nothing is fetched: a configuration may name further models, which would come from the hub.
+    """
+    import huggingface_hub.constants as hub
     import transformers
 
     logs = transformers.utils.logging
@@ -91,6 +173,7 @@ def loading(artifact: Artifact) -> Iterator[None]:
     library.setLevel(logging.WARNING)
     library.handlers[:] = [ear]
     logs.disable_progress_bar()
+    offline, hub.HF_HUB_OFFLINE = hub.HF_HUB_OFFLINE, True
     try:
         yield
     except (MillraceError, MemoryError):
@@ -112,6 +195,7 @@ def loading(artifact: Artifact) -> Iterator[None]:
             f"The model {artifact.path} cannot be loaded: {shortened(error)}. {way_out}"
         ) from error
     finally:
+        hub.HF_HUB_OFFLINE = offline
         library.setLevel(level)
         library.handlers[:] = handlers
         if bars:

@@ -14,6 +14,7 @@ from millrace.core.artifacts import Artifact, require
 from millrace.core.inputs import texts
 from millrace.errors import ArgumentError
 from millrace.predictors.huggingface import (
+    check_modules,
     checked_folder,
     json_in,
     loading,
@@ -92,10 +93,12 @@ class SentenceTransformersPredictor:
         self._modes: list[tuple[Any, bool]] = []
         self._device, self._dtype, self._batch_size = device, dtype, batch_size
         self._normalize, self._prompt_name = normalize_embeddings, prompt_name
+        self._trust_pickle = trust_pickle
         if isinstance(model, str | os.PathLike):
             self._artifact = checked_folder(
                 os.fspath(model), sha256, marker="modules.json", trust_pickle=trust_pickle
             )
+            check_modules(self._artifact)
             self._check_prompt(json_in(self._artifact.path, "config_sentence_transformers.json") or {})
             self.label = self._artifact.name
             for module in ("sentence_transformers", "torch"):
@@ -117,16 +120,16 @@ class SentenceTransformersPredictor:
             self._modes = rest(self._loaded)
             return
         import sentence_transformers
-        import transformers
 
         self._artifact.verify()
-        keyword = "dtype" if int(transformers.__version__.partition(".")[0]) >= 5 else "torch_dtype"
+        options = {} if self._dtype is None else {"dtype": self._dtype}
         with loading(self._artifact):
             self._loaded = sentence_transformers.SentenceTransformer(
                 self._artifact.path,
                 device=self._device,
                 local_files_only=True,
-                model_kwargs=None if self._dtype is None else {keyword: self._dtype},
+                trust_remote_code=False,
+                model_kwargs=options if self._trust_pickle else {**options, "use_safetensors": True},
             )
 
     def predict(self, batch: Mapping[str, Array]) -> Array:

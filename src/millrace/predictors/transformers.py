@@ -75,7 +75,7 @@ class TransformersPredictor:
     trust_remote_code
         Allows a folder with Python code of its own, which is run.
     trust_pickle
-        Allows weights in ``pytorch_model.bin``, a pickle.
+        Allows weights in ``pytorch_model.bin``, a pickle. Without it only safetensors are loaded.
     sha256
         Pins the content of the folder.
 
@@ -118,7 +118,7 @@ class TransformersPredictor:
         self._modes: list[tuple[Any, bool]] = []
         self._device, self._dtype, self._batch_size = device, dtype, batch_size
         self._call_kwargs = dict(call_kwargs or {})
-        self._trust_remote_code = trust_remote_code
+        self._trust_remote_code, self._trust_pickle = trust_remote_code, trust_pickle
         if isinstance(model, str | os.PathLike):
             self._artifact = checked_folder(
                 os.fspath(model), sha256, marker="config.json", trust_pickle=trust_pickle
@@ -146,14 +146,14 @@ class TransformersPredictor:
         self._artifact.verify()
         self._check_task(transformers)
         device = self._device or ("cuda" if torch.cuda.is_available() else "cpu")
-        keyword = "dtype" if int(transformers.__version__.partition(".")[0]) >= 5 else "torch_dtype"
         with loading(self._artifact):
             self._loaded = transformers.pipeline(
                 self._task,
                 model=self._artifact.path,
                 device=device,
                 trust_remote_code=self._trust_remote_code,
-                **({} if self._dtype is None else {keyword: self._dtype}),
+                model_kwargs={} if self._trust_pickle else {"use_safetensors": True},
+                **({} if self._dtype is None else {"dtype": self._dtype}),
             )
         rest(self._loaded)
 
