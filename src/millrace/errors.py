@@ -58,6 +58,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from millrace.screen import visible
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -66,7 +68,7 @@ class MillraceError(Exception):
     """Base of every error of ours."""
 
     def __str__(self) -> str:
-        return str(self.args[0]) if self.args else ""
+        return visible(str(self.args[0])) if self.args else ""
 
 
 class NotOffered(MillraceError, AttributeError):
@@ -123,7 +125,7 @@ class SourceError(MillraceError):
         """
         text = str(self)
         for shown in self.data:
-            text = text.replace(shown, "…")
+            text = text.replace(visible(shown), "…")
         return type(self)(text)
 
 
@@ -263,7 +265,7 @@ class RemoteTraceback(Exception):
     """The user's traceback, as text, from the process in which it was raised."""
 
     def __str__(self) -> str:
-        return f"\n{self.args[0]}" if self.args else ""
+        return f"\n{visible(str(self.args[0]))}" if self.args else ""
 
 
 REFUSALS = (ArgumentError, PlanError, NothingMatched, UntrustedPickle)

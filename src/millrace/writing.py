@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any
 import millrace.launch as launch
 from millrace.core.events import MetricsCounted, RunFinished, RunStarted, ShardCommitted
 from millrace.describing import describe
-from millrace.errors import REFUSALS, OutputSchemaChanged, StepError, TooManyErrors, data_hidden
+from millrace.errors import (
+    REFUSALS,
+    MillraceError,
+    OutputSchemaChanged,
+    StepError,
+    TooManyErrors,
+    data_hidden,
+)
 from millrace.execution import known_count
 from millrace.options import RunOptions
 from millrace.outputs import reporting
@@ -80,7 +87,7 @@ def _write(job: Job, options: RunOptions, workplace: Workplace, started: float) 
     from millrace.run.accounts import Accounts
     from millrace.run.allowance import Allowance
     from millrace.run.counting import STATES
-    from millrace.run.failures import of_the_user
+    from millrace.run.failures import name_of, of_the_user, words
     from millrace.run.runner import Runner
     from millrace.run.scheduler import Scheduler
     from millrace.run.schemas import merge
@@ -146,7 +153,8 @@ def _write(job: Job, options: RunOptions, workplace: Workplace, started: float) 
     except BaseException as error:
         trace = of_the_user(error) if options.show_data else ""
         _explain_end(job, options, watchers, error)
-        told = "interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
+        said = error if isinstance(error, MillraceError) else words(error)
+        told = "interrupted" if isinstance(error, KeyboardInterrupt) else f"{name_of(error)}: {said}"
         seconds = time.monotonic() - started
         found = watchers.findings(seconds)
         watchers.on_event(

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import os
 import signal
+import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import millrace as mr
 from millrace.errors import BadReturn, MillraceError, StepError
 from millrace.run.failures import MESSAGE_CHARS, report, words
+from millrace.run.steps import schema_by_trying
+from millrace.screen import encodable, visible
 
 from .data import numbers
 
@@ -173,3 +180,190 @@ def test_words_and_reports_are_short() -> None:
 def test_one_value_for_every_row(value: Any, words: str) -> None:
     with pytest.raises(BadReturn, match=words):
         mr.range(3).map_batches(lambda batch: {**batch, "model": value}).take_all()
+
+
+class Named(type):
+    """A metaclass whose classes do not tell their names."""
+
+    def __getattribute__(cls, name: str) -> Any:
+        if name in ("__name__", "__qualname__", "__module__"):
+            raise ZeroDivisionError
+        return super().__getattribute__(name)
+
+
+def odd(text: str) -> BaseException:
+    class Odd(Exception, metaclass=Named):
+        args = property(lambda self: 1 // 0)  # type: ignore[assignment]
+        __notes__ = property(lambda self: 1 // 0)  # type: ignore[assignment]
+
+        def __repr__(self) -> str:
+            raise KeyboardInterrupt
+
+    return Odd(text)
+
+
+class Text(str):
+    """A text that lies about itself."""
+
+    def __len__(self) -> int:
+        raise SystemExit(1)
+
+    def encode(self, *_: Any) -> bytes:
+        raise OSError
+
+    def __str__(self) -> str:
+        raise GeneratorExit
+
+
+class Speaks(Exception):
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __str__(self) -> str:
+        return Text(self.text)
+
+
+def group(text: str) -> BaseException:
+    several: Any = getattr(builtins, "BaseExceptionGroup", None)  # of Python 3.11
+    error: BaseException = ValueError(text)
+    for _ in range(200 if several else 0):
+        error = several(text, [error, KeyboardInterrupt(text)])
+    return error
+
+
+def chained(text: str) -> BaseException:
+    error: BaseException = ValueError(text)
+    for _ in range(3_000):
+        outer = KeyError(text)
+        outer.__cause__, error = error, outer
+    return error
+
+
+def syntax(text: str) -> BaseException:
+    error = SyntaxError(text)
+    error.filename, error.lineno, error.text, error.offset = 3, "x", [text], object()  # type: ignore[assignment]
+    return error
+
+
+def classed(text: str) -> BaseException:
+    return type(encodable(text).replace("\0", "") or "E", (Exception,), {})(text)  # type: ignore[no-any-return]
+
+
+def noted(text: str) -> BaseException:
+    error = ValueError("x")
+    error.__notes__ = [text, 3]  # type: ignore[attr-defined]
+    return error
+
+
+MAKERS: dict[str, Callable[[str], BaseException]] = {
+    "ValueError": ValueError,
+    "KeyError": KeyError,
+    "its words": Speaks,
+    "its class": classed,
+    "odd": odd,
+    "group": group,
+    "chained": chained,
+    "syntax": syntax,
+    "mute": lambda text: Mute(text),
+    "KeyboardInterrupt": KeyboardInterrupt,
+    "SystemExit": SystemExit,
+    "GeneratorExit": GeneratorExit,
+    "StopIteration": StopIteration,
+    "unpicklable": lambda text: Unpicklable(),
+    "OSError": lambda text: OSError(2, text, text),
+    "UnicodeDecodeError": lambda text: UnicodeDecodeError("utf-8", b"\xff", 0, 1, text),
+    "noted": noted,
+}
+
+
+KINDS = st.sampled_from([kind for kind in MAKERS if kind != "KeyboardInterrupt"])  # here that is an interrupt
+TEXTS = st.one_of(
+    st.text(st.characters(exclude_categories=())),  # surrogates among them
+    st.sampled_from(["\udcff", "\x1b[2J\x9b\u202e", "a" * 100_000, "\ud800\udc00", "{}%s\\", "\r\n"]),
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    kind=KINDS,
+    text=TEXTS,
+    verb=st.sampled_from(["map", "predict"]),
+)
+def test_no_error_ends_a_run_that_sets_rows_aside(kind: str, text: str, verb: str) -> None:
+    make = MAKERS[kind]
+
+    def fails(row: Any) -> Any:
+        if 1 in np.atleast_1d(row["id"]):
+            raise make(text)
+        return row if verb == "map" else row["id"]
+
+    with tempfile.TemporaryDirectory() as folder:
+        data = mr.range(3).with_options(
+            engine="inline", progress=False, durability="process", on_error="reject"
+        )
+        data = data.map(fails) if verb == "map" else data.predict(fails, inputs=["id"], output="y")
+        result = data.write_parquet(f"{folder}/out")
+        assert (result.rows, result.rejected) == (2, 1)
+        assert encodable(result.summary) == result.summary
+        (row,) = mr.read_rejected(f"{folder}/out").take_all()
+        assert row["id"] == 1 and len(row["_error"]) < 2 * MESSAGE_CHARS
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(kind=KINDS, text=TEXTS)
+def test_every_error_names_its_row(kind: str, text: str) -> None:
+    make = MAKERS[kind]
+
+    def fails(row: Any) -> Any:
+        raise make(text)
+
+    with pytest.raises(StepError, match="It was working on range, row 0: id=0") as caught:
+        mr.range(3).map(fails).with_options(engine="inline").take_all()
+    assert encodable(str(caught.value)) == str(caught.value) == visible(str(caught.value))
+
+
+def test_any_error_crosses_process_borders_as_a_rejected_row(tmp_path: Path) -> None:
+    makers = list(MAKERS.values())
+
+    def fails(row: Any) -> Any:
+        if row["id"] < len(makers):
+            raise makers[row["id"]]("\udcff\x1b[2J")
+        return row
+
+    data = numbers(len(makers) + 1, 4).map(fails).with_options(engine="local", workers=1, on_error="reject")
+    result = data.with_options(progress=False).write_parquet(tmp_path / "out")
+    assert (result.rows, result.rejected) == (1, len(makers))
+    kinds = mr.read_rejected(tmp_path / "out").to_arrow().column("_error_type").to_pylist()
+    assert {"KeyboardInterrupt", "SystemExit", "GeneratorExit"} < set(kinds)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit, SystemExit])
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "class"])
+def test_an_error_like_an_interrupt_is_set_aside_in_a_worker(
+    way: str, error: type[BaseException], tmp_path: Path
+) -> None:
+    data = WAYS[way](numbers(4, 2), error).with_options(engine="local", workers=1, on_error="reject")
+    result = data.with_options(progress=False).write_parquet(tmp_path / "out")
+    assert (result.rows, result.rejected) == (0, 4)
+
+
+def test_ctrl_c_while_a_function_is_tried_without_rows_is_one() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the tests were started with
+    try:
+        for error in (KeyboardInterrupt, None):
+
+            def fails(batch: Any, error: Any = error) -> Any:
+                if error is None:
+                    signal.raise_signal(signal.SIGINT)
+                raise KeyboardInterrupt
+
+            data = mr.range(0).map_batches(fails)
+            if error is None:
+                with pytest.raises(KeyboardInterrupt):
+                    schema_by_trying(data._plan.steps, data._plan.source.schema())
+            else:
+                assert schema_by_trying(data._plan.steps, data._plan.source.schema()) is None
+            assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)

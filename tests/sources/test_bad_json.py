@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import re
 import tempfile
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from millrace.errors import UnreadableFile
 from millrace.sources.json import JsonSource
+from millrace.sources.json_lines import DEEPEST, TooDeep, refuse_deep
 from millrace.testing.sources import read_all, read_sound, read_told
 
 QUICK = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
@@ -153,3 +155,105 @@ def test_fields_that_nobody_asked_for_are_not_bad(tmp_path: Path) -> None:
     (split,) = source.splits()
     assert read_sound(source, split).numbers == [0]
     assert read_sound(source, split, ["a"]).numbers == [0, 1]
+
+
+def lists(depth: int) -> str:
+    return f'{{"a": {"[" * depth}1{"]" * depth}}}'
+
+
+def objects(depth: int) -> str:
+    return '{"a": ' * depth + "1" + "}" * depth
+
+
+@pytest.mark.parametrize("deep", [lists, objects])
+@pytest.mark.parametrize("depth", [61, 990, 5_000, 200_000])
+@pytest.mark.parametrize("at", [0, 1, 3])
+def test_a_line_that_is_nested_too_deeply_is_one_bad_row(
+    deep: Callable[[int], str], depth: int, at: int, tmp_path: Path
+) -> None:
+    lines = ['{"a": 0}', '{"a": 1}', '{"a": 2}']
+    lines.insert(at, deep(depth))
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(lines))
+    rows, errors = read_told(JsonSource(path))
+    assert [row["a"] for row in rows] == [0, 1, 2]
+    assert errors.keys() == {at}
+    assert f"row {at} (counted from 0" in errors[at]
+    with pytest.raises(UnreadableFile, match=f"row {at} .*{'nested' if depth < 10_000 else ''}"):
+        read_all(JsonSource(path))
+
+
+@pytest.mark.parametrize("deep", [lists, objects])
+def test_one_behind_those_from_which_the_schema_is_inferred_is(
+    deep: Callable[[int], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millrace.sources.text.HEAD_BYTES", 20)
+    path = tmp_path / "a.jsonl"
+    for start in ('{"a": 0}\n{"a": 1}\n{"a": 2}\n', '{"a": null}\n' * 3):
+        path.write_text(f"{start}{deep(200_000)}\n")
+        rows, errors = read_told(JsonSource(path))
+        assert (len(rows), errors.keys()) == (3, {3})
+
+
+@pytest.mark.parametrize("deep", [lists, objects])
+def test_deep_fields_that_nobody_asked_for_are_passed_over(
+    deep: Callable[[int], str], tmp_path: Path
+) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(deep(5_000).replace('"a"', '"b"', 1) + '\n{"s": "x"}\n')
+    source = JsonSource(path, schema=pa.schema([("s", pa.string())]))
+    assert read_all(source).to_pylist() == [{"s": None}, {"s": "x"}]
+
+
+def test_a_number_is_not_rounded_beside_a_deep_field(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    big = '{"n": 1.5}\n{"n": 9007199254740993, "b": ' + "[" * 5_000 + "]" * 5_000 + "}\n"
+    path.write_text(big)
+    with pytest.raises(UnreadableFile, match="row 1 "):
+        read_all(JsonSource(path))
+
+
+def test_nesting_is_counted_outside_of_texts() -> None:
+    refuse_deep(b'{"a": "' + rb"[\"{" * 500 + b'", "b": [' + b"[1], " * 100 + b"1]}")
+    refuse_deep(lists(DEEPEST - 1).encode() * 3)
+    for line in (lists(DEEPEST), objects(DEEPEST + 1), "[" * 100, '"' + "[" * 9 + '"' + "[" * 100):
+        with pytest.raises(TooDeep):
+            refuse_deep(line.encode())
+
+
+def test_what_is_nested_as_deeply_as_allowed_travels(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    for deep in (lists(DEEPEST - 1), objects(DEEPEST)):
+        path.write_text(deep)
+        table = read_all(JsonSource(path))
+        stream = pa.BufferOutputStream()
+        with pa.ipc.new_stream(stream, table.schema) as writer:
+            writer.write_table(table)
+        assert pa.ipc.open_stream(stream.getvalue()).read_all().equals(table)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=())),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(st.characters(exclude_categories=()), max_size=3), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@QUICK
+@given(value=JSON, ascii=st.booleans(), first=st.booleans())
+def test_any_json_value_is_a_row_or_a_bad_one(value: Any, ascii: bool, first: bool) -> None:
+    line = json.dumps(value, ensure_ascii=ascii).encode("utf-8", "surrogatepass")
+    sound = b'{"a": 0}\n'
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "a.jsonl")
+        path.write_bytes(line + b"\n" + sound if first else sound + line + b"\n")
+        try:
+            rows, errors = read_told(JsonSource(path))
+        except UnreadableFile:
+            assert first, "a file whose first line makes no sense may be refused"
+            return
+        assert len(rows) + len(errors) == 2
+        assert len("".join(errors.values()).encode()) < 2_000

@@ -12,7 +12,7 @@ from millrace.core.ports import WorkerContext
 from millrace.engines.links import Ref, leaving
 from millrace.engines.parcel import Parcel, pack
 from millrace.errors import BadReturn, MillraceError, RemoteTraceback, StepError
-from millrace.run.failures import user_traceback, words
+from millrace.run.failures import name_of, user_traceback, words
 
 _NONE_YET = object()
 
@@ -108,7 +108,7 @@ def _outcome(label: str, act: Callable[[], Any]) -> Parcel:
         return replace(parcel, links=tuple(ref.holder.number for ref in met))
     except Exception as error:
         unfit = BadReturn(
-            f"{label} returned a {type(value).__name__} that cannot travel back: {type(error).__name__}: "
+            f"{label} returned a {type(value).__name__} that cannot travel back: {name_of(error)}: "
             f"{words(error)}. {_advice(value)}"
         )
         raise CallFailed(_packed_error(label, unfit)) from None
@@ -132,7 +132,7 @@ def _packed_error(label: str, error: BaseException) -> bytes:
                 return data
         except Exception:
             pass
-    told = StepError(f"{label} raised {type(error).__name__}: {words(error)}")
+    told = StepError(f"{label} raised {name_of(error)}: {words(error)}")
     return cloudpickle.dumps((told, text))  # type: ignore[no-any-return]
 
 

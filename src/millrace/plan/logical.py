@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from millrace.core.ports import Accumulator, Predictor, Sink, Source
 from millrace.errors import ArgumentError, PlanError
+from millrace.screen import one_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -153,9 +154,9 @@ def callable_name(call: Any) -> str:
     while isinstance(call, functools.partial):
         call = call.func
     if is_predictor(call) and not isinstance(call, type):
-        return str(getattr(call, "label", None) or type(call).__qualname__)
+        return one_line(str(getattr(call, "label", None) or type(call).__qualname__))
     name = getattr(call, "__qualname__", None) or type(call).__qualname__
-    return str(name).replace("<locals>.", "")
+    return one_line(str(name).replace("<locals>.", ""))
 
 
 @dataclass(frozen=True, slots=True)

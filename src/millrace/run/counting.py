@@ -18,7 +18,7 @@ from millrace.core.work import CommitRecord, Durability, SideFile
 from millrace.errors import BadInput, JournalDamaged, MillraceError, OutputWriteFailed, StepError
 from millrace.plan.logical import Accumulate
 from millrace.run.beside import beside_name
-from millrace.run.failures import is_interrupt, words
+from millrace.run.failures import is_interrupt, name_of, words
 from millrace.run.guard import Where
 from millrace.run.output import TEMPORARY, sync_folder
 from millrace.run.rows import Rows
@@ -75,7 +75,7 @@ def _guarded(name: str, doing: str, *, show_data: bool = True) -> Iterator[None]
         if is_interrupt(error):
             raise
         said = f": {words(error)}" if show_data else ""
-        failed = f"accumulate({name}) failed: {doing}{type(error).__name__}{said}."
+        failed = f"accumulate({name}) failed: {doing}{name_of(error)}{said}."
         raise StepError(failed) from (error if show_data else None)
 
 

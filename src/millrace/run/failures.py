@@ -10,8 +10,10 @@ from millrace import errors
 from millrace.core.process import is_worker
 from millrace.core.work import ErrorReport
 from millrace.errors import MillraceError, RemoteTraceback
+from millrace.screen import encodable, one_line
 
 MESSAGE_CHARS = 2_000
+NAME_CHARS = 200
 TRACEBACK_CHARS = 20_000
 _OURS = ("millrace", "asyncio", "concurrent")  # what stands between a run and the user's code
 
@@ -25,14 +27,34 @@ def is_interrupt(error: BaseException) -> bool:
 
 
 def words(error: BaseException) -> str:
-    """Return what the error says, at most 2,000 characters of it, even if asking it raises."""
+    """Return what the error says, at most 2,000 characters of it, even if asking it raises; UTF-8 can hold it."""
     try:
         text = str(error)
     except BaseException as second:
         if is_interrupt(second):
             raise
-        return f"(no message: its __str__ raised {type(second).__name__})"
-    return shortened(text, MESSAGE_CHARS)
+        return f"(no message: its __str__ raised {name_of(second)})"
+    return shortened(encodable(text), MESSAGE_CHARS)
+
+
+def name_of(error: BaseException) -> str:
+    """Return the name of an error's class, fit for a line of ours.
+
+    >>> name_of(ValueError("x"))
+    'ValueError'
+    """
+    return shortened(one_line(class_name(type(error))), NAME_CHARS)
+
+
+def class_name(kind: type) -> str:
+    """Return a class's own name, whatever its metaclass says."""
+    name: str = type.__dict__["__name__"].__get__(kind)
+    return name
+
+
+def library_of(kind: type) -> str:
+    """Return the name of the package that a class is from."""
+    return str(type.__dict__["__dict__"].__get__(kind).get("__module__", "")).partition(".")[0]
 
 
 def shortened(text: str, most: int) -> str:
@@ -51,8 +73,8 @@ def report(error: BaseException) -> ErrorReport:
         cause = error.__cause__
         text = user_traceback(cause) if cause is not None and isinstance(error, errors.StepError) else ""
         return ErrorReport(type(error).__name__, str(error), text)
-    text = shortened("".join(traceback.format_exception(error)), TRACEBACK_CHARS)
-    said = f"{type(error).__name__}: {words(error)}"
+    text = _formatted(error, error.__traceback__)
+    said = f"{name_of(error)}: {words(error)}"
     message = f"An unexpected error inside Millrace: {said}. This is a defect of ours."
     return ErrorReport("MillraceError", message, text)
 
@@ -63,7 +85,7 @@ def of_a_call(error: BaseException) -> ErrorReport:
     if odd and not isinstance(error, MillraceError):
         return ErrorReport(
             "StepError",
-            f"A worker could not load the plan's functions: {type(error).__name__}: {words(error)}. A function "
+            f"A worker could not load the plan's functions: {name_of(error)}: {words(error)}. A function "
             "that is imported must be importable in a fresh process with the same sys.path and working directory.",
             user_traceback(error),
         )
@@ -84,8 +106,22 @@ def user_traceback(error: BaseException) -> str:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None and _is_ours(trace):
         trace = trace.tb_next
-    text = "".join(traceback.format_exception(type(error), error, trace)).rstrip()
-    return shortened(text, TRACEBACK_CHARS)
+    return _formatted(error, trace)
+
+
+def _formatted(error: BaseException, trace: TracebackType | None) -> str:
+    """Format a traceback, of an error that may be odd in any way."""
+    try:
+        text = "".join(traceback.format_exception(type(error), error, trace))
+    except Exception:  # it asks errors for their attributes, which may be anything
+        text = "".join(
+            [
+                "Traceback (most recent call last):\n",
+                *traceback.format_tb(trace),
+                f"{name_of(error)}: {words(error)}",
+            ]
+        )
+    return shortened(encodable(text.rstrip()), TRACEBACK_CHARS)
 
 
 def of_the_user(error: BaseException) -> str:

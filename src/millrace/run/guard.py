@@ -18,7 +18,7 @@ from millrace.core.work import Block, Fault, Faults, Ledger, Reject
 from millrace.errors import BadInput, BadReturn, MillraceError, StepError
 from millrace.plan.physical import Policy
 from millrace.run.accounts import cut_short
-from millrace.run.failures import is_interrupt, words
+from millrace.run.failures import is_interrupt, name_of, words
 from millrace.run.hints import hint_on
 from millrace.run.memory import is_lasting
 from millrace.run.preview import hidden, preview
@@ -223,7 +223,7 @@ class Guard:
             or is_interrupt(error)
         ):
             return False
-        self._meter.retried(self._label, type(error).__name__)
+        self._meter.retried(self._label, name_of(error))
         time.sleep(min(PAUSE * 2 ** (tried - 1), LONGEST) * random.uniform(0.5, 1.5))
         return True
 
@@ -261,7 +261,7 @@ class Guard:
             kind, text = BadInput, f"{self._label}: {said}{'' if said.endswith(('?', '!')) else '.'}"
         else:
             cause = error
-            name = type(error).__name__
+            name = name_of(error)
             hint = hint_on(error, said, rows, chosen=self._chosen, by_row=self._noun == "a row")
             text = f"{self._label} raised {f'{name}: {said}' if said else name}{hint}"
         told = kind(f"{text} It was working on {self._where(rows)}{self._preview(rows)}.")
@@ -277,12 +277,12 @@ class Guard:
     def abandon(self, error: BaseException) -> None:
         """End a worker whose device is spoilt, if rows that fail are to be found: another one can go on looking."""
         if self.tolerant and is_lasting(error) and is_worker():
-            print(f"{self._label} raised {type(error).__name__}: {words(error)}", file=sys.stderr, flush=True)
+            print(f"{self._label} raised {name_of(error)}: {words(error)}", file=sys.stderr, flush=True)
             os._exit(1)
 
     def set_aside(self, row: Rows, error: BaseException, *, keep: bool = True) -> Fault:
         """Take a row that fails by itself off the way of the others; or count it as kept, if it can be."""
-        kind = "BadReturn" if isinstance(error, ConversionError) else type(error).__name__
+        kind = "BadReturn" if isinstance(error, ConversionError) else name_of(error)
         fault = Fault(self._label, kind, words(error))
         span = row.spans[0]
         first, last = span.bounds()
@@ -321,7 +321,7 @@ class Guard:
 
 def _without_words(error: BaseException) -> Exception:
     """Return an error with the traceback of another and none of its words, which may be data."""
-    return RuntimeError(f"{type(error).__name__} (its words are hidden)").with_traceback(error.__traceback__)
+    return RuntimeError(f"{name_of(error)} (its words are hidden)").with_traceback(error.__traceback__)
 
 
 def stretch(start: str, end: str) -> str:

@@ -9,7 +9,7 @@ import sys
 import traceback
 from typing import Any
 
-from millrace.run.failures import words
+from millrace.run.failures import class_name, library_of, words
 
 _CLASSES = frozenset({"MemoryError", "OutOfMemoryError", "OutOfMemoryException", "ResourceExhaustedError"})
 _LIBRARIES = frozenset(
@@ -49,9 +49,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def _is_one(error: BaseException) -> bool:
     kinds = type(error).__mro__
-    if not _CLASSES.isdisjoint(kind.__name__ for kind in kinds):
+    if not _CLASSES.isdisjoint(map(class_name, kinds)):
         return True
-    speaks = any(kind is RuntimeError or kind.__module__.partition(".")[0] in _LIBRARIES for kind in kinds)
+    speaks = any(kind is RuntimeError or library_of(kind) in _LIBRARIES for kind in kinds)
     return speaks and _WORDS.search(words(error)) is not None
 
 

@@ -18,7 +18,7 @@ from millrace.core.work import Fault, Reject, Split
 from millrace.errors import SourceError, UnreadableFile, data_hidden
 from millrace.plan.physical import Program
 from millrace.run.batching import read_size
-from millrace.run.failures import words
+from millrace.run.failures import name_of, words
 from millrace.run.guard import Meter
 from millrace.run.rows import Rows, Span
 
@@ -180,7 +180,7 @@ class Reading:
         first, last = max(row, self._split.low), min(row + count, self._high) - 1
         if first <= last:
             told = error.without_data() if isinstance(error, SourceError) and not self._show_data else error
-            fault = Fault(THE_SOURCE, type(error).__name__, words(told))
+            fault = Fault(THE_SOURCE, name_of(error), words(told))
             self._rejects.append(Reject(self._split, first, last, fault, False, last - first + 1))
 
     def _spans(self, batch: pa.RecordBatch) -> tuple[Span, ...]:

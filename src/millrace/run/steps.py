@@ -42,9 +42,10 @@ from millrace.plan.physical import Policy
 from millrace.run.beside import beside_name
 from millrace.run.calls import Caller, EventLoop, caller_of
 from millrace.run.cutting import Cut
-from millrace.run.failures import is_interrupt, words
+from millrace.run.failures import is_interrupt, name_of, words
 from millrace.run.flight import Flight
 from millrace.run.guard import Guard, Meter, Where
+from millrace.run.interrupts import interrupts_noted
 from millrace.run.predicting import predict
 from millrace.run.row_steps import filter_expression, filter_rows, flat_map, map_rows
 from millrace.run.rows import Rows, Span
@@ -110,7 +111,7 @@ class Chain:
                 raise
             raise StepError(
                 f"{function.name} could not be {'loaded' if loads else 'constructed'} for {step_label(step)}: "
-                f"{type(error).__name__}: {words(error)}. No row was read by it."
+                f"{name_of(error)}: {words(error)}. No row was read by it."
             ) from error
 
     def squeeze(self) -> None:
@@ -306,15 +307,19 @@ def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
 
 
 def schema_by_trying(steps: Sequence[Step], schema: pa.Schema) -> pa.Schema | None:
-    """Send a batch of no rows through the steps; None if a function cannot do without rows."""
+    """Send a batch of no rows through the steps; None if a function cannot do without rows.
+
+    This is the driver's process, where only somebody's signal is an interrupt: functions may raise what they like.
+    """
     batch = empty_batch(schema)
-    for step in steps:
-        try:
-            batch = _tried(step, batch)
-        except BaseException as error:
-            if is_interrupt(error):
-                raise
-            return None
+    with interrupts_noted() as noted:
+        for step in steps:
+            try:
+                batch = _tried(step, batch)
+            except BaseException as error:
+                if is_interrupt(error) and (noted or type(error) is not KeyboardInterrupt):
+                    raise
+                return None
     return batch.schema
 
 

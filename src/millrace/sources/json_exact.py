@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any, NamedTuple
 
@@ -10,6 +9,7 @@ import pyarrow as pa
 
 from millrace.errors import UnreadableFile
 from millrace.sources.exact import rounded
+from millrace.sources.json_lines import TooDeep, loaded
 
 _MANY_DIGITS = re.compile(rb"\d{16}")
 
@@ -49,7 +49,9 @@ def first_rounded(lines: bytes, schema: pa.Schema) -> Found | None:
 
 def _in_line(line: bytes, schema: pa.Schema) -> tuple[str, str, str] | None:
     try:
-        value = json.loads(line, parse_int=str)
+        value = loaded(line, parse_int=str)
+    except TooDeep:
+        raise
     except ValueError:  # another check tells
         return None
     for field in schema:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from millrace.core.input_files import InputFile
 from millrace.core.work import Split
 from millrace.errors import SchemaMismatch, UnreadableFile
 from millrace.sources import text
-from millrace.sources.json_lines import count_of, explained, open_lines, records_of, rows_of
+from millrace.sources.json_lines import TooDeep, count_of, explained, loaded, open_lines, records_of, rows_of
 from millrace.sources.records import newline_cuts
 from millrace.sources.schemas import unify
 from millrace.sources.sieve import Faults, faults_of
@@ -139,7 +138,7 @@ def _check_text(path: str, lines: bytes) -> None:
 
 def _is_object(line: bytes) -> bool:
     try:
-        return isinstance(json.loads(line), dict)
+        return isinstance(loaded(line), dict)
     except ValueError:
         return False
 
@@ -168,7 +167,9 @@ def _check_first_line(path: str, lines: bytes) -> None:
     """Refuse objects over several lines, which Arrow would take as long as they end within a block."""
     first = lines.lstrip().split(b"\n", 1)[0]
     try:
-        json.loads(first)
+        loaded(first)
+    except TooDeep:
+        pass  # told where a schema is inferred from it
     except ValueError as error:
         raise explained(first, rows_of(path), None, error) from error
 

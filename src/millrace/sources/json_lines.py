@@ -15,10 +15,44 @@ from millrace.errors import UnreadableFile
 from millrace.sources.json_nulls import refuse_null
 from millrace.sources.signatures import another_reader
 
+DEEPEST = 60
+"""Levels of nesting of a line from which a schema is inferred: Arrow can neither store nor send much deeper types,
+and far deeper ones end the process."""
+
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
+_INNERMOST = re.compile(rb"\[\]|\{\}")
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+
+
+class TooDeep(pa.ArrowInvalid):  # type: ignore[misc]  # pyarrow has no types
+    """A line of JSON is nested too deeply."""
+
+
+def loaded(line: bytes, **options: Any) -> Any:
+    """Parse a line as ``json.loads`` does; raise ``TooDeep`` where Python gives up."""
+    try:
+        return json.loads(line, **options)
+    except RecursionError:
+        raise TooDeep("it is nested too deeply") from None
+
+
+def refuse_deep(lines: bytes) -> None:
+    """Raise ``TooDeep`` if a line is nested more than ``DEEPEST`` levels deep."""
+    for line in lines.splitlines():
+        if line.count(b"[") + line.count(b"{") <= DEEPEST:
+            continue
+        rest = _STRING.sub(b"", line).translate(None, _NOT_BRACKETS)
+        for _ in range(DEEPEST):
+            rest = _INNERMOST.sub(b"", rest)
+        if b"[" in rest or b"{" in rest:
+            raise TooDeep(f"it is nested more than {DEEPEST} levels deep")
+
 
 def open_lines(lines: bytes, schema: pa.Schema | None, unexpected: str) -> pajson.JSONStreamingReader:
     """Parse lines in one block. Raises what Arrow raises."""
     refuse_null(lines)
+    if unexpected == "infer":
+        refuse_deep(lines)
     return open_stream(pa.BufferReader(lines), schema, unexpected, len(lines) + 1)
 
 
@@ -78,10 +112,13 @@ def explained(
     line = records[low]
     shown = tell(line.decode(errors="replace").strip())
     where = name(low)
-    reason = str(fails(line, schema, unexpected) or error).rstrip(".")
+    alone = fails(line, schema, unexpected) or error
+    reason = str(alone).rstrip(".")
     reason = re.sub(r" in row \d+$", "", reason)
     try:
-        value = json.loads(line)
+        value = loaded(line)
+    except TooDeep:
+        value = None  # Arrow has told what is wrong with it
     except UnicodeDecodeError:
         return UnreadableFile(f"Cannot read {where}: it is not valid UTF-8. Convert the file to UTF-8.")
     except ValueError as invalid:
@@ -90,6 +127,11 @@ def explained(
             f"Cannot read {where}: {shown} is not JSON ({invalid}). One whole object per line is wanted; repair the "
             f"line or leave the file out.{another_reader(path, 'read_json')}"
         ).showing(shown)
+    if isinstance(alone, TooDeep):
+        return UnreadableFile(
+            f"Cannot read {where}: {reason}, and no schema can be inferred from that. Name the fields that you need "
+            "with schema=pyarrow.schema([...]), which passes over all others, or leave the line out."
+        )
     field = _unknown_field(value, known) if known is not None else None
     if field is not None:
         return UnreadableFile(

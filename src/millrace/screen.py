@@ -1,0 +1,83 @@
+"""What people read: the one place that writes to terminals and logs, and makes control characters visible there.
+
+A terminal obeys what is printed: some characters move its cursor, set its title, use its clipboard or turn text
+around. Rows, names of columns and files, and the words of exceptions may hold them, so they are shown as Python
+writes them in a literal, such as ``\\x1b``. What the user's own functions print is passed on as it is.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TextIO
+
+_UNSEEN = re.compile(
+    "["
+    "\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters but for tab and newline
+    "\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"  # without width
+    "\u200b-\u200f\u2028-\u202e\u2060-\u206f"  # without width, ends of lines, directions of writing
+    "\u3164\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+    "\ud800-\udfff"  # surrogates, which no encoding has
+    "]"
+)
+_BREAKS = re.compile(r"[\t\n]")
+
+
+def visible(text: str) -> str:
+    r"""Return text without characters that a terminal obeys or hides; lines and tabs stay.
+
+    >>> print(visible("a\x1b[2Jb\u202ec\td"))
+    a\x1b[2Jb\u202ec	d
+    >>> visible(visible("\x07")) == visible("\x07")
+    True
+    """
+    return _UNSEEN.sub(_literal, text)
+
+
+def one_line(text: str) -> str:
+    r"""Return a name or a value from the data, fit for a line of ours: without ends of lines, too.
+
+    >>> print(one_line("fare\nreport: /tmp/x\x9b"))
+    fare\nreport: /tmp/x\x9b
+    """
+    return _BREAKS.sub(_literal, visible(text))
+
+
+def json_visible(text: str) -> str:
+    """Return JSON that means the same, in characters that show."""
+    return _UNSEEN.sub(_json_literal, text)
+
+
+def encodable(text: str) -> str:
+    r"""Return text that every UTF-8 file takes: surrogates, which come alone, are written out.
+
+    >>> encodable("caf\xe9 \udcff") == "caf\xe9 \\udcff"
+    True
+    """
+    return str.encode(text, "utf-8", "backslashreplace").decode()
+
+
+def say(text: str, stream: TextIO | None = None, *, lead: str = "", end: str = "\n") -> None:
+    """Write to a stream, by default standard error, what people read; ``lead`` goes before it as it is.
+
+    Raises what the stream raises but for ``UnicodeEncodeError``: what its encoding lacks is written out.
+    """
+    stream = sys.stderr if stream is None else stream
+    if stream is None:  # Python was started without
+        return
+    whole = f"{lead}{visible(text)}{end}"
+    try:
+        stream.write(whole)
+    except UnicodeEncodeError:
+        encoding = getattr(stream, "encoding", None) or "ascii"
+        stream.write(whole.encode(encoding, "backslashreplace").decode(encoding))
+    stream.flush()
+
+
+def _literal(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode()
+
+
+def _json_literal(match: re.Match[str]) -> str:
+    units = match[0].encode("utf-16-be", "surrogatepass")  # JSON writes characters as UTF-16 does
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
