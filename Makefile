@@ -12,6 +12,9 @@ BIN       := $(VENV)/bin
 PIP       := $(BIN)/python -m pip --disable-pip-version-check
 INSTALL    = $(PIP) install --quiet -c constraints.txt $(PIP_FLAGS)
 
+# Containers often set this. Here it would have each of thousands of worker processes compile every module anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-ray check lint docs wheel bench bench-gpu soak clean

@@ -139,12 +139,12 @@ class Workplace:
 
     def supply(self, options: RunOptions) -> Supply | None:
         """Return what decides for the stages before the last, if there are any."""
-        from millrace.engines.slots import spare_of
-        from millrace.run.supply import Supply
-
         *earlier, _ = self.stages
         if not earlier:
             return None
+        from millrace.engines.slots import spare_of
+        from millrace.run.supply import Supply
+
         steps = [len(stage.steps) for stage in earlier]
         limits = [[i for i, step in enumerate(stage.steps) if step.verb == "limit"] for stage in earlier]
         return Supply(

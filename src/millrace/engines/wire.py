@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import pickle
-import resource
 import socket
 import struct
 from collections import deque
@@ -55,6 +54,8 @@ def advice(error: OSError) -> str:
     """Say what to do about an error of the system, if it is one of those that have a remedy."""
     if error.errno not in (errno.EMFILE, errno.ENFILE):
         return ""
+    import resource
+
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return f" It may have {most:,} files open: raise that limit (ulimit -n), or keep fewer open."
 

@@ -21,7 +21,6 @@ from millrace.run.batching import Tuner
 from millrace.run.calls import Call, Caller, Raised
 from millrace.run.failures import first_line, is_interrupt
 from millrace.run.guard import Guard
-from millrace.run.hints import takes_batch_for_row
 from millrace.run.memory import forget, is_out_of_memory, make_room
 from millrace.run.pace import Pace
 from millrace.run.rows import Rows
@@ -174,6 +173,8 @@ class Flight(Generic[T]):
         elif self._guard.tolerant:
             yield from self._divided(part, failure)
         else:
+            from millrace.run.hints import takes_batch_for_row  # only to say what is wrong
+
             found, told, others = self._narrowed(part, failure)
             together, first = len(found) > 1, _begin_alike(found, part)
             systematic = isinstance(failure, ConversionError) or takes_batch_for_row(failure)

@@ -19,7 +19,6 @@ from millrace.errors import BadInput, BadReturn, MillraceError, StepError
 from millrace.plan.physical import Policy
 from millrace.run.accounts import cut_short
 from millrace.run.failures import is_interrupt, name_of, words
-from millrace.run.hints import hint_on
 from millrace.run.memory import is_lasting
 from millrace.run.preview import hidden, preview
 from millrace.run.rows import Rows
@@ -262,6 +261,8 @@ class Guard:
         else:
             cause = error
             name = name_of(error)
+            from millrace.run.hints import hint_on  # only to say what is wrong
+
             hint = hint_on(error, said, rows, chosen=self._chosen, by_row=self._noun == "a row")
             text = f"{self._label} raised {f'{name}: {said}' if said else name}{hint}"
         told = kind(f"{text} It was working on {self._where(rows)}{self._preview(rows)}.")

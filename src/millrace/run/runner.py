@@ -6,7 +6,7 @@ import queue
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import pyarrow as pa
@@ -52,13 +52,15 @@ from millrace.run.blame import blame_for
 from millrace.run.counting import States, merge
 from millrace.run.dividing import parted, parts_of, refused
 from millrace.run.elastic import Elastic
-from millrace.run.makers import Makers
 from millrace.run.relief import Relief
 from millrace.run.rest import Rest
 from millrace.run.scheduler import Begin, Order, Prepare, Scheduler
 from millrace.run.spans import Spans
-from millrace.run.supply import Supply
 from millrace.run.suspicion import Suspicion
+
+if TYPE_CHECKING:
+    from millrace.run.makers import Makers
+    from millrace.run.supply import Supply
 
 TICK = 0.2
 DUMP = 1.0  # seconds for workers to print their stacks
@@ -220,6 +222,8 @@ class Runner:
         """
         scheduler, committer = self._scheduler, self._committer
         if self._supply is not None:
+            from millrace.run.makers import Makers  # a plan of one stage has no use for it
+
             self._makers = Makers(
                 self._supply,
                 earlier,

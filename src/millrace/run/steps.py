@@ -46,8 +46,6 @@ from millrace.run.failures import is_interrupt, name_of, words
 from millrace.run.flight import Flight
 from millrace.run.guard import Guard, Meter, Where
 from millrace.run.interrupts import interrupts_noted
-from millrace.run.predicting import predict
-from millrace.run.row_steps import filter_expression, filter_rows, flat_map, map_rows
 from millrace.run.rows import Rows, Span
 
 _NO_CEILINGS: Mapping[str, int] = MappingProxyType({})
@@ -148,6 +146,8 @@ class Chain:
             if isinstance(step, Limit):
                 rows = _limit(rows, left.pop(0), meter, i)
             elif isinstance(step, Predict):
+                from millrace.run.predicting import predict  # each plan imports the steps that it has
+
                 guards = [self._guard_of_model(step, model, meter, i) for model in step.models]
                 rows = predict(rows, step, callers, guards, eager=self._eager, unread=self._unread[i])
             elif isinstance(step, MapBatches):
@@ -181,6 +181,8 @@ class Chain:
     def _apply(
         self, step: Step, callers: Sequence[Caller], rows: Iterator[Rows], meter: Meter, number: int
     ) -> Iterator[Rows]:
+        from millrace.run.row_steps import filter_expression, filter_rows, flat_map, map_rows
+
         guard = self._guard(step_label(step), "a row", meter, number)
         if isinstance(step, Filter) and step.function is None:
             return filter_expression(rows, step, guard)
@@ -335,6 +337,8 @@ def _tried(step: Step, batch: pa.RecordBatch) -> pa.RecordBatch:
         view, _ = lend(batch, step.batch_format, tried=False)
         return from_result(next(_results(call(view))))
     if isinstance(step, Predict) and all(_is_plain(model.function) for model in step.models):
+        from millrace.run.predicting import predict
+
         split = Split(0, 0, 0)
         guards = [Guard("", "", lambda rows: "", Meter(1)) for _ in step.models]
         callers = [Caller(model.function.build()) for model in step.models]

@@ -45,7 +45,6 @@ from millrace.run.counting import MOST_BYTES, Counting, kept
 from millrace.run.guard import Meter
 from millrace.run.handing import Remaining, handed
 from millrace.run.lanes import Behind, ahead
-from millrace.run.maker import take
 from millrace.run.places import where
 from millrace.run.preview import preview
 from millrace.run.reading import Read, counted, read_split
@@ -373,6 +372,8 @@ class _Attempt:
 
     def _fed(self, trough: queue.SimpleQueue[Fodder]) -> Iterator[Rows]:
         """Yield the rows of the blocks that the stage before gives, in order, as they come."""
+        from millrace.run.maker import take
+
         while True:
             with self._meter.timing("wait"):
                 fodder = self._next_fed(trough)

@@ -19,7 +19,6 @@ from millrace.errors import SourceError, UnreadableFile
 from millrace.sources.files import hive_values
 from millrace.sources.parquet_nulls import may_be_null
 from millrace.sources.schemas import select, unify
-from millrace.sources.signatures import reader_of
 
 _INTEGER = 18  # digits that surely fit int64
 _FEW_GROUPS = 16
@@ -170,6 +169,8 @@ def no_footer(path: str, error: Exception) -> SourceError:
 
 def _what_else(path: str, head: bytes) -> str:
     """Say what a file is that is no Parquet, and who reads it."""
+    from millrace.sources.signatures import reader_of  # only to say what is wrong
+
     reader = reader_of(path)
     if reader in ("", "read_parquet"):
         return f"it begins with {head!r}, not with b'PAR1'. Restore the file or leave it out"
