@@ -243,6 +243,7 @@ class ShardCommitter:
         for record in self.committed():
             for file in record.files:
                 self.sink.publish(file)
+        self.output.sync_published()
         self.output.point("current", self.plan.run)
         failpoints.hit("swap.pointed")
         self.output.point("next", None)
@@ -288,12 +289,13 @@ def begin(
     journal = None
     try:
         folder = output.make(plan.run)
-        write_plan(output, plan)
+        write_plan(output, plan, named=False)
         journal = Journal.create(folder / "journal", durability)
         journal.append(Opened(plan.run))
         journal.append(Revision(0, plan.code))
         journal.sync()
         sync_folder(folder)
+        sync_folder(output.home)  # the run is there before anything names it
         output.point(pointer, plan.run)
         if durability == "power":
             output.sync_made()
@@ -328,10 +330,10 @@ def grown(plan: SavedPlan, record: Grown) -> SavedPlan:
     )
 
 
-def write_plan(output: OutputFolder, plan: SavedPlan) -> None:
-    """Save a run's plan, with its hash in front."""
+def write_plan(output: OutputFolder, plan: SavedPlan, *, named: bool = True) -> None:
+    """Save a run's plan, with its hash in front. ``named`` False: the caller syncs its folder."""
     data = plan.encode()
-    write_whole(output.folder(plan.run) / "plan", hashlib.sha256(data).digest() + data)
+    write_whole(output.folder(plan.run) / "plan", hashlib.sha256(data).digest() + data, named=named)
 
 
 def read_plan(output: OutputFolder, run: str) -> SavedPlan:

@@ -196,8 +196,10 @@ class OutputFolder:
         return [f"{REJECTED}/{name}" for name in os.listdir(rejected)] if regular.is_folder(rejected) else []
 
     def remove_success(self) -> None:
-        """Withdraw the word that the output is complete."""
-        _remove(self.root / SUCCESS)
+        """Withdraw the word that the output is complete, for good: only then may what it vouches for go."""
+        if os.path.lexists(self.root / SUCCESS):
+            _remove(self.root / SUCCESS)
+            sync_folder(self.root)
 
     def forget(self, run: str) -> None:
         """Remove a run: its published parts (``_SUCCESS`` goes first), its pointer, its folder."""
@@ -215,12 +217,23 @@ class OutputFolder:
             _remove(self.root / name)
 
     def remove_parts(self, run: str, *, but: Container[str] = ()) -> None:
-        """Remove what a run has published, except what is named in ``but``."""
-        for name in [*self.parts(), *self.rejected()]:
-            if is_part(name.removeprefix(f"{REJECTED}/"), {run}) and name not in but:
-                _remove(self.root / name)
+        """Remove what a run has published, except what is named in ``but``, for good."""
+        published = [*self.parts(), *self.rejected()]
+        found = [name for name in published if is_part(name.removeprefix(f"{REJECTED}/"), {run})]
+        gone = [name for name in found if name not in but]
+        for name in gone:
+            _remove(self.root / name)
         with contextlib.suppress(OSError):
             (self.root / REJECTED).rmdir()
+        if gone:
+            self.sync_published()
+
+    def sync_published(self) -> None:
+        """Make the names of published files last, and that others are gone: before a pointer or a folder that tells
+        of them changes. Folders may reach the disk in any order."""
+        if regular.is_folder(self.root / REJECTED):
+            sync_folder(self.root / REJECTED)
+        sync_folder(self.root)
 
     def close(self, *, forget: bool = False) -> None:
         """Let go of the lock; with ``forget``, remove whatever this object made, as far as it is empty."""
@@ -315,14 +328,18 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a small file so that a reader, a crash or a loss of power leaves all of it or nothing."""
+def write_whole(path: Path, data: bytes, *, named: bool = True) -> None:
+    """Write a small file so that a reader, a crash or a loss of power leaves all of it or nothing.
+
+    ``named`` False: the caller syncs its folder.
+    """
     try:
         regular.write(path, data)
         failpoints.hit("plan.written")
     except OSError as error:
         raise _failed("write", path, error) from error
-    sync_folder(path.parent)
+    if named:
+        sync_folder(path.parent)
 
 
 def sync_folder(path: Path) -> None:

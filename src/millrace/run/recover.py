@@ -137,6 +137,6 @@ def _drop_unlisted(
     sweep(folder, states)
     for path in folder.glob(f"*{TEMPORARY}"):
         path.unlink(missing_ok=True)
-    output.remove_parts(committer.plan.run, but=published)
     if not committer.state.finished and not committer.hidden:
         output.remove_success()
+    output.remove_parts(committer.plan.run, but=published)

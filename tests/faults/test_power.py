@@ -1,0 +1,127 @@
+"""Power is lost at any moment of a run: the same command, given again, makes the output exact."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import millrace as mr
+
+from .invariants import check, rows_of
+from .job import Job, make_input
+from .power import Recorder, build, distinct
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it watches the calls of this system")
+
+SHORT = {"an overwrite": 30, "a new output": 15}  # losses in the ordinary tests
+
+
+def fresh(job: Job) -> None:
+    job.here()
+
+
+def overwrite(job: Job) -> None:
+    job.here(mode="overwrite")
+
+
+def go_on(job: Job) -> None:
+    job.here()
+
+
+def restart(job: Job) -> None:
+    job.here(on_change="restart")
+
+
+def older(job: Job) -> None:
+    replace(job, factor=11).here()
+
+
+def half_done(job: Job) -> None:
+    with pytest.raises(mr.errors.MillraceError):
+        job.here({"attempt.started": "EIO@2"})
+
+
+def nothing(job: Job) -> None:
+    """The folder is not there."""
+
+
+def part_lost(job: Job) -> None:
+    job.here()
+    next(Path(job.output).glob("part-*")).unlink()
+
+
+CASES: dict[str, tuple[Callable[[Job], None], Callable[[Job], None]]] = {
+    "a new output": (nothing, fresh),
+    "an overwrite": (older, overwrite),
+    "going on": (half_done, go_on),
+    "a part is done again": (part_lost, go_on),
+    "anew": (older, restart),
+}
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_input(tmp_path_factory.mktemp("power") / "in", files=3, rows=30)
+
+
+def play(
+    case: str, job: Job, top: Path, monkeypatch: pytest.MonkeyPatch, *, most: int | None, seed: int
+) -> int:
+    """Record a run, lose power everywhere, give the command again; return in how many ways it was lost."""
+    prepare, run = CASES[case]
+    top.mkdir()
+    prepare(job)
+    old = rows_of(Path(job.output)) if (Path(job.output) / "_SUCCESS").exists() else None
+    recorder = Recorder(top)
+    with monkeypatch.context() as patch:
+        recorder.watch(patch)
+        run(job)
+    recorder.close()
+    dice = random.Random(seed)
+    worlds = list(distinct(recorder, dice))
+    if most is not None and len(worlds) > most:
+        worlds = [*dice.sample(worlds[:-1], most), worlds[-1]]
+    for before, world in worlds:
+        shutil.rmtree(top)
+        build(world, top)
+        output = Path(job.output)
+        try:
+            if (output / "_SUCCESS").exists():  # whoever sees it relies on it
+                assert rows_of(output) in ([job.expected()] if old is None else [job.expected(), old])
+            run(job)
+            check(output, job.expected(), lambda: job.here(), rejected_of(job))
+        except BaseException as error:
+            listed = "\n".join(sorted(world))
+            raise AssertionError(f"power lost before {before}, with\n{listed}\n{error}") from error
+    return len(worlds)
+
+
+def rejected_of(job: Job) -> list[int]:
+    return [i for i in range(90) if job.fails(i)]
+
+
+def a_job(few: Path, top: Path, **more: object) -> Job:
+    options = {"shard_rows": 30, "on_error": "reject"} if more.get("bad") else {"shard_rows": 30}
+    return Job(str(few), str(top / "out"), options=options, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("case", SHORT)
+def test_power_is_lost(few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    top, most = tmp_path / "disk", SHORT[case]
+    assert play(case, a_job(few, top, bad=20), top, monkeypatch, most=most, seed=1) == most + 1
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("more", [{}, {"bad": 20}, {"metrics": True}], ids=str)
+@pytest.mark.parametrize("case", CASES)
+def test_soak(
+    few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str, more: dict[str, object]
+) -> None:
+    top = tmp_path / "disk"
+    print(case, more, play(case, a_job(few, top, **more), top, monkeypatch, most=None, seed=0), "losses")
