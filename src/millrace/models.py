@@ -113,8 +113,9 @@ def load_model(
     sha256
         What the content must be, in hex: of a folder, as ``Artifact.digest`` computes it.
     trust_pickle
-        Read files whose reading can run any code (``.pkl``, ``.joblib``, ``.pt`` pickles). Only for files that you
-        trust as you trust your own code.
+        Trust the code that a file brings, and run it: pickles (``.pkl``, ``.joblib``, ``.pt``), Lambda layers of
+        Keras, SavedModels whose graph reaches files, MLflow models with code. Only for files that you trust as you
+        trust your own code.
     options
         What the library's predictor takes beside: ``device=``, ``method=``, ``architecture=``, …
 

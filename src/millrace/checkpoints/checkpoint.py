@@ -17,6 +17,7 @@ from typing import Any, ClassVar, TypeVar
 
 from millrace.core.arguments import Foreign, known_arguments
 from millrace.core.artifacts import Artifact, require
+from millrace.core.model_files import content, from_json
 from millrace.errors import ArgumentError, ModelChanged, ModelUnreadable
 
 MANIFEST = "checkpoint.json"
@@ -231,7 +232,7 @@ def _manifest_at(place: str) -> dict[str, Any]:
     """Read the JSON file of a folder; it may come from anybody, so it is looked at closely."""
     path = os.path.join(place, MANIFEST)
     try:
-        manifest = json.loads(Path(path).read_text())
+        manifest = from_json(content(path))
     except FileNotFoundError:
         raise ModelUnreadable(
             f"There is no checkpoint at {place}: no {MANIFEST}. A checkpoint is what to_directory wrote; "

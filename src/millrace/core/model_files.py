@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import stat
+import struct
+import zipfile
 from collections.abc import Iterator
 from typing import IO, Any
 
 MOST = 32 << 20
 """Bytes of a configuration. The biggest that are known, indexes of sharded weights, have some 10 MB."""
 _MOST_FILES = 100_000
+_INFLATED = 256 << 20
 
 
 class NotReadable(ValueError):
@@ -91,3 +94,21 @@ def walk(folder: str) -> Iterator[tuple[str, list[str]]]:
                 f"it has more than {_MOST_FILES:,} files, and no model has; is there a link in it?"
             )
         yield root, [name for name in names if not name.startswith(".")]
+
+
+def names_in_zip(path: str) -> list[str] | None:
+    """Return the names of what is in a zip archive; None if it is none, or is damaged."""
+    try:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
+            return archive.namelist()
+    except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError, EOFError, struct.error):
+        return None
+
+
+def check_inflated(path: str) -> None:
+    """Raise ``NotReadable`` if a zip archive inflates to far more than it is: weights hardly shrink."""
+    size = os.path.getsize(path)
+    with open_regular(path) as file, zipfile.ZipFile(file) as archive:
+        total = sum(entry.file_size for entry in archive.infolist())
+    if total > max(_INFLATED, 20 * size):
+        raise NotReadable(f"its {size:,} bytes inflate to {total:,}, and no weights are packed so tightly")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
-import json
 import os
 import sys
 import tempfile
@@ -18,6 +17,7 @@ import numpy as np
 from millrace.core.arguments import known_arguments
 from millrace.core.artifacts import Artifact, require, shortened, threads
 from millrace.core.direct import Direct, directly
+from millrace.core.model_files import NotReadable, from_json
 from millrace.errors import ArgumentError, MissingLibrary, ModelError, ModelUnreadable
 from millrace.predictors.keras_files import Format, checked_format, content_digest, format_of, refuse_code
 from millrace.predictors.keras_models import Layers, Signature
@@ -53,7 +53,8 @@ class KerasPredictor(Direct):
         Classes and functions of your own that a file names, as for ``keras.saving.load_model``. Those of a model
         object are found, and travel with it.
     trust_pickle
-        Allows a file with Lambda layers, whose Python code is run.
+        Allows a model that brings code, which is run: Lambda layers; a SavedModel whose graph does more than compute
+        (writes or reads files, say).
     sha256
         Pins the content of the file or folder.
 
@@ -196,7 +197,7 @@ class KerasPredictor(Direct):
         try:
             with h5py.File(path, "r") as file:
                 config = file.attrs.get("model_config")
-        except OSError as error:
+        except (OSError, RuntimeError, ValueError, KeyError) as error:
             raise self._unreadable(error) from error
         if config is None:
             raise ModelUnreadable(
@@ -204,7 +205,10 @@ class KerasPredictor(Direct):
                 f"that with model.save('model.keras')."
             )
         if not self._trust_pickle and self._artifact is not None:
-            refuse_code(self._artifact, json.loads(config))
+            try:
+                refuse_code(self._artifact, from_json(config))
+            except (NotReadable, TypeError) as error:
+                raise self._unreadable(error) from error
 
     def _load_layers(self, path: str, *, safe: bool) -> Any:
         with _library("keras", self.label):

@@ -8,83 +8,116 @@ import io
 import json
 import os
 import zipfile
+import zlib
 from typing import Any, Literal
 
 import numpy as np
 
 from millrace.core.artifacts import Artifact, loading_call
+from millrace.core.model_files import (
+    NotReadable,
+    check_inflated,
+    from_json,
+    limited,
+    names_in_zip,
+    open_regular,
+)
 from millrace.errors import ModelUnreadable, UntrustedPickle
+from millrace.predictors.saved_models import why_untrusted
 
 Format = Literal["archive", "hdf5", "saved_model"]
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"  # https://docs.hdfgroup.org/hdf5/develop/_f_m_t3.html
 _ARCHIVE = {"config.json", "metadata.json"}
+_FOREIGN = ("TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer")
 
 
 def format_of(path: str) -> Format | None:
     """Return which of the formats is at ``path``, by content; an HDF5 file by its suffix too. Never raises."""
     if os.path.isdir(path):
-        names = ("saved_model.pb", "saved_model.pbtxt")
-        return "saved_model" if any(os.path.isfile(os.path.join(path, name)) for name in names) else None
+        forms = ("saved_model.pb", "saved_model.pbtxt")
+        return "saved_model" if any(os.path.isfile(os.path.join(path, name)) for name in forms) else None
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             head = file.read(8)
-        if head == _HDF5:
-            return "hdf5" if path.lower().endswith((".h5", ".hdf5", ".keras")) else None
-        if head[:2] == b"PK" and zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as opened:
-                return "archive" if set(opened.namelist()) >= _ARCHIVE else None
-    except (OSError, zipfile.BadZipFile):
-        pass
-    return None
+    except (OSError, NotReadable):
+        return None
+    if head == _HDF5:
+        return "hdf5" if path.lower().endswith((".h5", ".hdf5", ".keras")) else None
+    names = names_in_zip(path) if head[:2] == b"PK" else None
+    return "archive" if names is not None and set(names) >= _ARCHIVE else None
 
 
 def checked_format(artifact: Artifact, *, trust_pickle: bool) -> Format:
     """Return the format of a model; raises ``ModelUnreadable`` for none, ``UntrustedPickle`` for code in it."""
-    found = format_of(artifact.path)
+    path = artifact.path
+    found = format_of(path)
     if found is None:
         raise ModelUnreadable(
-            f"{artifact.path} is not a whole Keras model: neither a .keras archive, nor an HDF5 file, nor a folder "
+            f"{path} is not a whole Keras model: neither a .keras archive, nor an HDF5 file, nor a folder "
             f"with saved_model.pb. Copy it again, or save it again with model.save('model.keras')."
         )
-    if found == "archive" and not trust_pickle:
-        try:
-            with zipfile.ZipFile(artifact.path) as opened:
-                config = json.loads(opened.read("config.json"))
-        except (OSError, ValueError, zipfile.BadZipFile) as error:
-            raise ModelUnreadable(
-                f"{artifact.path} is a damaged .keras archive: {error}. Copy or save it again."
-            ) from error
-        refuse_code(artifact, config)
+    try:
+        if found == "archive":
+            check_inflated(path)
+            if not trust_pickle:
+                refuse_code(artifact, _config_of(path))
+        elif found == "saved_model" and not trust_pickle and (why := why_untrusted(path)) is not None:
+            raise _untrusted(artifact, why, "Export it again without them, with model.export(folder).")
+    except (OSError, ValueError, RuntimeError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        what = "SavedModel" if found == "saved_model" else ".keras archive"
+        raise ModelUnreadable(f"{path} is a damaged {what}: {error}. Copy or save it again.") from error
     return found
 
 
+def _config_of(path: str) -> Any:
+    with zipfile.ZipFile(path) as archive, archive.open("config.json") as file:
+        return from_json(limited(file))
+
+
 def refuse_code(artifact: Artifact, config: Any) -> None:
-    """Raise ``UntrustedPickle`` if a model's config has Python code in it, as a Lambda layer's lambda is."""
-    if _has_code(config):
-        raise UntrustedPickle(
-            f"{artifact.path} has a Lambda layer whose Python code is in the file: whoever made it can run any code "
-            f"on the machine that reads it. Save the model with a layer class of its own instead, or export it with "
-            f"model.export(folder). If you trust it as you trust your own code, "
-            f"{loading_call(artifact.path, 'trust_pickle=True')} reads it; sha256= pins it."
+    """Raise ``UntrustedPickle`` if a model's config brings Python code, or reads other files than the model's.
+
+    Keras' safe mode refuses the same, in versions and formats that know of it.
+    """
+    why = _why_code(config)
+    if why is not None:
+        instead = (
+            "Save the model with a layer class of its own instead, or export it with model.export(folder)."
         )
+        raise _untrusted(artifact, why, instead)
 
 
-def _has_code(config: Any) -> bool:
-    if isinstance(config, dict):
-        inner = config.get("config")
-        if config.get("class_name") == "__lambda__":
-            return True
-        if (
-            isinstance(inner, dict)
-            and config.get("class_name") == "Lambda"
-            and (  # as Keras 2 wrote it
-                inner.get("function_type") == "lambda" or isinstance(inner.get("function"), list)
-            )
-        ):
-            return True
-        return any(map(_has_code, config.values()))
-    return isinstance(config, list) and any(map(_has_code, config))
+def _untrusted(artifact: Artifact, why: str, instead: str) -> UntrustedPickle:
+    return UntrustedPickle(
+        f"{artifact.path} {why}: whoever made it can run code, or reach files, on the machine that reads it. "
+        f"{instead} If you trust it as you trust your own code, "
+        f"{loading_call(artifact.path, 'trust_pickle=True')} reads it; sha256= pins it."
+    )
+
+
+def _why_code(config: Any) -> str | None:
+    waiting = [config]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, list):
+            waiting += each
+        elif isinstance(each, dict):
+            inner = each.get("config")
+            kind = each.get("class_name")
+            if kind == "__lambda__" or (kind == "Lambda" and isinstance(inner, dict) and _is_code(inner)):
+                return "has a Lambda layer whose Python code is in the file"
+            if kind in _FOREIGN:
+                return f"has a {kind}, which runs what is in another file or a pickle"
+            if isinstance(each.get("vocabulary"), str) and each["vocabulary"]:
+                return f"has a layer that reads its vocabulary from the file {each['vocabulary']!r}"
+            waiting += each.values()
+    return None
+
+
+def _is_code(layer: dict[str, Any]) -> bool:
+    """Say whether a Lambda layer is one as Keras 2 wrote it, with bytes of Python."""
+    return layer.get("function_type") == "lambda" or isinstance(layer.get("function"), list)
 
 
 def content_digest(archive: bytes) -> str:

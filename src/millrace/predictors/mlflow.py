@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -12,13 +11,25 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
+import numpy as np
+
 from millrace.core.arguments import known_arguments
 from millrace.core.artifacts import Artifact, loading_call, require, shortened
 from millrace.core.inputs import cast, features, shapes
 from millrace.core.matrix import check_names, listed
+from millrace.core.model_files import NotReadable, content, from_json
 from millrace.errors import ArgumentError, BadInput, ModelError, ModelUnreadable, UntrustedPickle, nearest
 
 _URI = re.compile(r"(models|runs):/|[a-z][a-z0-9+.-]+://")
+_PROVIDERS = ("CPUExecutionProvider", "CUDAExecutionProvider")
+_SESSION_OPTIONS = {
+    "execution_mode",
+    "graph_optimization_level",
+    "inter_op_num_threads",
+    "intra_op_num_threads",
+}
+_MOST = 4 << 20  # bytes of an MLmodel file: a signature of 10,000 columns takes one million
+_DEEPEST = 100
 _PROGRESS_BAR = "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"
 
 
@@ -185,8 +196,7 @@ class MLflowPredictor:
                 "LightGBM; ONNX). If you trust it as you trust your own code, "
                 f"{loading_call(self._uri or folder, 'trust_pickle=True')} reads it; sha256= pins it."
             )
-        inputs = (described.get("signature") or {}).get("inputs")
-        self._schema = json.loads(inputs) if inputs else []
+        self._schema = _inputs_in(folder, described)
         tensors = bool(self._schema) and all(field.get("type") == "tensor" for field in self._schema)
         self.batch_format = "numpy" if tensors else "pandas"
         if not tensors:
@@ -248,10 +258,15 @@ def _mlmodel(folder: str) -> dict[str, Any]:
     import yaml
 
     try:
-        with open(os.path.join(folder, "MLmodel"), encoding="utf-8") as file:
-            described = yaml.safe_load(file)
+        text = content(os.path.join(folder, "MLmodel"), most=_MOST)
+        _check_depth(yaml, text)
+        described = yaml.load(text, _quickest(yaml))
+        if _size_of(described) > _MOST:
+            raise NotReadable("its aliases unfold to far more than is written there")
         flavors = described["flavors"]
         flavors["python_function"]["loader_module"]
+        if not all(isinstance(each, dict) for each in flavors.values()):
+            raise NotReadable("a flavour in it is no mapping")
     except FileNotFoundError as error:
         raise ModelUnreadable(
             f"{folder} is no model that MLflow logged: there is no file MLmodel in it."
@@ -264,6 +279,53 @@ def _mlmodel(folder: str) -> dict[str, Any]:
     except Exception as error:
         raise ModelUnreadable(f"The MLmodel file of {folder} cannot be read: {_short(error)}.") from error
     found: dict[str, Any] = described
+    return found
+
+
+def _quickest(yaml: Any) -> Any:
+    return getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C, ten times as fast; some builds have none
+
+
+def _check_depth(yaml: Any, text: bytes) -> None:
+    """Raise for YAML that nests deep: the loader in C follows it until the process crashes."""
+    depth = 0
+    for event in yaml.parse(text, _quickest(yaml)):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:
+            raise NotReadable("it nests too deep")
+
+
+def _size_of(described: Any, known: dict[int, int] | None = None, depth: int = 0) -> int:
+    """Count what a value holds with each alias unfolded, but look at each only once."""
+    if not isinstance(described, dict | list):
+        return len(described) if isinstance(described, str) else 1
+    known = {} if known is None else known
+    if depth > _DEEPEST:
+        return _MOST + 1
+    if id(described) in known:
+        return known[id(described)]
+    known[id(described)] = _MOST + 1  # until it is known: what holds itself has no end
+    parts = [*described, *described.values()] if isinstance(described, dict) else described
+    known[id(described)] = 1 + sum(_size_of(each, known, depth + 1) for each in parts)
+    return known[id(described)]
+
+
+def _inputs_in(folder: str, described: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the inputs of the signature: one dict per column or tensor; none if there is no signature."""
+    try:
+        inputs = (described.get("signature") or {}).get("inputs")
+        fields = from_json(inputs) if inputs else []
+        if not isinstance(fields, list) or not all(isinstance(field, dict) for field in fields):
+            raise NotReadable("its inputs are no list of columns")
+        for field in fields:
+            if field.get("type") == "tensor":
+                np.dtype(field["tensor-spec"]["dtype"])
+                [int(size) for size in field["tensor-spec"]["shape"]]
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        raise ModelUnreadable(
+            f"The signature in the MLmodel file of {folder} cannot be read: {_short(error)}."
+        ) from error
+    found: list[dict[str, Any]] = fields
     return found
 
 
@@ -295,11 +357,25 @@ def _why_untrusted(folder: str, flavors: Mapping[str, Any]) -> str | None:
             None if kind == "lightgbm.basic.Booster" else f"is a pickled model of flavour lightgbm ({kind})"
         )
     if loader == "mlflow.onnx":
-        return None
+        return _why_not_onnx(flavors.get("onnx") or {})
     if loader == "mlflow.pyfunc.model":
         return "is a model of flavour python_function, with a Python object or code"
     others = ", ".join(name for name in flavors if name != "python_function")
     return f"is a model of flavour {others or 'python_function'}, read by {loader}"
+
+
+def _why_not_onnx(flavour: Mapping[str, Any]) -> str | None:
+    """Say which options would reach further than the graph: providers load libraries and cached programs."""
+    providers = flavour.get("providers") or []
+    for each in providers if isinstance(providers, list) else [providers]:
+        name = each[0] if isinstance(each, list) and each else each
+        if name not in _PROVIDERS or (isinstance(each, list) and any(each[1:])):
+            return f"is a model of flavour onnx that asks for {shortened(each)}"
+    options = flavour.get("onnx_session_options") or {}
+    more = (
+        sorted(map(str, options.keys() - _SESSION_OPTIONS)) if isinstance(options, dict) else [str(options)]
+    )
+    return f"is a model of flavour onnx with the options {listed(more)}" if more else None
 
 
 def _is_number(spec: Mapping[str, Any]) -> bool:

@@ -186,13 +186,7 @@ class OnnxPredictor(Direct):
             raise ModelUnreadable(
                 f"The folder {path} should hold one .onnx file, but {found}. Name the file."
             )
-        file = self._file()
-        for name in external_files(file):
-            if not os.path.exists(os.path.join(os.path.dirname(file), name)):
-                raise ModelUnreadable(
-                    f"The model {file} keeps its weights in {name!r} beside it, and that file is not there. Copy "
-                    f"it to {os.path.dirname(file)}."
-                )
+        external_files(self._file())
 
     def _wanted_providers(self, onnxruntime: Any) -> tuple[Provider, ...]:
         available = onnxruntime.get_available_providers()

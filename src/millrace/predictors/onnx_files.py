@@ -2,111 +2,121 @@
 
 from __future__ import annotations
 
-import mmap
 import os
+import stat
 from collections.abc import Iterator
 
+from millrace.core.model_files import NotReadable, inside
+from millrace.core.protobuf import Bytes, Walk, mapped
 from millrace.errors import ModelUnreadable
 
 # Field numbers of https://github.com/onnx/onnx/blob/main/onnx/onnx.proto
-_IR_VERSION, _GRAPH, _INITIALIZER, _EXTERNAL_DATA, _KEY, _VALUE = 1, 7, 5, 13, 1, 2
-_OPSETS = 8
-
-Bytes = bytes | memoryview
+_IR_VERSION, _GRAPH, _OPSETS, _FUNCTIONS = 1, 7, 8, 25
+_NODE, _INITIALIZER, _SPARSE_INITIALIZER = 1, 5, 15
+_NODE_OF_FUNCTION, _ATTRIBUTE = 7, 5
+_TENSORS, _GRAPHS, _SPARSE = (5, 10), (6, 11), (22, 23)
+_EXTERNAL_DATA, _KEY, _VALUE = 13, 1, 2
+_DEEPEST = 50
 
 
 def looks_like_onnx(path: str) -> bool:
     """Say whether a file's fields are those of an ONNX model; never raises."""
     try:
-        kinds = {(number, isinstance(value, int)) for number, value in _fields(_mapped(path))}
+        walk = Walk(100_000)
+        kinds = {(number, isinstance(value, int)) for number, value in walk.fields(mapped(path))}
     except (OSError, ValueError):
         return False
     return {(_IR_VERSION, True), (_GRAPH, False), (_OPSETS, False)} <= kinds
 
 
 def external_files(path: str) -> list[str]:
-    """Return the names of the files beside ``path`` that hold weights of its graph, sorted.
+    """Return the names of the files beside ``path`` that hold weights of its graph, sorted; all are there.
 
     Only the fields' headers are touched, so that this is quick for gigabytes. Raises ``ModelUnreadable`` for a
-    file that is cut off or is no ONNX model.
+    file that is cut off or is no ONNX model, and for weights that are elsewhere, or are no files.
     """
     try:
-        return external_names(_mapped(path))
+        names = external_names(mapped(path))
     except OSError as error:
         raise ModelUnreadable(f"The model at {path} cannot be read: {error.strerror}.") from error
     except ValueError as error:
         raise ModelUnreadable(
             f"The file {path} is not a whole ONNX model: {error}. Copy or export it again."
         ) from error
+    for name in names:
+        _check_beside(path, name)
+    return names
+
+
+def _check_beside(path: str, name: str) -> None:
+    folder = os.path.dirname(path)
+    if not inside(name):
+        raise ModelUnreadable(
+            f"The model {path} keeps its weights in {name!r}, which is outside of its folder. Export it again, with "
+            f"its weights beside it; from people whom you do not know, do not read it at all."
+        )
+    try:
+        regular = stat.S_ISREG(os.stat(os.path.join(folder, name)).st_mode)
+    except OSError:
+        raise ModelUnreadable(
+            f"The model {path} keeps its weights in {name!r} beside it, and that file is not there. Copy "
+            f"it to {folder}."
+        ) from None
+    if not regular:
+        raise ModelUnreadable(f"The model {path} keeps its weights in {name!r}, which is not a regular file.")
 
 
 def external_names(model: Bytes) -> list[str]:
     """Return the names of the files that a serialized model wants beside it; raises ``ValueError``."""
+    walk = Walk()
     names: set[str] = set()
     graphs = 0
-    for graph in _messages(model, _GRAPH):
-        graphs += 1
-        for tensor in _messages(graph, _INITIALIZER):
-            for entry in _messages(tensor, _EXTERNAL_DATA):
-                pair = {
-                    number: bytes(value) for number, value in _fields(entry) if not isinstance(value, int)
-                }
-                if pair.get(_KEY) == b"location":
-                    names.add(pair.get(_VALUE, b"").decode())
+    for number, value in walk.fields(model):
+        if number in (_GRAPH, _FUNCTIONS) and not isinstance(value, int):
+            graphs += number == _GRAPH
+            for tensor in _tensors(walk, value, _NODE if number == _GRAPH else _NODE_OF_FUNCTION):
+                names.update(_locations(walk, tensor))
     if not graphs:
-        raise ValueError("it has no graph")
+        raise NotReadable("it has no graph")
     return sorted(names)
 
 
-def _mapped(path: str) -> memoryview:
-    if os.path.getsize(path) == 0:
-        raise ValueError("it is empty")
-    with open(path, "rb") as file:
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))  # closed with its last view
+def _tensors(walk: Walk, body: Bytes, node: int, depth: int = 0) -> Iterator[Bytes]:
+    """Yield the tensors of a graph or function, those in the attributes of its nodes and their graphs too."""
+    if depth > _DEEPEST:
+        raise NotReadable("graphs nest too deep in it")
+    for number, value in walk.fields(body):
+        if isinstance(value, int):
+            continue
+        if number == node:
+            for attribute in walk.messages(value, _ATTRIBUTE):
+                yield from _in_attribute(walk, attribute, depth)
+        elif node == _NODE and number == _INITIALIZER:
+            yield value
+        elif node == _NODE and number == _SPARSE_INITIALIZER:
+            yield from _in_sparse(walk, value)
 
 
-def _messages(message: Bytes, wanted: int) -> Iterator[memoryview]:
-    for number, value in _fields(message):
-        if number == wanted:
-            if isinstance(value, int):
-                raise ValueError(f"field {wanted} is a number")
+def _in_attribute(walk: Walk, attribute: Bytes, depth: int) -> Iterator[Bytes]:
+    for number, value in walk.fields(attribute):
+        if isinstance(value, int):
+            continue
+        if number in _TENSORS:
+            yield value
+        elif number in _GRAPHS:
+            yield from _tensors(walk, value, _NODE, depth + 1)
+        elif number in _SPARSE:
+            yield from _in_sparse(walk, value)
+
+
+def _in_sparse(walk: Walk, sparse: Bytes) -> Iterator[Bytes]:
+    for number, value in walk.fields(sparse):
+        if number in (1, 2) and not isinstance(value, int):
             yield value
 
 
-def _fields(message: Bytes) -> Iterator[tuple[int, int | memoryview]]:
-    """Walk the fields of a protobuf message: https://protobuf.dev/programming-guides/encoding/ ."""
-    view = memoryview(message)
-    at = 0
-    while at < len(view):
-        tag, at = _varint(view, at)
-        number, kind = tag >> 3, tag & 7
-        if number == 0:
-            raise ValueError("a field has no number")
-        if kind == 0:
-            value, at = _varint(view, at)
-            yield number, value
-            continue
-        if kind == 2:
-            size, at = _varint(view, at)
-        elif kind in (1, 5):
-            size = 8 if kind == 1 else 4
-        else:
-            raise ValueError(f"a field has the unknown kind {kind}")
-        if at + size > len(view):
-            raise ValueError("it is cut off")
-        yield number, view[at : at + size]
-        at += size
-
-
-def _varint(view: memoryview, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while shift < 70:
-        if at >= len(view):
-            raise ValueError("it is cut off")
-        byte = view[at]
-        value |= (byte & 127) << shift
-        at += 1
-        if byte < 128:
-            return value, at
-        shift += 7
-    raise ValueError("a number has too many bytes")
+def _locations(walk: Walk, tensor: Bytes) -> Iterator[str]:
+    for entry in walk.messages(tensor, _EXTERNAL_DATA):
+        pair = {number: bytes(value) for number, value in walk.fields(entry) if not isinstance(value, int)}
+        if pair.get(_KEY) == b"location":
+            yield pair.get(_VALUE, b"").decode()

@@ -6,7 +6,6 @@ import bz2
 import lzma
 import os
 import sys
-import zipfile
 import zlib
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -19,6 +18,7 @@ from millrace.core.artifacts import Artifact, loading_call, refuse_pickle, requi
 from millrace.core.direct import Direct, directly
 from millrace.core.inputs import Columns, shapes, texts
 from millrace.core.matrix import check_names, listed, matrix
+from millrace.core.model_files import names_in_zip
 from millrace.errors import ArgumentError, BadInput, ModelError, ModelUnreadable, UntrustedPickle, nearest
 
 METHODS = (
@@ -63,11 +63,10 @@ def _content_of(path: str) -> Literal["skops", "pickle"] | None:
             head = file.read(4096)
             if head.startswith(b"BZh"):  # comes in blocks of up to 900 kB
                 head += file.read(1 << 20)
-        if head.startswith(b"PK\x03\x04"):
-            with zipfile.ZipFile(path) as archive:
-                return "skops" if "schema.json" in archive.namelist() else None
-    except (OSError, zipfile.BadZipFile):
+    except OSError:
         return None
+    if head.startswith(b"PK\x03\x04"):
+        return "skops" if "schema.json" in (names_in_zip(path) or ()) else None
     start = _unpacked(head)
     is_pickle = start[:1] == b"\x80" and start[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")
     return "pickle" if is_pickle and not start.startswith(_TORCH) else None

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 from millrace.core.artifacts import Artifact, loading_call, refuse_pickle, shortened
+from millrace.core.model_files import names_in_zip
 from millrace.errors import ModelUnreadable, UntrustedPickle
 from millrace.predictors.torch_modules import quiet, rebuilt
 
@@ -45,10 +46,10 @@ def kind_of(path: str | os.PathLike[str]) -> Kind | None:
         size = os.path.getsize(path)
         with open(path, "rb") as file:
             head = file.read(16)
-        if head.startswith(b"PK"):
-            return _kind_of_archive(path) or _BY_SUFFIX.get(suffix)
-    except (OSError, zipfile.BadZipFile):
+    except OSError:
         return _BY_SUFFIX.get(suffix)
+    if head.startswith(b"PK"):
+        return _kind_of_archive(path) or _BY_SUFFIX.get(suffix)
     if head.startswith(_OLD_MAGIC) or (suffix == ".bin" and head.startswith(b"\x80")):
         return "pickle"
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= size - 8:
@@ -57,8 +58,7 @@ def kind_of(path: str | os.PathLike[str]) -> Kind | None:
 
 
 def _kind_of_archive(path: str) -> Kind | None:
-    with zipfile.ZipFile(path) as archive:
-        names = archive.namelist()
+    names = names_in_zip(path) or []
     inner = {name.split("/", 1)[1] for name in names if "/" in name}
     if "archive_format" in inner or "serialized_exported_program.json" in {*names, *inner}:
         return "export"
