@@ -9,6 +9,7 @@ from millrace.core.ports import Source
 from millrace.errors import ArgumentError, NotASequence, NotOffered, nearest
 from millrace.options import RunOptions
 from millrace.plan.logical import Plan, step_label
+from millrace.screen import one_line
 from millrace.verbs.columns import Columns
 from millrace.verbs.looks import Looks
 from millrace.verbs.maps import Maps
@@ -95,7 +96,7 @@ class Dataset(Maps, Predicts, Columns, Measures, Looks, Reads, Writes):
 
     def __repr__(self) -> str:
         source = type(self._plan.source).__name__.removesuffix("Source")
-        return " → ".join([f"Dataset({source})", *map(step_label, self._plan.steps)])
+        return one_line(" → ".join([f"Dataset({source})", *map(step_label, self._plan.steps)]))
 
     @unframed
     def __getattr__(self, name: str) -> Any:

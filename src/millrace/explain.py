@@ -26,6 +26,7 @@ from millrace.plan.logical import (
     step_label,
 )
 from millrace.plan.physical import Stage
+from millrace.screen import visible
 from millrace.workplace import budget_on_ray, capacity_for, stages_for
 
 
@@ -34,7 +35,7 @@ def explain(plan: Plan, options: RunOptions) -> str:
     capacity = capacity_for(options)
     stages = stages_for(plan, options)
     cuts = cutting.cuts_of(stages, plan.source, options.shard_rows)
-    return described(plan, options, capacity, stages, cuts, cuts.shards(plan.source))
+    return visible(described(plan, options, capacity, stages, cuts, cuts.shards(plan.source)))
 
 
 def described(

@@ -11,6 +11,7 @@ from millrace.core.artifacts import shortened
 from millrace.core.ports import Accumulator
 from millrace.errors import StepError
 from millrace.result import Metrics
+from millrace.screen import one_line
 
 _LINE = 100
 _log = logging.getLogger("millrace")
@@ -84,7 +85,8 @@ def lines(found: Metrics) -> list[str]:
     texts = []
     for name, value in found.items():
         note = found.notes.get(name, "")
-        texts.append(f"{name}: {shortened(_text(value), _LINE)}" + (f" ({note})" if note else ""))
+        told = f"{name}: {shortened(_text(value), _LINE)}" + (f" ({note})" if note else "")
+        texts.append(one_line(told))
     return texts
 
 

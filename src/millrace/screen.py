@@ -8,7 +8,6 @@ writes them in a literal, such as ``\\x1b``. What the user's own functions print
 from __future__ import annotations
 
 import re
-import sys
 from typing import TextIO
 
 _UNSEEN = re.compile(
@@ -57,13 +56,12 @@ def encodable(text: str) -> str:
     return str.encode(text, "utf-8", "backslashreplace").decode()
 
 
-def say(text: str, stream: TextIO | None = None, *, lead: str = "", end: str = "\n") -> None:
-    """Write to a stream, by default standard error, what people read; ``lead`` goes before it as it is.
+def say(text: str, stream: TextIO | None, *, lead: str = "", end: str = "\n") -> None:
+    """Write to a stream what people read; ``lead`` goes before it as it is. None is a stream that is not there.
 
     Raises what the stream raises but for ``UnicodeEncodeError``: what its encoding lacks is written out.
     """
-    stream = sys.stderr if stream is None else stream
-    if stream is None:  # Python was started without
+    if stream is None:
         return
     whole = f"{lead}{visible(text)}{end}"
     try:

@@ -29,6 +29,7 @@ from millrace.plan import compile as compiler
 from millrace.plan.cuts import coarser
 from millrace.plan.logical import Plan
 from millrace.result import Metrics, Result
+from millrace.screen import say
 from millrace.version import __version__
 from millrace.watchers import Watchers
 from millrace.workplace import Workplace, warn_of_inline
@@ -202,7 +203,7 @@ def _say(options: RunOptions, text: str) -> None:
     """Leave a last word on the terminal or in the log, where progress was shown."""
     if options.progress is not False:
         with contextlib.suppress(OSError, ValueError, AttributeError):  # nobody listens any more
-            print(text, file=sys.stderr)
+            say(text, sys.stderr)
 
 
 def _asked_schema(plan: Plan, settled: bytes | None) -> bytes | None:

@@ -21,9 +21,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         _open_standard_streams()
     given = list(sys.argv[1:] if argv is None else argv)
     if given == ["--version"]:
+        from millrace.screen import say
         from millrace.version import __version__
 
-        print(f"millrace {__version__}")
+        say(f"millrace {__version__}", sys.stdout)
         return 0
     try:
         from millrace.cli.app import carry_out

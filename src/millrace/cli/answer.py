@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from millrace.cli.exits import DONE
+from millrace.screen import json_visible, say
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +65,9 @@ class Mouth:
         """Print an answer."""
         if self.as_json:
             if answer.data:
-                print(json.dumps(answer.data, ensure_ascii=False, default=str), file=self._stream)
+                say(json_visible(json.dumps(answer.data, ensure_ascii=False, default=str)), self._stream)
         elif answer.text:
-            print(answer.text, file=self._stream)
+            say(answer.text, self._stream)
         self._stream.flush()
 
 

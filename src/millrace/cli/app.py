@@ -29,6 +29,7 @@ from millrace.cli.exits import (
 from millrace.cli.flat import flat
 from millrace.core.process import hold_standard_streams
 from millrace.errors import MillraceError, nearest
+from millrace.screen import say
 
 _EXAMPLES = """\
 [bold]A first run[/bold]
@@ -58,7 +59,7 @@ def _version(asked: bool) -> None:
     if asked:
         from millrace.version import __version__
 
-        print(f"millrace {__version__}")
+        say(f"millrace {__version__}", sys.stdout)
         raise typer.Exit()
 
 

@@ -12,6 +12,7 @@ from millrace.cli import invocation
 from millrace.cli.answer import Answer
 from millrace.cli.exits import DONE, UsageMistake
 from millrace.cli.texts import in_shell
+from millrace.screen import say
 
 EXAMPLES = """\
   millrace clean fares/                   what is there to remove? (on a terminal, asks)
@@ -65,7 +66,7 @@ def clean(
     total = f"{human.plural(len(found), 'item')}, {human.size(size)}"
     flag = " --all" if all else " --unfinished" if unfinished else ""
     if not yes and not invocation.wants_json() and sys.stdin.isatty() and sys.stdout.isatty():
-        print("\n".join(lines))
+        say("\n".join(lines), sys.stdout)
         if not typer.confirm(f"Remove {total}?"):
             return Answer(DONE, data, "Nothing was removed.")
         lines, yes = [], True

@@ -14,6 +14,7 @@ from millrace.cli.answer import Answer
 from millrace.cli.exits import DONE, UsageMistake
 from millrace.cli.flags import Flags
 from millrace.cli.prediction import Prediction
+from millrace.screen import say
 
 if TYPE_CHECKING:
     from millrace.estimating import Estimate, Range
@@ -51,7 +52,7 @@ def estimate(
     cost = _price(price)
     with jobs.dataset_of(what, flags, "estimate") as data:
         pass  # a script may not write; the sample is written when it is over
-    print(f"millrace: running a sample for about {seconds:g} s …", file=sys.stderr)
+    say(f"millrace: running a sample for about {seconds:g} s …", sys.stderr)
     found = sampled(data, seconds)
     return Answer(DONE, _data(found, cost), "\n".join(_lines(found, cost)))
 

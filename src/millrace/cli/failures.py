@@ -10,6 +10,7 @@ from typing import Any
 
 from millrace.cli.texts import in_flags
 from millrace.errors import MillraceError, RemoteTraceback, StepError
+from millrace.screen import say
 
 
 def wants_debug(flag: bool) -> bool:
@@ -20,16 +21,16 @@ def wants_debug(flag: bool) -> bool:
 def complain(text: str) -> None:
     """Write a paragraph to standard error, if anybody reads it."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        print(f"{_red('millrace:')} {in_flags(text)}", file=sys.stderr)
+        say(in_flags(text), sys.stderr, lead=f"{_red('millrace:')} ")
 
 
 def show(error: BaseException, *, debug: bool) -> None:
     """Tell of an error: with ``debug`` all that Python knows, else what helps."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         if debug:
-            traceback.print_exception(error, file=sys.stderr)
+            say("".join(traceback.format_exception(error)), sys.stderr, end="")
         elif isinstance(error, StepError) and error.__cause__ is not None:
-            print(_of_the_user(error.__cause__), end="\n\n", file=sys.stderr)
+            say(_of_the_user(error.__cause__), sys.stderr, end="\n\n")
     if not debug:
         complain(str(error))
 
@@ -59,7 +60,7 @@ def _red(text: str) -> str:
 def hint(command: str) -> None:
     """Say where the help is."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        print(f"Try '{command} --help'.", file=sys.stderr)
+        say(f"Try '{command} --help'.", sys.stderr)
 
 
 def show_script(error: BaseException, *, debug: bool) -> None:
@@ -76,4 +77,4 @@ def show_script(error: BaseException, *, debug: bool) -> None:
             link.stack = traceback.StackSummary.from_list(kept)
             link = link.__cause__ or link.__context__
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        print("".join(found.format()), end="", file=sys.stderr)
+        say("".join(found.format()), sys.stderr, end="")

@@ -13,6 +13,7 @@ from millrace.cli import invocation
 from millrace.cli.answer import Answer
 from millrace.cli.exits import DONE, REJECTS, UsageMistake
 from millrace.cli.texts import in_shell
+from millrace.screen import say
 
 EXAMPLES = """\
   millrace resume fares/
@@ -72,7 +73,7 @@ def resume(
     more = ["--json"] if json and "--json" not in known["argv"] else []
     more += ["--workers", workers] if workers is not None else []
     argv = _with(known["argv"], [*more, "--on-change", on_change])
-    print(f"cd {in_shell([known['cwd']])} && millrace {in_shell(argv)}", file=sys.stderr)
+    say(f"cd {in_shell([known['cwd']])} && millrace {in_shell(argv)}", sys.stderr)
     if dry_run:
         data = {
             "command": "resume",

@@ -12,6 +12,7 @@ import typer
 from millrace.cli import invocation
 from millrace.cli.answer import Answer
 from millrace.cli.exits import DONE, FAILED
+from millrace.screen import one_line, say
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -64,7 +65,7 @@ def _watched(follower: Follower, state: State, *, shown: bool) -> State:
         due = 0.0
         while not state.ended:
             if shown and time.monotonic() >= due:
-                print(f"{_text(state)}\n", flush=True)
+                say(f"{_text(state)}\n", sys.stdout)
                 due = time.monotonic() + _LINES
             time.sleep(_REFRESH)
             state = follower.look()
@@ -92,9 +93,9 @@ def _drawn(state: State) -> Group:
 
     table = Table.grid(padding=(0, 2))
     for name, words in state.lines():
-        table.add_row(Text(name, style="dim"), Text(words))
+        table.add_row(Text(name, style="dim"), Text(one_line(words)))
     whole = state.rows_in_all
     done, shards = (state.rows, whole) if whole is not None else state.facts.shards
     bar = Table.grid()
     bar.add_row(ProgressBar(total=max(shards, 1), completed=min(done, shards), width=60))
-    return Group(Text(state.facts.output, style="bold"), bar, table)
+    return Group(Text(one_line(state.facts.output), style="bold"), bar, table)

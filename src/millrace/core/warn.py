@@ -6,6 +6,8 @@ import sys
 import warnings
 from itertools import count
 
+from millrace.screen import visible
+
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
     """Warn at the innermost frame that is not ours."""
@@ -16,4 +18,4 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
             break
         if name != "millrace" and not name.startswith("millrace."):
             break
-    warnings.warn(message, category, stacklevel=level + 1)
+    warnings.warn(visible(message), category, stacklevel=level + 1)

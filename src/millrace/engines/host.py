@@ -37,6 +37,7 @@ from millrace.engines.descendants import end_descendants
 from millrace.engines.locker import Locker
 from millrace.engines.parcel import Lent, Parcel, unpack
 from millrace.errors import MillraceError, NotPicklable
+from millrace.screen import say
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -285,10 +286,9 @@ def _say_last(error: BaseException, task: str = "take in what its driver sent") 
     """Write what ends this process where the driver finds it."""
     with contextlib.suppress(Exception):
         if isinstance(error, OSError):
-            sys.stderr.write(f"This worker could not {task}: {error}.{wire.advice(error)}\n")
+            say(f"This worker could not {task}: {error}.{wire.advice(error)}", sys.stderr)
         else:
-            traceback.print_exc()
-        sys.stderr.flush()
+            say("".join(traceback.format_exception(error)), sys.stderr, end="")
 
 
 def made_again(load: Callable[[], Any]) -> Any:

@@ -6,11 +6,11 @@ import atexit
 import queue
 import threading
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from millrace.core.warn import warn
 from millrace.engines import machine
 from millrace.engines.kept import Kept
 from millrace.engines.local import LocalEngine
@@ -144,10 +144,9 @@ class Core:
         if needs.num_cpus > self.admission.cpus:
             if not self._clamped:
                 self._clamped = True
-                warnings.warn(
+                warn(
                     f"{label} asks for {needs.num_cpus:g} cores, and there are {self.admission.cpus:g}: "
                     "it gets those.",
-                    stacklevel=5,
                 )
             needs = Needs(self.admission.cpus, needs.num_gpus, needs.memory)
         refused = self.admission.refusal(needs, workers)

@@ -6,13 +6,13 @@ import contextlib
 import queue
 import threading
 import time
-import warnings
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from millrace.core.devices import Seat
+from millrace.core.warn import warn
 from millrace.errors import (
     CallLost,
     EngineError,
@@ -138,10 +138,9 @@ class Dispatcher:
             return BLOCKED
         self._warned = True
         with contextlib.suppress(Warning):  # somebody has warnings raised; this thread must go on
-            warnings.warn(
+            warn(
                 f"A call or actor that needs {needs} waits for what actors hold, and nothing else runs: let go of "
                 "actors that are not needed any more.",
-                stacklevel=2,
             )
         return None
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import types
-import warnings
 import weakref
 import zlib
 from collections.abc import Iterable
 from typing import Any
 
+from millrace.core.warn import warn
 from millrace.engines.links import leaving
 from millrace.observers.human import size
 
@@ -35,10 +35,9 @@ class Repeats:
             value = value.__self__ if isinstance(value, types.MethodType) else value
             if self._again(value) and (weight := _weight(value)) >= BIG:
                 self._warned = True
-                warnings.warn(
+                warn(
                     f"{label} was sent the same {type(value).__name__} of {size(weight)} again, by value: each time "
                     "it is serialised and copied anew. Put it once, ref = executor.put(…), and pass ref instead.",
-                    stacklevel=4,
                 )
                 return
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from millrace.screen import one_line
+
 _BYTES = 64
 _ITEMS = 16
 _CHARS = 1_000
@@ -105,7 +107,7 @@ def _value_text(value: Any) -> str:
         return f"{value[:24]!r}... ({len(value):,} bytes)"
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         if value.ndim and value.size > _ITEMS:
-            first = ", ".join(str(item) for item in value.reshape(-1)[:4].tolist())
+            first = ", ".join(one_line(str(item)) for item in value.reshape(-1)[:4].tolist())
             return f"array([{first}, ...], shape={value.shape}, dtype={value.dtype})"
         return " ".join(repr(value).split())
     if isinstance(value, str) and len(value) > _CHARS:

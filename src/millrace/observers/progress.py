@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TextIO, cast
 from millrace.core.events import Event, PoolWaits, RunFinished, RunStarted, WorkerRetired
 from millrace.observers.ceilings import Ceilings, retirement
 from millrace.observers.tally import Tally
+from millrace.screen import one_line, say, visible
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -98,8 +99,7 @@ class Progress:
         if self._bar is not None:
             self._bar.say(f"millrace: {line}")
         else:
-            self._stream.write(f"millrace: {line}\n")
-            self._stream.flush()
+            say(f"millrace: {line}", cast(TextIO, self._stream))
 
     def close(self) -> None:
         """Take the bar away and give the standard streams back. May be called more than once."""
@@ -135,14 +135,14 @@ class _Bar:
         self._rich.start()
 
     def draw(self, tally: Tally, now: float) -> None:
-        text = tally.describe(now)
+        text = one_line(tally.describe(now))
         self._width.bar_width = max(5, min(40, self._console.width - len(text) - 2))
         share = tally.share
         total = None if share is None else 1.0
         self._rich.update(self._task, completed=share or 0.0, total=total, description=text, refresh=True)
 
     def say(self, line: str) -> None:
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(visible(line), markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
         self._rich.stop()

@@ -20,6 +20,7 @@ from millrace.core.events import (
 )
 from millrace.core.warn import warn
 from millrace.observers.tally import Tally
+from millrace.screen import one_line
 
 HOST = "127.0.0.1"
 
@@ -103,7 +104,7 @@ class Prometheus:
                 if seconds := getattr(event.timings, doing):
                     self._worked.labels(str(event.stage + 1), doing).inc(seconds)
         elif isinstance(event, CallRetried):
-            self._retries.labels(event.step).inc()
+            self._retries.labels(one_line(event.step)).inc()
         elif isinstance(event, MemoryTaken):
             self._memory.labels("driver").set(event.driver)
             self._memory.labels("blocks").set(event.blocks)

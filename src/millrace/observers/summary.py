@@ -10,6 +10,7 @@ from millrace.core.artifacts import shortened
 from millrace.core.events import Batches, Ceiling, RunFinished, StageUse
 from millrace.core.work import REJECTED, Ledger, Timings
 from millrace.observers.human import count, duration, plural, size
+from millrace.screen import visible
 
 _BOTTLENECK = 0.7
 _KINDS = 5  # of errors
@@ -71,7 +72,7 @@ def summary(
     lines += pressure_lines(event)
     if left_out:
         lines.append(f"not in it: {plural(len(left_out), 'input file')} that came after the run was planned")
-    return "\n".join(lines)
+    return visible("\n".join(lines))
 
 
 def reading(
@@ -96,7 +97,7 @@ def reading(
         for label, (taken, given) in zip(steps, ledger.steps, strict=False)
     ]
     work = shares(timings)
-    return "\n".join([*lines, f"workers: {work}"] if work else lines)
+    return visible("\n".join([*lines, f"workers: {work}"] if work else lines))
 
 
 def fault_lines(event: RunFinished) -> list[str]:
@@ -259,4 +260,4 @@ def _failed(event: RunFinished) -> str:
     if event.ledger.read:
         rows = plural(event.ledger.written, "row")
         kept = f"{rows} are safe in {event.output}: the same command, run again, goes on from there"
-    return f"failed after {duration(event.seconds)}: {reason}\n{kept}"
+    return visible(f"failed after {duration(event.seconds)}: {reason}\n{kept}")

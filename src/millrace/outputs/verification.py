@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from millrace.screen import one_line
+
 State = Literal["good", "damaged", "unfinished", "running"]
 
 
@@ -22,7 +24,7 @@ class Finding:
     message: str
 
     def __str__(self) -> str:
-        return f"{self.file}: {self.message}"
+        return one_line(f"{self.file}: {self.message}")
 
 
 @dataclass(frozen=True)
@@ -88,4 +90,4 @@ class Verification:
             lines.append(f"  metrics counted anew from the files: {', '.join(self.recounted)}")
         if self.unchecked:
             lines.append(f"  metrics that only their own code can merge: {', '.join(self.unchecked)}")
-        return "\n".join([*lines, f"  {self.note}"] if self.note else lines)
+        return "\n".join(map(one_line, [*lines, f"  {self.note}"] if self.note else lines))

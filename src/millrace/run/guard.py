@@ -22,6 +22,7 @@ from millrace.run.failures import is_interrupt, name_of, words
 from millrace.run.memory import is_lasting
 from millrace.run.preview import hidden, preview
 from millrace.run.rows import Rows
+from millrace.screen import say
 
 if TYPE_CHECKING:
     from millrace.run.watching import Watch
@@ -278,7 +279,7 @@ class Guard:
     def abandon(self, error: BaseException) -> None:
         """End a worker whose device is spoilt, if rows that fail are to be found: another one can go on looking."""
         if self.tolerant and is_lasting(error) and is_worker():
-            print(f"{self._label} raised {name_of(error)}: {words(error)}", file=sys.stderr, flush=True)
+            say(f"{self._label} raised {name_of(error)}: {words(error)}", sys.stderr)
             os._exit(1)
 
     def set_aside(self, row: Rows, error: BaseException, *, keep: bool = True) -> Fault:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ from millrace import execution, foreign
 from millrace.core.arguments import known_arguments
 from millrace.explain import explain
 from millrace.parameters import given_batch_format, given_names, given_rows
+from millrace.screen import say
 from millrace.verbs.described import Described
 
 if TYPE_CHECKING:
@@ -94,7 +96,7 @@ class Looks(Described):
         from millrace.observers.human import row_text
 
         for row in self.take(limit):
-            print(row_text(row))
+            say(row_text(row), sys.stdout)
 
     @known_arguments(also=foreign.SCHEMA)
     def schema(self) -> pa.Schema:

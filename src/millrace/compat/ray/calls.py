@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future
 from concurrent.futures import wait as wait_for
@@ -11,6 +10,7 @@ from typing import Any
 
 from millrace.compat.ray.exceptions import as_ray_raises
 from millrace.compat.ray.session import session
+from millrace.core.warn import warn
 from millrace.errors import ArgumentError
 from millrace.executor import ActorHandle, CallFuture, Ref
 from millrace.executor.fetching import fetched
@@ -65,8 +65,7 @@ def cancel(ref: Any, *, force: bool = False, recursive: bool = True) -> None:
     if not isinstance(ref, CallFuture):
         raise ArgumentError(f"ray.cancel({ref!r}): it takes what a call of remote() returned.")
     if not ref.cancel() and not ref.done():
-        warnings.warn(
+        warn(
             f"ray.cancel: {ref!r} goes on; only what has not begun can be cancelled. An actor that is killed "
             "(ray.kill) stops at once.",
-            stacklevel=2,
         )

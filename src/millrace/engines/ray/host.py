@@ -36,6 +36,7 @@ from millrace.engines.locker import Locker
 from millrace.engines.parcel import SMALL, Parcel
 from millrace.engines.ray.mapped import private
 from millrace.errors import NodeLost
+from millrace.screen import say
 from millrace.version import __version__
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ class RayHost:
         elif message[0] == "forget":
             self._locker.forget(message[1])
         elif message[0] == "dump":
-            print(f"worker {self._number}, process {os.getpid()}:", file=sys.stderr, flush=True)
+            say(f"worker {self._number}, process {os.getpid()}:", sys.stderr)
             faulthandler.dump_traceback(file=sys.__stderr__ or sys.stderr, all_threads=True)
         else:
             self._inbox.put(message)
@@ -170,8 +171,8 @@ class RayHost:
             close = getattr(self._hosted, "close", None)
             if close is not None:
                 close()
-        except BaseException:
-            traceback.print_exc()  # its last words: deaf, it could only hang
+        except BaseException as error:  # deaf, it could only hang
+            say("".join(traceback.format_exception(error)), sys.stderr, end="")
             os._exit(1)
         self._ended.set()
 

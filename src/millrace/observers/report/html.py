@@ -7,10 +7,12 @@ from typing import Any
 
 import msgspec
 
+from millrace.screen import visible
+
 MOST_ROWS = 300  # of a table
 
 
-_NAMES = (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;"), ("'", "&#x27;"), ("\x00", "�"))
+_NAMES = (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;"), ("'", "&#x27;"))
 
 
 class Html(str):
@@ -20,14 +22,14 @@ class Html(str):
 
 
 def text(value: Any) -> Html:
-    """Escape what is not HTML; what cannot be encoded is replaced.
+    """Escape what is not HTML; characters that would not show, or turn others around, are written out.
 
     >>> text("<b> & 'c'")
     '&lt;b&gt; &amp; &#x27;c&#x27;'
     """
     if isinstance(value, Html):
         return value
-    told = str(value).encode("utf-8", "replace").decode("utf-8")
+    told = visible(str(value))
     for sign, name in _NAMES:
         told = told.replace(sign, name)
     return Html(told)
@@ -114,7 +116,7 @@ def data(value: Any) -> Html:
 
 def _clean(value: Any) -> Any:
     if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode("utf-8")
+        return visible(value)
     if isinstance(value, dict):
         return {_clean(str(key)): _clean(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
