@@ -117,6 +117,30 @@ def test_an_empty_word_is_not_the_present_folder(
     assert (place / "out" / "_SUCCESS").exists()
 
 
+def test_formulas_in_csv_are_escaped_where_asked(millrace: Millrace, place: Path) -> None:
+    (place / "in").mkdir()
+    (place / "in" / "a.csv").write_text('km,who\n1.0,=cmd()\n-2.0,"-3"\n')
+    words = (
+        "predict",
+        "fares:Fare",
+        "in/",
+        "-o",
+        "out",
+        "--inputs",
+        "km",
+        "--keep",
+        "all",
+        "--output-format",
+        "csv",
+    )
+    done = millrace(*words, "--read", "column_types={'who': 'string'}", "--write", "escape_formulas=true")
+    assert done.code == 0, done.err
+    (part,) = (place / "out").glob("part-*.csv")
+    assert (
+        ""","'=cmd()",""" in part.read_text() and "-2," in part.read_text() and '"\'-3"' in part.read_text()
+    )
+
+
 NET = """
 import torch
 

@@ -144,3 +144,53 @@ def test_bad_options_are_refused(tmp_path: Path) -> None:
         CsvSink(str(tmp_path), delimiter='"')
     with pytest.raises(ArgumentError, match="compression"):
         CsvSink(str(tmp_path), compression="bz2")
+
+
+FORMULAS = ["=cmd()", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "＝1"]
+PLAIN_TEXTS = ["a=b", "'=1", "", " =1", "1-1", "é"]
+
+
+def bound_in(root: Path) -> CsvSink:
+    root.mkdir()
+    return CsvSink(str(root), escape_formulas=True)
+
+
+def lines_of(path: Path) -> list[list[str]]:
+    with path.open(newline="") as file:
+        return list(csv.reader(file))
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())]
+)
+def test_formulas_are_escaped_where_asked(kind: pa.DataType, tmp_path: Path) -> None:
+    texts = pa.array([*FORMULAS, *PLAIN_TEXTS, None]).cast(kind)
+    batch = pa.record_batch(
+        {"=cmd()": texts, "n": pa.array([-1.5] * len(texts)), "m": pa.array([-2] * len(texts))}
+    )
+    for slice_ in (batch, batch.slice(1)):
+        sink = bound_in(tmp_path / str(slice_.num_rows))
+        head, *rest = lines_of(written(sink, slice_))
+        assert head == ["'=cmd()", "n", "m"]
+        expected = [*(f"'{text}" for text in FORMULAS), *PLAIN_TEXTS, ""]
+        assert rest == [[text, "-1.5", "-2"] for text in expected[-slice_.num_rows :]]
+
+
+def test_an_only_column_is_escaped_too(tmp_path: Path) -> None:
+    batch = pa.record_batch({"=x": pa.array(["=1", None, '=a"b'])})
+    assert lines_of(written(CsvSink(str(tmp_path), escape_formulas=True), batch)) == [
+        ["'=x"],
+        ["'=1"],
+        [""],
+        ["'=a\"b"],
+    ]
+
+
+def test_formulas_stay_as_they_are_by_default(tmp_path: Path) -> None:
+    batch = pa.record_batch({"=x": pa.array(FORMULAS)})
+    sink = CsvSink(str(tmp_path))
+    assert lines_of(written(sink, batch)) == [["=x"], *([text] for text in FORMULAS)]
+    assert "escape_formulas" not in sink.describe(), "outputs of earlier versions go on"
+    assert sink.describe() != CsvSink(str(tmp_path), escape_formulas=True).describe()
+    with pytest.raises(ArgumentError, match="escape_formulas='no' is neither"):
+        CsvSink(str(tmp_path), escape_formulas="no")  # type: ignore[arg-type]

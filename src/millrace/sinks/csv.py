@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,6 +16,9 @@ from millrace.sinks.files import Encoder, FileSink, cannot_hold, choose, probe_c
 from millrace.sinks.staged import StagedStream
 from millrace.sinks.text import TEXT, compressed, fill, join, put
 
+_FORMULA = re.compile(r"^([=+\-@\t\r\n＝＋－＠])")
+"""How texts begin that spreadsheets take for formulas, by OWASP's page on CSV injection."""
+
 _SUFFIXES = {None: "csv", "gzip": "csv.gz", "zstd": "csv.zst"}
 
 
@@ -25,18 +29,22 @@ class CsvSink(FileSink):
     Text is quoted and everything else bare, so that null (nothing) and the empty string (``""``) differ.
     Times are ISO 8601, those with a zone carry their offset; decimals keep every digit, floats the fewest
     that give them back; durations are integers of their unit. ``nan`` stands for NaN, which pyarrow reads as
-    null. Columns of lists, structs or bytes are refused.
+    null. Columns of lists, structs or bytes are refused. ``escape_formulas`` puts an apostrophe before text, names
+    of columns included, that a spreadsheet would take for a formula.
     """
 
     delimiter: str = ","
     header: bool = True
     compression: str | None = None
+    escape_formulas: bool = False
 
     kind: ClassVar[str] = "CSV"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         choose(self.compression, _SUFFIXES, "compression")
+        if not isinstance(self.escape_formulas, bool):
+            raise ArgumentError(f"escape_formulas={self.escape_formulas!r} is neither True nor False.")
         if len(self.delimiter) != 1 or not self.delimiter.isascii() or self.delimiter in '"\r\n\0':
             raise ArgumentError(
                 f"delimiter={self.delimiter!r} is not one ASCII character other than a quote."
@@ -47,7 +55,8 @@ class CsvSink(FileSink):
         return _SUFFIXES[self.compression]
 
     def options(self) -> dict[str, Any]:
-        return {"delimiter": self.delimiter, "header": self.header, "compression": self.compression}
+        told = {"delimiter": self.delimiter, "header": self.header, "compression": self.compression}
+        return {**told, "escape_formulas": True} if self.escape_formulas else told  # as in older outputs
 
     def check_schema(self, schema: pa.Schema) -> None:
         """Raise ``SinkError`` for nested columns and for bytes."""
@@ -71,11 +80,14 @@ class _CsvEncoder:
 
     def __init__(self, sink: CsvSink, stream: pa.NativeFile, schema: pa.Schema) -> None:
         self._schema = pa.schema([(column.name, _written_as(column.type)) for column in schema])
+        self._escapes = sink.escape_formulas
         self._stream = stream
         self._rows = 0
+        names = [_FORMULA.sub(r"'\1", name) if self._escapes else name for name in schema.names]
+        self._written = pa.schema(list(zip(names, self._schema.types, strict=True)))
         self._writer = pacsv.CSVWriter(
             stream,
-            self._schema,
+            self._written,
             write_options=pacsv.WriteOptions(
                 include_header=sink.header, delimiter=sink.delimiter, batch_size=8192
             ),
@@ -83,10 +95,12 @@ class _CsvEncoder:
 
     def write(self, batch: pa.RecordBatch) -> None:
         columns = [_plain(values, c.type) for values, c in zip(batch.columns, self._schema, strict=True)]
+        if self._escapes:
+            columns = [_without_formulas(column) for column in columns]
         if len(columns) == 1 and columns[0].null_count:
             self._write_alone(columns[0])
         else:
-            self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+            self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._written))
         self._rows += len(columns[0])
 
     def _write_alone(self, values: pa.Array) -> None:
@@ -100,6 +114,13 @@ class _CsvEncoder:
         self._writer.close()
         self._stream.close()
         return self._rows
+
+
+def _without_formulas(values: pa.Array) -> pa.Array:
+    """Put an apostrophe before texts that a spreadsheet would compute."""
+    if not (pt.is_string(values.type) or pt.is_large_string(values.type)):
+        return values
+    return pc.replace_substring_regex(values, pattern=_FORMULA.pattern, replacement=r"'\1")
 
 
 def _holds_bytes(kind: pa.DataType) -> bool:

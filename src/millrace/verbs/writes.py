@@ -90,6 +90,7 @@ class Writes(Described):
         delimiter: str = ",",
         header: bool = True,
         compression: str | None = None,
+        escape_formulas: bool = False,
         schema: pa.Schema | None = None,
         mode: Mode | None = None,
         on_change: OnChange | None = None,
@@ -107,6 +108,9 @@ class Writes(Described):
             Whether each file begins with the names of the columns.
         compression
             None, ``"gzip"`` or ``"zstd"``.
+        escape_formulas
+            True: text that a spreadsheet would take for a formula, as it begins with ``=``, ``+``, ``-``, ``@``, a
+            tab or the end of a line, gets an apostrophe before it; names of columns, too. Numbers stay numbers.
 
         Raises
         ------
@@ -126,7 +130,13 @@ class Writes(Described):
         def sink() -> Sink:
             from millrace.sinks.csv import CsvSink
 
-            return CsvSink(given_folder(path), delimiter=delimiter, header=header, compression=compression)
+            return CsvSink(
+                given_folder(path),
+                delimiter=delimiter,
+                header=header,
+                compression=compression,
+                escape_formulas=escape_formulas,
+            )
 
         return self._write(sink, schema, mode, on_change, durability)
 
