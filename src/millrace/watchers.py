@@ -65,8 +65,8 @@ class Watchers:
         for watcher in list(self._watchers):
             try:
                 watcher.on_event(event)
-            except Exception:
-                self._drop(watcher)
+            except Exception as error:
+                self._drop(watcher, error)
 
     def findings(self, seconds: float) -> dict[str, Any]:
         """Return what the events of so many seconds told, by the names that ``RunFinished`` has for it."""
@@ -91,11 +91,18 @@ class Watchers:
         for watcher in list(self._watchers):
             try:
                 getattr(watcher, method, _nothing)()
-            except Exception:
-                self._drop(watcher)
+            except Exception as error:
+                self._drop(watcher, error)
 
-    def _drop(self, watcher: Any) -> None:
-        _log.exception("The observer %s failed and is dropped; the run goes on.", type(watcher).__name__)
+    def _drop(self, watcher: Any, error: Exception) -> None:
+        name = type(watcher).__name__
+        if isinstance(watcher, Record) and isinstance(
+            error, OSError | ValueError
+        ):  # a full disk is no defect
+            reason = getattr(error, "strerror", None) or error
+            _log.warning("The record %s cannot be written, and is left out: %s.", watcher.path, reason)
+        else:
+            _log.exception("The observer %s failed and is dropped; the run goes on.", name)
         self._watchers = [each for each in self._watchers if each is not watcher]
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import struct
 from pathlib import Path
 
+import msgspec
 import pytest
 
+import millrace as mr
 from millrace.errors import JournalDamaged, MillraceError
-from millrace.run.journal import MAGIC
+from millrace.run.journal import MAGIC, Journal
 
 from .invariants import check, stamps
 from .job import Job, make_input
@@ -31,6 +34,32 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Job, Path]:
 def copy(job: Job, folder: Path) -> Job:
     shutil.copytree(job.output, folder / "out")
     return Job(job.source, str(folder / "out"), options=job.options)
+
+
+def test_a_plan_of_another_version_is_refused_and_says_whose_it_is(
+    interrupted: tuple[Job, Path], tmp_path: Path
+) -> None:
+    job, journal = copy(interrupted[0], tmp_path), interrupted[1]
+    path = (Path(job.output) / journal).with_name("plan")
+    plan = msgspec.msgpack.decode(path.read_bytes()[32:])
+    for changed in ({"shards": {"in": "a tree"}}, {"code": 3}):
+        data = msgspec.msgpack.encode({**plan, **changed, "millrace": "9.8.7"})
+        path.write_bytes(hashlib.sha256(data).digest() + data)
+        with pytest.raises(JournalDamaged, match=r"does not know: Millrace 9\.8\.7 has written it"):
+            job.here()
+        assert mr.verify(job.output).state == "damaged"
+
+
+def test_a_record_of_a_newer_version_refuses_the_run(interrupted: tuple[Job, Path], tmp_path: Path) -> None:
+    job, journal = copy(interrupted[0], tmp_path), interrupted[1]
+    opened, _ = Journal.open(Path(job.output) / journal, "process")
+    opened.append(["later", "than", "this"])  # type: ignore[arg-type]
+    opened.sync()
+    opened.close()
+    with pytest.raises(JournalDamaged, match="another version of Millrace has written it"):
+        job.here()
+    found = mr.verify(job.output)
+    assert (found.state, found.findings[0].kind) == ("damaged", "journal")
 
 
 def start_of_the_last_group(journal: bytes) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import millrace as mr
 from millrace.core import regular
 from millrace.core.events import (
     CallRetried,
@@ -154,13 +155,14 @@ def test_a_full_disk_ends_the_record_and_not_the_run(caplog: pytest.LogCaptureFi
             seen.append(event)
 
     watchers = Watchers([Record(Path("/dev/full")), Other()])
-    with caplog.at_level(logging.ERROR):
+    with caplog.at_level(logging.WARNING):
         for event in (described(), RowsRead(0, 0, 5), finished(Ledger())):
             watchers.on_event(event)
         watchers.tick()
         watchers.close()
     assert len(seen) == 3 and isinstance(seen[-1], RunFinished)
-    assert caplog.text.count("The observer Record failed and is dropped; the run goes on.") == 1
+    assert caplog.text.count("cannot be written, and is left out") == 1
+    assert "Traceback" not in caplog.text
 
 
 def test_the_record_is_in_the_folder_of_the_run(tmp_path: Path) -> None:
@@ -209,3 +211,22 @@ def test_a_log_follows_a_link_and_waits_for_no_reader_of_a_pipe(tmp_path: Path) 
     record.on_event(described(plan="x" * 1_000_000))
     with pytest.raises(BlockingIOError):
         record.close()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no such device")
+def test_a_full_disk_is_told_of_in_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    options: dict[str, Any] = {"engine": "inline", "progress": False}
+    mr.range(3).with_options(log="/dev/full", **options).write_csv(tmp_path / "out")
+    assert "/dev/full cannot be written, and is left out: No space left on device." in caplog.text
+    assert "Traceback" not in caplog.text and mr.verify(tmp_path / "out").good
+
+
+def test_a_report_that_cannot_be_written_is_told_of_in_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = mr.range(3).with_options(engine="inline", progress=False)
+    report = data.write_csv(tmp_path / "out").report
+    report.unlink()
+    report.with_name(f"{report.name}.{os.getpid()}.tmp").mkdir()
+    assert data.write_csv(tmp_path / "out").rows == 3
+    assert "could not be written" in caplog.text and "Traceback" not in caplog.text

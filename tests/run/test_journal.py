@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 import struct
+import zlib
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,6 +29,7 @@ from millrace.run.journal import (
     Settled,
     Swapping,
 )
+from millrace.version import __version__
 
 
 def commit(shard: int, files: int = 1) -> CommitRecord:
@@ -219,6 +224,66 @@ def test_a_journal_is_never_created_over_another(tmp_path: Path) -> None:
     with pytest.raises(OutputWriteFailed):
         Journal.create(tmp_path / "journal", "power")
     assert list(journals.read(tmp_path / "journal")) == ALL
+
+
+class Later(msgspec.Struct, frozen=True, tag="later", array_like=True):
+    """A kind of record that only a newer version knows."""
+
+    what: str
+
+
+@pytest.mark.parametrize("record", [Later("x"), ["commit", 1], ["commit", "x", None], 7, {}, ["opened"]])
+def test_a_record_of_another_version_is_refused_and_says_whose_it_is(tmp_path: Path, record: Any) -> None:
+    path = tmp_path / "journal"
+    records = [Opened("abcdefgh", __version__), commit(0), Opened("abcdefgh", "9.8.7"), record, Revoked(0)]
+    write(path, [records])
+    data = path.read_bytes()
+    for read in (list, lambda found: list(found.in_order([(0,)])), lambda found: list(found.in_force())):
+        with pytest.raises(JournalDamaged, match=r"does not know: Millrace 9\.8\.7 has written it"):
+            read(journals.read(path))
+        write_again = Journal.open(path, "process")
+        write_again[0].close()
+    assert path.read_bytes() == data
+
+
+def test_a_record_of_nobody_knows_whom_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "journal", [[Opened("abcdefgh"), Later("x")]])  # type: ignore[list-item]
+    with pytest.raises(JournalDamaged, match="another version of Millrace has written it"):
+        list(journals.read(tmp_path / "journal"))
+
+
+@pytest.mark.timeout(60)
+def test_gigabytes_of_zeros_behind_a_journal_are_a_torn_tail(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    lengths = write(path, GROUPS)
+    os.truncate(path, 3 << 30)
+    assert list(journals.read(path)) == ALL
+    journal, contents = Journal.open(path, "process")
+    journal.close()
+    assert list(contents) == ALL and path.stat().st_size == lengths[-1]
+
+
+def test_a_record_behind_many_zeros_is_found(tmp_path: Path) -> None:
+    """Wherever it stands: what was synced before it is gone, and nobody knows what that was."""
+    path = tmp_path / "journal"
+    lengths = write(path, GROUPS)
+    data = path.read_bytes()
+    for gap in [*range(1 << 20, (1 << 20) + 40), (3 << 20) - 3, (3 << 20) + 1]:
+        at = lengths[-2] + gap - lengths[-1] % 7
+        covered = struct.pack("<Q", lengths[-2] + 1)
+        frame = struct.pack("<II", 3, zlib.crc32(b"abc", zlib.crc32(covered))) + covered + b"abc"
+        path.write_bytes(data[: lengths[-2]].ljust(at, b"\0") + frame)
+        with pytest.raises(JournalDamaged, match=f"follow at byte {at:,}"):
+            journals.read(path)
+
+
+@pytest.mark.timeout(60)
+def test_megabytes_of_garbage_behind_a_journal_are_a_torn_tail(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    write(path, GROUPS)
+    with path.open("ab") as file:
+        file.write(random.Random(1).randbytes(4 << 20))
+    assert list(journals.read(path)) == ALL
 
 
 names = st.text(max_size=12)

@@ -110,6 +110,11 @@ class Record:
         self._more: Counter[str] = Counter()
         self._steps: tuple[str, ...] = ()
 
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._path
+
     # ------------------------------------------------------------ the port
 
     def on_event(self, event: Event) -> None:

@@ -68,6 +68,10 @@ def leave(root: Path, folder: Path, *, values: bool) -> None:
             left.unlink(missing_ok=True)
         found, known = read(root, folder, alive=False, values=values)
         write(folder / REPORT, rendered(found, known))
+    except OSError as error:  # a full disk is no defect
+        _log.warning(
+            "The report of %s could not be written: %s. Its rows are not touched.", root, error.strerror
+        )
     except Exception:
         _log.exception("The report of %s could not be written; the output is not touched by that.", root)
 

@@ -35,6 +35,7 @@ from millrace.run.journal import (
     Swapping,
 )
 from millrace.run.output import OutputFolder, remove_tree, sync_folder, write_whole
+from millrace.version import __version__
 
 
 @dataclass(slots=True)
@@ -291,7 +292,7 @@ def begin(
         folder = output.make(plan.run)
         write_plan(output, plan, named=False)
         journal = Journal.create(folder / "journal", durability)
-        journal.append(Opened(plan.run))
+        journal.append(Opened(plan.run, plan.millrace))
         journal.append(Revision(0, plan.code))
         journal.sync()
         sync_folder(folder)
@@ -350,7 +351,22 @@ def read_plan_at(folder: Path) -> SavedPlan:
         raise JournalDamaged(_lost(f"cannot be read: {error.strerror}", str(path))) from error
     if hashlib.sha256(data[32:]).digest() != data[:32]:
         raise JournalDamaged(_lost("is damaged", str(path)))
-    return SavedPlan.decode(data[32:])
+    try:
+        return SavedPlan.decode(data[32:])
+    except msgspec.DecodeError as error:
+        raise JournalDamaged(_of_another_version(path, data[32:])) from error
+
+
+def _of_another_version(path: Path, data: bytes) -> str:
+    known: Any = None
+    with contextlib.suppress(msgspec.DecodeError):
+        known = msgspec.msgpack.decode(data)
+    version = known.get("millrace") if isinstance(known, dict) else None
+    who = f"Millrace {version}" if version not in (None, __version__) else "another version of Millrace"
+    return (
+        f"The saved plan {path} is of a form that this version, {__version__}, does not know: {who} has written it. "
+        "Nothing was changed: go on with that version, or a newer one, or write to a new folder."
+    )
 
 
 def _lost(how: str, path: str) -> str:

@@ -8,6 +8,7 @@ synced, so never acted upon: cut off) from damage to records that were acted upo
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import zlib
@@ -21,16 +22,20 @@ from millrace.core import failpoints, regular
 from millrace.core.durable import sync_fd
 from millrace.core.work import CommitRecord, Durability, Shard
 from millrace.errors import JournalDamaged, OutputWriteFailed
+from millrace.run.frames import HEAD, MAGIC, valid_length
+from millrace.version import __version__
 
-MAGIC = b"MILLRJ1\n"
-_HEAD = struct.Struct("<IIQ")
 _COVERED = struct.Struct("<Q")
 
 
 class Opened(msgspec.Struct, frozen=True, tag="opened", array_like=True):
-    """The first record: which run this journal belongs to."""
+    """The first record: which run this journal belongs to, and the version that writes from here on.
+
+    Another version that goes on with the run adds one of its own.
+    """
 
     run: str
+    millrace: str = ""
 
 
 class Revision(msgspec.Struct, frozen=True, tag="revision", array_like=True):
@@ -105,7 +110,8 @@ _COMMIT = _encoder.encode("commit")
 class Contents:
     """The valid records of a journal, as they were when it was read. Decoded on the way, never all at once."""
 
-    def __init__(self, data: memoryview, end: int) -> None:
+    def __init__(self, path: Path, data: memoryview, end: int) -> None:
+        self._path = path
         self._data = data
         self._end = end
 
@@ -121,25 +127,25 @@ class Contents:
 
     def __iter__(self) -> Iterator[Record]:
         for payload in self._payloads():
-            yield _decoder.decode(payload)
+            yield self._decoded(payload)
 
     def notes(self) -> Iterator[Record]:
         """Yield everything but the commit records."""
         for payload in self._payloads():
             if not _is_commit(payload):
-                yield _decoder.decode(payload)
+                yield self._decoded(payload)
 
     def in_force(self) -> Iterator[CommitRecord]:
         """Yield the commit records that were not revoked, in the order in which they were made."""
         revoked = {}
         for position, payload in enumerate(self._payloads()):
             if not _is_commit(payload):
-                record = _decoder.decode(payload)
+                record = self._decoded(payload)
                 if isinstance(record, Revoked):
                     revoked[record.shard] = position
         for position, payload in enumerate(self._payloads()):
             if _is_commit(payload):
-                record = _decoder.decode(payload)
+                record = self._decoded(payload)
                 if isinstance(record, CommitRecord) and revoked.get(record.shard, -1) < position:
                     yield record
 
@@ -147,7 +153,7 @@ class Contents:
         """Yield the commit records in force in the order of their shards, whose places are these."""
         last: dict[int, memoryview | None] = {}
         for payload in self._payloads():
-            record = _decoder.decode(payload)
+            record = self._decoded(payload)
             if isinstance(record, Revoked):
                 last[record.shard] = None
             elif isinstance(record, CommitRecord):
@@ -155,15 +161,32 @@ class Contents:
         for shard in sorted(last, key=lambda shard: places[shard] if shard < len(places) else (shard,)):
             found = last[shard]
             if found is not None:
-                record = _decoder.decode(found)
+                record = self._decoded(found)
                 assert isinstance(record, CommitRecord)
                 yield record
+
+    def _decoded(self, payload: memoryview) -> Record:
+        try:
+            return _decoder.decode(payload)
+        except msgspec.DecodeError as error:
+            raise JournalDamaged(_of_another_version(self._path, self._writers(payload))) from error
+
+    def _writers(self, until: memoryview) -> str:
+        """Return the version that says it wrote the records before this one."""
+        version = ""
+        for payload in self._payloads():
+            if payload == until:
+                break
+            with contextlib.suppress(msgspec.DecodeError):
+                record = _decoder.decode(payload)
+                version = record.millrace if isinstance(record, Opened) else version
+        return version
 
     def _payloads(self) -> Iterator[memoryview]:
         at = len(MAGIC)
         while at < self._end:
-            start = at + _HEAD.size
-            at = start + _HEAD.unpack_from(self._data, at)[0]
+            start = at + HEAD.size
+            at = start + HEAD.unpack_from(self._data, at)[0]
             yield self._data[start:at]
 
 
@@ -208,7 +231,7 @@ class Journal:
             raise _refused(path, error) from error
         try:
             data = regular.view(fd)
-            end = _valid_length(path, data)
+            end = valid_length(path, data)
             if end < len(data):
                 os.ftruncate(fd, end)
             os.lseek(fd, end, os.SEEK_SET)
@@ -220,15 +243,15 @@ class Journal:
         except JournalDamaged:
             os.close(fd)
             raise
-        return cls(path, fd, end, durability), Contents(data, end)
+        return cls(path, fd, end, durability), Contents(path, data, end)
 
     def append(self, record: Record) -> None:
         """Add a record; it lasts from the next ``sync`` on."""
         payload = _encoder.encode(record)
         covered = _COVERED.pack(self._synced)
         crc = zlib.crc32(payload, zlib.crc32(covered))
-        self._buffer.append(_HEAD.pack(len(payload), crc, self._synced) + payload)
-        self._length += _HEAD.size + len(payload)
+        self._buffer.append(HEAD.pack(len(payload), crc, self._synced) + payload)
+        self._length += HEAD.size + len(payload)
 
     def sync(self) -> None:
         """Write what was appended and make it last.
@@ -272,40 +295,14 @@ def read(path: Path) -> Contents:
             f"The journal {path} cannot be read: {error.strerror}. What was committed is not known without it: "
             "restore the file from a copy, or write to a new folder."
         ) from error
-    return Contents(data, _valid_length(path, data))
+    return Contents(path, data, valid_length(path, data))
 
 
-def _frame(data: memoryview, at: int) -> tuple[int, int] | None:
-    """Return ``(end, synced)`` of a valid frame at ``at``, else None."""
-    if at + _HEAD.size > len(data):
-        return None
-    length, crc, synced = _HEAD.unpack_from(data, at)
-    end = at + _HEAD.size + length
-    if length == 0 or end > len(data) or synced > at:
-        return None
-    return (end, synced) if zlib.crc32(data[at + 8 : end]) == crc else None
-
-
-def _valid_length(path: Path, data: memoryview) -> int:
-    """Return where valid frames end; refuse damage to what was once synced."""
-    if data[: len(MAGIC)] != MAGIC:
-        if MAGIC.startswith(bytes(data[: len(MAGIC)])):
-            return 0
-        raise JournalDamaged(_damaged(path, 0, "It does not begin as a journal does."))
-    at = len(MAGIC)
-    while (frame := _frame(data, at)) is not None:
-        at = frame[0]
-    for later in range(at + 1, len(data) - _HEAD.size + 1):
-        frame = _frame(data, later)
-        if frame is not None and frame[1] > at:
-            raise JournalDamaged(_damaged(path, at, f"Valid records follow at byte {later:,}."))
-    return at
-
-
-def _damaged(path: Path, at: int, why: str) -> str:
+def _of_another_version(path: Path, version: str) -> str:
+    who = f"Millrace {version}" if version not in ("", __version__) else "another version of Millrace"
     return (
-        f"The journal {path} is damaged at byte {at:,}. {why} What it says about committed shards cannot be "
-        "trusted, so nothing was changed. Restore the file from a copy, or write to a new folder."
+        f"The journal {path} holds a record that this version, {__version__}, does not know: {who} has written it. "
+        "Nothing was changed: go on with that version, or a newer one, or write to a new folder."
     )
 
 

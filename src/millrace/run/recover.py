@@ -27,6 +27,7 @@ from millrace.run.journal import (
 )
 from millrace.run.names import checked
 from millrace.run.output import TEMPORARY, OutputFolder
+from millrace.version import __version__
 
 
 def peek(output: OutputFolder, run: str) -> tuple[SavedPlan, State, Contents]:
@@ -46,8 +47,11 @@ def recover(
     journal, contents = Journal.open(folder / "journal", durability)
     try:
         failpoints.hit("recover.opened")
-        if not any(isinstance(record, Opened) for record in contents.notes()):
-            journal.append(Opened(run))  # the tail was torn before the first record: start the list anew
+        opened = [record for record in contents.notes() if isinstance(record, Opened)]
+        if not opened:
+            journal.append(
+                Opened(run, __version__)
+            )  # the tail was torn before the first record: start the list anew
             journal.append(Revision(0, plan.code))
             journal.sync()
         plan, state = replayed(plan, contents.notes())
@@ -60,6 +64,8 @@ def recover(
         state.finished = state.finished and output.is_marked(run)
         if not state.finished:
             output.make(run)
+            if opened and opened[-1].millrace != __version__:
+                journal.append(Opened(run, __version__))
         _drop_unlisted(committer, staged, published, states)
         failpoints.hit("recover.swept")
     except BaseException:
