@@ -132,6 +132,16 @@ def test_a_file_with_a_second_name_is_not_written_to(
     assert (others / "kept").read_bytes() == before
 
 
+def test_folders_among_our_files_are_swept(out: Path) -> None:
+    run = out / "_millrace" / the_run(out)
+    (run / "staging" / "deep" / "er").mkdir(parents=True)
+    (run / "states" / "deep").mkdir(parents=True)
+    (run / "report.html.1.tmp" / "deep").mkdir(parents=True)
+    (out / "_SUCCESS").unlink()
+    mr.read_parquet("trips/").with_options(shard_rows=100).write_csv(out)
+    assert mr.verify(out).good and not list(run.glob("*/deep"))
+
+
 def test_rejected_rows_are_not_written_through_a_link(place: Path, others: Path) -> None:
     """The link is there before the first row is rejected."""
     out = place / "out"

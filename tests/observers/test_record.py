@@ -219,14 +219,3 @@ def test_a_full_disk_is_told_of_in_one_line(tmp_path: Path, caplog: pytest.LogCa
     mr.range(3).with_options(log="/dev/full", **options).write_csv(tmp_path / "out")
     assert "/dev/full cannot be written, and is left out: No space left on device." in caplog.text
     assert "Traceback" not in caplog.text and mr.verify(tmp_path / "out").good
-
-
-def test_a_report_that_cannot_be_written_is_told_of_in_one_line(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    data = mr.range(3).with_options(engine="inline", progress=False)
-    report = data.write_csv(tmp_path / "out").report
-    report.unlink()
-    report.with_name(f"{report.name}.{os.getpid()}.tmp").mkdir()
-    assert data.write_csv(tmp_path / "out").rows == 3
-    assert "could not be written" in caplog.text and "Traceback" not in caplog.text

@@ -20,7 +20,7 @@ from millrace.plan.logical import Accumulate
 from millrace.run.beside import beside_name
 from millrace.run.failures import is_interrupt, name_of, words
 from millrace.run.guard import Where
-from millrace.run.output import TEMPORARY, sync_folder
+from millrace.run.output import TEMPORARY, remove_any, sync_folder
 from millrace.run.rows import Rows
 
 STATES = "states"
@@ -148,7 +148,7 @@ def sweep(folder: Path, named: Container[str]) -> None:
         return
     for path in states.iterdir():
         if path.name not in named:
-            path.unlink(missing_ok=True)
+            remove_any(path)
 
 
 def merged(

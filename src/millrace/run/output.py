@@ -278,6 +278,14 @@ def remove_tree(folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def remove_any(path: Path) -> None:
+    """Remove what stands where only we put anything: a file, or a folder with all that is in it."""
+    if regular.is_folder(path):
+        remove_tree(path)
+    else:
+        _remove(path)
+
+
 def _first_missing(path: Path) -> Path | None:
     missing = None
     while not path.exists():

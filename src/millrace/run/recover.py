@@ -26,7 +26,7 @@ from millrace.run.journal import (
     Swapping,
 )
 from millrace.run.names import checked
-from millrace.run.output import TEMPORARY, OutputFolder
+from millrace.run.output import TEMPORARY, OutputFolder, remove_any
 from millrace.version import __version__
 
 
@@ -139,10 +139,10 @@ def _drop_unlisted(
     if regular.is_folder(staging):
         for path in staging.iterdir():
             if path.name not in staged:
-                path.unlink(missing_ok=True)
+                remove_any(path)
     sweep(folder, states)
     for path in folder.glob(f"*{TEMPORARY}"):
-        path.unlink(missing_ok=True)
+        remove_any(path)
     if not committer.state.finished and not committer.hidden:
         output.remove_success()
     output.remove_parts(committer.plan.run, but=published)
