@@ -56,7 +56,7 @@ def test_a_wrong_argument_shows_the_line_and_one_paragraph(script: Callable[...,
     ended = script("import millrace as mr\nmr.range(3).map_batches(print, batchsize=3)\n")
     assert ended.code == 1
     assert "mr.range(3).map_batches(print, batchsize=3)" in ended.err
-    assert ended.err.count("  File ") == 2 and len(ended.err.splitlines()) <= 7
+    assert ended.err.count("  File ") == 1 and len(ended.err.splitlines()) <= 7
     assert ended.err.rstrip().endswith("has no argument 'batchsize'. Did you mean 'batch_size'?")
 
 

@@ -230,3 +230,13 @@ def test_a_changed_file_is_noticed_with_what_changed(tmp_path: Path) -> None:
 )
 def test_hive_folders(path: str, expected: dict[str, str | None]) -> None:
     assert hive_values(path) == expected
+
+
+@pytest.mark.parametrize("source", [TextSource, CsvSource, JsonSource, BinarySource, ParquetSource])
+def test_a_name_that_is_not_utf8_is_refused_by_name(source: Callable[[str], Source], tmp_path: Path) -> None:
+    try:
+        Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xff.csv")).write_text("a\n1\n")
+    except OSError:
+        pytest.skip("this file system takes UTF-8 only")
+    with pytest.raises(UnreadableFile, match=r"caf\\udcff\.csv': its name is not UTF-8"):
+        source(f"{tmp_path}/*.csv").splits()

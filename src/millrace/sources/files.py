@@ -17,6 +17,7 @@ from urllib.parse import unquote
 
 from millrace.core.input_files import InputFile
 from millrace.errors import ArgumentError, NothingMatched, UnreadableFile, nearest
+from millrace.screen import encodable
 
 PathArgument: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 
@@ -129,6 +130,11 @@ def record(path: str) -> InputFile:
         raise UnreadableFile(
             f"Input {path!r} is not a regular file (a pipe, socket or device cannot be read twice); "
             "save its contents to a file first."
+        )
+    if encodable(path) != path:
+        raise UnreadableFile(
+            f"Cannot read {path!r}: its name is not UTF-8, and neither Arrow nor an output can hold it. "
+            "Rename the file or folder, for instance with convmv, or leave it out."
         )
     return InputFile(path, status.st_size, status.st_mtime_ns)
 
