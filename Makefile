@@ -70,7 +70,7 @@ bench: $(VENV)/.bench  ## compare with a hand-written loop, Ray Data, Daft and S
 bench-gpu: $(VENV)/.bench  ## how near a model on a GPU comes to its bare loop
 	$(BIN)/python -m bench.gpu
 
-soak: $(VENV)/.dev  ## kill runs at random, for hours if need be
+soak: $(VENV)/.dev  ## kill runs at random and lose power everywhere, for hours if need be
 	$(BIN)/python -m pytest -m soak --timeout 0
 
 clean:  ## remove the environment and everything that was built

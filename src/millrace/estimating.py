@@ -22,6 +22,7 @@ import msgspec
 
 from millrace import launch
 from millrace.core.events import Event, ShardCommitted
+from millrace.core.paths import here
 from millrace.core.ports import Bad, Source
 from millrace.core.work import Split
 from millrace.engines import memory
@@ -319,7 +320,7 @@ def _run(sample: Dataset, watch: Watch) -> None:
                 signal.pthread_kill(main, signal.SIGINT)  # as Ctrl-C does: what is committed is kept
                 return
 
-    watching = launch.current() or launch.begin((), os.getcwd())
+    watching = launch.current() or launch.begin((), here())
     watching.observer = watch
     guarding = threading.Thread(target=guard, daemon=True)
     watch.begun = time.monotonic()

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from millrace.core.arguments import unframed
+from millrace.core.paths import absolute
 from millrace.core.work import tell
 from millrace.errors import ArgumentError, ModelUnreadable, UnknownArgument, nearest
 from millrace.parameters import (
@@ -190,7 +191,7 @@ def _library_at(place: str) -> str:
         raise ModelUnreadable(
             f"{place} is not on this machine, and models are read from files: fetch it first."
         )
-    path = os.path.expanduser(place)
+    path = absolute(place, "The path of the model")
     if not os.path.exists(path):
         hub = (
             f" Names of model hubs are not looked up: fetch it (hf download {place} --local-dir FOLDER), and give "
@@ -203,7 +204,7 @@ def _library_at(place: str) -> str:
                 f"{place!r} is the name of a task, not of a model. Fetch a model for it (hf download NAME "
                 f"--local-dir FOLDER), and give that: TransformersPredictor('FOLDER', task={place!r})."
             )
-        raise ModelUnreadable(f"There is no model at {place!r} (looked for {os.path.abspath(path)}).{hub}")
+        raise ModelUnreadable(f"There is no model at {place!r} (looked for {path}).{hub}")
     if not os.path.isfile(path) and not os.path.isdir(path):
         raise ModelUnreadable(f"{place} is neither a file nor a folder.")
     for library in _PATH_ORDER:

@@ -12,6 +12,7 @@ from millrace.cli import invocation
 from millrace.cli.answer import Answer
 from millrace.cli.exits import DONE, UsageMistake
 from millrace.cli.texts import in_shell
+from millrace.core.paths import absolute
 from millrace.screen import say
 
 EXAMPLES = """\
@@ -47,7 +48,7 @@ def clean(
 
     if all and unfinished:
         raise UsageMistake("--all takes --unfinished in: give one of them.", "millrace clean")
-    root = out.expanduser().absolute()
+    root = Path(absolute(str(out), "The output path"))
     found = cleaning.leftovers(root, unfinished=unfinished, everything=all)
     size = sum(each.bytes for each in found)
     data = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from millrace.cli.exits import UsageMistake
 from millrace.cli.flags import Flags
 from millrace.cli.prediction import Prediction
 from millrace.cli.scripts import script_at
+from millrace.core.paths import here
 
 if TYPE_CHECKING:
     from millrace.dataset import Dataset
@@ -27,7 +27,7 @@ def dataset_of(what: Prediction, flags: Flags, command: str) -> Iterator[Dataset
     path = Path(what.model)
     launch.begin(
         (),
-        os.getcwd(),
+        here(),
         forbids=f"`millrace {command}` runs {path} for its dataset alone, and it writes an output when it is run. "
         "Let it say `dataset = …` and leave writing to `millrace run`, or put what writes into main().",
     )

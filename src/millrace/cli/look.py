@@ -15,6 +15,7 @@ from millrace.cli.answer import Answer
 from millrace.cli.exits import DONE
 from millrace.cli.flags import Flags
 from millrace.cli.prediction import Prediction
+from millrace.core.paths import absolute
 
 if TYPE_CHECKING:
     from millrace.outputs.folder import Run
@@ -65,11 +66,10 @@ def inspect(
     rows: Annotated[int, typer.Option("--rows", metavar="N", min=0, help="Show the first N rows, too.")] = 0,
 ) -> Answer:
     """Show what files hold: their schema, rows, size, and how they would be cut; of an output, its runs."""
-    from millrace.outputs import folder as outputs
 
     data: dict[str, Any] = {"command": "inspect", "status": "done", "exit_code": DONE}
     lines: list[str] = []
-    roots = [Path(path) for path in paths if outputs.is_output(Path(path))]
+    roots = [Path(path) for path in paths if _is_output(path)]
     for root in roots:
         said, told = _output(root)
         data.setdefault("outputs", []).append(said)
@@ -82,6 +82,12 @@ def inspect(
         data |= said
         lines += told
     return Answer(DONE, data, "\n".join(lines).rstrip())
+
+
+def _is_output(path: str) -> bool:
+    from millrace.outputs import folder as outputs
+
+    return "://" not in path and outputs.is_output(Path(absolute(path, "The path")))
 
 
 def _files(

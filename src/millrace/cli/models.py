@@ -13,6 +13,7 @@ from typing import Any
 
 from millrace.cli import invocation
 from millrace.cli.exits import UsageMistake
+from millrace.core.paths import here
 from millrace.errors import ArgumentError, ModelUnreadable, UntrustedPickle, nearest
 from millrace.plan.modules import file_of, with_parents
 
@@ -81,9 +82,9 @@ def _found(text: str) -> Any:
     module, name = match.groups()
     if module.endswith(".py"):
         raise UsageMistake(f"{text}: name the module, not its file: {module.removesuffix('.py')}:{name}.")
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.insert(0, here)  # workers get the same path
+    folder = here()
+    if folder not in sys.path:
+        sys.path.insert(0, folder)  # workers get the same path
     for each in with_parents(module):  # nothing is imported before it is known where from
         file = file_of(each)
         if file is not None:
@@ -94,9 +95,9 @@ def _found(text: str) -> Any:
         top = module.partition(".")[0]
         if error.name not in (module, top):
             raise UsageMistake(f"{text}: importing {module} failed: {error}.") from error
-        known = [path.stem for path in Path(here).glob("*.py")]
+        known = [path.stem for path in Path(folder).glob("*.py")]
         raise UsageMistake(
-            f"{text}: there is no module {error.name!r} in {here}, nor among what is installed.{nearest(top, known)}"
+            f"{text}: there is no module {error.name!r} in {folder}, nor among what is installed.{nearest(top, known)}"
         ) from None
     for part in name.split("."):
         if not hasattr(found, part):

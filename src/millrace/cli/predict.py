@@ -19,6 +19,7 @@ from millrace.cli.flags import Flags
 from millrace.cli.prediction import Prediction
 from millrace.cli.scripts import Script, script_at
 from millrace.cli.writes import Output
+from millrace.core.paths import here
 from millrace.errors import MillraceError
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def _called(main: Callable[[], Any]) -> Any:
 def _launched() -> Iterator[Launch]:
     """Have the command line kept with what is written."""
     try:
-        yield launch.begin(invocation.present(), os.getcwd())
+        yield launch.begin(invocation.present(), here())
     finally:
         launch.end()
 

@@ -9,6 +9,7 @@ import typer
 
 from millrace.cli.answer import Answer
 from millrace.cli.exits import DONE, UsageMistake
+from millrace.core.paths import absolute
 
 EXAMPLES = """\
   millrace report fares/                          where is it? (made anew)
@@ -36,7 +37,7 @@ def report(
     from millrace.outputs import reporting
     from millrace.outputs.lock import holder
 
-    root = out.expanduser().absolute()
+    root = Path(absolute(str(out), "The output path"))
     folder = reporting.folder_of(root)
     history, facts = reporting.read(root, folder, alive=holder(root) is not None, values=values)
     place = to.expanduser().absolute() if to is not None else folder / reporting.REPORT

@@ -13,6 +13,7 @@ from millrace.cli import invocation
 from millrace.cli.answer import Answer
 from millrace.cli.exits import DONE, REJECTS, UsageMistake
 from millrace.cli.texts import in_shell
+from millrace.core.paths import absolute
 from millrace.screen import say
 
 EXAMPLES = """\
@@ -53,7 +54,7 @@ def resume(
     """
     from millrace.outputs import folder as outputs
 
-    root = out.expanduser().absolute()
+    root = Path(absolute(str(out), "The output path"))
     outputs.check_is_output(root)
     run = outputs.next_run(root) or outputs.current_run(root)
     if run is None:

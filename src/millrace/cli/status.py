@@ -12,6 +12,7 @@ import typer
 from millrace.cli import invocation
 from millrace.cli.answer import Answer
 from millrace.cli.exits import DONE, FAILED
+from millrace.core.paths import absolute
 from millrace.screen import one_line, say
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def status(
     """
     from millrace.outputs.following import Follower
 
-    follower = Follower(out.expanduser().absolute())
+    follower = Follower(Path(absolute(str(out), "The output path")))
     state = follower.look()
     if watch and not state.ended:
         state = _watched(follower, state, shown=not invocation.wants_json())

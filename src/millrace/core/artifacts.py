@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from millrace.core.model_files import NotReadable, open_regular, walk
+from millrace.core.paths import absolute
 from millrace.errors import ArgumentError, MissingLibrary, ModelChanged, ModelUnreadable, UntrustedPickle
 
 _CHUNK = 4 << 20
@@ -42,7 +43,7 @@ class Artifact:
         """
         if self.sha256 is not None and not isinstance(self.sha256, str):
             raise ArgumentError(f"sha256={self.sha256!r}: it takes the digest in hex, as a string.")
-        path = os.path.abspath(os.path.expanduser(self.path))
+        path = absolute(self.path, "The path of the model")
         if not os.path.exists(path):
             raise ModelUnreadable(f"There is no model at {self.path!r} (looked for {path}).")
         if not os.path.isfile(path) and not os.path.isdir(path):

@@ -49,7 +49,7 @@ class Listener:
 
     def start(self) -> None:
         """Begin to listen."""
-        self._thread.start()
+        wire.start(self._thread)
 
     def stop(self) -> None:
         """End the thread; what was not read yet is left in the sockets."""

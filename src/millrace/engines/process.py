@@ -232,7 +232,7 @@ class Spawner:
         self._wanted: queue.SimpleQueue[tuple[Future[Worker], int, float] | None] = queue.SimpleQueue()
         self._watcher = Watcher()
         self._thread = threading.Thread(target=self._run, name="millrace-spawn", daemon=True)
-        self._thread.start()
+        wire.start(self._thread)
 
     def worker(self, threads: int, pause: float = 0.0) -> Worker:
         """Start a process, from any thread."""

@@ -7,8 +7,11 @@ import os
 import pickle
 import socket
 import struct
+import threading
 from collections import deque
 from typing import Any
+
+from millrace.errors import EngineError
 
 _LENGTH = struct.Struct("<Q")
 
@@ -50,8 +53,24 @@ def receive(sock: socket.socket) -> tuple[Any, int]:
     return pickle.loads(body), fds[0] if fds else -1
 
 
+NO_MORE = (
+    "As many processes and threads run as are allowed: raise that limit (ulimit -u, or pids.max of the "
+    "container), or let fewer workers run (workers=, concurrency=)."
+)
+
+
+def start(thread: threading.Thread) -> None:
+    """Start a thread, or say why there can be no more of them."""
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise EngineError(f"A thread could not be started: {error}. {NO_MORE}") from error
+
+
 def advice(error: OSError) -> str:
     """Say what to do about an error of the system, if it is one of those that have a remedy."""
+    if error.errno == errno.EAGAIN:
+        return f" {NO_MORE}"
     if error.errno not in (errno.EMFILE, errno.ENFILE):
         return ""
     import resource

@@ -40,7 +40,11 @@ def prepared() -> Iterator[None]:
     """Import and read what a page takes beside a driver that has had time to tell its workers what to do."""
     timer = threading.Timer(_MOMENT, _prepare)
     timer.name = "millrace-report"
-    timer.start()
+    try:
+        timer.start()
+    except RuntimeError:  # no more threads: it is imported when it is needed
+        yield
+        return
     try:
         yield
     finally:

@@ -17,6 +17,7 @@ import msgspec
 from millrace.core import regular
 from millrace.core.arguments import known_arguments
 from millrace.core.batch import schema_from
+from millrace.core.paths import absolute
 from millrace.core.work import REJECTED, StagedFile
 from millrace.errors import JournalDamaged
 from millrace.outputs import remeasuring
@@ -28,7 +29,8 @@ from millrace.parameters import given_folder
 from millrace.run.accounts import is_counted, wrong_in_record
 
 if TYPE_CHECKING:
-    from millrace.core.work import CommitRecord, Ledger
+    from millrace.core.paths import absolute
+from millrace.core.work import CommitRecord, Ledger
 
 OnFile = Callable[[int, int, int], None]
 
@@ -69,7 +71,7 @@ def verify(
     >>> print(*mr.verify(folder).findings)
     part-...csv: its bytes are not those that were written: the checksum is ..., not ....
     """
-    root = Path(os.path.abspath(os.path.expanduser(given_folder(path))))
+    root = Path(absolute(given_folder(path), "The output path"))
     check_is_output(root)
     somebody = holder(root)
     if somebody is not None:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from millrace.core import failpoints, regular
 from millrace.core.durable import sync_folder
+from millrace.core.paths import absolute
 from millrace.core.work import REJECTED, Durability, StagedFile, Task
 from millrace.errors import ArgumentError, SinkError, nearest
 from millrace.sinks.staged import StagedStream, write_failed
@@ -54,7 +55,7 @@ class FileSink:
         root = os.fspath(self.root)
         if "://" in root:
             raise ArgumentError(f"Cannot write to {root!r}: the output must be a folder of this machine.")
-        object.__setattr__(self, "root", os.path.abspath(os.path.expanduser(root)))
+        object.__setattr__(self, "root", absolute(root, "The output path"))
 
     @property
     def suffix(self) -> str:

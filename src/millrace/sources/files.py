@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeAlias, TypeGuard
 from urllib.parse import unquote
 
 from millrace.core.input_files import InputFile
+from millrace.core.paths import absolute
 from millrace.errors import ArgumentError, NothingMatched, UnreadableFile, nearest
 from millrace.screen import encodable
 
@@ -60,7 +61,7 @@ def _absolute(path: object) -> str:
     text = text.removeprefix("local://")  # Ray's word for what every path is here
     scheme = _SCHEME.match(text)
     if scheme is None:
-        return os.path.abspath(os.path.expanduser(text))
+        return absolute(text, "The input path")
     if scheme[1].lower() != "file":
         raise ArgumentError(
             f"Cannot read {_without_secrets(text)!r}: {scheme[1]}:// addresses are not supported, only local files. "
@@ -71,7 +72,7 @@ def _absolute(path: object) -> str:
         raise ArgumentError(
             f"Cannot read {_without_secrets(text)!r}: write a local file as file:///folder/name."
         )
-    return os.path.abspath("/" + unquote(rest))
+    return absolute("/" + unquote(rest), "The input path")
 
 
 def _without_secrets(address: str) -> str:

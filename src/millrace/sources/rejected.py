@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from millrace.core import regular
 from millrace.core.batch import schema_from
+from millrace.core.paths import absolute
 from millrace.core.rejected import COLUMNS, rejected_schema
 from millrace.core.work import REJECTED
 from millrace.errors import ArgumentError, NothingMatched, UnreadableFile
@@ -18,7 +19,7 @@ def rejected_table(output: str | os.PathLike[str]) -> pa.Table:
     """Read all rejected rows of an output; the files are mapped, not copied."""
     if not isinstance(output, (str, os.PathLike)):
         raise ArgumentError(f"read_rejected takes the folder that was written to, not {output!r}.")
-    root = Path(output).expanduser()
+    root = Path(absolute(os.fspath(output), "The output path"))
     if not (root / "_millrace").is_dir():
         raise NothingMatched(
             f"There is no output of Millrace in {root}: read_rejected takes a folder written to."
