@@ -97,7 +97,7 @@ def _found(text: str) -> Any:
             raise UsageMistake(f"{text}: importing {module} failed: {error}.") from error
         known = [path.stem for path in Path(folder).glob("*.py")]
         raise UsageMistake(
-            f"{text}: there is no module {error.name!r} in {folder}, nor among what is installed.{nearest(top, known)}"
+            f"{text}: there is no module {error.name!r} in {folder}, nor installed.{nearest(top, known)}"
         ) from None
     for part in name.split("."):
         if not hasattr(found, part):
