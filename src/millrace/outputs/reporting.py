@@ -20,6 +20,8 @@ from millrace.version import __version__
 from millrace.watchers import EVENTS
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from millrace.observers.report.facts import Committed, Facts, Sample
     from millrace.observers.report.history import History
 
@@ -159,32 +161,45 @@ def _samples(root: Path, folder: Path, *, values: bool, words: bool) -> list[Sam
     paths = sorted(path for path in (root / REJECTED).glob("*.arrow") if f"-{folder.name}." in path.name)
     if not paths or not regular.is_folder(root / REJECTED):
         return []
-    import pyarrow as pa
-
     from millrace.core.artifacts import shortened
-    from millrace.core.rejected import ERROR_FIELDS
     from millrace.observers.human import row_text
     from millrace.observers.report.facts import Sample
 
     found: list[Sample] = []
     seen: Counter[tuple[str, str]] = Counter()
-    ours = [field.name for field in ERROR_FIELDS]
     for path in paths[:_FILES]:
+        for why, row in _set_aside(path):
+            kind = str(why["_step"]), str(why["_error_type"])
+            seen[kind] += 1
+            if seen[kind] > _OF_A_KIND:
+                continue
+            where = str(why["_file"]) + (f", row {why['_row']:,}" if why["_row"] is not None else "")
+            error = f"{why['_error_type']}: {why['_error']}" if words else str(why["_error_type"])
+            told = row_text(row.to_pylist()[0]) if values else ""
+            found.append(Sample(where, kind[0], shortened(error, _WORDS), shortened(told, _WORDS)))
+            if len(found) >= _SAMPLES:
+                return found
+    return found
+
+
+def _set_aside(path: Path) -> Iterator[tuple[dict[str, Any], pa.RecordBatch]]:
+    """Yield why the first rows of a file of rejected ones are there, and each row; none if it is damaged, as
+    `verify` tells of that."""
+    import pyarrow as pa
+
+    from millrace.core.rejected import ERROR_FIELDS
+
+    ours = [field.name for field in ERROR_FIELDS]
+    try:
         with pa.BufferReader(regular.mapped(path)) as source:
             reader = pa.ipc.open_file(source)
             if not reader.num_record_batches:
-                continue
+                return
             batch = reader.get_batch(0).slice(0, _LOOKED_AT)
-            own = batch.select([name for name in batch.schema.names if name not in ours])
-            for i, why in enumerate(batch.select(ours).to_pylist()):
-                kind = str(why["_step"]), str(why["_error_type"])
-                seen[kind] += 1
-                if seen[kind] > _OF_A_KIND:
-                    continue
-                where = str(why["_file"]) + (f", row {why['_row']:,}" if why["_row"] is not None else "")
-                error = f"{why['_error_type']}: {why['_error']}" if words else str(why["_error_type"])
-                told = row_text(own.slice(i, 1).to_pylist()[0]) if values else ""
-                found.append(Sample(where, kind[0], shortened(error, _WORDS), shortened(told, _WORDS)))
-                if len(found) >= _SAMPLES:
-                    return found
-    return found
+        batch.validate(full=True)  # a wrong offset would be followed out of the file
+        why = batch.select(ours).to_pylist()
+    except (OSError, pa.ArrowException, KeyError, ValueError):
+        return
+    own = batch.select([name for name in batch.schema.names if name not in ours])
+    for i, each in enumerate(why):
+        yield each, own.slice(i, 1)

@@ -136,8 +136,12 @@ class Contents:
                 yield self._decoded(payload)
 
     def in_force(self) -> Iterator[CommitRecord]:
-        """Yield the commit records that were not revoked, in the order in which they were made."""
-        revoked = {}
+        """Yield the commit records that were not revoked, in the order in which they were made.
+
+        A shard is committed once. Of records that somebody's copying has doubled, the first one counts.
+        """
+        revoked: dict[int, int] = {}
+        seen: set[int] = set()
         for position, payload in enumerate(self._payloads()):
             if not _is_commit(payload):
                 record = self._decoded(payload)
@@ -146,7 +150,9 @@ class Contents:
         for position, payload in enumerate(self._payloads()):
             if _is_commit(payload):
                 record = self._decoded(payload)
-                if isinstance(record, CommitRecord) and revoked.get(record.shard, -1) < position:
+                assert isinstance(record, CommitRecord)
+                if revoked.get(record.shard, -1) < position and record.shard not in seen:
+                    seen.add(record.shard)
                     yield record
 
     def in_order(self, places: Sequence[tuple[int, ...]]) -> Iterator[CommitRecord]:
@@ -157,7 +163,7 @@ class Contents:
             if isinstance(record, Revoked):
                 last[record.shard] = None
             elif isinstance(record, CommitRecord):
-                last[record.shard] = payload
+                last[record.shard] = last.get(record.shard) or payload
         for shard in sorted(last, key=lambda shard: places[shard] if shard < len(places) else (shard,)):
             found = last[shard]
             if found is not None:
@@ -168,7 +174,7 @@ class Contents:
     def _decoded(self, payload: memoryview) -> Record:
         try:
             return _decoder.decode(payload)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise JournalDamaged(_of_another_version(self._path, self._writers(payload))) from error
 
     def _writers(self, until: memoryview) -> str:

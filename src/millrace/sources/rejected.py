@@ -44,6 +44,8 @@ def _columns(home: Path) -> pa.Schema:
 def _table(path: Path) -> pa.Table:
     try:
         with pa.BufferReader(regular.mapped(path)) as file:
-            return pa.ipc.open_file(file).read_all()
+            table = pa.ipc.open_file(file).read_all()
+        table.validate(full=True)  # in a damaged file, a wrong offset would be followed out of it
+        return table
     except (OSError, pa.ArrowException) as error:
         raise UnreadableFile(f"{path} cannot be read: {error}. It holds rejected rows of a run.") from error
