@@ -308,7 +308,7 @@ def be_pipe(path: Path, output: Path, others: Sequence[Path], beside: Path, dice
 
 def grow(path: Path, output: Path, others: Sequence[Path], beside: Path, dice: Random) -> None:
     """Let it have a long hole at its end."""
-    os.truncate(path, dice.choice([1 << 24, 3 << 30]) + path.stat().st_size)
+    os.truncate(path, dice.choice([1 << 24, 5 << 28]) + path.stat().st_size)
 
 
 def be_linked_folder(path: Path, output: Path, others: Sequence[Path], beside: Path, dice: Random) -> None:
