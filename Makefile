@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-ray check lint docs wheel bench bench-gpu soak clean
+.PHONY: help demo test test-ray check lint docs wheel audit bench bench-gpu soak clean
 
 help:  ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -55,6 +55,17 @@ wheel: $(VENV)/.created  ## build the wheel and import it in a clean environment
 	cd build && wheel-venv/bin/python -W error -c "import millrace; print('imported', millrace.__file__)"
 	build/wheel-venv/bin/millrace --version
 	rm -rf build/wheel-venv
+
+# An environment with what a user gets who installs the wheel, and one with the tools, which are not in it.
+audit: $(VENV)/.created  ## look for known vulnerabilities, and write a bill of materials: build/sbom.cdx.json
+	rm -rf build/audit-wheel build/audit-venv build/audit-tools
+	$(PIP) wheel --quiet --no-deps --wheel-dir build/audit-wheel $(PIP_FLAGS) .
+	$(call make-venv,build/audit-venv)
+	build/audit-venv/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt $(PIP_FLAGS) build/audit-wheel/*.whl
+	$(call make-venv,build/audit-tools)
+	build/audit-tools/bin/python -m pip --disable-pip-version-check install --quiet $(PIP_FLAGS) $$($(PYTHON) tools/audit.py --tools)
+	build/audit-tools/bin/cyclonedx-py environment --pyproject pyproject.toml --mc-type library --validate --output-reproducible -o build/sbom.cdx.json build/audit-venv/bin/python
+	build/audit-tools/bin/python tools/audit.py constraints.txt
 
 bench: $(VENV)/.bench  ## compare with a hand-written loop, Ray Data, Daft and Spark
 	$(BIN)/python -m bench

@@ -45,6 +45,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """Link a guide with the reference, and leave out the list of neighbours of a page that has none."""
     if page.parent is None:
         page.meta["hide"] = ["navigation"]
+    if page.file.src_uri == "security.md":  # it stands where those look who want to report something
+        text = Path(config["docs_dir"]).parent.joinpath("SECURITY.md").read_text()
+        return text.replace("](docs/", "](")
     if page.file.src_uri.startswith(("reference/", "decisions/")):
         return markdown
     return with_links(markdown, _targets())

@@ -15,7 +15,7 @@ import pytest
 
 from millrace.errors import MillraceError
 from millrace.launch import COMMAND
-from millrace.run.journal import _HEAD, MAGIC
+from millrace.run.frames import HEAD, MAGIC
 
 from .job import Job, make_input
 
@@ -160,8 +160,8 @@ BYTES: tuple[Callable[[bytearray, Random], None], ...] = (
 def frames_of(data: bytes) -> list[bytes]:
     """Split a journal into its whole frames."""
     at, found = len(MAGIC), []
-    while at + _HEAD.size <= len(data):
-        end = at + _HEAD.size + _HEAD.unpack_from(data, at)[0]
+    while at + HEAD.size <= len(data):
+        end = at + HEAD.size + HEAD.unpack_from(data, at)[0]
         found.append(data[at:end])
         at = end
     return found
@@ -169,7 +169,7 @@ def frames_of(data: bytes) -> list[bytes]:
 
 def sealed(frame: bytes, synced: int) -> bytes:
     """Return a frame with a checksum that is right, and another note of what was synced."""
-    payload = frame[_HEAD.size :]
+    payload = frame[HEAD.size :]
     rest = synced.to_bytes(8, "little") + payload
     return len(payload).to_bytes(4, "little") + zlib.crc32(rest).to_bytes(4, "little") + rest
 
@@ -195,9 +195,9 @@ def drop_frame(frames: list[bytes], dice: Random) -> None:
 def forge_frame(frames: list[bytes], dice: Random) -> None:
     """Change what a frame says; its checksum will be right."""
     at = dice.randrange(len(frames))
-    payload = bytearray(frames[at][_HEAD.size :])
+    payload = bytearray(frames[at][HEAD.size :])
     dice.choice([flip, flip, flip, cut, overwrite])(payload, dice)
-    frames[at] = frames[at][: _HEAD.size] + bytes(payload or b"\x00")
+    frames[at] = frames[at][: HEAD.size] + bytes(payload or b"\x00")
 
 
 FRAMES: tuple[Callable[[list[bytes], Random], None], ...] = (

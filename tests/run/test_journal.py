@@ -97,6 +97,15 @@ def test_notes_and_commits_in_force(tmp_path: Path) -> None:
     assert [record.shard for record in contents.in_force()] == [0, 1, 3, 4, 2]
 
 
+def test_a_commit_that_is_there_twice_counts_once(tmp_path: Path) -> None:
+    write(
+        tmp_path / "journal", [[Opened("abcdefgh"), commit(0), commit(1)], [commit(0, files=2), Revoked(1)]]
+    )
+    contents = journals.read(tmp_path / "journal")
+    assert list(contents.in_force()) == [commit(0)]
+    assert list(contents.in_order([(0,), (1,)])) == [commit(0)]
+
+
 def test_torn_at_every_byte(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     write(path, GROUPS)
@@ -334,9 +343,8 @@ def test_append_sync_crash_reopen(
         with path.open("r+b") as file:
             file.truncate(torn.draw(st.integers(synced, max(synced, path.stat().st_size - 1))))
     revoked_after = {record.shard: i for i, record in enumerate(kept) if isinstance(record, Revoked)}
-    in_force = [
-        record
-        for i, record in enumerate(kept)
-        if isinstance(record, CommitRecord) and revoked_after.get(record.shard, -1) < i
-    ]
-    assert list(journals.read(path).in_force()) == in_force
+    in_force: dict[int, CommitRecord] = {}
+    for i, record in enumerate(kept):
+        if isinstance(record, CommitRecord) and revoked_after.get(record.shard, -1) < i:
+            in_force.setdefault(record.shard, record)
+    assert list(journals.read(path).in_force()) == list(in_force.values())
