@@ -35,7 +35,7 @@ QUICK = (
 )
 SLOW = ("keras", "h5", "saved-model", "pt2", "torchscript", "transformers", "sentence-transformers", "mlflow")
 
-UNCHECKED = ("lightgbm", "xgboost-json", "xgboost-ubj", "torchscript", "pt2")
+UNCHECKED = ("h5", "lightgbm", "xgboost-json", "xgboost-ubj", "torchscript", "pt2")
 """Kinds whose libraries trust the file: it can crash, stop or fill a worker, which the run survives, and says."""
 
 LONGEST = 10.0  # seconds of CPU for one case
@@ -236,7 +236,11 @@ def _wrong(name: str, answer: dict[str, Any]) -> str:
         return f"it took {answer['seconds']:.0f} s of CPU"
     if answer["growth"] > GROWTH and name not in UNCHECKED:
         return f"it took {answer['growth'] >> 20} MiB"
-    return "" if answer["end"] in ("loaded", "refused", "out of memory") else str(answer["end"])
+    return (
+        ""
+        if answer["end"] in ("loaded", "refused", "the model raised", "out of memory")
+        else str(answer["end"])
+    )
 
 
 # ---------------------------------------------------------------- the child
@@ -328,6 +332,8 @@ def _end(question: dict[str, Any], planned: Any) -> str:
         result = _loaded(question["load"], question["path"], planned)
     except MillraceError:
         return "refused"
+    except _Raised:
+        return "the model raised"
     except MemoryError:
         return "out of memory"
     except BaseException as error:
@@ -351,9 +357,17 @@ def _loaded(name: str, path: str, planned: Any) -> str:
     planned()
     try:
         predictor.load()
-        return repr(predictor.predict(seeds.batch(name, predictor)))[:2000]
+        batch = seeds.batch(name, predictor)
+        try:
+            return repr(predictor.predict(batch))[:2000]
+        except (ArithmeticError, IndexError, TypeError, ValueError) as error:
+            raise _Raised from error
     finally:
         predictor.close()
+
+
+class _Raised(Exception):
+    """What was loaded is a model, which fails on these rows: a run reports it with the rows."""
 
 
 if __name__ == "__main__":
