@@ -64,8 +64,9 @@ def test_batch_size_is_exact_within_a_shard(size: int) -> None:
         lambda batch: {"first": batch["id"][:1], "rows": [len(batch["id"])]}, batch_size=size
     )
     wanted = []
-    for start in (0, 100, 200):
-        stop = min(start + 100, 250)
+    shard = max(100, int(size))  # a shard holds one whole batch at least
+    for start in range(0, 250, shard):
+        stop = min(start + shard, 250)
         wanted += [{"first": at, "rows": min(at + size, stop) - at} for at in range(start, stop, int(size))]
     assert out.take_all() == wanted
 

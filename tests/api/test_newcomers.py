@@ -170,7 +170,7 @@ def test_images_of_mixed_size_and_channels_that_come_last(files: Path) -> None:
     torch = pytest.importorskip("torch")
     images = mr.read_images(files / "*.png")
     with pytest.raises(MillraceError, match=r"read_images\(…, size=\(224, 224\)\)"):
-        images.predict(torch.nn.Conv2d(3, 4, 3), inputs="image").take(1)
+        images.predict(torch.nn.Conv2d(3, 4, 3), inputs="image").take_all()
     with pytest.raises(
         MillraceError, match=r"same shape\. Make them of one shape first: images by read_images"
     ):

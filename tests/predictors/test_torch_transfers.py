@@ -183,9 +183,7 @@ def test_a_look_sends_whole_batches_and_few_of_them(played: Played) -> None:
     data = mr.from_numpy(np.tile(ROWS, (50, 1))).with_options(engine="inline", progress=False)
     assert len(data.predict(nn.Linear(2, 1), batch_size=32, max_in_flight=2).take(40)) == 40
     sent = [step for step in played.steps if step[0] == "s"]
-    assert sent == ["send (32, 2) torch.float32"] * 3, (
-        "two that are needed, and one while the second is awaited"
-    )
+    assert sent == ["send (32, 2) torch.float32"] * 2, "two hold the 40 rows"
 
 
 def test_memory_that_does_not_suffice_on_the_device(played: Played) -> None:

@@ -70,7 +70,7 @@ class TestSteps:
     @changes
     def test_predict(self, change: Change, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         right = predicting.predict
-        monkeypatch.setattr(steps, "predict", lambda *args, **options: change(right(*args, **options)))
+        monkeypatch.setattr(predicting, "predict", lambda *args, **options: change(right(*args, **options)))
         plan = data().map_batches(same, batch_size=100).predict(double, inputs=["id"], output="twice")
         with pytest.raises(LedgerMismatch, match=r"in shard 0, 1,000 rows came to predict\(double\) and"):
             plan.write_parquet(tmp_path / "out")
@@ -96,7 +96,7 @@ class TestSteps:
     ) -> None:
         name = {"map": "map_rows", "flat_map": "flat_map", "filter": "filter_rows"}[verb]
         right = getattr(row_steps, name)
-        monkeypatch.setattr(steps, name, lambda *args: change(right(*args)))
+        monkeypatch.setattr(row_steps, name, lambda *args: change(right(*args)))
         function = {"flat_map": lambda row: [row] * (row["id"] % 3)}.get(verb, lambda row: dict(row))
         plan = data(on_error=on_error).map_batches(same, batch_size=100)
         with pytest.raises(LedgerMismatch, match=verb):
@@ -119,7 +119,7 @@ class TestSteps:
                 guard.dropped(1)
                 yield part.cut(1, len(part))
 
-        monkeypatch.setattr(steps, "map_rows", forgetful)
+        monkeypatch.setattr(row_steps, "map_rows", forgetful)
         with pytest.raises(LedgerMismatch, match="keeps every row, and dropped 1 and added 0"):
             data(on_error="reject").map(same).count()
 
@@ -236,8 +236,8 @@ class Breaks:
             grouped = maker._grouped
             maker._grouped = lambda rows, size: (list(change(iter(parts))) for parts in grouped(rows, size))
         else:
-            take = worker.take
-            worker.take = lambda *args: change(take(*args))
+            take = maker.take
+            maker.take = lambda *args: change(take(*args))
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         return dict(batch)

@@ -52,7 +52,7 @@ _FLAGS = tuple(
     for name in line.split()
 )
 _KEYWORDS = re.compile(  # not those of a call, which is for a script
-    rf"(?<![\w(])({'|'.join(_FLAGS)})=('[^']*'|\[[^]]*\]|-?[\w.]+|…)?"
+    rf"(?<![\w(])({'|'.join(_FLAGS)})=('[^']*'|\[[^]]*\]|-?\w+(?:\.\w+)*|…)?"
 )
 _NAMES = re.compile(rf"(?<![-\w.(=])({'|'.join(name for name in _FLAGS if '_' in name)})\b(?!=)")
 _SWITCHES = {"True": "", "False": "no-"}

@@ -126,7 +126,8 @@ class Accounts:
 
     def _wrong(self, shard: Shard, done: Done) -> str:
         ledger = done.ledger
-        if shard.rows >= 0 and ledger.read != shard.rows and (ledger.read > shard.rows or not self._limited):
+        counted = shard.rows >= 0 and all(split.rows >= 0 for split in shard.splits)
+        if ledger.read > shard.rows >= 0 or (counted and ledger.read < shard.rows and not self._limited):
             return f"the source has {shard.rows:,} rows and {ledger.read:,} were read"
         failed = ledger.rejected + ledger.nulled
         if done.faults.total != failed:

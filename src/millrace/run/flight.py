@@ -6,6 +6,7 @@ Results come in the order of the rows, each row's exactly once, whatever ends fi
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 import threading
 from collections import deque
@@ -17,6 +18,7 @@ from typing import Any, Generic, TypeVar
 from millrace.core.handed import Handed
 from millrace.core.values import ConversionError
 from millrace.core.work import Fault
+from millrace.errors import MillraceError
 from millrace.run.batching import Tuner
 from millrace.run.calls import Call, Caller, Raised
 from millrace.run.failures import first_line, is_interrupt
@@ -31,6 +33,7 @@ T = TypeVar("T")
 Sized = Callable[[Iterator[Rows]], Iterator[Rows]]
 _Flying = deque[tuple[Rows, Call]]
 _NOBODY: _Flying = deque()
+_NUMBER = re.compile(r"\d+")
 
 
 class Flight(Generic[T]):
@@ -279,8 +282,10 @@ class Flight(Generic[T]):
 
 
 def _alike(one: BaseException, other: BaseException) -> bool:
-    """Say whether two errors are of one class and of one line of the user's code."""
-    return type(one) is type(other) and first_line(one) == first_line(other)
+    """Say whether two errors are of one class and one line of the user's code; errors of ours say the same, too."""
+    if type(one) is not type(other) or first_line(one) != first_line(other):
+        return False
+    return not isinstance(one, MillraceError) or _NUMBER.sub("", str(one)) == _NUMBER.sub("", str(other))
 
 
 def _begin_alike(some: Rows, others: Rows) -> bool:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millrace.core.batch import one_array, rows_from, to_numpy
-from millrace.core.choosing import filtered
+from millrace.core.batch import nulled, one_array, rows_from, to_numpy
+from millrace.core.choosing import filtered, taken
 from millrace.core.forms import without_marks
 from millrace.core.handed import PLAIN, HandedRows, kept, weight
 from millrace.core.values import ConversionError, a, from_rows
@@ -29,26 +29,44 @@ _ROW_WEIGHT = 256  # a dict's own bytes
 
 def map_rows(rows: Iterator[Rows], caller: Caller, guard: Guard) -> Iterator[Rows]:
     """Replace each row by what the function returns for it."""
-    for part in _small(rows, guard):
-        made = _Made(part, guard, caller, lambda value: (value,))
-        for start, batch, index in made.batches():
-            if index[-1] - start + 1 == len(index):
-                yield part.cut(start, start + len(index)).with_batch(batch)
-            else:  # some of the rows between failed
-                yield _spread(part, start, batch, index)
+    return _alike(_pieces(rows, caller, guard, lambda value: (value,)), caller)
 
 
 def flat_map(rows: Iterator[Rows], caller: Caller, guard: Guard) -> Iterator[Rows]:
     """Replace each row by the rows that the function returns for it."""
+    return _alike(_pieces(rows, caller, guard, _items), caller)
+
+
+def _alike(pieces: Iterator[tuple[Rows, bool]], caller: Caller) -> Iterator[Rows]:
+    """Give rows of which all failed, and are kept, the columns of others; the first wait until those are known."""
+    waiting: list[Rows] = []
+    for piece, made in pieces:
+        if made:
+            caller.seen = piece.batch.schema
+        elif caller.seen is None:
+            waiting.append(piece)
+            continue
+        schema = caller.seen
+        assert schema is not None
+        yield from (each.with_batch(nulled(each.batch, schema)) for each in waiting)
+        waiting.clear()
+        yield piece if made else piece.with_batch(nulled(piece.batch, schema))
+    yield from waiting
+
+
+def _pieces(
+    rows: Iterator[Rows], caller: Caller, guard: Guard, items: Callable[[Any], Iterable[Any]]
+) -> Iterator[tuple[Rows, bool]]:
+    """Yield what becomes of the rows, and whether the function made any of it: else they all failed."""
     for part in _small(rows, guard):
-        made = _Made(part, guard, caller, _items)
-        for start, batch, index in made.batches():
-            yield _spread(part, start, batch, index)
-
-
-def _spread(part: Rows, start: int, batch: pa.RecordBatch, index: list[int]) -> Rows:
-    counts = np.bincount(np.array(index, np.int64) - start)
-    return part.cut(start, start + len(counts)).spread(batch, counts.tolist())
+        for start, batch, index in _Made(part, guard, caller, items).batches():
+            made = batch is not None
+            batch = batch if batch is not None else taken(part.batch, np.array(index, np.int64))
+            if len(set(index)) == len(index) == index[-1] - start + 1:
+                yield part.cut(start, start + len(index)).with_batch(batch), made
+            else:  # some of the rows between gave none, or several
+                counts = np.bincount(np.array(index, np.int64) - start)
+                yield part.cut(start, start + len(counts)).spread(batch, counts.tolist()), made
 
 
 class _Made:
@@ -63,8 +81,11 @@ class _Made:
         self._caller = caller
         self._items = items
 
-    def batches(self) -> Iterator[tuple[int, pa.RecordBatch, list[int]]]:
-        """Yield batches, each with the row that its first came from, and those that all came from."""
+    def batches(self) -> Iterator[tuple[int, pa.RecordBatch | None, list[int]]]:
+        """Yield batches, each with the row that its first came from, and those that all came from.
+
+        None stands for rows that all failed and are kept.
+        """
         made: Iterator[tuple[int, dict[Any, Any], int]] | None = None
         handed: HandedRows | None = None
         ended = False
@@ -85,13 +106,13 @@ class _Made:
                 else:
                     ended = True
                 self._guard.row = None  # from here on, no single row is to blame
-                if rows:
+                if any(type(row) is not _Failed for row in rows):
                     batch = from_rows(self._with_failed(rows), handed, index)
             del rows
             if ended:
                 self._caller.tried = True
                 self._guard.done += len(self._part)
-            if batch is not None:
+            if index:
                 yield index[0], batch, index
 
     def _each(self, handed: HandedRows) -> Iterator[tuple[int, dict[Any, Any], int]]:
@@ -143,9 +164,7 @@ class _Made:
         """Give rows that failed and are kept the keys that others have: as they were, if of the same type."""
         if not any(type(row) is _Failed for row in rows):
             return rows
-        like = next((row for row in rows if type(row) is not _Failed), None)
-        if like is None:
-            return [dict(row) for row in rows]
+        like = next(row for row in rows if type(row) is not _Failed)
         return [
             {key: row[key] for key, value in like.items() if key in row and type(row[key]) is type(value)}
             if type(row) is _Failed
