@@ -23,6 +23,7 @@ from millrace.core.batch import (
     to_ipc,
     to_numpy,
 )
+from millrace.errors import JournalDamaged
 
 INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
 FLOATS = [pa.float16(), pa.float32(), pa.float64()]
@@ -137,3 +138,10 @@ def test_batches_and_schemas_travel() -> None:
     data = to_ipc(batch.schema, [batch.slice(0, 1), batch.slice(1)])
     assert pa.Table.from_batches(from_ipc(data)).to_pydict() == batch.to_pydict()
     assert schema_from(schema_bytes(batch.schema)).equals(batch.schema)
+
+
+def test_a_damaged_schema_is_an_error_of_ours() -> None:
+    whole = schema_bytes(pa.schema([("x", pa.int64())]))
+    for data in (b"", whole[:-9], b"x" + whole, bytes(len(whole))):
+        with pytest.raises(JournalDamaged, match=r"schema that was kept .* cannot be read"):
+            schema_from(data)

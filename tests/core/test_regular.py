@@ -139,3 +139,16 @@ def test_folders_that_are_links_are_refused(tmp_path: Path) -> None:
     regular.make_folder(tmp_path / "there")
     regular.make_folder(tmp_path / "new")
     assert (tmp_path / "new").is_dir()
+
+
+@pytest.mark.parametrize("behind", [b"", b"more"])
+def test_gigabytes_of_holes_are_not_read(tmp_path: Path, behind: bytes) -> None:
+    path = tmp_path / "events"
+    path.write_bytes(b"some lines")
+    with path.open("r+b") as file:
+        file.seek(3 << 30)
+        file.write(behind) if behind else file.truncate()
+    assert regular.read(path).rstrip(b"\0") == b"some lines"
+    with pytest.raises(regular.NotOurs, match="a big hole"):
+        regular.content(path)
+    assert regular.content(path, 4) == b"some"

@@ -15,6 +15,7 @@ import pyarrow as pa
 from millrace.core import forms
 from millrace.core.choosing import column_taken
 from millrace.core.ragged import RaggedTensorType
+from millrace.errors import JournalDamaged
 
 BatchFormat = Literal["numpy", "pandas", "pyarrow"]
 
@@ -427,4 +428,10 @@ def schema_bytes(schema: pa.Schema) -> bytes:
 
 def schema_from(data: bytes) -> pa.Schema:
     """Decode what ``schema_bytes`` made."""
-    return pa.ipc.read_schema(pa.py_buffer(data))
+    try:
+        return pa.ipc.read_schema(pa.py_buffer(data))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise JournalDamaged(
+            f"The schema that was kept with the output cannot be read: {str(error).rstrip('.')}. Restore the output "
+            "from a copy, or make it anew with mode='overwrite'."
+        ) from error

@@ -18,6 +18,7 @@ from millrace.core.durable import sync_fd
 
 AnyPath = str | os.PathLike[str]
 
+_BIG_HOLE = 16 << 20
 _SAFE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _LINKED = (errno.ELOOP, errno.EMLINK)  # what systems say of a link that is not to be followed
 _KINDS = {
@@ -67,17 +68,39 @@ def file(path: AnyPath) -> IO[bytes]:
 def content(path: AnyPath, most: int = -1) -> bytes:
     """Return what is in a file, or its first bytes; raises ``OSError`` if it is not there, or is no regular file."""
     with file(path) as opened_file:
+        if most < 0 and _end_of_data(opened_file.fileno()) >= 0:
+            raise NotOurs(path, "a file with a big hole in it")
         return opened_file.read(most)
 
 
 def read(path: AnyPath, start: int = 0) -> bytes:
-    """Return what is in a file from byte ``start`` on; nothing if it is not there, or is no regular file."""
+    """Return what is in a file from byte ``start`` on, up to a big hole; nothing if no regular file is there."""
     try:
         with file(path) as opened_file:
+            end = _end_of_data(opened_file.fileno())
             opened_file.seek(start)
-            return opened_file.read()
+            return opened_file.read(max(0, end - start) if end >= 0 else -1)
     except OSError:
         return b""
+
+
+def _end_of_data(fd: int) -> int:
+    """Return where a hole of more than 16 MiB begins in an open file; -1 if there is none. Nobody reads gigabytes of
+    zeros that take up no space."""
+    size, at = os.fstat(fd).st_size, 0
+    if size < _BIG_HOLE or not hasattr(os, "SEEK_HOLE"):
+        return -1
+    try:
+        while (hole := os.lseek(fd, at, os.SEEK_HOLE)) < size:
+            try:
+                at = os.lseek(fd, hole, os.SEEK_DATA)
+            except OSError:  # nothing but the hole up to the end
+                at = size
+            if at - hole > _BIG_HOLE:
+                return hole
+        return -1
+    finally:
+        os.lseek(fd, 0, os.SEEK_SET)
 
 
 def mapped(path: AnyPath) -> memoryview:
