@@ -8,9 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from millrace.core.batch import schema_bytes, schema_from, to_format
+from millrace.core.batch import rows_of, schema_bytes, schema_from, to_format, to_frame
 from millrace.core.forms import FLOAT, OBJECT, forms_in, mark_of, marked, without_marks
 from millrace.core.handed import Handed
+from millrace.core.tensors import to_tensors
 from millrace.core.values import from_result
 from millrace.errors import BadInput
 from millrace.plan.expressions import valid_fields
@@ -114,3 +115,45 @@ def test_what_a_filter_says_of_nulls() -> None:
     assert valid_fields(~(a.is_valid() & b.is_valid())) == set()
     assert valid_fields(pc.invert(a.is_valid())) == set()
     assert valid_fields((b == "' and is_valid(a) and '") | (b == 1)) == set()
+
+
+# ---------------------------------------------------------------- within lists and structs
+
+ODD = 2**53 + 1  # which float64 does not have
+NESTED = [
+    pa.array([[ODD, None], [1, 2]], pa.list_(pa.int64(), 2)),
+    pa.array([[ODD, None], None], pa.list_(pa.int64(), 2)),
+    pa.array([[ODD, None], [1, 2]]),
+    pa.array([[ODD, None], [1, 2]], pa.list_view(pa.int64())),
+    pa.array([[[ODD, None]], [[1]]]),
+    pa.array([{"a": ODD}, {"a": None}]),
+    pa.array([[{"a": ODD}, {"a": None}], []]),
+    pa.array([[True, None], [True, False]], pa.list_(pa.bool_(), 2)),
+    pa.array([[("k", ODD), ("l", None)], []], pa.map_(pa.string(), pa.int64())),
+    pa.array([2**64 - 1, None], pa.uint64()),
+]
+
+
+def plain(value: Any) -> Any:
+    return [plain(each) for each in value] if isinstance(value, (list, np.ndarray)) else value
+
+
+@pytest.mark.parametrize("column", NESTED, ids=lambda column: str(column.type))
+def test_no_integer_or_truth_value_beside_a_null_changes_in_lists_structs_and_frames(
+    column: pa.Array,
+) -> None:
+    batch = pa.record_batch({"x": column})
+    wanted = column.to_pylist()
+    assert plain(list(to_frame(batch)["x"])) == wanted
+    assert plain(list(to_frame(pa.Table.from_batches([batch, batch]))["x"])) == wanted + wanted
+    assert plain([row["x"] for row in rows_of(batch)]) == wanted
+    if not pa.types.is_integer(column.type):  # a column of these is refused: see above
+        assert plain(to_format(batch, "numpy")["x"]) == wanted
+        assert plain(to_tensors(batch)["x"]) == wanted
+
+
+@pytest.mark.parametrize("column", NESTED[:-1], ids=lambda column: str(column.type))
+def test_a_frame_that_comes_back_as_it_went_has_the_values_that_it_had(column: pa.Array) -> None:
+    handed = Handed(pa.record_batch({"x": column}))
+    (again,) = from_result(to_format(handed.batch, "pandas"), handed).columns
+    assert again.to_pylist() == column.to_pylist()

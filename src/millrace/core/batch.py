@@ -88,19 +88,33 @@ def _exact_objects(column: pa.Array) -> np.ndarray[Any, Any]:
 
 
 def to_frame(table: pa.RecordBatch | pa.Table) -> Any:
-    """Make a DataFrame. A tensor is an array in its cell, of the shape that it has; pandas has nothing closer."""
-    tensors = [i for i, field in enumerate(table.schema) if is_tensor(field.type)]
-    if not tensors:
+    """Make a DataFrame. A tensor is an array in its cell, of the shape that it has; pandas has nothing closer.
+
+    Integers beside nulls that pandas would round are objects.
+    """
+    ours = [
+        i
+        for i, (field, column) in enumerate(zip(table.schema, table.columns, strict=True))
+        if is_tensor(field.type) or forms.rounds(column)
+    ]
+    if not ours:
         return table.to_pandas()
-    frame = table.select([i for i in range(table.num_columns) if i not in tensors]).to_pandas()
-    for i in tensors:
+    frame = table.select([i for i in range(table.num_columns) if i not in ours]).to_pandas()
+    for i in ours:
         column = table.column(i)
         cells = np.empty(len(column), object)
-        rows = to_numpy(one_array(column) if isinstance(column, pa.ChunkedArray) else column)
+        rows = _unrounded(one_array(column) if isinstance(column, pa.ChunkedArray) else column)
         for at, row in enumerate(rows):
             cells[at] = row
         frame.insert(i, table.schema.names[i], cells)
     return frame
+
+
+def _unrounded(column: pa.Array) -> np.ndarray[Any, Any]:
+    """View a column as ``to_numpy`` does, but integers beside nulls as objects if float64 would round one."""
+    if forms.is_wide(column.type) and forms.rounds(column):
+        return _locked(_exact_objects(column))
+    return to_numpy(column)
 
 
 def to_numpy(column: pa.Array) -> np.ndarray[Any, Any]:
@@ -110,7 +124,8 @@ def to_numpy(column: pa.Array) -> np.ndarray[Any, Any]:
     nulls, strings, binary, decimals and nested values become objects; timestamps, dates and durations become
     datetime64 / timedelta64 with NaT;
     fixed-size lists and tensors of numbers become arrays of shape (n, k…), and n objects, which are arrays or None,
-    where the shapes differ or one is null.
+    where the shapes differ or one is null. Within lists, integers beside nulls are objects if float64 would round
+    one.
     """
     return _locked(_to_numpy(column))
 
@@ -162,10 +177,10 @@ def _decoded(column: pa.Array) -> pa.Array:
 
 def _rows_of_values(column: pa.Array, shape: Sequence[int]) -> np.ndarray[Any, Any]:
     """View fixed-size lists as one array, or as an array for each row if rows are null or hold no numbers."""
-    values = to_numpy(column.flatten())  # of the rows that are there
+    values = _unrounded(column.flatten())  # of the rows that are there
     if not column.null_count:
         rows = np.reshape(values, (len(column), *shape, *values.shape[1:]))
-        return rows if values.dtype != object or 0 in shape else _objects(column)
+        return rows if values.dtype != object or 0 in shape or is_tensor(column.type) else _objects(column)
     there = _bits(column.buffers()[0], column.offset, len(column))
     rows = np.reshape(values, (int(there.sum()), *shape, *values.shape[1:]))
     made = np.empty(len(column), object)
@@ -242,7 +257,7 @@ def _objects(column: pa.Array) -> np.ndarray[Any, Any]:
     values = np.empty(len(column), object)
     if _is_list(column.type):
         for i, item in enumerate(column):
-            values[i] = to_numpy(item.values) if item.is_valid else None
+            values[i] = _unrounded(item.values) if item.is_valid else None
     else:
         for i, value in enumerate(
             _python_values(column)

@@ -92,6 +92,22 @@ def _beyond(column: pa.Array | pa.ChunkedArray) -> bool:
     return False
 
 
+def rounds(column: pa.Array | pa.ChunkedArray) -> bool:
+    """Say whether the column has, at any depth, integers beside nulls that float64 would round."""
+    if isinstance(column, pa.ChunkedArray):
+        return any(map(rounds, column.chunks))
+    type_, t = column.type, pa.types
+    if is_wide(type_):
+        return bool(column.null_count) and _beyond(column)
+    if t.is_list(type_) or t.is_large_list(type_) or t.is_fixed_size_list(type_):
+        return rounds(column.flatten())
+    if t.is_list_view(type_) or t.is_large_list_view(type_):
+        return rounds(column.flatten())
+    if t.is_map(type_):
+        return rounds(column.keys) or rounds(column.items)
+    return t.is_struct(type_) and any(map(rounds, column.flatten()))
+
+
 def _may_round(values: np.ndarray[Any, Any]) -> bool:
     beyond = values.max() > EXACT or (values.dtype.kind == "i" and values.min() < -EXACT)
     return bool(beyond)

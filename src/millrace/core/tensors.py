@@ -7,6 +7,7 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
+from millrace.core import forms
 from millrace.core.batch import BatchFormat, to_format, to_numpy
 from millrace.core.ragged import RaggedTensorType
 
@@ -45,10 +46,13 @@ def to_model(batch: pa.RecordBatch, batch_format: BatchFormat) -> Any:
 
 
 def _of_one_length(column: pa.Array) -> Array | None:
-    """View lists as an array (n, k…), without a copy; None if they are of several lengths, or hold no numbers."""
+    """View lists as an array (n, k…), without a copy; None if they are of several lengths, or hold no numbers.
+
+    None, too, where integers stand beside nulls and a float would round one.
+    """
     if not pa.types.is_list(column.type) and not pa.types.is_large_list(column.type):
         values = to_numpy(column)
-        return None if values.dtype.kind == "O" else values
+        return None if values.dtype.kind == "O" or forms.rounds(column) else values
     if column.null_count or not len(column):
         return None
     ends = to_numpy(column.offsets)
