@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 import millrace as mr
-from millrace.errors import UnknownColumn
+from millrace.errors import StepError, UnknownColumn
 
 from .data import numbers
 
@@ -207,3 +207,16 @@ def test_the_repr_shows_the_steps() -> None:
     assert (
         shown.startswith("Dataset(Range) → map_batches(") and "clean) → filter((id > 1)) → limit(3)" in shown
     )
+
+
+def test_an_expression_compares_big_integers_with_fractions() -> None:
+    ids = pa.table({"id": [1, 2**24 + 1, 2**53]})
+    for expression, kept in (
+        ("id > 0.5", 3),
+        ("id >= 16777216.5", 2),
+        ("id == 16777217.0", 1),
+        ("id > 5.0", 2),
+    ):
+        assert mr.from_arrow(ids).filter(expr=expression).count() == kept, expression
+    with pytest.raises(StepError, match="cannot be evaluated"):  # rounding 2**53 + 1 would be no comparison
+        mr.from_arrow(pa.table({"id": [2**53 + 1]})).filter(expr="id > 0.5").count()

@@ -235,6 +235,30 @@ def filter_expression(rows: Iterator[Rows], step: Filter, guard: Guard) -> Itera
             yield piece.keep(without_marks(batch, never_null) if never_null else batch, kept)
 
 
+def _projected(step: Filter, batch: pa.RecordBatch) -> pa.Array:
+    # `Table.filter` would import pyarrow.dataset, and that pandas.
+    from pyarrow._acero import Declaration, ProjectNodeOptions, TableSourceNodeOptions
+
+    source = Declaration("table_source", TableSourceNodeOptions(pa.Table.from_batches([batch])))
+    mask = Declaration("project", ProjectNodeOptions([step.expression], ["mask"]), [source])
+    return one_array(mask.to_table(use_threads=False).column(0))
+
+
+def _compared_as_floats(step: Filter, batch: pa.RecordBatch, error: pa.ArrowInvalid) -> pa.Array:
+    """Evaluate again with integers as float64, where that changes none of them.
+
+    Arrow takes the 0.5 of ``id > 0.5`` for a float32, and refuses to compare integers beyond 2**24 with it.
+    """
+    try:
+        columns = [
+            column.cast(pa.float64()) if pa.types.is_integer(column.type) else column
+            for column in batch.columns
+        ]
+        return _projected(step, pa.RecordBatch.from_arrays(columns, names=batch.schema.names))
+    except pa.ArrowException:
+        raise error from None
+
+
 def _masks(part: Rows, step: Filter, guard: Guard) -> Iterator[tuple[Rows, pa.Array]]:
     """Evaluate the expression; where it fails, halve the rows until those at fault stand alone."""
     try:
@@ -254,13 +278,11 @@ def _masks(part: Rows, step: Filter, guard: Guard) -> Iterator[tuple[Rows, pa.Ar
 
 
 def _evaluate(step: Filter, batch: pa.RecordBatch) -> pa.Array:
-    # `Table.filter` would import pyarrow.dataset, and that pandas.
-    from pyarrow._acero import Declaration, ProjectNodeOptions, TableSourceNodeOptions
-
-    source = Declaration("table_source", TableSourceNodeOptions(pa.Table.from_batches([batch])))
-    mask = Declaration("project", ProjectNodeOptions([step.expression], ["mask"]), [source])
     try:
-        column = one_array(mask.to_table(use_threads=False).column(0))
+        try:
+            column = _projected(step, batch)
+        except pa.ArrowInvalid as error:
+            column = _compared_as_floats(step, batch, error)
     except (pa.ArrowException, KeyError, ValueError) as error:
         unknown = missing_field(error)
         if unknown is not None:
