@@ -94,7 +94,7 @@ def sentence_folder(folder: Path) -> Path:
 
 def saved_model_folder(folder: Path) -> Path:
     (folder / "saved").mkdir()
-    (folder / "saved" / "saved_model.pb").write_bytes(b"\x08\x01")
+    (folder / "saved" / "saved_model.pb").write_bytes(b"\x08\x01\x12\x02\x3a\x00")  # one graph, of objects
     return folder / "saved"
 
 

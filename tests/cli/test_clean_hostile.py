@@ -15,7 +15,7 @@ import millrace as mr
 from millrace.core.work import StagedFile
 from millrace.errors import ForeignOutput, JournalDamaged, MillraceError, RunLocked
 from millrace.outputs import cleaning
-from millrace.run.journal import Journal
+from millrace.run.journal import Journal, Revoked
 from millrace.run.output import OutputFolder
 from millrace.run.recover import peek
 
@@ -176,6 +176,7 @@ def test_a_journal_with_paths_of_others_is_refused(
     folder = OutputFolder(out)
     record = next(peek(folder, run)[2].in_force())
     journal, _ = Journal.open(out / "_millrace" / run / "journal", "process")
+    journal.append(Revoked(record.shard))
     journal.append(msgspec.structs.replace(record, files=(StagedFile(staged, name.format(run), 100, 4, 0),)))
     journal.sync()
     journal.close()

@@ -98,12 +98,18 @@ def test_notes_and_commits_in_force(tmp_path: Path) -> None:
 
 
 def test_a_commit_that_is_there_twice_counts_once(tmp_path: Path) -> None:
-    write(
-        tmp_path / "journal", [[Opened("abcdefgh"), commit(0), commit(1)], [commit(0, files=2), Revoked(1)]]
-    )
+    write(tmp_path / "journal", [[Opened("abcdefgh"), commit(0), commit(1)], [commit(0), Revoked(1)]])
     contents = journals.read(tmp_path / "journal")
     assert list(contents.in_force()) == [commit(0)]
     assert list(contents.in_order([(0,), (1,)])) == [commit(0)]
+
+
+def test_two_commits_of_a_shard_that_differ_are_damage(tmp_path: Path) -> None:
+    write(tmp_path / "journal", [[Opened("abcdefgh"), commit(0)], [commit(0, files=2)]])
+    contents = journals.read(tmp_path / "journal")
+    for records in (contents.in_force(), contents.in_order([(0,)])):
+        with pytest.raises(JournalDamaged, match="commits shard 0 twice"):
+            list(records)
 
 
 def test_torn_at_every_byte(tmp_path: Path) -> None:
@@ -345,6 +351,10 @@ def test_append_sync_crash_reopen(
     revoked_after = {record.shard: i for i, record in enumerate(kept) if isinstance(record, Revoked)}
     in_force: dict[int, CommitRecord] = {}
     for i, record in enumerate(kept):
-        if isinstance(record, CommitRecord) and revoked_after.get(record.shard, -1) < i:
-            in_force.setdefault(record.shard, record)
+        if not isinstance(record, CommitRecord) or revoked_after.get(record.shard, -1) >= i:
+            continue
+        if in_force.setdefault(record.shard, record) != record:
+            with pytest.raises(JournalDamaged, match="twice"):
+                list(journals.read(path).in_force())
+            return
     assert list(journals.read(path).in_force()) == list(in_force.values())

@@ -164,8 +164,12 @@ def make_folder(path: AnyPath, mode: int = 0o777) -> None:
 
 def check_folder(path: AnyPath) -> None:
     """Raise ``NotOurs`` if something stands there that is no folder, such as a link to one."""
-    if os.path.lexists(path) and not is_folder(path):
-        raise NotOurs(path, _kind(path))
+    try:
+        mode = os.lstat(path).st_mode
+    except OSError:  # nothing: it may be on its way, or just gone
+        return
+    if not stat.S_ISDIR(mode):
+        raise NotOurs(path, _KINDS.get(stat.S_IFMT(mode), "a file"))
 
 
 def is_folder(path: AnyPath) -> bool:

@@ -12,7 +12,7 @@ import contextlib
 import os
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -138,10 +138,11 @@ class Contents:
     def in_force(self) -> Iterator[CommitRecord]:
         """Yield the commit records that were not revoked, in the order in which they were made.
 
-        A shard is committed once. Of records that somebody's copying has doubled, the first one counts.
+        A shard is committed once. A record that somebody's copying has doubled counts once; two that differ are
+        damage.
         """
         revoked: dict[int, int] = {}
-        seen: set[int] = set()
+        seen: dict[int, memoryview] = {}
         for position, payload in enumerate(self._payloads()):
             if not _is_commit(payload):
                 record = self._decoded(payload)
@@ -151,25 +152,34 @@ class Contents:
             if _is_commit(payload):
                 record = self._decoded(payload)
                 assert isinstance(record, CommitRecord)
-                if revoked.get(record.shard, -1) < position and record.shard not in seen:
-                    seen.add(record.shard)
+                if revoked.get(record.shard, -1) < position and self._is_first(record, payload, seen):
+                    seen[record.shard] = payload
                     yield record
 
     def in_order(self, places: Sequence[tuple[int, ...]]) -> Iterator[CommitRecord]:
         """Yield the commit records in force in the order of their shards, whose places are these."""
-        last: dict[int, memoryview | None] = {}
+        last: dict[int, memoryview] = {}
         for payload in self._payloads():
             record = self._decoded(payload)
             if isinstance(record, Revoked):
-                last[record.shard] = None
-            elif isinstance(record, CommitRecord):
-                last[record.shard] = last.get(record.shard) or payload
+                last.pop(record.shard, None)
+            elif isinstance(record, CommitRecord) and self._is_first(record, payload, last):
+                last[record.shard] = payload
         for shard in sorted(last, key=lambda shard: places[shard] if shard < len(places) else (shard,)):
-            found = last[shard]
-            if found is not None:
-                record = self._decoded(found)
-                assert isinstance(record, CommitRecord)
-                yield record
+            record = self._decoded(last[shard])
+            assert isinstance(record, CommitRecord)
+            yield record
+
+    def _is_first(
+        self, record: CommitRecord, payload: memoryview, committed: Mapping[int, memoryview]
+    ) -> bool:
+        before = committed.get(record.shard)
+        if before is not None and before != payload:
+            raise JournalDamaged(
+                f"{self._path} commits shard {record.shard} twice, and not in the same words. Nobody knows which of "
+                "the two is right: restore the output from a copy, or make it anew with mode='overwrite'."
+            )
+        return before is None
 
     def _decoded(self, payload: memoryview) -> Record:
         try:
