@@ -120,6 +120,17 @@ def own(array: pa.Array) -> pa.Array:
         return pa.DictionaryArray.from_arrays(
             own(array.indices), own(array.dictionary), ordered=array.type.ordered
         )
+    if (
+        pa.types.is_primitive(array.type)
+        and array.type.bit_width >= 8
+        and len(array)
+        and not array.null_count
+    ):
+        # By numpy, whose memory is used again; Arrow's comes from the system each time, page by page.
+        width = array.type.bit_width // 8
+        data = np.frombuffer(array.buffers()[1], np.uint8)
+        part = data[array.offset * width : (array.offset + len(array)) * width].copy()
+        return pa.Array.from_buffers(array.type, len(array), [None, pa.py_buffer(part)])
     return pa.concat_arrays([array])
 
 
