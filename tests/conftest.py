@@ -20,7 +20,12 @@ settings.load_profile("millrace")
 
 
 # What is started in the background of a shell, by nohup or by some CI ignores signals, and so do its children.
-for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGCHLD, signal.SIG_DFL)):
+for _number, _usual in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+    (signal.SIGTERM, signal.SIG_DFL),
+    (signal.SIGCHLD, signal.SIG_DFL),
+):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _usual)
 
