@@ -218,5 +218,8 @@ def test_an_expression_compares_big_integers_with_fractions() -> None:
         ("id > 5.0", 2),
     ):
         assert mr.from_arrow(ids).filter(expr=expression).count() == kept, expression
+    with pytest.raises(StepError, match="divide by zero"):
+        divided = pc.divide_checked(pc.field("id"), pc.field("none")) > 0
+        mr.from_arrow(pa.table({"id": [1], "none": [0]})).filter(expr=divided).count()
     with pytest.raises(StepError, match="cannot be evaluated"):  # rounding 2**53 + 1 would be no comparison
         mr.from_arrow(pa.table({"id": [2**53 + 1]})).filter(expr="id > 0.5").count()

@@ -62,11 +62,11 @@ def _pieces(
         for start, batch, index in _Made(part, guard, caller, items).batches():
             made = batch is not None
             batch = batch if batch is not None else taken(part.batch, np.array(index, np.int64))
-            if len(set(index)) == len(index) == index[-1] - start + 1:
-                yield part.cut(start, start + len(index)).with_batch(batch), made
-            else:  # some of the rows between gave none, or several
-                counts = np.bincount(np.array(index, np.int64) - start)
-                yield part.cut(start, start + len(counts)).spread(batch, counts.tolist()), made
+            counts = np.bincount(np.array(index, np.int64) - start)
+            piece = part.cut(start, start + len(counts))
+            # Or some of the rows between gave none, or several.
+            alike = bool((counts == 1).all())
+            yield piece.with_batch(batch) if alike else piece.spread(batch, counts.tolist()), made
 
 
 class _Made:
@@ -247,8 +247,11 @@ def _projected(step: Filter, batch: pa.RecordBatch) -> pa.Array:
 def _compared_as_floats(step: Filter, batch: pa.RecordBatch, error: pa.ArrowInvalid) -> pa.Array:
     """Evaluate again with integers as float64, where that changes none of them.
 
-    Arrow takes the 0.5 of ``id > 0.5`` for a float32, and refuses to compare integers beyond 2**24 with it.
+    Arrow takes the 0.5 of ``id > 0.5`` for a float32, and refuses to compare integers beyond 2**24 with it. Any
+    other error stays one: as floats, a division by zero would be none.
     """
+    if "not in range" not in str(error):
+        raise error from None
     try:
         columns = [
             column.cast(pa.float64()) if pa.types.is_integer(column.type) else column
