@@ -20,7 +20,10 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help demo test test-ray check lint docs wheel audit bench bench-gpu soak clean
 
 help:  ## show this list
-	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@echo 'New here? `make demo` shows what it does, docs/how-it-works.md how, CONTRIBUTING.md how to change it.'
+	@echo 'Then: `make lint` while you work, .venv/bin/python -m pytest tests/<room> for one part, `make check` at the end.'
+	@echo
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 demo: $(VENV)/.demo  ## label a million handwritten digits (under a minute)
 	@$(BIN)/python examples/digits.py
@@ -29,12 +32,12 @@ test: $(VENV)/.dev  ## run the tests, doctests included, in two processes (JOBS=
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 # The tests of datasets and executors, with the engine in the place of the local one.
-ON_RAY = tests/executor $(addprefix tests/api/test_,$(addsuffix .py, \
+ON_RAY = tests/tasks $(addprefix tests/api/test_,$(addsuffix .py, \
 	batch_sizes endings iterating looking map_batches metrics on_error predict stages verbs))
 
 test-ray: $(VENV)/.ray  ## run the tests on Ray: clusters of several nodes on this machine
 	$(BIN)/python -m pytest -m ray
-	MILLRACE_TEST_ENGINE=ray $(BIN)/python -m pytest $(ON_RAY)
+	HEADRACE_TEST_ENGINE=ray $(BIN)/python -m pytest $(ON_RAY)
 
 check: lint test docs wheel  ## everything that has to pass: lint, types, imports, tests, documentation, wheel
 
@@ -52,8 +55,8 @@ wheel: $(VENV)/.created  ## build the wheel and import it in a clean environment
 	$(PIP) wheel --quiet --no-deps --wheel-dir dist $(PIP_FLAGS) .
 	$(call make-venv,build/wheel-venv)
 	build/wheel-venv/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt $(PIP_FLAGS) dist/*.whl
-	cd build && wheel-venv/bin/python -W error -c "import millrace; print('imported', millrace.__file__)"
-	build/wheel-venv/bin/millrace --version
+	cd build && wheel-venv/bin/python -W error -c "import headrace; print('imported', headrace.__file__)"
+	build/wheel-venv/bin/headrace --version
 	rm -rf build/wheel-venv
 
 # An environment with what a user gets who installs the wheel, and one with the tools, which are not in it.

@@ -1,1 +1,1 @@
-"""The benchmark: one table, from one run, of Millrace, a hand-written loop and its peers."""
+"""The benchmark: one table, from one run, of Headrace, a hand-written loop and its peers."""

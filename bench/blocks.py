@@ -15,9 +15,9 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from millrace.core.ports import Engine, PoolSpec, WorkerContext
-from millrace.core.work import BlockRef
-from millrace.engines.local import LocalEngine
+from headrace.core.ports import Engine, PoolSpec, WorkerContext
+from headrace.core.work import BlockRef
+from headrace.engines.local.engine import LocalEngine
 
 SHAPE = (64, 224, 224, 3)
 BYTES = 64 * 224 * 224 * 3

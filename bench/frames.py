@@ -49,10 +49,10 @@ def timed(run: Callable[[], Any]) -> tuple[float, Any]:
 
 def measured(torch: Any, hidden: Sequence[int], frame: Any, rounds: int) -> tuple[list[float], list[float]]:
     """Seconds of the loop and of ours, round by round; who is first changes from round to round."""
-    import millrace as mr
+    import headrace as hr
 
     net = network(torch, hidden)
-    predictor = mr.BatchPredictor.from_checkpoint(mr.TorchCheckpoint.from_model(net), mr.TorchPredictor)
+    predictor = hr.BatchPredictor.from_checkpoint(hr.TorchCheckpoint.from_model(net), hr.TorchPredictor)
     programs = [lambda: by_hand(torch, net, frame), lambda: predictor.predict(frame, batch_size=BATCH)]
     seconds: tuple[list[float], list[float]] = ([], [])
     for turn in range(rounds + 1):

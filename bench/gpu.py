@@ -1,6 +1,6 @@
 """``python -m bench.gpu``: whether a GPU is kept busy.
 
-The ceiling is the bare model: a loop over tensors that are on the device already. Beside it, Millrace fed from
+The ceiling is the bare model: a loop over tensors that are on the device already. Beside it, Headrace fed from
 memory, where nothing but the library can keep the device waiting; and fed from JPEG files and from text, where the
 cores may: what they decode or tokenize by themselves is measured, too.
 
@@ -23,11 +23,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-import millrace as mr
+import headrace as hr
 from bench import data, jobs, rounds
-from millrace.core.ports import Bad
-from millrace.core.work import Split
-from millrace.sources.range import RangeSource
+from headrace.core.ports import Bad
+from headrace.core.work import Split
+from headrace.sources.range import RangeSource
 
 Batch = Mapping[str, NDArray[Any]]
 
@@ -116,7 +116,7 @@ def bare(network: Any, inputs: Sequence[Any], batches: int) -> float:
     return batches * len(inputs[0]) / loop(batches)
 
 
-def rate(dataset: Callable[[int], mr.Dataset], rows: int, scratch: Path) -> float:
+def rate(dataset: Callable[[int], hr.Dataset], rows: int, scratch: Path) -> float:
     """What a job does in a second beyond its first quarter."""
     least = max(1, rows // 4)
     seconds = []
@@ -132,9 +132,9 @@ def rate(dataset: Callable[[int], mr.Dataset], rows: int, scratch: Path) -> floa
     return (rows - least) / max(seconds[1] - seconds[0], 1e-9)
 
 
-def predicted(rows: mr.Dataset, network: Any, inputs: Sequence[str], gpus: float | None) -> mr.Dataset:
+def predicted(rows: hr.Dataset, network: Any, inputs: Sequence[str], gpus: float | None) -> hr.Dataset:
     """``gpus`` None: where there is none, to try this out."""
-    model = mr.TorchPredictor(network, dtype="bfloat16")
+    model = hr.TorchPredictor(network, dtype="bfloat16")
     return rows.predict(
         model, inputs=list(inputs), keep="none", batch_size=BATCH, num_gpus=gpus, concurrency=1
     )
@@ -161,7 +161,7 @@ def measure_images(options: argparse.Namespace, scratch: Path, device: str, gpus
     show("ResNet-50, bare loop", ceiling)
 
     memory = rate(
-        lambda n: predicted(mr.Dataset.from_source(Preloaded(n)), network, ["image"], gpus),
+        lambda n: predicted(hr.Dataset.from_source(Preloaded(n)), network, ["image"], gpus),
         options.images,
         scratch,
     )
@@ -171,8 +171,8 @@ def measure_images(options: argparse.Namespace, scratch: Path, device: str, gpus
     folder = data.ensure("images", options.data, options.images / 1_000)
     files = [str(path) for path in sorted(folder.iterdir())]
 
-    def pixels(n: int) -> mr.Dataset:
-        return mr.read_images(files[:n], size=SHAPE[:2])
+    def pixels(n: int) -> hr.Dataset:
+        return hr.read_images(files[:n], size=SHAPE[:2])
 
     decoding = rate(
         lambda n: pixels(n).map_batches(decoded, columns=["image"], num_cpus=1), len(files), scratch
@@ -195,10 +195,10 @@ def measure_text(options: argparse.Namespace, scratch: Path, device: str, gpus: 
     del there
     show(f"BERT, {TOKENS} tokens, bare loop", ceiling)
 
-    def tokens(n: int) -> mr.Dataset:
+    def tokens(n: int) -> hr.Dataset:
         file = scratch / f"{n}.txt"
         file.write_text("".join(line + "\n" for line in lines(n)))
-        return mr.read_text(str(file)).map_batches(Tokens, num_cpus=1)
+        return hr.read_text(str(file)).map_batches(Tokens, num_cpus=1)
 
     tokenizing = rate(lambda n: tokens(n).map_batches(shape_of, num_cpus=1), options.texts, scratch)
     texts = rate(

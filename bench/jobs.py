@@ -46,12 +46,12 @@ CONTENDERS = {
     for contender in (
         Contender("hand", None),
         Contender("hand_tuned", None, jobs=("taxi_parity", "taxi_mlp", "wide")),
-        Contender("millrace", "millrace"),
-        Contender("millrace_predict", "millrace", jobs=("taxi_mlp", "wide")),
-        Contender("millrace_stages", "millrace", jobs=("images",)),
+        Contender("headrace", "headrace"),
+        Contender("headrace_predict", "headrace", jobs=("taxi_mlp", "wide")),
+        Contender("headrace_stages", "headrace", jobs=("images",)),
         Contender("daft", "daft"),
         Contender("ray", "ray.data", "ray"),
-        Contender("millrace_ray", "ray", "ray", jobs=("taxi_parity", "taxi_mlp", "wide", "images")),
+        Contender("headrace_ray", "ray", "ray", jobs=("taxi_parity", "taxi_mlp", "wide", "images")),
         Contender("spark", "pyspark", "pyspark"),
         Contender("dataloader", "torch", "torch", jobs=("images",)),
     )

@@ -1,4 +1,4 @@
-"""``python -m bench.on_ray``: Millrace on Ray beside Ray Data, on the same Ray of as many CPUs as this machine has.
+"""``python -m bench.on_ray``: Headrace on Ray beside Ray Data, on the same Ray of as many CPUs as this machine has.
 
 Two clocks for both: the whole program, and what is left when Ray has started. Workers are started, models loaded
 and outputs committed within both.
@@ -22,7 +22,7 @@ from bench.jobs import JOBS, Job
 from bench.report import Result
 from bench.rounds import Rounds
 
-OURS, THEIRS = "millrace_ray", "ray"
+OURS, THEIRS = "headrace_ray", "ray"
 BARS = {"taxi_parity": 1 / 1.5, "taxi_mlp": 1 / 1.5, "wide": 1 / 1.5, "images": 1.1}
 
 

@@ -19,7 +19,7 @@ from bench import data, jobs, measure, report, rounds, verify
 from bench.report import Result, Row
 from bench.rounds import Rounds
 
-# As contenders/millrace_passes.py reads them; the first of each kind is one model alone.
+# As contenders/headrace_passes.py reads them; the first of each kind is one model alone.
 PROGRAMS = {
     "linear": ("linear_0", "linear_0+linear_1", "linear_0,linear_1"),
     "mlp": ("mlp_0", "mlp_0+linear_0", "mlp_0,linear_0", "mlp_0+mlp_1", "mlp_0,mlp_1"),
@@ -37,10 +37,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         notes.append("mlp left out: torch is not installed")
     else:
         names += PROGRAMS["mlp"]
-    millrace = jobs.version(jobs.CONTENDERS["millrace"])
-    headline = report.headline(options.rounds, options.scale, [f"millrace {millrace}"])
+    headrace = jobs.version(jobs.CONTENDERS["headrace"])
+    headline = report.headline(options.rounds, options.scale, [f"headrace {headrace}"])
     print(headline, flush=True)
-    results = {name: Result(name, "millrace_passes") for name in names}
+    results = {name: Result(name, "headrace_passes") for name in names}
     with tempfile.TemporaryDirectory(prefix="run-", dir=options.data) as scratch:
         source = data.ensure("taxi", options.data, options.scale)
         run(results, Rounds(source, Path(scratch), options.timeout), options)

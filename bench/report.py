@@ -37,7 +37,7 @@ def table(results: Sequence[Result], baseline: str) -> str:
         "contender",
         "wall s",
         f"÷ {baseline}",
-        "millrace ÷ it",
+        "headrace ÷ it",
         "CPU s",
         f"peak MiB ({MEMORY_KIND})",
         "output MiB",
@@ -47,7 +47,7 @@ def table(results: Sequence[Result], baseline: str) -> str:
         at_job = {result.contender: result for result in results if result.job == job}
         lines.append(None)
         for result in at_job.values():
-            lines.append(line(result, at_job.get(baseline), at_job.get("millrace")))
+            lines.append(line(result, at_job.get(baseline), at_job.get("headrace")))
     return align(lines)
 
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from bench.measure import run
 
 EMPTY = """
-import time, millrace as mr
-from millrace.sources.range import RangeSource
+import time, headrace as hr
+from headrace.sources.range import RangeSource
 start = time.perf_counter()
-ds = mr.Dataset.from_source(RangeSource({shards}, rows_per_split=1)).with_options(progress=False, shard_rows=1)
+ds = hr.Dataset.from_source(RangeSource({shards}, rows_per_split=1)).with_options(progress=False, shard_rows=1)
 result = ds.filter(lambda row: False).write_parquet({out!r})
 assert result.rows == 0 and result.ledger.read == {shards}
 print(time.perf_counter() - start)
@@ -29,9 +29,9 @@ print(time.perf_counter() - start)
 RESUME = """
 import sys, time
 start = time.perf_counter()
-import millrace as mr
-from millrace.engines.local import LocalPool
-from millrace.sources.range import RangeSource
+import headrace as hr
+from headrace.engines.local.pool import LocalPool
+from headrace.sources.range import RangeSource
 
 class FirstTask(BaseException):
     pass
@@ -42,7 +42,7 @@ def first_task(*args, **kwargs):
 LocalPool.submit = first_task
 source = RangeSource({shards}, rows_per_split=1)
 try:
-    mr.Dataset.from_source(source).with_options(progress=False, shard_rows=1).write_parquet({out!r})
+    hr.Dataset.from_source(source).with_options(progress=False, shard_rows=1).write_parquet({out!r})
 except FirstTask:
     print(time.perf_counter() - start)
 """
@@ -64,16 +64,16 @@ def commit_all_but_one(shards: int, out: Path) -> None:
     """Leave a run of which one shard is to do, by way of the library's own committer; each shard has a part."""
     import pyarrow as pa
 
-    import millrace as mr
-    from millrace.core.work import CommitRecord, Ledger, Task
-    from millrace.plan.logical import Plan
-    from millrace.run.resume import Wish, open_job
-    from millrace.sinks.parquet import ParquetSink
-    from millrace.sources.range import RangeSource
+    import headrace as hr
+    from headrace.core.work import CommitRecord, Ledger, Task
+    from headrace.output.resume import OpenRequest, open_job
+    from headrace.plan.logical import Plan
+    from headrace.sinks.parquet import ParquetSink
+    from headrace.sources.range import RangeSource
 
     schema = pa.schema([pa.field("id", pa.int64())])
     plan = Plan(RangeSource(shards, rows_per_split=1)).into(ParquetSink(str(out)))
-    wish = Wish("resume", "refuse", "process", 2, 1, mr.__version__)
+    wish = OpenRequest("resume", "refuse", "process", 2, 1, hr.__version__)
     try:
         with open_job(plan, wish) as job:
             committer = job.committer

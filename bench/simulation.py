@@ -12,7 +12,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from millrace.testing.simulation import Driven, Load, drive
+from headrace.testing.simulation import Driven, Load, drive
 
 BAR = 0.98
 

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-import millrace as mr
+import headrace as hr
 from bench.steps import COORDINATES, MIDDLE, Mlp, Resnet
 
 Batch = dict[str, NDArray[Any]]
@@ -108,7 +108,7 @@ def settled(job: Job) -> tuple[int, int, float]:
         ends.append((len(result), time.perf_counter()))
         return {"y": result}
 
-    data = mr.from_arrow(table(job.data(job.rows))).map_batches(watched)
+    data = hr.from_arrow(table(job.data(job.rows))).map_batches(watched)
     start = time.perf_counter()
     for _ in data.with_options(engine="inline", progress=False, shard_rows=job.rows).iter_batches():
         pass

@@ -30,8 +30,8 @@ PREPARE_MS = 5.0  # of CPU per image: about what decoding and resizing a photogr
 
 # Seconds of preparing on all cores, and of the device, for a job of one second.
 MIXES = {"prepare-bound": (1.0, 0.4), "balanced": (1.0, 1.0), "predict-bound": (0.4, 1.0)}
-CONTENDERS = {"millrace_device": "millrace", "ray_device": "ray.data"}
-COUNTED = {"millrace_device"}  # whose CPU time we are told; Ray's daemon keeps that of its workers to itself
+CONTENDERS = {"headrace_device": "headrace", "ray_device": "ray.data"}
+COUNTED = {"headrace_device"}  # whose CPU time we are told; Ray's daemon keeps that of its workers to itself
 
 
 @dataclass(slots=True)
@@ -198,7 +198,7 @@ def bar(todo: Sequence[Job]) -> list[str]:
     notes = []
     for job in todo:
         for result in job.results:
-            if result.contender == "millrace_device" and not result.failure:
+            if result.contender == "headrace_device" and not result.failure:
                 found = statistics.median(job.beyond(result))
                 beside = statistics.median(job.beyond(result, beside_others=True))
                 verdict = (

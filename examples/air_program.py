@@ -11,9 +11,9 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from millrace.compat import ray
-from millrace.compat.ray.train.batch_predictor import BatchPredictor
-from millrace.compat.ray.train.torch import TorchCheckpoint, TorchPredictor
+from headrace.compat import ray
+from headrace.compat.ray.train.batch_predictor import BatchPredictor
+from headrace.compat.ray.train.torch import TorchCheckpoint, TorchPredictor
 
 
 class Tips(torch.nn.Module):

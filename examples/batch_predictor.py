@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-import millrace as mr
+import headrace as hr
 
 FEATURES = ["distance", "hour", "passengers"]
 
@@ -69,12 +69,12 @@ def main() -> None:
     folder: Path = arguments.folder
     shutil.rmtree(folder, ignore_errors=True)
 
-    checkpoint = mr.TorchCheckpoint.from_model(train(make_rides(2_000, seed=1))).to_directory(
+    checkpoint = hr.TorchCheckpoint.from_model(train(make_rides(2_000, seed=1))).to_directory(
         folder / "checkpoint"
     )
     print(f"1. A network that learned from 2,000 rides: {checkpoint}")
     # The class of a script cannot be imported elsewhere, so the predictor is told what the weights belong to.
-    predictor = mr.BatchPredictor.from_checkpoint(checkpoint, mr.TorchPredictor, model=FareNet)
+    predictor = hr.BatchPredictor.from_checkpoint(checkpoint, hr.TorchPredictor, model=FareNet)
     rides = make_rides(arguments.rows, seed=2)
 
     began = time.perf_counter()
@@ -84,12 +84,12 @@ def main() -> None:
     print(fares.head(3))
     print(f"   on average, the predictions miss by {average_miss(fares):.2f}")
 
-    mr.from_pandas(rides.reset_index()).with_options(progress=False).write_parquet(folder / "rides")
+    hr.from_pandas(rides.reset_index()).with_options(progress=False).write_parquet(folder / "rides")
     made = predictor.predict(folder / "rides", feature_columns=FEATURES, keep_columns=["ride", "fare"])
     result = made.write_parquet(folder / "fares")
     print(f"3. {result.rows:,} rides from Parquet files into Parquet files: {folder / 'fares'}")
 
-    flagged = mr.BatchPredictor.from_pandas_udf(lambda df: df[(df["fare"] - df["predictions"]).abs() > 2])
+    flagged = hr.BatchPredictor.from_pandas_udf(lambda df: df[(df["fare"] - df["predictions"]).abs() > 2])
     print(
         f"4. {flagged.predict(folder / 'fares').count():,} fares that are far from what the network expects"
     )

@@ -1,7 +1,7 @@
 """A million handwritten digits through a classifier: what `make demo` runs.
 
 The 1,797 digits that come with scikit-learn are laid out as twelve Parquet files, each digit many times
-over and never twice with the same noise. A small neural network learns two thirds of the originals; Millrace
+over and never twice with the same noise. A small neural network learns two thirds of the originals; Headrace
 then carries every row of the folder through it and writes the predictions beside.
 
 Stop it halfway (Ctrl-C, even kill -9) and run it again: it goes on where it stopped, and no row is lost or
@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from sklearn.datasets import load_digits
 from sklearn.neural_network import MLPClassifier
 
-import millrace as mr
+import headrace as hr
 
 FILES = 12
 HELD_BACK = 3  # every third original is never shown to the network
@@ -81,7 +81,7 @@ def train_model(path: Path) -> None:
 def measure_accuracy(folder: Path) -> tuple[float, float]:
     """Read the predictions back: the share that is right, of all rows and of the originals held back."""
     rows = right = unseen_rows = unseen_right = 0
-    for batch in mr.read_parquet(str(folder)).iter_batches(batch_size=65_536, batch_format="numpy"):
+    for batch in hr.read_parquet(str(folder)).iter_batches(batch_size=65_536, batch_format="numpy"):
         correct = batch["prediction"] == batch["label"]
         unseen = batch["original"] % HELD_BACK == 0
         rows, right = rows + len(correct), right + int(correct.sum())
@@ -117,13 +117,13 @@ def main() -> None:
     elif predictions.exists():
         print("   interrupted in an earlier run: what it finished stays, only the rest is computed")
     result = (
-        mr.read_parquet(str(images))
+        hr.read_parquet(str(images))
         .map_batches(DigitClassifier, fn_constructor_args=[str(model)], concurrency=os.cpu_count() or 1)
         .write_parquet(str(predictions))
     )
 
     print("4. The predictions, read back")
-    mr.read_parquet(str(predictions)).show(3)
+    hr.read_parquet(str(predictions)).show(3)
     accuracy, unseen = measure_accuracy(predictions)
     print(f"   accuracy {accuracy:.2%} over all rows, {unseen:.2%} over the originals it never saw")
     print(f"\n{result.rows:,} rows, {time.perf_counter() - began:.1f} s in all. Output: {predictions}")

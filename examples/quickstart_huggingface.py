@@ -9,7 +9,7 @@ import tempfile
 
 import numpy as np
 
-import millrace as mr
+import headrace as hr
 
 TEXTS = [
     "  A fine film ",
@@ -62,10 +62,10 @@ class Sentiment:
         return {**batch, "label": [result["label"] for result in results]}
 
 
-def predictions(folder: str, workers: int) -> mr.Dataset:
-    data = mr.from_numpy(np.asarray(TEXTS))
+def predictions(folder: str, workers: int) -> hr.Dataset:
+    data = hr.from_numpy(np.asarray(TEXTS))
     return data.map_batches(cleaned, num_cpus=1).map_batches(
-        Sentiment, fn_constructor_args=[folder], batch_size=2, compute=mr.ActorPoolStrategy(size=workers)
+        Sentiment, fn_constructor_args=[folder], batch_size=2, compute=hr.ActorPoolStrategy(size=workers)
     )
 
 

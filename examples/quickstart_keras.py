@@ -6,7 +6,7 @@ batches of two rows; the first stage prepares the next rows meanwhile.
 
 import numpy as np
 
-import millrace as mr
+import headrace as hr
 
 
 def scaled(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -27,10 +27,10 @@ class Classifier:
         return {"output": self.model(batch["data"]).numpy()}  # (2, 100) in, (2, 1) out
 
 
-def predictions(workers: int) -> mr.Dataset:
-    data = mr.from_numpy(np.arange(1_000, dtype=np.float64).reshape(10, 100))
+def predictions(workers: int) -> hr.Dataset:
+    data = hr.from_numpy(np.arange(1_000, dtype=np.float64).reshape(10, 100))
     return data.map_batches(scaled, num_cpus=1).map_batches(
-        Classifier, batch_size=2, compute=mr.ActorPoolStrategy(size=workers)
+        Classifier, batch_size=2, compute=hr.ActorPoolStrategy(size=workers)
     )
 
 

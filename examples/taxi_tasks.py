@@ -17,7 +17,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-import millrace as mr
+import headrace as hr
 
 MONTHS = 12
 
@@ -125,7 +125,7 @@ def main() -> None:
         months = write_months(folder, arguments.rows)
         watch = MemoryWatch()
         watch.start()
-        with mr.connect(workers=arguments.workers, memory_limit="4GiB") as executor:
+        with hr.connect(workers=arguments.workers, memory_limit="4GiB") as executor:
             model = executor.put(TipModel(arguments.payload_mb))
             making = watch.lap()  # for a moment it was there twice: as it was made, and as it is shared
 

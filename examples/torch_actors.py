@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-import millrace as mr
+import headrace as hr
 
 
 class Classifier:
@@ -49,7 +49,7 @@ def main() -> None:
     rng = np.random.default_rng(0)
     batch = rng.random((arguments.rows, arguments.pixels), np.float32)
     network = make_network(arguments.pixels)
-    with mr.connect() as executor:
+    with hr.connect() as executor:
         gpus = int(executor.limits.num_gpus)
         if arguments.device == "cuda" and not gpus:
             print("there is no GPU that this process may use: nothing to do (--device cpu runs it anyway)")

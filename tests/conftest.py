@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-pytest.register_assert_rewrite("millrace.testing")
+pytest.register_assert_rewrite("headrace.testing")
 
-settings.register_profile("millrace", deadline=None, derandomize=True)  # a shared machine has slow moments
-settings.load_profile("millrace")
+settings.register_profile("headrace", deadline=None, derandomize=True)  # a shared machine has slow moments
+settings.load_profile("headrace")
 
 
 # What is started in the background of a shell, by nohup or by some CI ignores signals, and so do its children.
@@ -29,10 +29,10 @@ for _number, _usual in (
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _usual)
 
-_USUAL = {"MILLRACE_ENGINE": "local", "MILLRACE_WORKERS": "2", "MILLRACE_PROGRESS": "0"}
+_USUAL = {"HEADRACE_ENGINE": "local", "HEADRACE_WORKERS": "2", "HEADRACE_PROGRESS": "0"}
 
 
-ENGINE = os.environ.get("MILLRACE_TEST_ENGINE", "")  # "ray": tests that can be are carried out there
+ENGINE = os.environ.get("HEADRACE_TEST_ENGINE", "")  # "ray": tests that can be are carried out there
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -18,7 +18,8 @@ _EXAMPLE = re.compile(r"(?:^|\n\n)(>>> .*?)(?=\n\n|\Z)", re.DOTALL)
 _SECTION = re.compile(r"^Examples\n-+$", re.MULTILINE)
 _DASHES = re.compile(r"-+(\n|$)")
 _ROLE = re.compile(r":\w+:`~?([\w.]+)`")
-_NAME = re.compile(r"(?<!`)``(?:(?:mr|errors)\.)?([A-Za-z_]\w*)``(?!`)")
+_SHARED = re.compile(r"Unpack\[(\w+)\]")
+_NAME = re.compile(r"(?<!`)``(?:(?:hr|errors)\.)?([A-Za-z_]\w*)``(?!`)")
 
 
 def with_fences(text: str) -> str:
@@ -36,8 +37,8 @@ def with_fences(text: str) -> str:
 def linked(text: str, targets: dict[str, str]) -> str:
     """Make links of the names in double backticks that have a place of their own in the reference.
 
-    >>> linked("See ``RunOptions`` and ``x``.", {"RunOptions": "millrace.RunOptions"})
-    'See [`RunOptions`][millrace.RunOptions] and ``x``.'
+    >>> linked("See ``RunOptions`` and ``x``.", {"RunOptions": "headrace.RunOptions"})
+    'See [`RunOptions`][headrace.RunOptions] and ``x``.'
     """
     plain = _ROLE.sub(r"``\1``", text)
     return _NAME.sub(
@@ -67,6 +68,23 @@ def in_chunks(text: str) -> list[str]:
 def documented() -> list[str]:
     """Return what the pages of the reference show, in their order, by its full name."""
     return [name for page in sorted(PAGES.glob("*.md")) for name in _DIRECTIVE.findall(page.read_text())]
+
+
+def with_shared_options(function: griffe.Function) -> None:
+    """Show keywords that a function takes by ``**options: Unpack[StepOptions]`` as its own."""
+    for parameter in list(function.parameters):
+        match = _SHARED.fullmatch(str(parameter.annotation or ""))
+        if match is None:
+            continue
+        del function.parameters[parameter.name]
+        options = function.module[match[1]]
+        shared = options.final_target if options.is_alias else options
+        for each in (*reversed(shared.mro()), shared):
+            for name, attribute in each.members.items():
+                kind = griffe.ParameterKind.keyword_only
+                function.parameters.add(
+                    griffe.Parameter(name, annotation=attribute.annotation, kind=kind, default="None")
+                )
 
 
 class Sectioned(griffe.Docstring):
@@ -124,8 +142,8 @@ class Prose(griffe.Extension):
         """Rewrite the docstrings of ``pkg``."""
         targets = {}
         for name in documented():
-            shown = pkg[name.removeprefix("millrace.")]
-            if name.startswith("millrace.compat."):
+            shown = pkg[name.removeprefix("headrace.")]
+            if name.startswith("headrace.compat."):
                 continue  # Ray's words mean other things elsewhere
             if shown.is_module:  # a page that shows all classes of one
                 classes = [each for each, it in shown.members.items() if isinstance(it, griffe.Class)]
@@ -135,6 +153,8 @@ class Prose(griffe.Extension):
         self._walk(pkg, {name: to for name, to in targets.items() if not hasattr(builtins, name)})
 
     def _walk(self, found: griffe.Object, targets: dict[str, str]) -> None:
+        if isinstance(found, griffe.Function):
+            with_shared_options(found)
         if found.docstring is not None:
             own = {found.name, *(parameter.name for parameter in getattr(found, "parameters", ()))}
             others = {name: to for name, to in targets.items() if name not in own}

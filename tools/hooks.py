@@ -11,7 +11,7 @@ from mkdocs.exceptions import PluginError
 
 _FETCHED = re.compile(r'<(?:script|img|iframe|link|source)\b[^>]*\b(?:src|href)="(?:https?:)?//[^"]*"')
 _APART = re.compile(r"(^```.*?^```$|^#.*?$|\[[^\]]*\]\([^)]*\)|``.*?``)", re.MULTILINE | re.DOTALL)
-_NAME = re.compile(r"`(?:mr\.)?([A-Za-z]\w*)`")
+_NAME = re.compile(r"`(?:hr\.)?([A-Za-z]\w*)`")
 _VERBS = {"accumulate", "connect", "evaluate", "explain", "materialize", "show", "take"}
 
 
@@ -55,7 +55,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 def _targets() -> dict[str, str]:
     """Return what names in the text of a guide mean, if they cannot mean anything else."""
-    names = [name for name in documented() if not name.startswith(("millrace.compat.", "millrace.core."))]
+    names = [name for name in documented() if not name.startswith(("headrace.compat.", "headrace.core."))]
     last = {name.rpartition(".")[2]: name for name in names}
     return {name: to for name, to in last.items() if "_" in name or name in _VERBS or name[0].isupper()}
 
@@ -63,8 +63,8 @@ def _targets() -> dict[str, str]:
 def with_links(markdown: str, targets: dict[str, str]) -> str:
     """Make a link of the first mention of each name on a page, outside of blocks, headings and other links.
 
-    >>> with_links("# `take`\\nSee `take` and `take`.", {"take": "millrace.Dataset.take"})
-    '# `take`\\nSee [`take`][millrace.Dataset.take] and `take`.'
+    >>> with_links("# `take`\\nSee `take` and `take`.", {"take": "headrace.Dataset.take"})
+    '# `take`\\nSee [`take`][headrace.Dataset.take] and `take`.'
     """
     left = dict(targets)
 

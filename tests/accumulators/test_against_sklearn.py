@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from sklearn import metrics as sk
 
-import millrace as mr
+import headrace as hr
 
 N = 3000
 rng = np.random.default_rng(7)
@@ -44,17 +44,17 @@ def near(value: Any) -> Any:
 def test_one_number(weight: str | None) -> None:
     by = {"sample_weight": w if weight else None}
     more: dict[str, Any] = {"weight": weight}
-    assert result(mr.AUROC("y", "p", **more)) == near(sk.roc_auc_score(y, p, **by))
-    assert result(mr.AveragePrecision("y", "p", **more)) == near(sk.average_precision_score(y, p, **by))
-    assert result(mr.LogLoss("y", "p", **more)) == near(sk.log_loss(y, p, **by))
-    assert result(mr.BrierScore("y", "p", **more)) == near(sk.brier_score_loss(y, p, **by))
-    assert result(mr.Accuracy("c", "d", **more)) == near(sk.accuracy_score(c, d, **by))
-    assert result(mr.MSE("x", "z", **more)) == near(sk.mean_squared_error(x, z, **by))
-    assert result(mr.MAE("x", "z", **more)) == near(sk.mean_absolute_error(x, z, **by))
-    assert result(mr.R2("x", "z", **more)) == pytest.approx(sk.r2_score(x, z, **by), rel=1e-9)
+    assert result(hr.AUROC("y", "p", **more)) == near(sk.roc_auc_score(y, p, **by))
+    assert result(hr.AveragePrecision("y", "p", **more)) == near(sk.average_precision_score(y, p, **by))
+    assert result(hr.LogLoss("y", "p", **more)) == near(sk.log_loss(y, p, **by))
+    assert result(hr.BrierScore("y", "p", **more)) == near(sk.brier_score_loss(y, p, **by))
+    assert result(hr.Accuracy("c", "d", **more)) == near(sk.accuracy_score(c, d, **by))
+    assert result(hr.MSE("x", "z", **more)) == near(sk.mean_squared_error(x, z, **by))
+    assert result(hr.MAE("x", "z", **more)) == near(sk.mean_absolute_error(x, z, **by))
+    assert result(hr.R2("x", "z", **more)) == pytest.approx(sk.r2_score(x, z, **by), rel=1e-9)
     mean = np.average(x, weights=w if weight else None)
-    assert result(mr.Mean("x", **more)) == near(mean)
-    assert result(mr.Variance("x", **more)) == near(
+    assert result(hr.Mean("x", **more)) == near(mean)
+    assert result(hr.Variance("x", **more)) == near(
         np.average((x - mean) ** 2, weights=w if weight else None)
     )
 
@@ -62,14 +62,14 @@ def test_one_number(weight: str | None) -> None:
 @pytest.mark.parametrize("weight", [None, "w"])
 def test_classes(weight: str | None) -> None:
     by = {"sample_weight": w if weight else None}
-    matrix = result(mr.ConfusionMatrix("c", "d", weight=weight))["matrix"]
+    matrix = result(hr.ConfusionMatrix("c", "d", weight=weight))["matrix"]
     assert np.allclose(matrix, sk.confusion_matrix(c, d, **by), rtol=1e-12)
     for average in ("macro", "micro", "weighted"):
         expected = sk.precision_recall_fscore_support(c, d, average=average, **by)[:3]
-        found = result(mr.PrecisionRecallF1("c", "d", average=average, weight=weight))  # type: ignore[arg-type]
+        found = result(hr.PrecisionRecallF1("c", "d", average=average, weight=weight))  # type: ignore[arg-type]
         assert list(found.values()) == near(list(expected))
     expected = sk.precision_recall_fscore_support(y, p >= 0.5, average="binary", **by)[:3]
-    assert list(result(mr.PrecisionRecallF1("y", "p", threshold=0.5, weight=weight)).values()) == near(
+    assert list(result(hr.PrecisionRecallF1("y", "p", threshold=0.5, weight=weight)).values()) == near(
         expected
     )
 
@@ -79,7 +79,7 @@ def test_probabilities_of_several_classes() -> None:
     shares /= shares.sum(axis=1, keepdims=True)
     column = pa.FixedSizeListArray.from_arrays(pa.array(shares.ravel()), 4)
     batch = pa.record_batch({"c": pa.array(c), "p": column})
-    loss, accuracy = mr.LogLoss("c", "p"), mr.Accuracy("c", "p")
+    loss, accuracy = hr.LogLoss("c", "p"), hr.Accuracy("c", "p")
     for metric in (loss, accuracy):
         metric.update(batch)
     assert loss.result() == pytest.approx(sk.log_loss(c, shares), rel=1e-6)
@@ -88,8 +88,8 @@ def test_probabilities_of_several_classes() -> None:
 
 def test_groups() -> None:
     ndcg = [sk.ndcg_score([c[g == each]], [p[g == each]], k=7) for each in np.unique(g)]
-    assert result(mr.NDCG("g", "c", "p", k=7)) == near(np.mean(ndcg))
-    by_group = result(mr.By("g", mr.Mean("x")))
+    assert result(hr.NDCG("g", "c", "p", k=7)) == near(np.mean(ndcg))
+    by_group = result(hr.By("g", hr.Mean("x")))
     assert by_group == {each: near(x[g == each].mean()) for each in np.unique(g).tolist()}
 
 
@@ -102,13 +102,13 @@ def test_recall_at_k() -> None:
         return float((labels[sure].sum() + labels[tied].sum() * share) / labels.sum())
 
     each = [recall(y[g == i], p[g == i], 5) for i in np.unique(g) if y[g == i].any()]
-    assert result(mr.RecallAtK("g", "y", "p", k=5)) == near(np.mean(each))
+    assert result(hr.RecallAtK("g", "y", "p", k=5)) == near(np.mean(each))
 
 
 @pytest.mark.parametrize("weight", [None, "w"])
 @pytest.mark.parametrize("how", [{"bins": 20}, {"limit": 30}, {"bins": 5, "range": (0.3, 0.6)}])
 def test_bounds_hold(how: dict[str, Any], weight: str | None) -> None:
-    for kind in (mr.AUROC, mr.AveragePrecision):
+    for kind in (hr.AUROC, hr.AveragePrecision):
         exact, rough = (result(kind("y", "p", weight=weight, **each)) for each in ({}, how))
         assert rough.low <= exact <= rough.high
         assert rough.low <= rough <= rough.high
@@ -117,7 +117,7 @@ def test_bounds_hold(how: dict[str, Any], weight: str | None) -> None:
 
 def test_what_a_column_is_like() -> None:
     counts = np.histogram(p, [0, 0.3, 0.6, 1])[0].tolist()
-    assert result(mr.Histogram("p", [0, 0.3, 0.6, 1])) == {
+    assert result(hr.Histogram("p", [0, 0.3, 0.6, 1])) == {
         "edges": [0, 0.3, 0.6, 1],
         "counts": counts,
         "below": 0,
@@ -125,12 +125,12 @@ def test_what_a_column_is_like() -> None:
     }
     values = x - 1e6
     batch = pa.record_batch({"v": pa.array(values)})
-    found = mr.Quantiles("v", [0, 0.1, 0.5, 0.9, 1], relative_error=0.02)
+    found = hr.Quantiles("v", [0, 0.1, 0.5, 0.9, 1], relative_error=0.02)
     found.update(batch)
     expected = np.quantile(values, [0, 0.1, 0.5, 0.9, 1], method="inverted_cdf")
     assert np.allclose(list(found.result().values()), expected, rtol=0.0201)  # type: ignore[union-attr]
-    assert result(mr.DistinctCount("x")) == len(np.unique(x))
-    rough = result(mr.DistinctCount("x", limit=10))
+    assert result(hr.DistinctCount("x")) == len(np.unique(x))
+    rough = result(hr.DistinctCount("x", limit=10))
     assert rough.low <= len(np.unique(x)) <= rough.high
-    assert result(mr.MinMax("x")) == {"min": x.min(), "max": x.max()}
-    assert [row["x"] for row in result(mr.TopK("x", 3))] == sorted(x)[::-1][:3]
+    assert result(hr.MinMax("x")) == {"min": x.min(), "max": x.max()}
+    assert [row["x"] for row in result(hr.TopK("x", 3))] == sorted(x)[::-1][:3]

@@ -11,54 +11,54 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import millrace as mr
-from millrace.accumulators.exact import ExactSum, fixed, fixed_by
+import headrace as hr
+from headrace.accumulators.exact import ExactSum, fixed, fixed_by
 
 METRICS: list[Any] = [
-    mr.Count(),
-    mr.Count("x"),
-    mr.Sum("x"),
-    mr.Sum("c"),
-    mr.Sum("x", weight="w"),
-    mr.Mean("x", nan="count"),
-    mr.Mean("x", weight="w"),
-    mr.Variance("x", ddof=1),
-    mr.Variance("x", weight="w"),
-    mr.MinMax("x"),
-    mr.Histogram("x", edges=[-1, 0, 1, 100]),
-    mr.Histogram("x", edges=[-1, 0, 1, 100], weight="w"),
-    mr.Quantiles("x"),
-    mr.Quantiles("x", weight="w"),
-    mr.DistinctCount("x"),
-    mr.DistinctCount("x", limit=5),
-    mr.DistinctCount("g"),
-    mr.TopK("x", k=3, keep=["g"]),
-    mr.TopK("x", k=3, keep=["g"], smallest=True),
-    mr.Accuracy("c", "d"),
-    mr.Accuracy("c", "d", weight="w"),
-    mr.ConfusionMatrix("c", "d"),
-    mr.ConfusionMatrix("g", "g", weight="w"),
-    mr.PrecisionRecallF1("c", "d", average="none"),
-    mr.AUROC("y", "p"),
-    mr.AUROC("y", "p", weight="w"),
-    mr.AUROC("y", "p", limit=4),
-    mr.AUROC("y", "p", limit=4, weight="w"),
-    mr.AUROC("y", "p", bins=7),
-    mr.AveragePrecision("y", "p", bins=7, weight="w"),
-    mr.AveragePrecision("y", "p"),
-    mr.LogLoss("y", "p"),
-    mr.LogLoss("y", "p", weight="w"),
-    mr.BrierScore("y", "p"),
-    mr.Calibration("y", "p", bins=4),
-    mr.Calibration("y", "p", bins=4, weight="w"),
-    mr.MSE("x", "z"),
-    mr.MAE("x", "z", weight="w"),
-    mr.R2("x", "z"),
-    mr.R2("x", "z", weight="w"),
-    mr.NDCG("g", "c", "p", k=2),
-    mr.RecallAtK("g", "y", "p", k=2),
-    mr.By("g", mr.Mean("x")),
-    mr.By("y", mr.AUROC("y", "p", limit=3)),
+    hr.Count(),
+    hr.Count("x"),
+    hr.Sum("x"),
+    hr.Sum("c"),
+    hr.Sum("x", weight="w"),
+    hr.Mean("x", nan="count"),
+    hr.Mean("x", weight="w"),
+    hr.Variance("x", ddof=1),
+    hr.Variance("x", weight="w"),
+    hr.MinMax("x"),
+    hr.Histogram("x", edges=[-1, 0, 1, 100]),
+    hr.Histogram("x", edges=[-1, 0, 1, 100], weight="w"),
+    hr.Quantiles("x"),
+    hr.Quantiles("x", weight="w"),
+    hr.DistinctCount("x"),
+    hr.DistinctCount("x", limit=5),
+    hr.DistinctCount("g"),
+    hr.TopK("x", k=3, keep=["g"]),
+    hr.TopK("x", k=3, keep=["g"], smallest=True),
+    hr.Accuracy("c", "d"),
+    hr.Accuracy("c", "d", weight="w"),
+    hr.ConfusionMatrix("c", "d"),
+    hr.ConfusionMatrix("g", "g", weight="w"),
+    hr.PrecisionRecallF1("c", "d", average="none"),
+    hr.AUROC("y", "p"),
+    hr.AUROC("y", "p", weight="w"),
+    hr.AUROC("y", "p", limit=4),
+    hr.AUROC("y", "p", limit=4, weight="w"),
+    hr.AUROC("y", "p", bins=7),
+    hr.AveragePrecision("y", "p", bins=7, weight="w"),
+    hr.AveragePrecision("y", "p"),
+    hr.LogLoss("y", "p"),
+    hr.LogLoss("y", "p", weight="w"),
+    hr.BrierScore("y", "p"),
+    hr.Calibration("y", "p", bins=4),
+    hr.Calibration("y", "p", bins=4, weight="w"),
+    hr.MSE("x", "z"),
+    hr.MAE("x", "z", weight="w"),
+    hr.R2("x", "z"),
+    hr.R2("x", "z", weight="w"),
+    hr.NDCG("g", "c", "p", k=2),
+    hr.RecallAtK("g", "y", "p", k=2),
+    hr.By("g", hr.Mean("x")),
+    hr.By("y", hr.AUROC("y", "p", limit=3)),
 ]
 
 plain = st.floats(-1e9, 1e9)
@@ -156,5 +156,5 @@ def test_sums_of_many_values_of_all_sizes() -> None:
 
 
 def test_a_state_of_another_metric_is_refused() -> None:
-    with pytest.raises(mr.errors.ArgumentError, match="the state of Mean, not of Sum"):
-        mr.Sum("x").from_bytes(mr.Mean("x").to_bytes())
+    with pytest.raises(hr.errors.ArgumentError, match="the state of Mean, not of Sum"):
+        hr.Sum("x").from_bytes(hr.Mean("x").to_bytes())

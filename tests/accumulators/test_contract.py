@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-import millrace as mr
+import headrace as hr
 from faults.job import Big
-from millrace.testing import AccumulatorContract
+from headrace.testing import AccumulatorContract
 
 from .test_algebra import METRICS
 
@@ -50,7 +50,7 @@ class TestOurs(AccumulatorContract):
 class TestTorchMetrics(AccumulatorContract):
     def make(self) -> Any:
         classification = pytest.importorskip("torchmetrics.classification")
-        return mr.TorchMetric(classification.BinaryAUROC(), inputs=["p", "y"])
+        return hr.TorchMetric(classification.BinaryAUROC(), inputs=["p", "y"])
 
     def batches(self) -> Sequence[pa.RecordBatch]:
         return [batch.set_column(4, "y", batch.column("y").cast(pa.int64())) for batch in batches()]

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-ENGINE = os.environ.get("MILLRACE_TEST_ENGINE", "")
+ENGINE = os.environ.get("HEADRACE_TEST_ENGINE", "")
 
 
 @pytest.fixture(params=[ENGINE] if ENGINE else ["inline", "local"])
@@ -16,6 +16,6 @@ def engine(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """No progress, two workers, and this process, unless a test says otherwise."""
-    monkeypatch.setenv("MILLRACE_PROGRESS", "0")
-    monkeypatch.setenv("MILLRACE_WORKERS", "2")
-    monkeypatch.setenv("MILLRACE_ENGINE", ENGINE or "inline")
+    monkeypatch.setenv("HEADRACE_PROGRESS", "0")
+    monkeypatch.setenv("HEADRACE_WORKERS", "2")
+    monkeypatch.setenv("HEADRACE_ENGINE", ENGINE or "inline")

@@ -2,14 +2,14 @@
 
 VERBS_OFFERED = """
     add_column columns count drop_columns explain filter flat_map input_files iter_batches iter_rows
-    iter_tf_batches iter_torch_batches iterator limit map map_batches materialize max mean min
+    iter_tf_batches iter_torch_batches limit map map_batches materialize max mean min
     rename_columns schema select_columns show stats std sum take take_all take_batch to_daft
     to_pandas to_tf unique write_csv write_json write_parquet
 """
 
 VERBS_REFUSED = """
     aggregate context copy deserialize_lineage get_dataset_id get_internal_block_refs
-    get_stats_summary groupby has_serializable_lineage iter_internal_ref_bundles iter_jax_batches
+    get_stats_summary groupby has_serializable_lineage iter_internal_ref_bundles iter_jax_batches iterator
     join map_batches_internal mix name num_blocks random_sample random_shuffle randomize_block_order
     repartition serialize_lineage set_name size_bytes sort split split_at_indices
     split_proportionately streaming_split streaming_train_test_split summary to_arrow_refs to_dask
@@ -61,7 +61,6 @@ ARGUMENTS = {
         "prefetch_batches batch_size dtypes device collate_fn drop_last local_shuffle_buffer_size "
         "local_shuffle_seed pin_memory "
     ),
-    "Dataset.iterator": "",
     "Dataset.limit": "limit",
     "Dataset.map": (
         "fn compute fn_args fn_kwargs fn_constructor_args fn_constructor_kwargs num_cpus num_gpus memory "

@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import millrace as mr
-from millrace.compat import ray
-from millrace.compat.ray.train.batch_predictor import BatchPredictor
-from millrace.compat.ray.train.predictor import Predictor
-from millrace.errors import ArgumentError, NotOffered, StepError, UnknownArgument
+import headrace as hr
+from headrace.compat import ray
+from headrace.compat.ray.train.batch_predictor import BatchPredictor
+from headrace.compat.ray.train.predictor import Predictor
+from headrace.errors import ArgumentError, NotOffered, StepError, UnknownArgument
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -49,7 +49,7 @@ def test_a_function_may_return_arrays(returned: str, keep: Any) -> None:
     assert plain(made) == wanted
     assert list(made.columns) == [*(keep or []), "predictions"]
     pd.testing.assert_index_equal(made.index, FRAME.index)
-    lazy = predictor.predict(mr.from_pandas(FRAME), feature_columns=["feature_1"], keep_columns=keep)
+    lazy = predictor.predict(hr.from_pandas(FRAME), feature_columns=["feature_1"], keep_columns=keep)
     assert plain(lazy) == wanted and lazy.columns() == [*(keep or []), "predictions"]
 
 
@@ -63,8 +63,8 @@ def test_the_column_has_the_name_that_was_asked_for(keep: Any) -> None:
     assert list(each.predict(FRAME, keep_columns=keep, **named).columns) == columns
     assert list(each.predict(FRAME, keep_columns=keep, output_column_name="my_preds").columns) == columns
     assert list(once.predict(FRAME, output_column_name="other").columns) == ["other"]
-    net = mr.TorchCheckpoint.from_model(nn.Linear(1, 1))
-    model = BatchPredictor.from_checkpoint(net, mr.TorchPredictor)
+    net = hr.TorchCheckpoint.from_model(nn.Linear(1, 1))
+    model = BatchPredictor.from_checkpoint(net, hr.TorchPredictor)
     made = model.predict(
         FRAME, feature_columns=["feature_1"], keep_columns=keep, output_column_name="my_preds"
     )
@@ -79,6 +79,25 @@ def test_arguments_of_a_function_come_by_name_too() -> None:
         predictor.predict(FRAME, bye=3)
     with pytest.raises(ArgumentError, match="takes a dict"):
         BatchPredictor.from_pandas_udf(len, predict_batch_kwargs=["x"])
+
+
+@pytest.mark.parametrize("keep", [None, ["label"]])
+def test_a_function_that_names_its_column_is_told_the_name(keep: Any) -> None:
+    def named(df: pd.DataFrame, output_column_name: str = "p") -> pd.DataFrame:
+        return pd.DataFrame({output_column_name: df["feature_1"]})
+
+    def needs(df: pd.DataFrame, *, output_column_name: str) -> pd.DataFrame:
+        return named(df, output_column_name)
+
+    options = {"output_column_name": "score"}
+    for function, default in ((named, "p"), (needs, "predictions")):
+        predictor = BatchPredictor.from_pandas_udf(function)
+        for column, more in ((default, {}), ("score", options)):
+            made = predictor.predict(FRAME, keep_columns=keep, predict_batch_kwargs=more)
+            assert list(made.columns) == [*(keep or ()), column]
+        assert "score" in predictor.predict(FRAME, keep_columns=keep, **options).columns
+        always = BatchPredictor.from_pandas_udf(function, predict_batch_kwargs=options)
+        assert "score" in always.predict(FRAME, keep_columns=keep).columns
 
 
 def test_an_error_in_a_function_names_the_function() -> None:
@@ -149,12 +168,12 @@ PAIRS = pd.DataFrame({"A": [1, 2, 3, 4], "B": [5, 6, 7, 8], "id": list("wxyz")})
 def test_a_module_whose_forward_takes_a_dict_of_columns(
     module: Any, b: int, form: str, tmp_path: Any
 ) -> None:
-    checkpoint: Any = mr.TorchCheckpoint.from_model(module())
+    checkpoint: Any = hr.TorchCheckpoint.from_model(module())
     options = {}
     if form == "folder":
         checkpoint, options = checkpoint.to_directory(tmp_path / "checkpoint"), {"model": module}
-    predictor = BatchPredictor.from_checkpoint(checkpoint, mr.TorchPredictor, **options)
-    data: Any = mr.from_pandas(PAIRS) if form == "dataset" else PAIRS
+    predictor = BatchPredictor.from_checkpoint(checkpoint, hr.TorchPredictor, **options)
+    data: Any = hr.from_pandas(PAIRS) if form == "dataset" else PAIRS
     made = predictor.predict(
         data, feature_columns=["A", "B"], keep_columns=["id"], batch_size=3, dtype=torch.float32
     )
@@ -164,16 +183,16 @@ def test_a_module_whose_forward_takes_a_dict_of_columns(
 @pytest.mark.filterwarnings("ignore:Using a non-tuple sequence")
 def test_a_module_that_looks_its_columns_up_by_longer_names() -> None:
     rides = PAIRS.rename(columns={"A": "distance", "B": "hour"})[["distance", "hour"]]
-    predictor = BatchPredictor.from_checkpoint(mr.TorchCheckpoint.from_model(Looping()), mr.TorchPredictor)
+    predictor = BatchPredictor.from_checkpoint(hr.TorchCheckpoint.from_model(Looping()), hr.TorchPredictor)
     assert plain(predictor.predict(rides)) == [6, 8, 10, 12]
-    predictor = BatchPredictor.from_checkpoint(mr.TorchCheckpoint.from_model(Looping()), mr.TorchPredictor)
-    assert plain(predictor.predict(mr.from_pandas(rides), batch_size=1)) == [6, 8, 10, 12]
+    predictor = BatchPredictor.from_checkpoint(hr.TorchCheckpoint.from_model(Looping()), hr.TorchPredictor)
+    assert plain(predictor.predict(hr.from_pandas(rides), batch_size=1)) == [6, 8, 10, 12]
     with pytest.raises(StepError, match="too many indices"):
         predictor.predict(PAIRS[["A", "B"]])
 
 
 def test_a_module_with_a_dict_that_fails_tells_its_own_error() -> None:
-    predictor = BatchPredictor.from_checkpoint(mr.TorchCheckpoint.from_model(Failing()), mr.TorchPredictor)
+    predictor = BatchPredictor.from_checkpoint(hr.TorchCheckpoint.from_model(Failing()), hr.TorchPredictor)
     with pytest.raises(StepError, match=r"raised KeyError: 'C'\. The columns that it gets are A, B\."):
         predictor.predict(PAIRS, feature_columns=["A", "B"], dtype=torch.float32)
 
@@ -188,7 +207,7 @@ def test_the_dtype_of_a_call_is_that_of_the_inputs() -> None:
             names = torch.float32, torch.float64, torch.int64, torch.bfloat16
             return {k: torch.full((len(v),), float(names.index(v.dtype))) for k, v in columns.items()}
 
-    predictor = BatchPredictor.from_checkpoint(mr.TorchCheckpoint.from_model(Dtypes()), mr.TorchPredictor)
+    predictor = BatchPredictor.from_checkpoint(hr.TorchCheckpoint.from_model(Dtypes()), hr.TorchPredictor)
 
     def seen(**options: Any) -> list[float]:
         return [
@@ -208,7 +227,7 @@ def test_the_dtype_of_a_call_is_that_of_the_inputs() -> None:
 def test_integers_side_by_side_and_alone() -> None:
     net = nn.Linear(2, 1)
     nn.init.ones_(net.weight), nn.init.zeros_(net.bias)
-    predictor = BatchPredictor.from_checkpoint(mr.TorchCheckpoint.from_model(net), mr.TorchPredictor)
+    predictor = BatchPredictor.from_checkpoint(hr.TorchCheckpoint.from_model(net), hr.TorchPredictor)
     assert plain(predictor.predict(PAIRS, feature_columns=["A", "B"], dtype=torch.float)) == [6, 8, 10, 12]
     made = predictor.predict(np.array([[1, 2], [3, 4]]), dtype=torch.float)
     assert made.reshape(-1).tolist() == [3, 7]
@@ -234,7 +253,7 @@ def test_the_article_in_one_go(tmp_path: Any) -> None:
     )
     result = predicted.with_options(progress=False).write_parquet(tmp_path / "out")
     assert result.rows == 4
-    assert mr.read_parquet(tmp_path / "out").take(2) == [
+    assert hr.read_parquet(tmp_path / "out").take(2) == [
         {"id": "w", "predictions": 51.0},
         {"id": "x", "predictions": 62.0},
     ]
@@ -244,15 +263,15 @@ def test_the_article_in_one_go(tmp_path: Any) -> None:
 
 
 def test_the_names_of_ray_train() -> None:
-    from millrace.compat.ray.train.lightgbm import LightGBMCheckpoint, LightGBMPredictor
-    from millrace.compat.ray.train.sklearn import SklearnCheckpoint, SklearnPredictor
-    from millrace.compat.ray.train.tensorflow import TensorflowCheckpoint, TensorflowPredictor
-    from millrace.compat.ray.train.xgboost import XGBoostCheckpoint, XGBoostPredictor
+    from headrace.compat.ray.train.lightgbm import LightGBMCheckpoint, LightGBMPredictor
+    from headrace.compat.ray.train.sklearn import SklearnCheckpoint, SklearnPredictor
+    from headrace.compat.ray.train.tensorflow import TensorflowCheckpoint, TensorflowPredictor
+    from headrace.compat.ray.train.xgboost import XGBoostCheckpoint, XGBoostPredictor
 
-    assert (LightGBMCheckpoint, LightGBMPredictor) == (mr.LightGBMCheckpoint, mr.LightGBMPredictor)
-    assert (SklearnCheckpoint, SklearnPredictor) == (mr.SklearnCheckpoint, mr.SklearnPredictor)
-    assert (TensorflowCheckpoint, TensorflowPredictor) == (mr.KerasCheckpoint, mr.KerasPredictor)
-    assert (XGBoostCheckpoint, XGBoostPredictor) == (mr.XGBoostCheckpoint, mr.XGBoostPredictor)
+    assert (LightGBMCheckpoint, LightGBMPredictor) == (hr.LightGBMCheckpoint, hr.LightGBMPredictor)
+    assert (SklearnCheckpoint, SklearnPredictor) == (hr.SklearnCheckpoint, hr.SklearnPredictor)
+    assert (TensorflowCheckpoint, TensorflowPredictor) == (hr.KerasCheckpoint, hr.KerasPredictor)
+    assert (XGBoostCheckpoint, XGBoostPredictor) == (hr.XGBoostCheckpoint, hr.XGBoostPredictor)
     with pytest.raises(NotOffered, match=r"ray\.train\.xgboost\.XGBoostTrainer"):
         _ = ray.train.xgboost.XGBoostTrainer
 
@@ -271,7 +290,7 @@ def test_scikit_learn_and_xgboost() -> None:
     predictor = BatchPredictor.from_checkpoint(
         ray.train.xgboost.XGBoostCheckpoint.from_model(booster), ray.train.xgboost.XGBoostPredictor
     )
-    made = predictor.predict(mr.from_pandas(PAIRS), feature_columns=["A", "B"], keep_columns=["id"])
+    made = predictor.predict(hr.from_pandas(PAIRS), feature_columns=["A", "B"], keep_columns=["id"])
     assert [row["predictions"] > 0.5 for row in made.take_all()] == [False, False, True, True]
 
 
@@ -306,6 +325,6 @@ def test_a_predictor_of_ones_own_on_rays_base(kind: Any) -> None:
 
 
 def test_preprocessors_are_told_what_to_do_instead() -> None:
-    for checkpoint in (mr.TorchCheckpoint, mr.SklearnCheckpoint, mr.XGBoostCheckpoint, mr.KerasCheckpoint):
+    for checkpoint in (hr.TorchCheckpoint, hr.SklearnCheckpoint, hr.XGBoostCheckpoint, hr.KerasCheckpoint):
         with pytest.raises(UnknownArgument, match=r"no use for preprocessor=.*map_batches"):
             checkpoint.from_model(None, preprocessor=len)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import threading
 from collections.abc import Callable
@@ -10,15 +11,16 @@ from typing import Any
 
 import pytest
 
-import millrace as mr
-from millrace.errors import (
+import headrace as hr
+from headrace.errors import (
     ArgumentError,
-    MillraceError,
+    HeadraceError,
     NotPicklable,
     ResourcesUnavailable,
     UnknownArgument,
     UnknownColumn,
 )
+from headrace.plan.step_options import StepOptions, WorkerOptions
 
 from .data import numbers
 
@@ -53,7 +55,7 @@ class AsyncBatches:
     def close(self) -> None: ...
 
 
-Verb = Callable[[mr.Dataset], Any]
+Verb = Callable[[hr.Dataset], Any]
 
 VALUES: list[tuple[Verb, str]] = [
     (lambda d: d.map_batches(3), r"map_batches\(3\): it takes a function"),
@@ -93,11 +95,11 @@ VALUES: list[tuple[Verb, str]] = [
     (lambda d: d.map_batches(same, concurrency=1.5), "concurrency=1.5"),
     (lambda d: d.map_batches(same, concurrency=True), "concurrency=True"),
     (lambda d: d.map_batches(same, compute="actors"), r"compute='actors': it takes ActorPoolStrategy"),
-    (lambda d: d.map_batches(same, compute=mr.TaskPoolStrategy(), concurrency=2), "not both"),
-    (lambda d: d.map_batches(same, compute=mr.ActorPoolStrategy(size=0)), "size=0"),
-    (lambda d: d.map_batches(same, compute=mr.ActorPoolStrategy(size=2, max_size=3)), "not both"),
-    (lambda d: d.map_batches(same, compute=mr.ActorPoolStrategy(min_size=4, max_size=2)), r"\(4, 2\)"),
-    (lambda d: d.map_batches(same, compute=mr.ActorPoolStrategy(min_size=0, max_size=2)), "min_size"),
+    (lambda d: d.map_batches(same, compute=hr.TaskPoolStrategy(), concurrency=2), "not both"),
+    (lambda d: d.map_batches(same, compute=hr.ActorPoolStrategy(size=0)), "size=0"),
+    (lambda d: d.map_batches(same, compute=hr.ActorPoolStrategy(size=2, max_size=3)), "not both"),
+    (lambda d: d.map_batches(same, compute=hr.ActorPoolStrategy(min_size=4, max_size=2)), r"\(4, 2\)"),
+    (lambda d: d.map_batches(same, compute=hr.ActorPoolStrategy(min_size=0, max_size=2)), "min_size"),
     (lambda d: d.map_batches(same, num_cpus=-1), "num_cpus=-1: it takes a number that is not negative"),
     (lambda d: d.map_batches(same, num_gpus="1"), "num_gpus='1'"),
     (lambda d: d.map_batches(same, memory=float("nan")), "memory=nan"),
@@ -111,12 +113,12 @@ VALUES: list[tuple[Verb, str]] = [
     (lambda d: d.add_column("", same), "it takes the name of a column"),
     (lambda d: d.add_column("x", 3), "it takes a function of a batch"),
     (lambda d: d.std("id", ddof=-1), "ddof=-1"),
-    (lambda d: mr.range_tensor(3, shape=()), r"The shape .* such as \(2, 2\), not \(\)"),
-    (lambda d: mr.from_polars({"a": [1]}), "from_polars takes a Polars DataFrame"),
-    (lambda d: mr.from_daft(3), "from_daft takes a Daft DataFrame, not int"),
-    (lambda d: mr.from_ray(3), "from_ray takes a Ray dataset, not int"),
-    (lambda d: mr.from_huggingface([1]), "takes a datasets.Dataset, not list"),
-    (lambda d: mr.from_torch(3), "takes a dataset of PyTorch, not int"),
+    (lambda d: hr.range_tensor(3, shape=()), r"The shape .* such as \(2, 2\), not \(\)"),
+    (lambda d: hr.from_polars({"a": [1]}), "from_polars takes a Polars DataFrame"),
+    (lambda d: hr.from_daft(3), "from_daft takes a Daft DataFrame, not int"),
+    (lambda d: hr.from_ray(3), "from_ray takes a Ray dataset, not int"),
+    (lambda d: hr.from_huggingface([1]), "takes a datasets.Dataset, not list"),
+    (lambda d: hr.from_torch(3), "takes a dataset of PyTorch, not int"),
     (lambda d: d.select_columns([]), "not a list of column names"),
     (lambda d: d.select_columns([1]), "not a list of column names"),
     (lambda d: d.drop_columns(None), "not a list of column names"),
@@ -149,7 +151,7 @@ def test_values_that_make_no_sense(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ArgumentError) as caught:
-        verb(mr.range(3))
+        verb(hr.range(3))
     message = str(caught.value)
     assert isinstance(caught.value, ValueError)
     assert re.search(words, message) and "\n" not in message, message
@@ -168,14 +170,14 @@ NAMES: list[tuple[Verb, str]] = [
     (lambda d: d.limit(rows=3), r"has no argument 'rows'. It takes: limit\."),
     (lambda d: d.with_options(worker=3), "There is no option 'worker'; .* Did you mean 'workers'"),
     (lambda d: d.write_parquet("x", compresion=None), "Did you mean 'compression'"),
-    (lambda d: mr.read_parquet("x", column=["a"]), "Did you mean 'columns'"),
+    (lambda d: hr.read_parquet("x", column=["a"]), "Did you mean 'columns'"),
 ]
 
 
 @pytest.mark.parametrize(("verb", "words"), NAMES)
 def test_names_that_nobody_knows(verb: Verb, words: str) -> None:
     with pytest.raises(UnknownArgument, match=words) as caught:
-        verb(mr.range(3))
+        verb(hr.range(3))
     assert isinstance(caught.value, TypeError)
 
 
@@ -193,12 +195,12 @@ def test_unknown_columns_are_found_before_any_work(verb: Verb, run: str) -> None
     with pytest.raises(
         UnknownColumn, match=r"column 'idd', but the columns (t?here) are id\. Did you mean 'id'\?"
     ):
-        getattr(verb(mr.range(3)), run)()
+        getattr(verb(hr.range(3)), run)()
 
 
 def test_renaming_two_columns_to_one() -> None:
-    data = mr.from_items([{"a": 1, "b": 2}]).rename_columns({"a": "b"})
-    with pytest.raises(MillraceError, match="two columns the name 'b'"):
+    data = hr.from_items([{"a": 1, "b": 2}]).rename_columns({"a": "b"})
+    with pytest.raises(HeadraceError, match="two columns the name 'b'"):
         data.take_all()
 
 
@@ -206,20 +208,20 @@ def test_renaming_two_columns_to_one() -> None:
 
 
 def test_memory_that_no_machine_has(tmp_path: Path) -> None:
-    data = mr.range(10).map_batches(same, memory=2**50)
+    data = hr.range(10).map_batches(same, memory=2**50)
     for run in (data.take_all, data.count, data.explain, lambda: data.write_parquet(tmp_path / "out")):
         with pytest.raises(
-            ResourcesUnavailable, match=r"needs 1048576\.00 GiB of memory, and the limit is \d+\.\d\d GiB"
+            ResourcesUnavailable, match=r"needs 1 PiB of memory, and the limit is [\d.]+ [MG]iB"
         ):
             run()
     assert not (tmp_path / "out").exists()
 
 
 def test_memory_bounds_the_number_of_workers() -> None:
-    data = mr.range(10).map_batches(same, memory=3 * 2**30, concurrency=8).with_options(engine="local")
+    data = hr.range(10).map_batches(same, memory=3 * 2**30, concurrency=8).with_options(engine="local")
     assert "local: 2 workers" in data.with_options(memory_limit=8 * 2**30).explain()
     assert "local: 8 workers" in data.with_options(memory_limit=24 * 2**30).explain()
-    with pytest.raises(ResourcesUnavailable, match=r"needs 3.00 GiB of memory, and the limit is 2.00 GiB"):
+    with pytest.raises(ResourcesUnavailable, match=r"needs 3 GiB of memory, and the limit is 2 GiB"):
         data.with_options(memory_limit=2 * 2**30).explain()
 
 
@@ -227,7 +229,7 @@ def test_gpus_on_a_machine_without(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     for asked, said in ((1, "1 GPU,"), (2, "2 GPUs,"), (0.5, "0.5 GPUs,")):
         with pytest.raises(ResourcesUnavailable, match=f"needs {said} and this machine has 0"):
-            mr.range(10).map_batches(same, num_gpus=asked).take_all()
+            hr.range(10).map_batches(same, num_gpus=asked).take_all()
 
 
 @pytest.mark.parametrize(
@@ -235,21 +237,21 @@ def test_gpus_on_a_machine_without(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"concurrency": 3}, "3"),
         ({"concurrency": (1, 4)}, "1 to 4"),
-        ({"compute": mr.ActorPoolStrategy(size=3)}, "3"),
-        ({"compute": mr.ActorPoolStrategy(min_size=1, max_size=5)}, "1 to 5"),
-        ({"compute": mr.TaskPoolStrategy(size=6)}, "6"),
-        ({"compute": mr.TaskPoolStrategy()}, "2"),
+        ({"compute": hr.ActorPoolStrategy(size=3)}, "3"),
+        ({"compute": hr.ActorPoolStrategy(min_size=1, max_size=5)}, "1 to 5"),
+        ({"compute": hr.TaskPoolStrategy(size=6)}, "6"),
+        ({"compute": hr.TaskPoolStrategy()}, "2"),
         ({}, "2"),
     ],
 )
 def test_how_many_workers(given: dict[str, Any], workers: str) -> None:
-    told = mr.range(10).map_batches(same, **given).with_options(engine="local").explain()
+    told = hr.range(10).map_batches(same, **given).with_options(engine="local").explain()
     assert f"local: {workers} workers" in told
 
 
 def test_cores_are_advice() -> None:
     """A plan that asks for more cores than there are still runs."""
-    assert mr.range(10).map_batches(same, num_cpus=10_000).with_options(engine="local").count() == 10
+    assert hr.range(10).map_batches(same, num_cpus=10_000).with_options(engine="local").count() == 10
 
 
 # ---------------------------------------------------------------- what cannot travel
@@ -295,3 +297,17 @@ def test_what_cannot_travel_is_named(verb: Verb, words: str) -> None:
     with pytest.raises(NotPicklable, match=words) as caught:
         verb(numbers(1000)).with_options(engine="local").take_all()
     assert "Make such a thing inside the function, or in the constructor of a class" in str(caught.value)
+
+
+@pytest.mark.parametrize("verb", ["map_batches", "map", "flat_map", "filter", "predict", "add_column"])
+def test_shared_options_are_a_verbs_own(verb: str) -> None:
+    signature = inspect.signature(getattr(hr.Dataset, verb))
+    assert "options" not in signature.parameters
+    shared = StepOptions.__annotations__ if verb != "add_column" else WorkerOptions.__annotations__
+    for name in shared:
+        parameter = signature.parameters[name]
+        assert (parameter.kind, parameter.default) == (parameter.KEYWORD_ONLY, None)
+        assert isinstance(parameter.annotation, str)
+    arguments = ("x", same) if verb == "add_column" else (same,)
+    with pytest.raises(UnknownArgument, match=r"has no argument 'num_gpu'\. Did you mean 'num_gpus'"):
+        getattr(numbers(10), verb)(*arguments, num_gpu=1)

@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import millrace as mr
-from millrace.errors import BadReturn, MillraceError, OutputSchemaChanged, StepError, UnknownColumn
+import headrace as hr
+from headrace.errors import BadReturn, HeadraceError, OutputSchemaChanged, StepError, UnknownColumn
 
 from .data import numbers
 
@@ -67,7 +67,7 @@ def wider(batch: Any) -> Any:
     return {"x": np.zeros((len(batch["id"]), 3 if batch["id"][0] < 500 else 4))}
 
 
-BATCHES: list[tuple[Callable[..., Any], type[MillraceError], str]] = [
+BATCHES: list[tuple[Callable[..., Any], type[HeadraceError], str]] = [
     (
         raises,
         StepError,
@@ -132,17 +132,17 @@ BATCHES: list[tuple[Callable[..., Any], type[MillraceError], str]] = [
 
 
 @pytest.mark.parametrize(("function", "error", "words"), BATCHES)
-def test_a_function_of_batches(function: Any, error: type[MillraceError], words: str) -> None:
-    with pytest.raises(MillraceError) as caught:
+def test_a_function_of_batches(function: Any, error: type[HeadraceError], words: str) -> None:
+    with pytest.raises(HeadraceError) as caught:
         numbers(1000).map_batches(function).take_all()
     assert type(caught.value) is error
     message = str(caught.value)
     assert re.search(words, message), message
     assert "\n" not in message and message.startswith("map_batches(") and message.endswith(".")
-    assert "map_batches(" in message and "millrace" not in message.lower()
+    assert "map_batches(" in message and "headrace" not in message.lower()
 
 
-ROWS: list[tuple[str, Callable[..., Any], type[MillraceError], str]] = [
+ROWS: list[tuple[str, Callable[..., Any], type[HeadraceError], str]] = [
     (
         "map",
         lambda row: {"x": 1 / (row["id"] - 7)},
@@ -174,8 +174,8 @@ ROWS: list[tuple[str, Callable[..., Any], type[MillraceError], str]] = [
 
 
 @pytest.mark.parametrize(("verb", "function", "error", "words"), ROWS)
-def test_a_function_of_rows(verb: str, function: Any, error: type[MillraceError], words: str) -> None:
-    with pytest.raises(MillraceError) as caught:
+def test_a_function_of_rows(verb: str, function: Any, error: type[HeadraceError], words: str) -> None:
+    with pytest.raises(HeadraceError) as caught:
         getattr(numbers(1000), verb)(function).take_all()
     assert type(caught.value) is error
     assert re.search(words, str(caught.value)), str(caught.value)
@@ -209,7 +209,7 @@ def one_number(batch: Any) -> Any:
 @pytest.mark.parametrize("batch_format", ["numpy", "pandas"])
 @pytest.mark.parametrize("function", [sign, sign_column, lower, lookup, as_json, one_number])
 def test_a_function_of_one_row_is_told_that_it_gets_many(verb: str, batch_format: str, function: Any) -> None:
-    data = mr.from_items([{"id": n, "text": "{}"} for n in range(300)])
+    data = hr.from_items([{"id": n, "text": "{}"} for n in range(300)])
     with pytest.raises(StepError) as caught:
         getattr(data, verb)(function, batch_size=128, batch_format=batch_format).take_all()
     message, cause = str(caught.value), str(caught.value.__cause__)
@@ -273,14 +273,14 @@ MISTAKES = [
     "ds.with_options(worker=3)",
     "ds.sort('id')",
     "ds.predict('nowhere.onnx').take(1)",
-    "mr.read_sql('select')",
-    "mr.nothing_like_it",
-    "mr.load_model('nowhere')",
-    "mr.from_items([{1: 2}])",
-    "mr.BatchPredictor.from_checkpoint(1, 2)",
-    "mr.BatchPredictor.from_pandas_udf(3)",
-    "mr.TorchPredictor.from_checkpoint(3)",
-    "mr.read_parquet('nowhere/*.parquet').count()",
+    "hr.read_sql('select')",
+    "hr.nothing_like_it",
+    "hr.load_model('nowhere')",
+    "hr.from_items([{1: 2}])",
+    "hr.BatchPredictor.from_checkpoint(1, 2)",
+    "hr.BatchPredictor.from_pandas_udf(3)",
+    "hr.TorchPredictor.from_checkpoint(3)",
+    "hr.read_parquet('nowhere/*.parquet').count()",
 ]
 
 
@@ -288,7 +288,7 @@ MISTAKES = [
 def test_no_line_of_ours_stands_in_a_traceback(tmp_path: Path) -> None:
     script = tmp_path / "job.py"
     script.write_text(
-        "import traceback\nimport millrace as mr\nds = mr.range(300)\n"
+        "import traceback\nimport headrace as hr\nds = hr.range(300)\n"
         "def fails(batch):\n    return batch['nothing']\n"
         f"for line in {MISTAKES!r}:\n"
         "    try:\n        exec(line)\n"
@@ -298,8 +298,8 @@ def test_no_line_of_ours_stands_in_a_traceback(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
     assert done.stderr == "" and done.stdout.count(">>>") == len(MISTAKES)
     for shown in done.stdout.split(">>> ")[1:]:
-        assert "millrace/" not in shown and "noqa" not in shown and "# type" not in shown, shown
-        assert "millrace.errors." in shown.splitlines()[-1], shown
+        assert "headrace/" not in shown and "noqa" not in shown and "# type" not in shown, shown
+        assert "headrace.errors." in shown.splitlines()[-1], shown
 
 
 def test_a_constructor_that_raises(engine: str) -> None:
@@ -331,4 +331,4 @@ def test_an_error_leaves_what_was_done_and_a_corrected_run_goes_on(tmp_path: Pat
 
     result = data.map_batches(corrected).write_parquet(tmp_path / "out", on_change="continue")
     assert result.rows == 1000 and result.resumed
-    assert mr.read_parquet(tmp_path / "out").to_pandas()["id"].tolist() == list(range(1000))
+    assert hr.read_parquet(tmp_path / "out").to_pandas()["id"].tolist() == list(range(1000))

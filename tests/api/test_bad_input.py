@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-import millrace as mr
-from millrace.errors import SourceError
+import headrace as hr
+from headrace.errors import SourceError
 
 
 def photos(folder: Path, count: int) -> Path:
@@ -36,7 +36,7 @@ def test_photos(staged: bool, tmp_path: Path) -> None:
     for i in bad[25:]:
         Image.new("L", (300, 300)).save(folder / f"{i:04d}.jpg")
 
-    data = mr.read_images(str(folder), size=(8, 8), include_paths=True, max_pixels=50_000)
+    data = hr.read_images(str(folder), size=(8, 8), include_paths=True, max_pixels=50_000)
     if staged:
         data = data.map_batches(lambda b: b, num_cpus=1)
     data = data.predict(lambda b: b["image"].mean(axis=(1, 2, 3)), inputs=["image"], output="mean")
@@ -45,7 +45,7 @@ def test_photos(staged: bool, tmp_path: Path) -> None:
         data.with_options(workers=1).write_parquet(tmp_path / "raise")
     result = data.drop_columns(["image"]).with_options(on_error="reject").write_parquet(tmp_path / "out")
     assert (result.ledger.read, result.rows, result.rejected) == (1000, 973, 27)
-    rejected = mr.read_rejected(tmp_path / "out").to_arrow()
+    rejected = hr.read_rejected(tmp_path / "out").to_arrow()
     assert [int(Path(path).stem) for path in rejected.column("_file").to_pylist()] == bad
     assert set(rejected.column("_step").to_pylist()) == {"read"}
     written = [int(Path(path).stem) for path in pq.read_table(tmp_path / "out").column("path").to_pylist()]
@@ -56,7 +56,7 @@ def check(data: Any, out: Path, good: list[int], rows: list[int]) -> pa.Table:
     result = data.with_options(on_error="reject", progress=False).write_parquet(out)
     assert pq.read_table(out).column("id").to_pylist() == good
     assert result.ledger.read == result.rows + result.rejected
-    rejected = mr.read_rejected(out).to_arrow()
+    rejected = hr.read_rejected(out).to_arrow()
     assert rejected.column("_row").to_pylist() == rows
     return rejected
 
@@ -65,13 +65,13 @@ def test_lines_of_csv_and_json(tmp_path: Path) -> None:
     text = "".join(f"{i},{'x' if i in (3, 500) else i * 2}\n" for i in range(1000))
     (tmp_path / "a.csv").write_text("id,n\n" + text)
     good = [i for i in range(1000) if i not in (3, 500)]
-    data = mr.read_csv(str(tmp_path / "a.csv"), column_types={"n": "int64"})
+    data = hr.read_csv(str(tmp_path / "a.csv"), column_types={"n": "int64"})
     check(data.map_batches(lambda b: b), tmp_path / "csv", good, [3, 500])
 
     lines = ["{broken" if i == 700 else f'{{"id": {i}}}' for i in range(1000)]
     (tmp_path / "a.jsonl").write_text("\n".join(lines) + "\n")
     good = [i for i in range(1000) if i != 700]
-    check(mr.read_json(str(tmp_path / "a.jsonl")), tmp_path / "json", good, [700])
+    check(hr.read_json(str(tmp_path / "a.jsonl")), tmp_path / "json", good, [700])
 
 
 def test_rows_that_the_source_and_a_step_refuse(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_rows_that_the_source_and_a_step_refuse(tmp_path: Path) -> None:
             raise ValueError("not 50")
         return batch
 
-    data = mr.read_csv(str(tmp_path / "a.csv"), column_types={"n": "int64"})
+    data = hr.read_csv(str(tmp_path / "a.csv"), column_types={"n": "int64"})
     good = [i for i in range(100) if i not in (3, 50)]
     rejected = check(data.map_batches(picky), tmp_path / "out", good, [3, 50])
     assert rejected.column("id").to_pylist()[1] == 50, "what can be read is there"
@@ -99,24 +99,24 @@ def test_a_damaged_row_group(tmp_path: Path) -> None:
     data[meta.data_page_offset : meta.data_page_offset + 20] = bytes(20)
     path.write_bytes(data)
     result = (
-        mr.read_parquet(str(path))
+        hr.read_parquet(str(path))
         .with_options(on_error="reject", progress=False)
         .write_parquet(tmp_path / "out")
     )
     assert (result.ledger.read, result.rejected) == (3000, 3000 - result.rows)
     ids = pq.read_table(tmp_path / "out").column("id").to_pylist()
-    rejected = mr.read_rejected(tmp_path / "out").to_arrow().column("_row").to_pylist()
+    rejected = hr.read_rejected(tmp_path / "out").to_arrow().column("_row").to_pylist()
     assert sorted(ids + rejected) == list(range(3000)) and set(rejected) <= set(range(1000, 2000))
 
 
 CANARY = "SECRET-7"
 SPOILT = {
-    "wide.csv": (mr.read_csv, f"id,name\n1,a\n2,{CANARY},x\n3,b\n"),
-    "typed.csv": (mr.read_csv, "id\n" + "1\n" * 400_000 + f"{CANARY}\n2\n"),
-    "open.csv": (mr.read_csv, 'id,name\n1,"' + "a\n" * 3 + f"{CANARY}\n"),
-    "broken.json": (mr.read_json, f'{{"id": 1}}\n{{"id": "{CANARY}"\n{{"id": 2}}\n'),
-    "first.json": (mr.read_json, f'{{"id": "{CANARY}"\n{{"id": 2}}\n'),
-    "typed.json": (mr.read_json, '{"id": 1}\n' * 400_000 + f'{{"id": "{CANARY}"}}\n'),
+    "wide.csv": (hr.read_csv, f"id,name\n1,a\n2,{CANARY},x\n3,b\n"),
+    "typed.csv": (hr.read_csv, "id\n" + "1\n" * 400_000 + f"{CANARY}\n2\n"),
+    "open.csv": (hr.read_csv, 'id,name\n1,"' + "a\n" * 3 + f"{CANARY}\n"),
+    "broken.json": (hr.read_json, f'{{"id": 1}}\n{{"id": "{CANARY}"\n{{"id": 2}}\n'),
+    "first.json": (hr.read_json, f'{{"id": "{CANARY}"\n{{"id": 2}}\n'),
+    "typed.json": (hr.read_json, '{"id": 1}\n' * 400_000 + f'{{"id": "{CANARY}"}}\n'),
 }
 
 
@@ -136,8 +136,8 @@ def test_values_that_are_not_to_be_shown(name: str, tmp_path: Path, capfd: Any) 
     except SourceError as error:  # the file as a whole makes no sense
         assert CANARY not in str(error)
     else:
-        said = mr.read_rejected(out).to_arrow().column("_error").to_pylist()
+        said = hr.read_rejected(out).to_arrow().column("_error").to_pylist()
         assert not any(CANARY in (text or "") for text in said)
-        journal = b"".join(path.read_bytes() for path in (out / "_millrace").rglob("*") if path.is_file())
+        journal = b"".join(path.read_bytes() for path in (out / "_headrace").rglob("*") if path.is_file())
         assert CANARY.encode() not in journal
     assert CANARY not in "".join(capfd.readouterr())

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import millrace as mr
-from millrace.errors import ArgumentError, ColumnExists, StepError, UnknownArgument, UnknownColumn
+import headrace as hr
+from headrace.errors import ArgumentError, ColumnExists, StepError, UnknownArgument, UnknownColumn
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -38,12 +38,12 @@ def by_hand(rows: np.ndarray, size: int = 4096) -> np.ndarray:
 
 
 @pytest.fixture(params=["in memory", "in a folder"])
-def predictor(request: Any, tmp_path: Path) -> mr.BatchPredictor:
-    checkpoint: Any = mr.TorchCheckpoint.from_model(NET)
+def predictor(request: Any, tmp_path: Path) -> hr.BatchPredictor:
+    checkpoint: Any = hr.TorchCheckpoint.from_model(NET)
     if request.param == "in a folder":
         checkpoint = checkpoint.to_directory(tmp_path / "checkpoint")
-        return mr.BatchPredictor.from_checkpoint(checkpoint, mr.TorchPredictor, model=NET)
-    return mr.BatchPredictor.from_checkpoint(checkpoint, mr.TorchPredictor)
+        return hr.BatchPredictor.from_checkpoint(checkpoint, hr.TorchPredictor, model=NET)
+    return hr.BatchPredictor.from_checkpoint(checkpoint, hr.TorchPredictor)
 
 
 # ---------------------------------------------------------------- data in every form
@@ -51,7 +51,7 @@ def predictor(request: Any, tmp_path: Path) -> mr.BatchPredictor:
 
 @pytest.mark.parametrize("size", [1000, 4096, 200_000])
 def test_a_frame_gives_a_frame_bit_for_bit_what_the_loop_gives(
-    predictor: mr.BatchPredictor, size: int
+    predictor: hr.BatchPredictor, size: int
 ) -> None:
     given = frame()
     for _ in range(2):
@@ -63,7 +63,7 @@ def test_a_frame_gives_a_frame_bit_for_bit_what_the_loop_gives(
     made["predictions"] += 1  # it is the caller's own
 
 
-def test_kept_columns_stay_what_they_are(predictor: mr.BatchPredictor) -> None:
+def test_kept_columns_stay_what_they_are(predictor: hr.BatchPredictor) -> None:
     given = frame()
     made = predictor.predict(given, feature_columns=["a", "b", "c"], keep_columns=["city", "b"])
     assert list(made.columns) == ["city", "b", "predictions"]
@@ -72,22 +72,22 @@ def test_kept_columns_stay_what_they_are(predictor: mr.BatchPredictor) -> None:
 
 def test_the_module_is_as_it_was() -> None:
     NET.train()
-    checkpoint = mr.TorchCheckpoint.from_model(NET)
-    mr.BatchPredictor.from_checkpoint(checkpoint, mr.TorchPredictor).predict(ROWS)
+    checkpoint = hr.TorchCheckpoint.from_model(NET)
+    hr.BatchPredictor.from_checkpoint(checkpoint, hr.TorchPredictor).predict(ROWS)
     assert NET.training
-    mr.TorchPredictor.from_checkpoint(checkpoint).predict(ROWS)
+    hr.TorchPredictor.from_checkpoint(checkpoint).predict(ROWS)
     assert NET.training
 
 
 def test_files_are_read_once_for_all_calls(tmp_path: Path) -> None:
-    path = mr.TorchCheckpoint.from_model(NET).to_directory(tmp_path / "checkpoint")
-    predictor = mr.BatchPredictor.from_checkpoint(path, mr.TorchPredictor, model=NET)
+    path = hr.TorchCheckpoint.from_model(NET).to_directory(tmp_path / "checkpoint")
+    predictor = hr.BatchPredictor.from_checkpoint(path, hr.TorchPredictor, model=NET)
     first = predictor.predict(ROWS)
     shutil.rmtree(path)
     assert np.array_equal(predictor.predict(ROWS), first)
 
 
-def test_an_arrow_table_gives_a_table(predictor: mr.BatchPredictor) -> None:
+def test_an_arrow_table_gives_a_table(predictor: hr.BatchPredictor) -> None:
     table = pa.table({"x": pa.array(ROWS[:, 0]), "y": ROWS[:, 1], "z": ROWS[:, 2]})
     price = pa.array([None, 1, 2, 3] * (N // 4), pa.int64()).cast(pa.decimal128(25, 2))
     table = table.append_column("price", price)
@@ -98,19 +98,19 @@ def test_an_arrow_table_gives_a_table(predictor: mr.BatchPredictor) -> None:
         assert np.array_equal(made.column("predictions").to_numpy(), by_hand(ROWS))
 
 
-def test_an_array_gives_an_array(predictor: mr.BatchPredictor) -> None:
+def test_an_array_gives_an_array(predictor: hr.BatchPredictor) -> None:
     assert np.array_equal(predictor.predict(ROWS), by_hand(ROWS))
     with pytest.raises(ArgumentError, match="no columns to choose"):
         predictor.predict(ROWS, keep_columns=["a"])
 
 
-def test_datasets_and_paths_stay_lazy(predictor: mr.BatchPredictor, tmp_path: Path) -> None:
+def test_datasets_and_paths_stay_lazy(predictor: hr.BatchPredictor, tmp_path: Path) -> None:
     pq.write_table(
         pa.Table.from_pandas(frame().drop(columns="city"), preserve_index=False), tmp_path / "in.parquet"
     )
-    for data in (str(tmp_path / "in.parquet"), mr.read_parquet(tmp_path / "in.parquet")):
+    for data in (str(tmp_path / "in.parquet"), hr.read_parquet(tmp_path / "in.parquet")):
         made = predictor.predict(data, feature_columns=["a", "b", "c"], keep_columns=["a"])
-        assert isinstance(made, mr.Dataset)
+        assert isinstance(made, hr.Dataset)
     result = made.with_options(progress=False).write_parquet(tmp_path / "out")
     written = pq.read_table(tmp_path / "out")
     assert (result.rows, written.schema.names) == (N, ["a", "predictions"])
@@ -122,21 +122,31 @@ def test_files_are_known_by_their_names(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     given.to_csv(tmp_path / "folder" / "n.csv", index=False)
     given.to_json(tmp_path / "n.jsonl", orient="records", lines=True)
-    double = mr.BatchPredictor.from_pandas_udf(lambda df: df * 2)
+    double = hr.BatchPredictor.from_pandas_udf(lambda df: df * 2)
     for path in (tmp_path / "folder", [tmp_path / "n.jsonl"]):
         assert double.predict(path).take_all() == [{"n": 2}, {"n": 4}, {"n": 6}]
     with pytest.raises(ArgumentError, match="nothing there ends in"):
         double.predict(tmp_path / "n.xml")
 
 
+def test_values_in_tsv_files_are_separated_by_tabs(tmp_path: Path) -> None:
+    given = pd.DataFrame({"fare": [1.0, 2.0, 3.0]}).assign(tip=0.5)
+    given.to_csv(tmp_path / "n.tsv", sep="\t", index=False)
+    double = hr.BatchPredictor.from_pandas_udf(lambda df: df * 2)
+    assert double.predict(tmp_path / "n.tsv").take(2) == [
+        {"fare": 2.0, "tip": 1.0},
+        {"fare": 4.0, "tip": 1.0},
+    ]
+
+
 def test_missing_numbers_reach_the_model_as_they_are() -> None:
-    seen = mr.BatchPredictor.from_checkpoint(None, Seen)
+    seen = hr.BatchPredictor.from_checkpoint(None, Seen)
     given = pd.DataFrame({"x": [1.0, np.nan], "n": pd.array([1, None], "Int64"), "s": ["a", None]})
     made = seen.predict(given)
     assert made["predictions"].tolist() == [3, 0]
 
 
-def test_no_rows(predictor: mr.BatchPredictor) -> None:
+def test_no_rows(predictor: hr.BatchPredictor) -> None:
     made = predictor.predict(frame(0), feature_columns=["a", "b", "c"], keep_columns=["city"])
     assert (len(made), list(made.columns)) == (0, ["city", "predictions"])
 
@@ -150,7 +160,7 @@ class Named(nn.Module):
 
 
 def test_several_results_are_columns_of_their_names() -> None:
-    predictor = mr.BatchPredictor.from_checkpoint(mr.TorchCheckpoint.from_model(Named()), mr.TorchPredictor)
+    predictor = hr.BatchPredictor.from_checkpoint(hr.TorchCheckpoint.from_model(Named()), hr.TorchPredictor)
     made = predictor.predict(frame(), feature_columns=["b", "a"])
     assert np.array_equal(made["sum"], ROWS[:, 0] + ROWS[:, 1])
     assert np.array_equal(np.stack(made["pair"]), ROWS[:, :2])
@@ -163,7 +173,7 @@ def test_options_and_the_name_of_the_column_come_with_the_call() -> None:
 
     names = ["a", "b", "c"]
     model = LogisticRegression().fit(frame()[names], ROWS[:, 0] > 0)
-    predictor = mr.BatchPredictor.from_checkpoint(mr.SklearnCheckpoint.from_model(model), mr.SklearnPredictor)
+    predictor = hr.BatchPredictor.from_checkpoint(hr.SklearnCheckpoint.from_model(model), hr.SklearnPredictor)
     plain = predictor.predict(frame(500), feature_columns=names)
     assert plain["predictions"].tolist() == model.predict(frame(500)[names]).tolist()
     called = predictor.predict(
@@ -212,7 +222,7 @@ class OwnNumpy(Own):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_class_of_ones_own_is_made_once_per_worker(workers: int, tmp_path: Path) -> None:
-    predictor = mr.BatchPredictor.from_checkpoint({"factor": 2.0}, Own, folder=str(tmp_path))
+    predictor = hr.BatchPredictor.from_checkpoint({"factor": 2.0}, Own, folder=str(tmp_path))
     made = predictor.predict(
         frame(),
         batch_size=1000,
@@ -223,11 +233,11 @@ def test_a_class_of_ones_own_is_made_once_per_worker(workers: int, tmp_path: Pat
     )
     assert np.array_equal(made["out"], ROWS[:, 0] * 2 + 1)
     assert 1 <= len(list(tmp_path.iterdir())) <= workers
-    other = mr.BatchPredictor.from_checkpoint({"factor": 3.0}, OwnNumpy, folder=str(tmp_path))
+    other = hr.BatchPredictor.from_checkpoint({"factor": 3.0}, OwnNumpy, folder=str(tmp_path))
     assert np.array_equal(other.predict(frame(9))["predictions"], ROWS[:9, 0] * 3)
 
 
-def test_workers_give_what_one_process_gives(predictor: mr.BatchPredictor) -> None:
+def test_workers_give_what_one_process_gives(predictor: hr.BatchPredictor) -> None:
     made = predictor.predict(
         frame(), feature_columns=["a", "b", "c"], min_scoring_workers=2, max_scoring_workers=2
     )
@@ -238,10 +248,10 @@ def test_workers_give_what_one_process_gives(predictor: mr.BatchPredictor) -> No
 
 
 def test_a_function_may_change_the_number_of_rows() -> None:
-    positive = mr.BatchPredictor.from_pandas_udf(lambda df: df[df["a"] > 0])
+    positive = hr.BatchPredictor.from_pandas_udf(lambda df: df[df["a"] > 0])
     made = positive.predict(frame(), feature_columns=["a"])
     assert np.array_equal(made["a"], ROWS[:, 0][ROWS[:, 0] > 0])
-    same = mr.BatchPredictor.from_pandas_udf(lambda df, by: df * by)
+    same = hr.BatchPredictor.from_pandas_udf(lambda df, by: df * by)
     made = same.predict(frame(), feature_columns=["a"], keep_columns=["city"], predict_batch_kwargs={"by": 2})
     assert list(made.columns) == ["city", "a"]
     pd.testing.assert_index_equal(made.index, frame().index)
@@ -250,10 +260,10 @@ def test_a_function_may_change_the_number_of_rows() -> None:
 @pytest.mark.parametrize("form", ["frame", "dataset"])
 def test_batches_of_about_so_many_bytes(form: str) -> None:
     given = pd.DataFrame({"x": np.arange(8000.0), "y": np.arange(8000.0)})  # 16 bytes in a row
-    count = mr.BatchPredictor.from_pandas_udf(
+    count = hr.BatchPredictor.from_pandas_udf(
         lambda df: pd.DataFrame({"rows": [len(df)]}), batch_size_bytes=16_000
     )
-    data: Any = given if form == "frame" else mr.from_pandas(given)
+    data: Any = given if form == "frame" else hr.from_pandas(given)
     made = count.predict(data, max_scoring_workers=1)
     rows = made["rows"].tolist() if form == "frame" else [row["rows"] for row in made.take_all()]
     assert sum(rows) == 8000 and rows.count(1000) >= 6  # a shard's last batch is smaller
@@ -261,20 +271,20 @@ def test_batches_of_about_so_many_bytes(form: str) -> None:
     with pytest.raises(ArgumentError, match="batch_size_bytes"):
         count.predict(given, batch_size=7)
     with pytest.raises(ArgumentError, match="batch_size_bytes=0"):
-        mr.BatchPredictor.from_pandas_udf(len, 0)
+        hr.BatchPredictor.from_pandas_udf(len, 0)
 
 
 # ---------------------------------------------------------------- what is wrong
 
 
-def test_errors_name_rows_and_columns(predictor: mr.BatchPredictor) -> None:
+def test_errors_name_rows_and_columns(predictor: hr.BatchPredictor) -> None:
     def fails(df: pd.DataFrame) -> pd.DataFrame:
         if (df["a"] == ROWS[4321, 0]).any():
             raise RuntimeError("this one")
         return df
 
     with pytest.raises(StepError, match=r"this one.*the DataFrame, row 4321"):
-        mr.BatchPredictor.from_pandas_udf(fails).predict(frame(), max_scoring_workers=1)
+        hr.BatchPredictor.from_pandas_udf(fails).predict(frame(), max_scoring_workers=1)
     with pytest.raises(UnknownColumn, match="Did you mean 'city'"):
         predictor.predict(frame(), feature_columns=["a"], keep_columns=["citi"])
     with pytest.raises(ColumnExists, match="'a'"):
@@ -288,7 +298,7 @@ def test_errors_name_rows_and_columns(predictor: mr.BatchPredictor) -> None:
         predictor.predict(twice)
 
 
-def test_arguments_that_came_with_ray(predictor: mr.BatchPredictor) -> None:
+def test_arguments_that_came_with_ray(predictor: hr.BatchPredictor) -> None:
     given = {"ray_remote_args": {"max_restarts": 2, "num_cpus": 1}, "separate_gpu_stage": True}
     made = predictor.predict(frame(9), feature_columns=["a", "b", "c"], **given)
     assert np.allclose(made["predictions"], by_hand(ROWS[:9]), atol=1e-6)
@@ -307,11 +317,11 @@ def test_arguments_that_came_with_ray(predictor: mr.BatchPredictor) -> None:
 def test_what_is_no_predictor_class() -> None:
     for kind in (dict, 3, nn.Linear):
         with pytest.raises(ArgumentError, match="no predictor class"):
-            mr.BatchPredictor.from_checkpoint(None, kind)
+            hr.BatchPredictor.from_checkpoint(None, kind)
     with pytest.raises(ArgumentError, match="takes a checkpoint such as"):
-        mr.BatchPredictor.from_checkpoint(NET, mr.TorchPredictor)
+        hr.BatchPredictor.from_checkpoint(NET, hr.TorchPredictor)
     with pytest.raises(ArgumentError, match="is for TorchPredictor"):
-        mr.BatchPredictor.from_checkpoint(mr.TorchCheckpoint.from_model(NET), mr.OnnxPredictor)
+        hr.BatchPredictor.from_checkpoint(hr.TorchCheckpoint.from_model(NET), hr.OnnxPredictor)
 
 
 class Halves:
@@ -340,9 +350,9 @@ def test_a_gpu_that_is_not_there_is_told_at_once(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     data = pd.DataFrame({"x": [1.0, 2.0]})
     for made in (
-        mr.BatchPredictor.from_checkpoint(None, Halves),
-        mr.BatchPredictor.from_pandas_udf(lambda df: df),
+        hr.BatchPredictor.from_checkpoint(None, Halves),
+        hr.BatchPredictor.from_pandas_udf(lambda df: df),
     ):
         assert len(made.predict(data)) == 2
-        with pytest.raises(mr.errors.ResourcesUnavailable, match=r"GPU.*this machine has 0"):
+        with pytest.raises(hr.errors.ResourcesUnavailable, match=r"GPU.*this machine has 0"):
             made.predict(data, **needs)

@@ -14,16 +14,17 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-import millrace as mr
-from millrace.engines.memory import own
-from millrace.sources.range import RangeSource
+import headrace as hr
+from crossed import crossed
+from headrace.engines.local.memory import own
+from headrace.sources.range import RangeSource
 
 Batch = dict[str, np.ndarray[Any, Any]]
 
 
 @pytest.fixture(autouse=True)
 def local(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MILLRACE_ENGINE", "local")
+    monkeypatch.setenv("HEADRACE_ENGINE", "local")
 
 
 def same(batch: Any) -> Any:
@@ -39,7 +40,7 @@ def first_and_length(batch: Batch) -> Batch:
 FEW = [{"concurrency": 1}, {"concurrency": 2}, {"concurrency": 3}]
 
 
-def staged(data: mr.Dataset, size: int, at: int, *, parted: bool) -> mr.Dataset:
+def staged(data: hr.Dataset, size: int, at: int, *, parted: bool) -> hr.Dataset:
     """Have batches of ``size`` in stage ``at`` of three."""
     for i, needs in enumerate(FEW):
         needs = needs if parted else {}
@@ -50,18 +51,17 @@ def staged(data: mr.Dataset, size: int, at: int, *, parted: bool) -> mr.Dataset:
     return data.with_options() if parted else data.with_options(engine="inline")
 
 
-@pytest.mark.parametrize("at", [0, 1, 2])
-@pytest.mark.parametrize("size", [1, 64, 1000])
+@pytest.mark.parametrize(("at", "size"), crossed([0, 1, 2], [64, 1, 1000]))
 def test_batches_are_cut_as_in_one_stage_across_splits_and_blocks(at: int, size: int) -> None:
-    data = mr.Dataset.from_source(RangeSource(7_000, rows_per_split=130)).with_options(shard_rows=3000)
+    data = hr.Dataset.from_source(RangeSource(7_000, rows_per_split=130)).with_options(shard_rows=3000)
     assert staged(data, size, at, parted=True).to_arrow() == staged(data, size, at, parted=False).to_arrow()
 
 
 @pytest.mark.parametrize("at", [1, 2])
 def test_batches_are_cut_as_in_one_stage_after_rows_have_gone_and_come(at: int) -> None:
-    data = mr.Dataset.from_source(RangeSource(9_000, rows_per_split=130)).with_options(shard_rows=4000)
+    data = hr.Dataset.from_source(RangeSource(9_000, rows_per_split=130)).with_options(shard_rows=4000)
 
-    def plan(needs: dict[str, Any]) -> mr.Dataset:
+    def plan(needs: dict[str, Any]) -> hr.Dataset:
         changed = data.filter(lambda row: row["id"] % 7 > 3, **needs)
         return changed.flat_map(lambda row: [row] * (row["id"] % 3))
 
@@ -70,7 +70,7 @@ def test_batches_are_cut_as_in_one_stage_after_rows_have_gone_and_come(at: int) 
 
 
 def test_batches_are_cut_as_in_one_stage_after_a_filter_in_the_first() -> None:
-    data = mr.range(9_000).filter(lambda row: row["id"] % 10 == 0)
+    data = hr.range(9_000).filter(lambda row: row["id"] % 10 == 0)
     lengths = data.map_batches(first_and_length, batch_size=100, concurrency=2).map_batches(same, num_cpus=1)
     table = lengths.with_options(shard_rows=3000).to_arrow()
     assert set(table.column("length").to_pylist()) == {100}
@@ -81,7 +81,7 @@ def test_batches_of_a_source_that_does_not_know_its_rows(at: int, tmp_path: Path
     lines = "\n".join(f"line {i}" + "." * (i % 50) for i in range(20_000))
     (tmp_path / "a.txt").write_text(lines)
     (tmp_path / "b.txt").write_text(lines)
-    data = mr.read_text(str(tmp_path)).with_options(shard_rows=8000)
+    data = hr.read_text(str(tmp_path)).with_options(shard_rows=8000)
     table = staged(data, 700, at, parted=True).to_arrow()
     assert table == staged(data, 700, at, parted=False).to_arrow()
     assert table.column("text").to_pylist() == 2 * lines.split("\n")
@@ -91,7 +91,7 @@ def test_batches_of_a_source_that_does_not_know_its_rows(at: int, tmp_path: Path
 def test_files_of_few_rows_come_together(at: int, tmp_path: Path) -> None:
     for i in range(150):
         Image.new("RGB", (8, 8), (i, 0, 0)).save(tmp_path / f"{i:03}.png")
-    data = mr.read_images(str(tmp_path), size=(64, 64))
+    data = hr.read_images(str(tmp_path), size=(64, 64))
     table = staged(data, 128, at, parted=True).to_arrow()
     assert Counter(table.column("length").to_pylist()) == {128: 128, 22: 22}
 
@@ -101,7 +101,7 @@ def test_batches_bigger_than_a_block(last: bool) -> None:
     def wide(batch: Batch) -> Batch:
         return {"id": batch["id"], "x": np.zeros((len(batch["id"]), 3, 224, 224), np.float32)}
 
-    data = mr.range(400).map_batches(wide, batch_size=16, num_cpus=1)
+    data = hr.range(400).map_batches(wide, batch_size=16, num_cpus=1)
     data = data.map_batches(lambda b: {"n": np.full(len(b["x"]), len(b["x"]))}, batch_size=64, concurrency=1)
     data = data if last else data.map_batches(same, concurrency=2)
     limit = own(os.getpid()) + (768 << 20)
@@ -109,11 +109,10 @@ def test_batches_bigger_than_a_block(last: bool) -> None:
     assert Counter(table.column("n").to_pylist()) == {64: 384, 16: 16}
 
 
-@pytest.mark.parametrize("limit", [1, 250, 1_700])
-@pytest.mark.parametrize("at", [0, 1, 2, 3])
+@pytest.mark.parametrize(("limit", "at"), crossed([1, 250, 1_700], [0, 1, 2, 3]))
 def test_limits_and_ledgers_are_those_of_one_stage(limit: int, at: int, tmp_path: Path) -> None:
-    def plan(*, parted: bool) -> mr.Dataset:
-        data = mr.Dataset.from_source(RangeSource(3_000, rows_per_split=130)).with_options(shard_rows=1000)
+    def plan(*, parted: bool) -> hr.Dataset:
+        data = hr.Dataset.from_source(RangeSource(3_000, rows_per_split=130)).with_options(shard_rows=1000)
         for i, size in enumerate((100, 70, 90)):
             data = data.limit(limit) if i == at else data
             data = data.map_batches(same, batch_size=size, **(FEW[i] if parted else {}))
@@ -133,8 +132,8 @@ def test_rows_that_fail_in_shared_blocks_are_told_once(at: int, tmp_path: Path) 
             raise ValueError("no")
         return batch
 
-    def plan(*, parted: bool) -> mr.Dataset:
-        data = mr.Dataset.from_source(RangeSource(5_000, rows_per_split=130)).with_options(
+    def plan(*, parted: bool) -> hr.Dataset:
+        data = hr.Dataset.from_source(RangeSource(5_000, rows_per_split=130)).with_options(
             shard_rows=2000, on_error="reject"
         )
         for i, size in enumerate((100, 70, 90)):
@@ -157,7 +156,7 @@ def test_a_worker_that_dies_amid_pieces_of_several_blocks_loses_nothing(stage: i
             os.kill(os.getpid(), 9)
         return batch
 
-    data = mr.Dataset.from_source(RangeSource(5_000, rows_per_split=130)).with_options(shard_rows=4000)
+    data = hr.Dataset.from_source(RangeSource(5_000, rows_per_split=130)).with_options(shard_rows=4000)
     for i, size in enumerate((70, 300, 90)):
         data = data.map_batches(die_once if i == stage else same, batch_size=size, concurrency=2 + i)
     result = data.write_parquet(tmp_path / "out")
@@ -175,7 +174,7 @@ def test_declared_workers_share_a_few_batches(at: int | None) -> None:
         time.sleep(0.3)
         return {**batch, "pid": np.full(len(batch["id"]), os.getpid())}
 
-    data = mr.from_items([{"id": i} for i in range(60)])
+    data = hr.from_items([{"id": i} for i in range(60)])
     for i in range(3 if at is not None else 0):
         chosen = i == at
         data = data.map_batches(
@@ -188,19 +187,19 @@ def test_declared_workers_share_a_few_batches(at: int | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "needs", [{"concurrency": 1}, {"num_cpus": 1}, {"compute": mr.ActorPoolStrategy(size=1)}]
+    "needs", [{"concurrency": 1}, {"num_cpus": 1}, {"compute": hr.ActorPoolStrategy(size=1)}]
 )
 def test_declared_steps_never_run_in_the_drivers_process(needs: dict[str, Any]) -> None:
-    data = mr.range(10).map_batches(lambda b: {"pid": np.full(len(b["id"]), os.getpid())}, **needs)
+    data = hr.range(10).map_batches(lambda b: {"pid": np.full(len(b["id"]), os.getpid())}, **needs)
     assert os.getpid() not in data.to_arrow().column("pid").to_pylist()
     alone = data.with_options(engine="inline").to_arrow()
     assert set(alone.column("pid").to_pylist()) == {os.getpid()}
 
 
 def test_explain_says_how_many_workers_have_work() -> None:
-    few = mr.range(10).map_batches(same, concurrency=4, batch_size=20)
+    few = hr.range(10).map_batches(same, concurrency=4, batch_size=20)
     assert "4 workers with 1 thread each, 1 of them has work: 1 shard, on" in few.explain()
-    enough = mr.range(1000).map_batches(same, concurrency=4, batch_size=20).explain()
+    enough = hr.range(1000).map_batches(same, concurrency=4, batch_size=20).explain()
     assert "4 workers" in enough and "of them" not in enough
     staged = few.map_batches(same, concurrency=3, batch_size=5).explain().splitlines()
     assert staged[7].strip().startswith("4 workers") and staged[7].endswith("1 of them has work: 1 piece")

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import millrace as mr
-from millrace.errors import ArgumentError, ModelChanged, ModelError, ModelUnreadable, UntrustedPickle
+import headrace as hr
+from headrace.errors import ArgumentError, ModelChanged, ModelError, ModelUnreadable, UntrustedPickle
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -106,12 +106,12 @@ MODELS: dict[str, tuple[Callable[[], Any], str, str]] = {
 @pytest.mark.parametrize("name", MODELS)
 def test_a_folder_predicts_what_the_object_does(name: str, tmp_path: Path) -> None:
     make, kind, predictor = MODELS[name]
-    checkpoint, adapter = getattr(mr, kind).from_model(make()), getattr(mr, predictor)
+    checkpoint, adapter = getattr(hr, kind).from_model(make()), getattr(hr, predictor)
     assert checkpoint.path is None
     path = checkpoint.to_directory(tmp_path / "made")
 
-    again = mr.Checkpoint.from_directory(path)
-    assert type(again) is getattr(mr, kind)
+    again = hr.Checkpoint.from_directory(path)
+    assert type(again) is getattr(hr, kind)
     assert again.path == path == str(tmp_path / "made")
     assert sorted(each.name for each in Path(path).iterdir()) == sorted(["checkpoint.json", again.file])
     there, here = (adapter.from_checkpoint(each).predict(FRAME) for each in (again, checkpoint))
@@ -128,27 +128,27 @@ def test_keras_has_a_checkpoint_too(tmp_path: Path) -> None:
     keras = pytest.importorskip("keras")
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
     expected = model(ROWS).numpy()
-    path = mr.TensorflowCheckpoint.from_model(model).to_directory(tmp_path / "made")
-    again = mr.Checkpoint.from_directory(path)
-    assert type(again) is mr.KerasCheckpoint is mr.TensorflowCheckpoint
+    path = hr.KerasCheckpoint.from_model(model).to_directory(tmp_path / "made")
+    again = hr.Checkpoint.from_directory(path)
+    assert type(again) is hr.KerasCheckpoint
     assert np.allclose(again.get_model()(ROWS).numpy(), expected)
-    predictor = mr.BatchPredictor.from_checkpoint(path, mr.TensorflowPredictor)
+    predictor = hr.BatchPredictor.from_checkpoint(path, hr.KerasPredictor)
     assert np.allclose(predictor.predict(ROWS), expected)
 
 
 @pytest.mark.parametrize("name", ["torch", "sklearn", "xgboost", "onnx"])
 def test_a_changed_file_is_refused_wherever_it_is_read(name: str, tmp_path: Path) -> None:
     make, kind, predictor = MODELS[name]
-    path = Path(getattr(mr, kind).from_model(make()).to_directory(tmp_path / "made"))
-    checkpoint = mr.Checkpoint.from_directory(path)
-    adapter = getattr(mr, predictor).from_checkpoint(checkpoint)
+    path = Path(getattr(hr, kind).from_model(make()).to_directory(tmp_path / "made"))
+    checkpoint = hr.Checkpoint.from_directory(path)
+    adapter = getattr(hr, predictor).from_checkpoint(checkpoint)
     file = path / checkpoint.file
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(data)
     for read in (
         checkpoint.get_model,
-        lambda: getattr(mr, predictor).from_checkpoint(checkpoint),
+        lambda: getattr(hr, predictor).from_checkpoint(checkpoint),
         adapter.load,
     ):
         with pytest.raises(ModelChanged):
@@ -163,23 +163,23 @@ def test_a_module_that_cannot_be_named_has_to_be_given(tmp_path: Path) -> None:
         pass
 
     net = Hidden()
-    again = mr.TorchCheckpoint.from_directory(
-        mr.TorchCheckpoint.from_model(net).to_directory(tmp_path / "made")
+    again = hr.TorchCheckpoint.from_directory(
+        hr.TorchCheckpoint.from_model(net).to_directory(tmp_path / "made")
     )
     with pytest.raises(ModelError, match=r"Hidden is defined in a script, .*get_model\(model=Net\(\)\)"):
         again.get_model()
     with pytest.raises(ModelError, match="model="):
-        mr.TorchPredictor.from_checkpoint(again)
+        hr.TorchPredictor.from_checkpoint(again)
     for model in (Hidden, Net()):
         assert np.array_equal(by_hand(again.get_model(model)), by_hand(net))
-        found = mr.TorchPredictor.from_checkpoint(again, model=model).predict(FRAME)
+        found = hr.TorchPredictor.from_checkpoint(again, model=model).predict(FRAME)
         assert np.array_equal(found["predictions"], by_hand(net)[:, 0])
 
 
 def test_layers_in_a_row_have_no_class_that_makes_them(tmp_path: Path) -> None:
     net = nn.Sequential(nn.Linear(4, 1))
-    again = mr.TorchCheckpoint.from_directory(
-        mr.TorchCheckpoint.from_model(net).to_directory(tmp_path / "made")
+    again = hr.TorchCheckpoint.from_directory(
+        hr.TorchCheckpoint.from_model(net).to_directory(tmp_path / "made")
     )
     with pytest.raises(ModelError, match="makes a module with other weights"):
         again.get_model()
@@ -188,17 +188,17 @@ def test_layers_in_a_row_have_no_class_that_makes_them(tmp_path: Path) -> None:
 def test_arguments_of_the_class_may_be_told(tmp_path: Path) -> None:
     net = nn.Linear(4, 2)
     sizes = {"in_features": 4, "out_features": 2}
-    path = mr.TorchCheckpoint.from_model(net, init_kwargs=sizes).to_directory(tmp_path / "made")
-    assert np.array_equal(by_hand(mr.TorchCheckpoint.from_directory(path).get_model()), by_hand(net))
+    path = hr.TorchCheckpoint.from_model(net, init_kwargs=sizes).to_directory(tmp_path / "made")
+    assert np.array_equal(by_hand(hr.TorchCheckpoint.from_directory(path).get_model()), by_hand(net))
     with pytest.raises(ArgumentError, match="other weights"):
-        mr.TorchCheckpoint.from_model(net, init_kwargs={**sizes, "bias": False}).to_directory(tmp_path / "no")
+        hr.TorchCheckpoint.from_model(net, init_kwargs={**sizes, "bias": False}).to_directory(tmp_path / "no")
     assert not (tmp_path / "no").exists()
 
 
 def test_weights_alone(tmp_path: Path) -> None:
     net = Net()
-    bare = mr.TorchCheckpoint.from_state_dict(net.state_dict())
-    for checkpoint in (bare, mr.TorchCheckpoint.from_directory(bare.to_directory(tmp_path / "made"))):
+    bare = hr.TorchCheckpoint.from_state_dict(net.state_dict())
+    for checkpoint in (bare, hr.TorchCheckpoint.from_directory(bare.to_directory(tmp_path / "made"))):
         with pytest.raises(ModelError, match="holds weights"):
             checkpoint.get_model()
         assert np.array_equal(by_hand(checkpoint.get_model(Net)), by_hand(net))
@@ -207,26 +207,26 @@ def test_weights_alone(tmp_path: Path) -> None:
     given = Net()
     before = by_hand(given)
     assert np.array_equal(
-        by_hand(mr.TorchCheckpoint.from_state_dict(net.state_dict(), given).get_model()), by_hand(net)
+        by_hand(hr.TorchCheckpoint.from_state_dict(net.state_dict(), given).get_model()), by_hand(net)
     )
     assert np.array_equal(by_hand(given), before), "what is given is not changed"
 
 
 def test_tied_weights_stay_tied(tmp_path: Path) -> None:
     net = Tied()
-    path = mr.TorchCheckpoint.from_model(net).to_directory(tmp_path / "made")
-    again = mr.TorchCheckpoint.from_directory(path).get_model()
+    path = hr.TorchCheckpoint.from_model(net).to_directory(tmp_path / "made")
+    again = hr.TorchCheckpoint.from_directory(path).get_model()
     assert again.there.weight.data_ptr() == again.back.weight.data_ptr()
     assert np.array_equal(by_hand(again), by_hand(net))
 
 
 @pytest.mark.parametrize("name", ["os:system", "builtins:exec", "nowhere.at.all:Net", "torch:nn"])
 def test_only_modules_are_made_of_a_name_in_a_folder(name: str, tmp_path: Path) -> None:
-    path = Path(mr.TorchCheckpoint.from_model(Net()).to_directory(tmp_path / "made"))
+    path = Path(hr.TorchCheckpoint.from_model(Net()).to_directory(tmp_path / "made"))
     manifest = json.loads((path / "checkpoint.json").read_text())
     manifest["architecture"] = {"class": name, "kwargs": {"command": f"touch {tmp_path / 'forged'}"}}
     (path / "checkpoint.json").write_text(json.dumps(manifest))
-    checkpoint = mr.TorchCheckpoint.from_directory(path)
+    checkpoint = hr.TorchCheckpoint.from_directory(path)
     with pytest.raises(ModelUnreadable, match=r"no torch\.nn\.Module|cannot be imported"):
         checkpoint.get_model()
     assert not (tmp_path / "forged").exists()
@@ -238,22 +238,22 @@ def test_only_modules_are_made_of_a_name_in_a_folder(name: str, tmp_path: Path) 
 
 def test_wrong_models_and_folders(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=r"TorchCheckpoint\.from_model takes a model of torch, not int"):
-        mr.TorchCheckpoint.from_model(3)
+        hr.TorchCheckpoint.from_model(3)
     with pytest.raises(ArgumentError, match="takes an estimator"):
-        mr.SklearnCheckpoint.from_model("model.skops")
+        hr.SklearnCheckpoint.from_model("model.skops")
     with pytest.raises(ArgumentError, match="makes nothing"):
-        mr.TorchCheckpoint(Net())
+        hr.TorchCheckpoint(Net())
     with pytest.raises(ArgumentError, match="is for TorchPredictor"):
-        mr.SklearnPredictor.from_checkpoint(mr.TorchCheckpoint.from_model(Net()))
+        hr.SklearnPredictor.from_checkpoint(hr.TorchCheckpoint.from_model(Net()))
     with pytest.raises(ArgumentError, match="takes a checkpoint, not Net"):
-        mr.TorchPredictor.from_checkpoint(Net())
+        hr.TorchPredictor.from_checkpoint(Net())
     with pytest.raises(ModelUnreadable, match="There is no checkpoint"):
-        mr.Checkpoint.from_directory(tmp_path)
-    path = mr.TorchCheckpoint.from_model(Net()).to_directory(tmp_path / "made")
+        hr.Checkpoint.from_directory(tmp_path)
+    path = hr.TorchCheckpoint.from_model(Net()).to_directory(tmp_path / "made")
     with pytest.raises(ArgumentError, match="there already"):
-        mr.TorchCheckpoint.from_model(Net()).to_directory(path)
+        hr.TorchCheckpoint.from_model(Net()).to_directory(path)
     with pytest.raises(ArgumentError, match=r"use TorchCheckpoint\.from_directory"):
-        mr.SklearnCheckpoint.from_directory(path)
+        hr.SklearnCheckpoint.from_directory(path)
 
 
 @pytest.mark.parametrize(
@@ -262,24 +262,24 @@ def test_wrong_models_and_folders(tmp_path: Path) -> None:
         {"files": {"../model.safetensors": "0"}},
         {"files": {}},
         {"files": None},
-        {"millrace_checkpoint": 2},
+        {"headrace_checkpoint": 2},
         {"kind": "pickle"},
     ],
 )
 def test_forged_manifests_are_refused(change: dict[str, Any], tmp_path: Path) -> None:
-    path = Path(mr.TorchCheckpoint.from_model(Net()).to_directory(tmp_path / "made"))
+    path = Path(hr.TorchCheckpoint.from_model(Net()).to_directory(tmp_path / "made"))
     manifest = json.loads((path / "checkpoint.json").read_text())
     (path / "checkpoint.json").write_text(json.dumps(manifest | change))
     with pytest.raises(ModelUnreadable):
-        mr.Checkpoint.from_directory(path)
+        hr.Checkpoint.from_directory(path)
 
 
 def test_types_that_skops_does_not_know(tmp_path: Path) -> None:
     from sklearn.preprocessing import FunctionTransformer
 
     model = FunctionTransformer(np.ravel).fit(ROWS)
-    path = mr.SklearnCheckpoint.from_model(model).to_directory(tmp_path / "made")
-    checkpoint = mr.SklearnCheckpoint.from_directory(path)
+    path = hr.SklearnCheckpoint.from_model(model).to_directory(tmp_path / "made")
+    checkpoint = hr.SklearnCheckpoint.from_directory(path)
     try:
         checkpoint.get_model()
     except UntrustedPickle as error:

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-import millrace as mr
+import headrace as hr
 
 NO_CALLS = {"Result", "Verification", "__version__", "errors"}  # nobody calls these, so they raise nothing
 NO_CONSTRUCTORS = {"Executor", "Ref"}  # connect() and put() make them
-WITH_METHODS = (mr.Dataset, mr.Executor, mr.ActorPool, mr.Ref, mr.BatchPredictor)
+WITH_METHODS = (hr.Dataset, hr.Executor, hr.ActorPool, hr.Ref, hr.BatchPredictor)
 UNITS = {  # where an argument has one of these names, one of these words says its unit
     "memory": ("bytes", "As in"),
     "memory_limit": ("Bytes", "bytes"),
@@ -35,15 +35,15 @@ TENSORS = """
 
 
 def public() -> Iterator[tuple[str, Any]]:
-    for name in mr.__all__:
-        if name not in ("__version__", "errors"):
-            yield name, getattr(mr, name)
+    for name in hr.__all__:
+        if name not in ("__version__", "errors", "observers"):  # modules
+            yield name, getattr(hr, name)
     for cls in WITH_METHODS:
         for name in dir(cls):
             if not name.startswith("_"):
                 yield f"{cls.__name__}.{name}", getattr(cls, name)
-    for name, value in vars(mr.errors).items():
-        if isinstance(value, type) and issubclass(value, mr.errors.MillraceError):
+    for name, value in vars(hr.errors).items():
+        if isinstance(value, type) and issubclass(value, hr.errors.HeadraceError):
             yield f"errors.{name}", value
 
 

@@ -16,7 +16,7 @@ import pytest
 
 JOB = """
     import os, time
-    import millrace as mr
+    import headrace as hr
     import numpy as np
     import pyarrow as pa
 
@@ -27,7 +27,7 @@ JOB = """
         return batch
 
     table = pa.table({"id": np.arange(1 << 20)})
-    data = mr.from_arrow(table).with_options(engine="ENGINE", workers=2, shard_rows=1 << 18)
+    data = hr.from_arrow(table).with_options(engine="ENGINE", workers=2, shard_rows=1 << 18)
     %s
 """
 VERBS = {
@@ -130,9 +130,9 @@ def test_a_killed_driver(tmp_path: Path, how: signal.Signals) -> None:
 
 def test_a_driver_that_ends_with_a_reader_open(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(
-        "import millrace as mr\n"
-        "from millrace.sources.range import RangeSource\n"
-        "data = mr.Dataset.from_source(RangeSource(10_000, rows_per_split=100))\n"
+        "import headrace as hr\n"
+        "from headrace.sources.range import RangeSource\n"
+        "data = hr.Dataset.from_source(RangeSource(10_000, rows_per_split=100))\n"
         "batches = data.with_options(engine='local', workers=2, shard_rows=100, progress=False).iter_batches()\n"
         "print(next(batches)['id'][0])\n"
         "import psutil\n"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import millrace as mr
+import headrace as hr
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -22,7 +22,7 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module
 
 
-def both(one: mr.Dataset, two: mr.Dataset) -> list[dict[str, Any]]:
+def both(one: hr.Dataset, two: hr.Dataset) -> list[dict[str, Any]]:
     """Predict here, and with two workers and another for what comes before."""
     rows = one.with_options(engine="inline").take_all()
     parallel = two.with_options(engine="local")

@@ -14,10 +14,10 @@ def test_building_a_plan_imports_little(script: Callable[..., Any]) -> None:
     ended = script(
         f"""
         import sys
-        import millrace as mr
+        import headrace as hr
 
         assert "numpy" not in sys.modules and "pyarrow" not in sys.modules, "even these can wait"
-        data = mr.range(10).map_batches(lambda batch: batch).filter(lambda row: True).limit(3)
+        data = hr.range(10).map_batches(lambda batch: batch).filter(lambda row: True).limit(3)
         assert not set({HEAVY!r}) & set(sys.modules), set({HEAVY!r}) & set(sys.modules)
         print("fine")
         """
@@ -32,7 +32,7 @@ def test_a_job_without_pandas_never_imports_it(script: Callable[..., Any]) -> No
         import numpy as np
         import pyarrow as pa, pyarrow.parquet as pq
         import pyarrow.compute as pc
-        import millrace as mr
+        import headrace as hr
 
         HEAVY = {HEAVY!r}
         n = 40_000
@@ -61,7 +61,7 @@ def test_a_job_without_pandas_never_imports_it(script: Callable[..., Any]) -> No
             return {{**row, "list": [1, 2], "dict": {{"a": None, "b": [0.5]}}, "day": day, "seen": ",".join(seen)}}
 
         data = (
-            mr.read_parquet("in-*.parquet")
+            hr.read_parquet("in-*.parquet")
             .map_batches(Model)
             .filter(expr=pc.field("keep"))
             .map(rows)
@@ -70,11 +70,11 @@ def test_a_job_without_pandas_never_imports_it(script: Callable[..., Any]) -> No
         )
         result = data.drop_columns(["seen"]).write_parquet("out")
         assert result.rows == 1200, result.rows
-        assert mr.read_parquet("out").count() == 1200
-        assert len(mr.read_parquet("out").take(5)) == 5
-        for batch in mr.read_parquet("out").iter_batches(batch_size=500):
+        assert hr.read_parquet("out").count() == 1200
+        assert len(hr.read_parquet("out").take(5)) == 5
+        for batch in hr.read_parquet("out").iter_batches(batch_size=500):
             assert batch["vector"].shape[1] == 3
-        assert mr.read_parquet("out").limit(7).to_arrow().num_rows == 7
+        assert hr.read_parquet("out").limit(7).to_arrow().num_rows == 7
         if not pandas_before:
             assert not set(HEAVY) & set(sys.modules), set(HEAVY) & set(sys.modules)
         print("fine", pandas_before)
@@ -86,15 +86,15 @@ def test_a_job_without_pandas_never_imports_it(script: Callable[..., Any]) -> No
 
 @pytest.mark.parametrize("name", ["read_paquet", "Datasets"])
 def test_a_name_that_is_not_there(name: str) -> None:
-    import millrace as mr
+    import headrace as hr
 
     with pytest.raises(AttributeError, match=name):
-        getattr(mr, name)
+        getattr(hr, name)
 
 
 def test_every_public_name_is_there() -> None:
-    import millrace as mr
+    import headrace as hr
 
-    assert sorted(mr.__all__) == list(mr.__all__)
-    assert all(getattr(mr, name) is not None for name in mr.__all__)
-    assert set(dir(mr)) >= set(mr.__all__)
+    assert sorted(hr.__all__) == list(hr.__all__)
+    assert all(getattr(hr, name) is not None for name in hr.__all__)
+    assert set(dir(hr)) >= set(hr.__all__)

@@ -12,8 +12,8 @@ import pytest
 from .data import numbers
 
 BODY = """
-import millrace as mr
-from millrace.sources.range import RangeSource
+import headrace as hr
+from headrace.sources.range import RangeSource
 
 OFFSET = 5
 
@@ -21,7 +21,7 @@ def add(batch, more):
     import os
     return {"x": batch["id"] + OFFSET + more, "pid": [os.getpid()] * len(batch["id"])}
 
-data = mr.Dataset.from_source(RangeSource(400, rows_per_split=100)).with_options(shard_rows=100)
+data = hr.Dataset.from_source(RangeSource(400, rows_per_split=100)).with_options(shard_rows=100)
 many = 10
 rows = data.map_batches(add, fn_args=[many]).map(lambda row: {**row, "y": row["x"] + many}).take_all()
 import os
@@ -66,11 +66,11 @@ def test_functions_of_the_users_own_modules(script: Callable[..., Any], tmp_path
         """
         import os, sys
         sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
-        import millrace as mr
+        import headrace as hr
         from models import Model
-        from millrace.sources.range import RangeSource
+        from headrace.sources.range import RangeSource
 
-        data = mr.Dataset.from_source(RangeSource(400, rows_per_split=100)).with_options(shard_rows=100)
+        data = hr.Dataset.from_source(RangeSource(400, rows_per_split=100)).with_options(shard_rows=100)
         print(data.map_batches(Model).take_all()[-1], data.map(lambda row: {"cwd": os.getcwd()}).take_all()[0])
         """
     )

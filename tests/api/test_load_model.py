@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import millrace as mr
-from millrace.errors import (
+import headrace as hr
+from headrace.errors import (
     ArgumentError,
     MissingLibrary,
     ModelChanged,
@@ -108,33 +108,33 @@ def mlflow_folder(folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("make", "options", "kind"),
     [
-        (onnx_file, {}, mr.OnnxPredictor),
-        (safetensors_file, {"architecture": dict}, mr.TorchPredictor),
-        (script_file, {}, mr.TorchPredictor),
-        (skops_file, {"method": "predict_proba"}, mr.SklearnPredictor),
-        (xgboost_file, {}, mr.XGBoostPredictor),
-        (lightgbm_file, {}, mr.LightGBMPredictor),
-        (sentence_folder, {"normalize_embeddings": True}, mr.SentenceTransformersPredictor),
-        (saved_model_folder, {}, mr.KerasPredictor),
-        (mlflow_folder, {}, mr.MLflowPredictor),
+        (onnx_file, {}, hr.OnnxPredictor),
+        (safetensors_file, {"architecture": dict}, hr.TorchPredictor),
+        (script_file, {}, hr.TorchPredictor),
+        (skops_file, {"method": "predict_proba"}, hr.SklearnPredictor),
+        (xgboost_file, {}, hr.XGBoostPredictor),
+        (lightgbm_file, {}, hr.LightGBMPredictor),
+        (sentence_folder, {"normalize_embeddings": True}, hr.SentenceTransformersPredictor),
+        (saved_model_folder, {}, hr.KerasPredictor),
+        (mlflow_folder, {}, hr.MLflowPredictor),
     ],
 )
 def test_the_content_says_which_library(
     tmp_path: Path, make: Callable[[Path], Path], options: dict[str, Any], kind: type
 ) -> None:
     path = make(tmp_path)
-    assert type(mr.load_model(path, **options)) is kind
-    assert type(mr.load_model(str(path), trust_pickle=True, **options)) is kind
+    assert type(hr.load_model(path, **options)) is kind
+    assert type(hr.load_model(str(path), trust_pickle=True, **options)) is kind
 
 
 @pytest.mark.parametrize("uri", ["models:/fare/3", "models:/fare@champion", "runs:/0123abc/model"])
 def test_uris_are_mlflows(uri: str) -> None:
-    assert type(mr.load_model(uri)) is mr.MLflowPredictor
+    assert type(hr.load_model(uri)) is hr.MLflowPredictor
 
 
 @pytest.mark.parametrize("engine", ["inline", "local"])
 def test_a_path_is_a_model(tmp_path: Path, engine: str) -> None:
-    data = mr.from_items([{"a": 1.0, "b": 2.0, "c": "x"}, {"a": 3.0, "b": 4.5, "c": None}])
+    data = hr.from_items([{"a": 1.0, "b": 2.0, "c": "x"}, {"a": 3.0, "b": 4.5, "c": None}])
     done = data.predict(str(onnx_file(tmp_path)), inputs=["a", "b"], output="sum").with_options(engine=engine)
     assert done.to_arrow().to_pylist() == [
         {"a": 1.0, "b": 2.0, "c": "x", "sum": 3.0},
@@ -143,14 +143,14 @@ def test_a_path_is_a_model(tmp_path: Path, engine: str) -> None:
 
 
 def test_another_file_is_another_run(tmp_path: Path) -> None:
-    data = mr.from_items([{"a": 1.0, "b": 2.0}])
+    data = hr.from_items([{"a": 1.0, "b": 2.0}])
     path = onnx_file(tmp_path)
     data.predict(path, inputs=["a", "b"]).write_parquet(tmp_path / "out")
     moved = tmp_path / "moved.onnx"
     moved.write_bytes(path.read_bytes())
-    assert data.predict(mr.load_model(moved), inputs=["a", "b"]).write_parquet(tmp_path / "out").resumed
+    assert data.predict(hr.load_model(moved), inputs=["a", "b"]).write_parquet(tmp_path / "out").resumed
     path.write_bytes(path.read_bytes().replace(b"sums", b"adds"))
-    with pytest.raises(mr.errors.PlanChanged, match=r"The model of predict\(output='prediction'\) is not"):
+    with pytest.raises(hr.errors.PlanChanged, match=r"The model of predict\(output='prediction'\) is not"):
         data.predict(path, inputs=["a", "b"]).write_parquet(tmp_path / "out")
 
 
@@ -159,9 +159,9 @@ def test_pickles_need_trust(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_bytes(pickle.dumps({"weights": [1.0]}))
     with pytest.raises(UntrustedPickle, match=r"is a pickle: .*(skops|safetensors).*trust_pickle=True"):
-        mr.load_model(path)
+        hr.load_model(path)
     with pytest.raises(UntrustedPickle):
-        mr.range(3).predict(path)
+        hr.range(3).predict(path)
 
 
 def test_a_pin_is_checked_at_once(tmp_path: Path) -> None:
@@ -169,9 +169,9 @@ def test_a_pin_is_checked_at_once(tmp_path: Path) -> None:
     import hashlib
 
     right = hashlib.sha256(path.read_bytes()).hexdigest()
-    assert mr.load_model(path, sha256=right.upper())
+    assert hr.load_model(path, sha256=right.upper())
     with pytest.raises(ModelChanged, match=rf"its SHA-256 is {right}, and sha256= says 00"):
-        mr.load_model(path, sha256="00")
+        hr.load_model(path, sha256="00")
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_a_pin_is_checked_at_once(tmp_path: Path) -> None:
 )
 def test_what_is_no_model(place: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        mr.load_model(place)
+        hr.load_model(place)
 
 
 def test_other_files_are_no_models(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_other_files_are_no_models(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for name in ("notes.md", "empty"):
         with pytest.raises(ModelUnreadable, match="is not a model that any of our predictors knows"):
-            mr.load_model(tmp_path / name)
+            hr.load_model(tmp_path / name)
 
 
 def test_options_are_the_predictors(tmp_path: Path) -> None:
@@ -207,9 +207,9 @@ def test_options_are_the_predictors(tmp_path: Path) -> None:
     with pytest.raises(
         UnknownArgument, match=r"no option 'provider', as this is a model for onnx\. Did you mean"
     ):
-        mr.load_model(path, provider=["CPUExecutionProvider"])
+        hr.load_model(path, provider=["CPUExecutionProvider"])
     with pytest.raises(UnknownArgument, match=r"It takes: .*outputs"):
-        mr.load_model(path, zzz=1)
+        hr.load_model(path, zzz=1)
 
 
 def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,8 +217,8 @@ def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(
         "importlib.util.find_spec", lambda name: None if name == "onnxruntime" else find_spec(name)
     )
-    with pytest.raises(MissingLibrary, match=r"m\.onnx.*needs onnxruntime.*pip install 'millrace\[onnx\]'"):
-        mr.range(3).predict(path)
+    with pytest.raises(MissingLibrary, match=r'm\.onnx.*needs onnxruntime.*pip install "headrace\[onnx\]"'):
+        hr.range(3).predict(path)
 
 
 def test_a_file_that_changes_during_a_run_ends_it(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_a_file_that_changes_during_a_run_ends_it(tmp_path: Path) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return batch["id"]
 
-    data = mr.range(1000).map_batches(lambda b: {"id": b["id"], "a": b["id"] * 1.0, "b": b["id"] * 2.0})
+    data = hr.range(1000).map_batches(lambda b: {"id": b["id"], "a": b["id"] * 1.0, "b": b["id"] * 2.0})
     data = data.with_options(engine="local", workers=1, shard_rows=100)
     models = {
         "x": {"model": dies_once, "inputs": ["id"], "batch_size": 100},
@@ -248,11 +248,11 @@ def test_a_file_that_changes_during_a_run_ends_it(tmp_path: Path) -> None:
 def test_what_is_neither_a_file_nor_a_folder_is_not_waited_for(tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / name)
     with pytest.raises(ModelUnreadable, match="neither a file nor a folder"):
-        mr.load_model(tmp_path / name)
+        hr.load_model(tmp_path / name)
 
 
 def test_a_folders_digest_is_that_of_what_counts(tmp_path: Path) -> None:
-    from millrace.core.artifacts import Artifact
+    from headrace.core.artifacts import Artifact
 
     (tmp_path / "real").mkdir()
     (tmp_path / "real" / "weights").write_bytes(b"1")
@@ -272,6 +272,6 @@ def test_a_folders_digest_is_that_of_what_counts(tmp_path: Path) -> None:
 
 def test_trust_is_said_plainly(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="trust_pickle='no': it takes True or False"):
-        mr.load_model(tmp_path / "m.pkl", trust_pickle="no")  # type: ignore[arg-type]
+        hr.load_model(tmp_path / "m.pkl", trust_pickle="no")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="sha256=5"):
-        mr.load_model(onnx_file(tmp_path), sha256=5)  # type: ignore[arg-type]
+        hr.load_model(onnx_file(tmp_path), sha256=5)  # type: ignore[arg-type]

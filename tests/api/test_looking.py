@@ -11,14 +11,14 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-import millrace as mr
-from millrace.errors import ArgumentError
+import headrace as hr
+from headrace.errors import ArgumentError
 
 from .data import numbers
 
 
 @pytest.fixture
-def counted(tmp_path: Path) -> mr.Dataset:
+def counted(tmp_path: Path) -> hr.Dataset:
     """A dataset of ten shards that notes which rows were touched, and by whom."""
 
     def note(batch: dict[str, Any]) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def touched(folder: Path) -> list[str]:
     return (folder / "touched").read_text().splitlines()
 
 
-def test_take_runs_here_and_stops_early(counted: mr.Dataset, tmp_path: Path) -> None:
+def test_take_runs_here_and_stops_early(counted: hr.Dataset, tmp_path: Path) -> None:
     assert counted.take(3) == [{"id": i, "half": i / 2} for i in range(3)]
     assert touched(tmp_path) == [f"0 {os.getpid()}"]
     assert len(counted.take(150)) == 150
@@ -46,12 +46,12 @@ def test_take_reads_on_past_what_is_filtered() -> None:
 
 
 def test_take_zero_and_take_too_many() -> None:
-    assert mr.range(3).take(0) == []
-    assert len(mr.range(3).take(100)) == 3
+    assert hr.range(3).take(0) == []
+    assert len(hr.range(3).take(100)) == 3
 
 
 def test_show_prints_rows(capsys: pytest.CaptureFixture[str]) -> None:
-    mr.range(30).show(2)
+    hr.range(30).show(2)
     assert capsys.readouterr().out == "{'id': 0}\n{'id': 1}\n"
 
 
@@ -66,11 +66,11 @@ def test_take_batch(batch_format: Any, kind: type) -> None:
 
 
 def test_take_batch_without_rows_has_columns() -> None:
-    (name, values), *others = mr.range(3).limit(0).take_batch().items()
+    (name, values), *others = hr.range(3).limit(0).take_batch().items()
     assert (name, values.dtype, len(values), others) == ("id", np.int64, 0, [])
 
 
-def test_collecting_everything_in_order(counted: mr.Dataset) -> None:
+def test_collecting_everything_in_order(counted: hr.Dataset) -> None:
     wanted = {"id": list(range(1000)), "half": [i / 2 for i in range(1000)]}
     assert counted.to_arrow().to_pydict() == wanted
     frame = counted.with_options(engine="inline").to_pandas()
@@ -97,7 +97,7 @@ def test_a_limit_refuses_more_rows_without_reading_them_all(tmp_path: Path, verb
 # ---------------------------------------------------------------- count, schema, explain
 
 
-def test_count_reads_only_what_it_must(counted: mr.Dataset, tmp_path: Path) -> None:
+def test_count_reads_only_what_it_must(counted: hr.Dataset, tmp_path: Path) -> None:
     assert numbers(1000).map(lambda row: 1 / 0).count() == 1000
     assert numbers(1000).limit(7).rename_columns({"id": "x"}).count() == 7
     assert not (tmp_path / "touched").exists()
@@ -105,7 +105,7 @@ def test_count_reads_only_what_it_must(counted: mr.Dataset, tmp_path: Path) -> N
     assert len(touched(tmp_path)) == 10
 
 
-def test_schema(counted: mr.Dataset, tmp_path: Path) -> None:
+def test_schema(counted: hr.Dataset, tmp_path: Path) -> None:
     assert numbers(5).rename_columns({"id": "x"}).filter(lambda row: 1 / 0).schema() == pa.schema(
         {"x": pa.int64()}
     )
@@ -119,7 +119,7 @@ def test_schema_of_no_rows() -> None:
         return {"x": batch["id"] * 2.0}
 
     wanted = pa.schema({"x": pa.float64()})
-    for empty in (mr.range(0).map_batches(double), mr.range(9).filter(lambda row: False).map_batches(double)):
+    for empty in (hr.range(0).map_batches(double), hr.range(9).filter(lambda row: False).map_batches(double)):
         assert empty.schema() == wanted
         assert empty.to_arrow().schema == wanted and len(empty.to_pandas()) == 0
         assert empty.take_all() == [] and empty.count() == 0
@@ -131,7 +131,7 @@ def test_explain_says_what_would_run() -> None:
         def __call__(self, batch: Any) -> Any:
             return batch
 
-    data = mr.from_arrow(pa.table({"a": [1], "b": [2], "c": [3]}))
+    data = hr.from_arrow(pa.table({"a": [1], "b": [2], "c": [3]}))
     told = (
         data.drop_columns("c")
         .map_batches(Model, columns=["a"], batch_size=512, batch_format="pandas", concurrency=2)
@@ -177,7 +177,7 @@ class Submits:
     ],
 )
 def test_explain_says_what_waits(model: Any, most: int | None, words: str) -> None:
-    data = mr.from_arrow(pa.table({"a": [1]}))
+    data = hr.from_arrow(pa.table({"a": [1]}))
     for step in (
         data.map_batches(model, max_in_flight=most),
         data.predict(model, inputs=["a"], max_in_flight=most),
@@ -195,12 +195,12 @@ def test_explain_says_what_waits(model: Any, most: int | None, words: str) -> No
 )
 @pytest.mark.parametrize("model", [Submits, Submits()])
 def test_explain_says_what_computes_by_itself(model: Any, most: int | None, words: str) -> None:
-    data = mr.from_arrow(pa.table({"a": [1]}))
+    data = hr.from_arrow(pa.table({"a": [1]}))
     assert words in data.predict(model, inputs=["a"], max_in_flight=most).explain()
 
 
 def test_explain_says_it_of_each_model() -> None:
     models = {"here": len, "there": {"model": Asks, "max_in_flight": 4}}
-    told = mr.from_arrow(pa.table({"a": [1]})).predict(models, inputs=["a"]).explain()
+    told = hr.from_arrow(pa.table({"a": [1]})).predict(models, inputs=["a"]).explain()
     here, there = [line for line in told.splitlines() if "batches that grow" in line]
     assert "flight" not in here and "async with up to 4 batches of a worker in flight" in there

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 import torch
 
-import millrace as mr
-from millrace.errors import ArgumentError
+import headrace as hr
+from headrace.errors import ArgumentError
 
 from .data import numbers
 
@@ -23,14 +23,14 @@ ROWS = [{"id": i, "word": f"w{i}", "half": i / 2} for i in range(10)]
 
 
 @pytest.fixture
-def words() -> mr.Dataset:
-    return mr.from_items(ROWS)
+def words() -> hr.Dataset:
+    return hr.from_items(ROWS)
 
 
 # ---------------------------------------------------------------- what it gets
 
 
-def test_a_batch_is_a_dict_of_arrays(words: mr.Dataset) -> None:
+def test_a_batch_is_a_dict_of_arrays(words: hr.Dataset) -> None:
     def look(batch: dict[str, np.ndarray[Any, Any]]) -> dict[str, Any]:
         return {"seen": [f"{name} {values.dtype} {len(values)}" for name, values in batch.items()]}
 
@@ -45,7 +45,7 @@ def test_a_batch_is_a_dict_of_arrays(words: mr.Dataset) -> None:
     ("batch_format", "kind"),
     [("numpy", dict), ("default", dict), ("pandas", pd.DataFrame), ("pyarrow", pa.Table)],
 )
-def test_formats(words: mr.Dataset, batch_format: Any, kind: type) -> None:
+def test_formats(words: hr.Dataset, batch_format: Any, kind: type) -> None:
     def same(batch: Any) -> Any:
         assert type(batch) is kind
         return batch
@@ -53,7 +53,7 @@ def test_formats(words: mr.Dataset, batch_format: Any, kind: type) -> None:
     assert words.map_batches(same, batch_format=batch_format).take_all() == ROWS
 
 
-def test_columns_are_all_it_gets(words: mr.Dataset) -> None:
+def test_columns_are_all_it_gets(words: hr.Dataset) -> None:
     out = words.map_batches(lambda batch: {"names": ["+".join(batch)]}, columns=["half", "id"])
     assert out.take_all() == [{"names": "half+id"}]
 
@@ -76,7 +76,7 @@ def lengths(column: str) -> Any:
 
 
 def test_auto_size_goes_by_bytes() -> None:
-    wide = mr.from_numpy(np.zeros((150, 1 << 15))).with_options(shard_rows=150)  # 256 KiB a row
+    wide = hr.from_numpy(np.zeros((150, 1 << 15))).with_options(shard_rows=150)  # 256 KiB a row
     sizes = [row["rows"] for row in wide.map_batches(lengths("data")).take_all()]
     assert sizes[0] == 8 and max(sizes) <= 64 and sum(sizes) == 150
 
@@ -141,7 +141,7 @@ def test_arguments_of_function_and_class() -> None:
         def __call__(self, batch: dict[str, Any], add: int = 0) -> dict[str, Any]:
             return {"x": batch["id"] + self.base + add}
 
-    data = mr.range(2)
+    data = hr.range(2)
     assert data.map_batches(function, fn_args=[1], fn_kwargs={"times": 10}).take_all() == [
         {"x": 10},
         {"x": 20},
@@ -188,7 +188,7 @@ def test_many_kinds_of_columns() -> None:
             "maybe": [None] + [1] * (n - 1),
         }
 
-    data = mr.range(3).map_batches(make)
+    data = hr.range(3).map_batches(make)
     schema = data.schema()
     assert schema.field("vector").type == pa.list_(pa.float32(), 3)
     assert schema.field("image").type == pa.fixed_shape_tensor(pa.uint8(), (2, 2))
@@ -206,7 +206,7 @@ def test_many_kinds_of_columns() -> None:
     ids=["pandas", "polars", "table", "batch", "dict"],
 )
 def test_kinds_of_batches(wrap: Any) -> None:
-    out = mr.range(4).map_batches(lambda batch: wrap({"x": batch["id"] * 2}))
+    out = hr.range(4).map_batches(lambda batch: wrap({"x": batch["id"] * 2}))
     assert out.take_all() == [{"x": 0}, {"x": 2}, {"x": 4}, {"x": 6}]
 
 
@@ -214,8 +214,8 @@ def test_the_number_of_rows_may_change() -> None:
     def odd(batch: dict[str, Any]) -> dict[str, Any]:
         return {"id": np.repeat(batch["id"][batch["id"] % 2 == 1], 3)}
 
-    assert [row["id"] for row in mr.range(6).map_batches(odd).take_all()] == [1, 1, 1, 3, 3, 3, 5, 5, 5]
-    assert mr.range(6).map_batches(lambda batch: {"id": batch["id"][:0]}).take_all() == []
+    assert [row["id"] for row in hr.range(6).map_batches(odd).take_all()] == [1, 1, 1, 3, 3, 3, 5, 5, 5]
+    assert hr.range(6).map_batches(lambda batch: {"id": batch["id"][:0]}).take_all() == []
 
 
 def test_a_generator_yields_several_batches() -> None:
@@ -229,7 +229,7 @@ def test_a_generator_yields_several_batches() -> None:
 
     wanted = [1, 2, 2, 3, 3, 3]
     for code in (pieces, Pieces):
-        assert [row["id"] for row in mr.range(4).map_batches(code, batch_size=2).take_all()] == wanted
+        assert [row["id"] for row in hr.range(4).map_batches(code, batch_size=2).take_all()] == wanted
 
 
 def test_what_a_generator_yields_before_it_raises_is_dropped(tmp_path: Path) -> None:
@@ -237,8 +237,8 @@ def test_what_a_generator_yields_before_it_raises_is_dropped(tmp_path: Path) -> 
         yield batch
         raise ValueError("half way")
 
-    with pytest.raises(mr.errors.StepError, match="half way"):
-        mr.range(4).map_batches(half).write_parquet(tmp_path / "out")
+    with pytest.raises(hr.errors.StepError, match="half way"):
+        hr.range(4).map_batches(half).write_parquet(tmp_path / "out")
     assert not list((tmp_path / "out").glob("*.parquet"))
 
 
@@ -251,7 +251,7 @@ def test_an_array_may_be_used_again_for_the_next_batch() -> None:
             self.space[:] = batch["id"]
             return {"id": self.space}
 
-    assert [row["id"] for row in mr.range(50).map_batches(Reuses, batch_size=10).take_all()] == list(
+    assert [row["id"] for row in hr.range(50).map_batches(Reuses, batch_size=10).take_all()] == list(
         range(50)
     )
 

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import millrace as mr
-from millrace.dataset import Dataset
-from millrace.errors import ArgumentError, BadInput, NotPicklable, PlanError, StepError, UnknownColumn
+import headrace as hr
+from headrace.dataset.dataset import Dataset
+from headrace.errors import ArgumentError, BadInput, NotPicklable, PlanError, StepError, UnknownColumn
 
 N = 5000
 
@@ -31,7 +31,7 @@ def fussy(row: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def data() -> Dataset:
-    rows = mr.range(N).predict(score, inputs=["id"], output="score")
+    rows = hr.range(N).predict(score, inputs=["id"], output="score")
     return rows.add_column("label", lambda batch: batch["id"] % 3 == 0).with_options(progress=False)
 
 
@@ -45,13 +45,13 @@ def auc(ids: Any) -> float:
 @pytest.mark.parametrize("engine", ["inline", "local"])
 def test_rows_that_are_written_count(data: Dataset, tmp_path: Path, engine: str) -> None:
     measured = (
-        data.accumulate(auc=mr.AUROC("label", "score"), rows=mr.Count())
+        data.accumulate(auc=hr.AUROC("label", "score"), rows=hr.Count())
         .select_columns(["id"])
         .filter(expr="id >= 1000")
         .map(fussy)
         .add_column("more", lambda batch: batch["id"] * 2)
         .limit(2000)
-        .accumulate(most=mr.MinMax("more"))
+        .accumulate(most=hr.MinMax("more"))
         .rename_columns({"more": "label"})
     )
     measured = measured.with_options(on_error="reject", engine=engine, workers=2, shard_rows=700)
@@ -72,7 +72,7 @@ def test_rows_that_are_written_count(data: Dataset, tmp_path: Path, engine: str)
 
 
 def test_every_sink_and_no_sink_give_the_same(data: Dataset, tmp_path: Path) -> None:
-    measured = data.accumulate(auc=mr.AUROC("label", "score"), loss=mr.LogLoss("label", "score"))
+    measured = data.accumulate(auc=hr.AUROC("label", "score"), loss=hr.LogLoss("label", "score"))
     found = measured.evaluate()
     assert found["auc"] == pytest.approx(auc(range(N)))
     for verb in ("parquet", "csv", "json"):
@@ -82,11 +82,11 @@ def test_every_sink_and_no_sink_give_the_same(data: Dataset, tmp_path: Path) -> 
 
 
 def test_evaluate_adds_to_what_is_accumulated(data: Dataset) -> None:
-    found = data.accumulate(a=mr.Count()).filter(expr="id < 10").evaluate(b=mr.Sum("id"))
+    found = data.accumulate(a=hr.Count()).filter(expr="id < 10").evaluate(b=hr.Sum("id"))
     assert found == {"a": 10, "b": 45}
     assert found.notes == {}
-    assert data.limit(0).evaluate(a=mr.Mean("id"), n=mr.Count()) == {"a": None, "n": 0}
-    assert data.filter(expr="id < 0").evaluate(a=mr.AUROC("label", "score")).notes == {"a": "no rows"}
+    assert data.limit(0).evaluate(a=hr.Mean("id"), n=hr.Count()) == {"a": None, "n": 0}
+    assert data.filter(expr="id < 0").evaluate(a=hr.AUROC("label", "score")).notes == {"a": "no rows"}
 
 
 def test_looking_counts_nothing_and_costs_nothing(data: Dataset) -> None:
@@ -111,7 +111,7 @@ def test_evaluate_reads_only_what_somebody_needs(tmp_path: Path) -> None:
     table = pa.table({"x": [1.0, 2.0], "y": ["a", "b"], "z": [1, 2]})
     pq.write_table(table, tmp_path / "in.parquet")
     seen: list[list[str]] = []
-    source = mr.read_parquet(tmp_path / "in.parquet").with_options(engine="inline")
+    source = hr.read_parquet(tmp_path / "in.parquet").with_options(engine="inline")
     read = type(source._plan.source).read
 
     def spied(self: Any, split: Any, columns: Any, *args: Any) -> Any:
@@ -119,47 +119,47 @@ def test_evaluate_reads_only_what_somebody_needs(tmp_path: Path) -> None:
         return read(self, split, columns, *args)
 
     source._plan.source.read = spied.__get__(source._plan.source)  # type: ignore[method-assign]
-    assert source.evaluate(x=mr.Mean("x")) == {"x": 1.5}
+    assert source.evaluate(x=hr.Mean("x")) == {"x": 1.5}
     assert seen == [["x"]]
 
 
 def test_steps_that_may_give_other_rows_are_refused_behind(data: Dataset) -> None:
-    measured = data.accumulate(auc=mr.AUROC("label", "score"))
+    measured = data.accumulate(auc=hr.AUROC("label", "score"))
     with pytest.raises(
         PlanError, match=r"map_batches\(.*\) comes behind accumulate\(auc\).*Put accumulate behind"
     ):
         measured.map_batches(lambda batch: batch)
     with pytest.raises(PlanError, match="flat_map"):
         measured.flat_map(lambda row: [row, row])
-    assert data.flat_map(lambda row: [row, row]).evaluate(n=mr.Count()) == {"n": 2 * N}
+    assert data.flat_map(lambda row: [row, row]).evaluate(n=hr.Count()) == {"n": 2 * N}
 
 
 def test_what_is_no_metric(data: Dataset) -> None:
-    for wrong, words in [(mr.AUROC, "it is a class"), (3, "is no metric"), (len, "is no metric")]:
+    for wrong, words in [(hr.AUROC, "it is a class"), (3, "is no metric"), (len, "is no metric")]:
         with pytest.raises(ArgumentError, match=words):
             data.accumulate(auc=wrong)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="takes metrics by name"):
         data.evaluate()
     with pytest.raises(ArgumentError, match="there is a metric of that name"):
-        data.accumulate(n=mr.Count()).accumulate(n=mr.Count())
+        data.accumulate(n=hr.Count()).accumulate(n=hr.Count())
     with pytest.raises(
         UnknownColumn, match=r"accumulate\(auc\) asks for column 'lable'.*Did you mean 'label'"
     ):
-        data.evaluate(auc=mr.AUROC("lable", "score"))
+        data.evaluate(auc=hr.AUROC("lable", "score"))
     with pytest.raises(UnknownColumn, match="asks for column 'it'"):
-        mr.range(3).evaluate(m=mr.Mean("it"))
+        hr.range(3).evaluate(m=hr.Mean("it"))
 
 
 def test_a_value_that_does_not_fit_says_where(tmp_path: Path) -> None:
     for number in range(2):
         table = pa.table({"x": [1.0, float("nan") if number else 2.0]})
         pq.write_table(table, tmp_path / f"in-{number}.parquet")
-    data = mr.read_parquet(tmp_path / "in-*.parquet").with_options(engine="inline")
+    data = hr.read_parquet(tmp_path / "in-*.parquet").with_options(engine="inline")
     with pytest.raises(
         BadInput, match=r"accumulate\(m\): Mean\(column='x'\): column 'x' holds 1 NaN.*in-1.parquet"
     ):
-        data.evaluate(m=mr.Mean("x"))
-    found = data.evaluate(m=mr.Mean("x", nan="count"))
+        data.evaluate(m=hr.Mean("x"))
+    found = data.evaluate(m=hr.Mean("x", nan="count"))
     assert (found, found.notes) == ({"m": 4 / 3}, {"m": "1 row with null or NaN left out"})
 
 
@@ -216,13 +216,13 @@ def test_a_metric_that_cannot_travel_is_named(data: Dataset, tmp_path: Path) -> 
 
 def test_several_stages_with_other_columns_on_the_way(tmp_path: Path) -> None:
     data = (
-        mr.range(N)
+        hr.range(N)
         .add_column("y", lambda batch: batch["id"] % 2, num_cpus=1)
-        .accumulate(first=mr.By("y", mr.Sum("id")))
+        .accumulate(first=hr.By("y", hr.Sum("id")))
         .drop_columns(["y"])
-        .accumulate(second=mr.DistinctCount("id"))
+        .accumulate(second=hr.DistinctCount("id"))
         .predict(score, inputs=["id"], output="score", batch_size=333, concurrency=1)
-        .accumulate(third=mr.Quantiles("score", 0.5))
+        .accumulate(third=hr.Quantiles("score", 0.5))
         .filter(lambda row: row["id"] % 5 != 0)
         .with_options(progress=False, shard_rows=1500, engine="local")
     )
@@ -238,7 +238,7 @@ def test_torchmetrics() -> None:
     torchmetrics = pytest.importorskip("torchmetrics")
     from torchmetrics.classification import BinaryAUROC
 
-    data = mr.range(N).map_batches(
+    data = hr.range(N).map_batches(
         lambda batch: {"p": score(batch), "y": (batch["id"] % 3 == 0).astype(np.int64)}
     )
     data = data.with_options(progress=False, engine="inline", shard_rows=1000)
@@ -246,12 +246,12 @@ def test_torchmetrics() -> None:
     with pytest.raises(ArgumentError, match="nobody knows which columns it reads"):
         data.evaluate(mean=mean)
     with pytest.raises(ArgumentError, match="cannot be repeated shard by shard"):
-        mr.TorchMetric(torchmetrics.PearsonCorrCoef(), inputs=["p", "y"])
+        hr.TorchMetric(torchmetrics.PearsonCorrCoef(), inputs=["p", "y"])
     found = data.evaluate(
-        mean=mr.TorchMetric(mean, inputs=["p"]),
-        rough=mr.TorchMetric(BinaryAUROC(thresholds=100), inputs=["p", "y"]),
-        auc=mr.TorchMetric(BinaryAUROC(), inputs=["p", "y"]),
-        exact=mr.AUROC("y", "p"),
+        mean=hr.TorchMetric(mean, inputs=["p"]),
+        rough=hr.TorchMetric(BinaryAUROC(thresholds=100), inputs=["p", "y"]),
+        auc=hr.TorchMetric(BinaryAUROC(), inputs=["p", "y"]),
+        exact=hr.AUROC("y", "p"),
     )
     assert found["mean"] == pytest.approx(np.mean(score({"id": np.arange(N)})), rel=1e-6)
     assert found["auc"] == pytest.approx(found["exact"], abs=1e-6)

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import millrace as mr
-from millrace.errors import MillraceError
+import headrace as hr
+from headrace.errors import HeadraceError
 
 from .data import numbers
 
@@ -39,7 +39,7 @@ MISTAKES: list[tuple[Any, str]] = [
         lambda ds: ds.predict("sentiment-analysis", inputs="id"),
         r"is the name of a task, not of a model\..*TransformersPredictor\('FOLDER', task='sentiment-analysis'\)",
     ),
-    (lambda ds: mr.load_model("translation"), "is the name of a task"),
+    (lambda ds: hr.load_model("translation"), "is the name of a task"),
     (lambda ds: ds.predict(len, output_column_name="score"), "output= names the column"),
     (lambda ds: ds.predict(len, feature_columns=["id"]), "inputs= names the columns"),
     (lambda ds: ds.predict(len, keep_columns=["id"]), "keep= names the columns"),
@@ -48,9 +48,9 @@ MISTAKES: list[tuple[Any, str]] = [
     (lambda ds: ds.map_batches(Needs, fn_constructor_args=["a"]), r"__init__ needs size\."),
     (lambda ds: ds.map(Needs, fn_constructor_kwargs={"size": 1}), r"__init__ needs path\."),
     # datasets used as lists and frames
-    (lambda ds: mr.Dataset(FRAME), r"Dataset\(DataFrame\) makes none: .* from_pandas a DataFrame"),
-    (lambda ds: mr.Dataset("a.parquet"), r"Dataset\(str\) makes none: read_parquet"),
-    (lambda ds: mr.Dataset(), r"Dataset\(\) makes none"),
+    (lambda ds: hr.Dataset(FRAME), r"Dataset\(DataFrame\) makes none: .* from_pandas a DataFrame"),
+    (lambda ds: hr.Dataset("a.parquet"), r"Dataset\(str\) makes none: read_parquet"),
+    (lambda ds: hr.Dataset(), r"Dataset\(\) makes none"),
     (lambda ds: next(iter(ds)), r"iter_rows\(\) yields rows as dicts, iter_batches\(\) batches"),
     (list, r"iter_rows\(\) yields rows"),
     (len, r"count\(\) counts its rows"),
@@ -62,12 +62,21 @@ MISTAKES: list[tuple[Any, str]] = [
     (lambda ds: ds.apply(len), "map has a function of one row"),
     (lambda ds: ds.to_csv("out"), r"write_csv\(folder\)"),
     (lambda ds: ds.remove_columns(["id"]), "drop_columns does it"),
-    (lambda ds: mr.from_dict({"x": [1]}), r"from_arrow\(pyarrow\.table\(columns\)\).*one per row"),
-    (lambda ds: mr.from_list([1]), "from_items takes a list"),
-    (lambda ds: mr.load_dataset("imdb"), "from_huggingface takes"),
-    (lambda ds: mr.read_excel("a.xlsx"), r"pandas\.read_excel"),
-    (lambda ds: mr.pipeline("ner"), "TransformersPredictor"),
-    (lambda ds: mr.init(), "nothing is to be started"),
+    (lambda ds: hr.from_dict({"x": [1]}), r"from_arrow\(pyarrow\.table\(columns\)\).*one per row"),
+    (lambda ds: hr.from_list([1]), "from_items takes a list"),
+    (lambda ds: hr.Dataset.from_dict({"x": [1]}), r"from_arrow\(pyarrow\.table\(columns\)\).*one per row"),
+    (lambda ds: hr.Dataset.from_list([1]), "from_items takes a list"),
+    (lambda ds: hr.Dataset.read_csv("a.csv"), r"Dataset has no read_csv: hr\.read_csv\(…\) makes a dataset"),
+    (
+        lambda ds: ds.from_items([1]),
+        r"A dataset has no verb 'from_items': hr\.from_items\(…\) makes a dataset",
+    ),
+    (lambda ds: hr.Dataset.read_jsn("a"), r"Dataset has no read_jsn\. Did you mean 'read_json'"),
+    (lambda ds: hr.Dataset.head, "take"),
+    (lambda ds: hr.load_dataset("imdb"), "from_huggingface takes"),
+    (lambda ds: hr.read_excel("a.xlsx"), r"pandas\.read_excel"),
+    (lambda ds: hr.pipeline("ner"), "TransformersPredictor"),
+    (lambda ds: hr.init(), "nothing is to be started"),
     # functions
     (lambda ds: ds.filter("id > 1"), r"A string is an expression: filter\(expr='id > 1'\)"),
     (
@@ -92,7 +101,7 @@ MISTAKES: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("mistake", "words"), MISTAKES, ids=[words for _, words in MISTAKES])
 def test_a_mistake_is_told_what_to_write(mistake: Any, words: str) -> None:
-    with pytest.raises(MillraceError, match=words) as caught:
+    with pytest.raises(HeadraceError, match=words) as caught:
         made = mistake(numbers(300))
         made.take(1)
     assert "\n" not in str(caught.value)
@@ -105,7 +114,8 @@ def test_what_a_dataset_is_not_stays_usable() -> None:
         iter(data)
     with pytest.raises(TypeError):
         len(data)
-    assert not hasattr(data, "shape") and not hasattr(mr, "from_dict")
+    assert not hasattr(data, "shape") and not hasattr(hr, "from_dict")
+    assert not hasattr(hr.Dataset, "read_csv") and not hasattr(hr.Dataset, "_nothing")
 
 
 def test_a_class_that_needs_nothing_or_does_not_tell_is_made() -> None:
@@ -123,6 +133,19 @@ def test_a_class_that_needs_nothing_or_does_not_tell_is_made() -> None:
 
 
 # ---------------------------------------------------------------- files of another format
+
+
+def test_a_folder_of_another_format_names_its_reader(tmp_path: Path) -> None:
+    for i in range(3):
+        (tmp_path / f"{i}.csv").write_text("x\n1\n")
+    with pytest.raises(HeadraceError, match=r"no file that ends in \.parquet.*: read_csv reads these\."):
+        hr.read_parquet(tmp_path).count()
+    (tmp_path / "a.txt").write_text("x")
+    with pytest.raises(
+        HeadraceError, match=r"no file that ends in \.parquet.*: read_csv and read_text read these\."
+    ):
+        hr.read_parquet(tmp_path).count()
+    assert hr.read_csv(tmp_path).count() == 3
 
 
 @pytest.fixture(scope="module")
@@ -155,28 +178,28 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_a_file_of_another_format_is_told_its_reader(files: Path, reader: str, name: str, right: str) -> None:
-    with pytest.raises(MillraceError, match=right):
-        getattr(mr, reader)(files / name).take(1)
+    with pytest.raises(HeadraceError, match=right):
+        getattr(hr, reader)(files / name).take(1)
 
 
 def test_a_damaged_file_is_not_told_another_reader(files: Path, tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_bytes(b"no such thing")
-    with pytest.raises(MillraceError, match="Restore the file or leave it out") as caught:
-        mr.read_parquet(tmp_path / "a.parquet").take(1)
+    with pytest.raises(HeadraceError, match="Restore the file or leave it out") as caught:
+        hr.read_parquet(tmp_path / "a.parquet").take(1)
     assert "reads it" not in str(caught.value)
 
 
 def test_images_of_mixed_size_and_channels_that_come_last(files: Path) -> None:
     torch = pytest.importorskip("torch")
-    images = mr.read_images(files / "*.png")
-    with pytest.raises(MillraceError, match=r"read_images\(…, size=\(224, 224\)\)"):
+    images = hr.read_images(files / "*.png")
+    with pytest.raises(HeadraceError, match=r"read_images\(…, size=\(224, 224\)\)"):
         images.predict(torch.nn.Conv2d(3, 4, 3), inputs="image").take_all()
     with pytest.raises(
-        MillraceError, match=r"same shape\. Make them of one shape first: images by read_images"
+        HeadraceError, match=r"same shape\. Make them of one shape first: images by read_images"
     ):
         images.map_batches(lambda b: {"m": np.stack(list(b["image"]))}).take_all()
-    sized = mr.read_images(files / "*.png", size=(8, 8))
-    with pytest.raises(MillraceError, match=r"channels seem to come last, \(\d, 8, 8, 3\).*np\.moveaxis"):
+    sized = hr.read_images(files / "*.png", size=(8, 8))
+    with pytest.raises(HeadraceError, match=r"channels seem to come last, \(\d, 8, 8, 3\).*np\.moveaxis"):
         sized.predict(torch.nn.Conv2d(3, 4, 3), inputs="image").take(1)
 
 
@@ -186,13 +209,13 @@ def test_images_of_mixed_size_and_channels_that_come_last(files: Path) -> None:
 def test_without_pandas_the_message_names_it() -> None:
     script = (
         "import sys\n"
-        "import millrace as mr, importlib.machinery\n"
+        "import headrace as hr, importlib.machinery\n"
         "find = importlib.machinery.PathFinder.find_spec\n"
         "importlib.machinery.PathFinder.find_spec = lambda name, *a: None if name == 'pandas' else find(name, *a)\n"
-        "for mistake in (lambda: mr.range(3).to_pandas(), lambda: mr.range(3).take_batch(batch_format='pandas'),\n"
-        "                lambda: mr.range(3).map_batches(lambda df: df, batch_format='pandas').take(1)):\n"
+        "for mistake in (lambda: hr.range(3).to_pandas(), lambda: hr.range(3).take_batch(batch_format='pandas'),\n"
+        "                lambda: hr.range(3).map_batches(lambda df: df, batch_format='pandas').take(1)):\n"
         "    try:\n        mistake()\n"
-        "    except mr.errors.MillraceError as error:\n        print(error)\n"
+        "    except hr.errors.HeadraceError as error:\n        print(error)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script],

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import millrace as mr
-from millrace.dataset import Dataset
-from millrace.errors import BadInput, OutputSchemaChanged
+import headrace as hr
+from headrace.dataset.dataset import Dataset
+from headrace.errors import BadInput, OutputSchemaChanged
 
 ROWS = 4
 BIG = 2**53 + 1
@@ -25,7 +25,7 @@ def write_files(folder: Path, *tables: dict[str, Any], **options: Any) -> Datase
     folder.mkdir(exist_ok=True)
     for number, columns in enumerate(tables):
         pq.write_table(pa.table(columns), folder / f"{number}.parquet", **options)
-    return reading(mr.read_parquet(folder))
+    return reading(hr.read_parquet(folder))
 
 
 def reading(dataset: Dataset) -> Dataset:
@@ -67,7 +67,7 @@ def test_what_has_no_null_stays_an_integer(tmp_path: Path) -> None:
     bare = tmp_path / "required"
     bare.mkdir()
     pq.write_table(pa.table(WITHOUT, schema=required), bare / "0.parquet", write_statistics=False)
-    assert seen(reading(mr.read_parquet(bare))) == {"int64"}
+    assert seen(reading(hr.read_parquet(bare))) == {"int64"}
 
 
 def test_where_a_file_does_not_say_its_schema_does(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_folder_that_stands_for_null(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for name in ("year=2024", "year=__HIVE_DEFAULT_PARTITION__"):
         write_files(tmp_path / "in" / name, WITHOUT)
-    assert seen(reading(mr.read_parquet(tmp_path / "in")), "year") == {"float64"}
+    assert seen(reading(hr.read_parquet(tmp_path / "in")), "year") == {"float64"}
 
 
 def test_big_integers_beside_nulls_are_objects_and_whole(tmp_path: Path) -> None:
@@ -175,15 +175,15 @@ def test_other_sources_say_so_too(tmp_path: Path, kind: str) -> None:
     rows = [{"n": 1, "m": 1}, {"n": 2, "m": 2}, {"n": None, "m": 3}, {"n": 4, "m": 4}]
     if kind == "csv":
         (tmp_path / "a.csv").write_text("n,m\n" + "".join(f"{r['n'] or ''},{r['m']}\n" for r in rows))
-        dataset = mr.read_csv(tmp_path / "a.csv")
+        dataset = hr.read_csv(tmp_path / "a.csv")
     elif kind == "json":
         (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in rows))
-        dataset = mr.read_json(tmp_path / "a.jsonl")
+        dataset = hr.read_json(tmp_path / "a.jsonl")
     elif kind == "memory":
-        dataset = mr.from_items(rows)
+        dataset = hr.from_items(rows)
     else:
         pandas = pytest.importorskip("pandas")
-        dataset = mr.from_pandas(pandas.DataFrame(rows).astype({"n": "Int64"}))
+        dataset = hr.from_pandas(pandas.DataFrame(rows).astype({"n": "Int64"}))
     dataset = reading(dataset)
     dtypes: list[tuple[str, str]] = []
 
@@ -199,7 +199,7 @@ def test_other_sources_say_so_too(tmp_path: Path, kind: str) -> None:
 def test_a_schema_that_is_given_for_json_has_forms_too(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"n": 1, "m": 1}\n{"m": 2}\n')
     schema = pa.schema([("n", pa.int32()), ("m", pa.int32())])
-    dataset = reading(mr.read_json(tmp_path / "a.jsonl", schema=schema))
+    dataset = reading(hr.read_json(tmp_path / "a.jsonl", schema=schema))
     assert seen(dataset) == {"float64"} and seen(dataset, "m") == {"int32"}
 
 
@@ -208,11 +208,11 @@ def test_a_first_null_that_comes_late_in_a_text_file_ends_no_run(tmp_path: Path)
     rows, last = 150_000, 149_990
     text = "".join(f"{i},{'' if i == last else i}\n" for i in range(rows))
     (tmp_path / "a.csv").write_text(f"id,n\n{text}")
-    dataset = mr.read_csv(tmp_path / "a.csv").with_options(engine="inline", progress=False)
+    dataset = hr.read_csv(tmp_path / "a.csv").with_options(engine="inline", progress=False)
     dataset.map_batches(lambda b: {"id": b["id"], "y": b["n"] * 2}).write_parquet(tmp_path / "out")
     made = rows_of(tmp_path / "out")
     assert made == [{"id": i, "y": None if i == last else 2 * i} for i in range(rows)]
-    wide = mr.read_csv(tmp_path / "a.csv", column_types={"n": "float64"})
+    wide = hr.read_csv(tmp_path / "a.csv", column_types={"n": "float64"})
     assert seen(wide.with_options(engine="inline", progress=False)) == {"float64"}
 
 
@@ -262,7 +262,7 @@ def test_each_word_of_the_message_works(ids: Dataset, tmp_path: Path) -> None:
     text = re.search(r"schema=(pa\.schema\(\{.*?\}\))", said)
     assert text is not None
     schema = eval(text[1], {"pa": pa})
-    with pytest.warns(UserWarning, match="made anew"):
+    with pytest.warns(UserWarning, match="made again"):
         ids.map_batches(late(HALF), version="1").write_parquet(tmp_path / "schema", schema=schema)
     assert [row["y"] for row in rows_of(tmp_path / "schema")] == [1.0, 2.0, 4.0, 2.5]
 

@@ -17,11 +17,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import millrace as mr
-from millrace.errors import BadReturn, MillraceError, StepError
-from millrace.run.failures import MESSAGE_CHARS, report, words
-from millrace.run.steps import schema_by_trying
-from millrace.screen import encodable, visible
+import headrace as hr
+from crossed import crossed
+from headrace.core.failures import MESSAGE_CHARS, report, words
+from headrace.core.terminal import encodable, visible
+from headrace.errors import BadReturn, HeadraceError, StepError
+from headrace.worker.schema_inference import schema_by_trying
 
 from .data import numbers
 
@@ -68,7 +69,7 @@ def test_errors_that_are_odd_themselves(error: BaseException, said: str, verb: s
         def __call__(self, batch: Any) -> Any:
             return batch
 
-    data = mr.range(3)
+    data = hr.range(3)
     run = data.map_batches(Model) if verb == "class" else getattr(data, verb)(fails)
     with pytest.raises(StepError, match=said) as caught:
         run.take_all()
@@ -118,7 +119,7 @@ async def fails_later(batch: Any, error: type[BaseException]) -> Any:
     raise error
 
 
-WAYS: dict[str, Callable[[mr.Dataset, Any], mr.Dataset]] = {
+WAYS: dict[str, Callable[[hr.Dataset, Any], hr.Dataset]] = {
     "map_batches": lambda data, error: data.map_batches(lambda batch: fails(error, batch)),
     "generator": lambda data, error: data.map_batches(lambda batch: yields(error, batch)),
     "threads": lambda data, error: data.map_batches(lambda batch: fails(error, batch), max_in_flight=2),
@@ -134,8 +135,7 @@ WAYS: dict[str, Callable[[mr.Dataset, Any], mr.Dataset]] = {
 }
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit])
-@pytest.mark.parametrize("way", list(WAYS))
+@pytest.mark.parametrize(("way", "error"), crossed(WAYS, [KeyboardInterrupt, GeneratorExit]))
 def test_in_a_worker_no_error_of_the_users_is_an_interrupt(way: str, error: type[BaseException]) -> None:
     data = WAYS[way](numbers(4, 2), error).with_options(engine="local", workers=1)
     with pytest.raises(StepError, match=error.__name__) as caught:
@@ -147,7 +147,7 @@ def test_in_a_worker_no_error_of_the_users_is_an_interrupt(way: str, error: type
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "maker"])
 def test_a_function_that_exits_as_a_generator_does_raises_like_any_other(way: str) -> None:
     with pytest.raises(StepError, match="GeneratorExit"):
-        WAYS[way](mr.range(3), GeneratorExit).take_all()
+        WAYS[way](hr.range(3), GeneratorExit).take_all()
 
 
 def test_workers_go_on_when_somebody_interrupts_them() -> None:
@@ -162,24 +162,24 @@ def test_workers_go_on_when_somebody_interrupts_them() -> None:
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "maker"])
 def test_in_the_drivers_own_process_an_interrupt_stays_one(way: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    data = WAYS[way](mr.range(3), KeyboardInterrupt)
+    data = WAYS[way](hr.range(3), KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
         data.write_parquet(out)
     assert not list(out.rglob("*.staged")) and not list(out.glob("part-*"))
-    assert mr.range(3).write_parquet(out, on_change="restart", mode="overwrite").rows == 3
+    assert hr.range(3).write_parquet(out, on_change="restart", mode="overwrite").rows == 3
 
 
 def test_words_and_reports_are_short() -> None:
     assert words(ValueError("short")) == "short"
     long = report(RuntimeError("x" * 10**6))
     assert len(long.message) < 2 * MESSAGE_CHARS and len(long.traceback) < 30_000
-    assert isinstance(MillraceError("y"), Exception)
+    assert isinstance(HeadraceError("y"), Exception)
 
 
 @pytest.mark.parametrize(("value", "words"), [("v1", r"`\['v1'\] \* n`"), (1.5, r"`\[1.5\] \* n`")])
 def test_one_value_for_every_row(value: Any, words: str) -> None:
     with pytest.raises(BadReturn, match=words):
-        mr.range(3).map_batches(lambda batch: {**batch, "model": value}).take_all()
+        hr.range(3).map_batches(lambda batch: {**batch, "model": value}).take_all()
 
 
 class Named(type):
@@ -298,14 +298,14 @@ def test_no_error_ends_a_run_that_sets_rows_aside(kind: str, text: str, verb: st
         return row if verb == "map" else row["id"]
 
     with tempfile.TemporaryDirectory() as folder:
-        data = mr.range(3).with_options(
+        data = hr.range(3).with_options(
             engine="inline", progress=False, durability="process", on_error="reject"
         )
         data = data.map(fails) if verb == "map" else data.predict(fails, inputs=["id"], output="y")
         result = data.write_parquet(f"{folder}/out")
         assert (result.rows, result.rejected) == (2, 1)
         assert encodable(result.summary) == result.summary
-        (row,) = mr.read_rejected(f"{folder}/out").take_all()
+        (row,) = hr.read_rejected(f"{folder}/out").take_all()
         assert row["id"] == 1 and len(row["_error"]) < 2 * MESSAGE_CHARS
 
 
@@ -318,7 +318,7 @@ def test_every_error_names_its_row(kind: str, text: str) -> None:
         raise make(text)
 
     with pytest.raises(StepError, match="It was working on range, row 0: id=0") as caught:
-        mr.range(3).map(fails).with_options(engine="inline").take_all()
+        hr.range(3).map(fails).with_options(engine="inline").take_all()
     assert encodable(str(caught.value)) == str(caught.value) == visible(str(caught.value))
 
 
@@ -333,12 +333,14 @@ def test_any_error_crosses_process_borders_as_a_rejected_row(tmp_path: Path) -> 
     data = numbers(len(makers) + 1, 4).map(fails).with_options(engine="local", workers=1, on_error="reject")
     result = data.with_options(progress=False).write_parquet(tmp_path / "out")
     assert (result.rows, result.rejected) == (1, len(makers))
-    kinds = mr.read_rejected(tmp_path / "out").to_arrow().column("_error_type").to_pylist()
+    kinds = hr.read_rejected(tmp_path / "out").to_arrow().column("_error_type").to_pylist()
     assert {"KeyboardInterrupt", "SystemExit", "GeneratorExit"} < set(kinds)
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit, SystemExit])
-@pytest.mark.parametrize("way", [way for way in WAYS if way != "class"])
+@pytest.mark.parametrize(
+    ("way", "error"),
+    crossed((way for way in WAYS if way != "class"), [KeyboardInterrupt, GeneratorExit, SystemExit]),
+)
 def test_an_error_like_an_interrupt_is_set_aside_in_a_worker(
     way: str, error: type[BaseException], tmp_path: Path
 ) -> None:
@@ -358,7 +360,7 @@ def test_ctrl_c_while_a_function_is_tried_without_rows_is_one() -> None:
                     signal.raise_signal(signal.SIGINT)
                 raise KeyboardInterrupt
 
-            data = mr.range(0).map_batches(fails)
+            data = hr.range(0).map_batches(fails)
             if error is None:
                 with pytest.raises(KeyboardInterrupt):
                     schema_by_trying(data._plan.steps, data._plan.source.schema())

@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-import millrace as mr
-from millrace.dataset import Dataset
-from millrace.errors import ArgumentError, StepError, TooManyErrors
+import headrace as hr
+from headrace.dataset.dataset import Dataset
+from headrace.errors import ArgumentError, StepError, TooManyErrors
 
 ROWS = 3_000
 BAD = [0, 7, 8, 999, 1000, 1500, 2999]
@@ -108,7 +108,7 @@ def source(tmp_path: Path) -> Dataset:
         ids = np.arange(start, start + 1000)
         table = pa.table({"id": ids, "text": ids.astype(str), "unused": ids * 1.5})
         pq.write_table(table, folder / f"{i}.parquet", row_group_size=250)
-    return mr.read_parquet(str(folder)).with_options(progress=False, workers=2, shard_rows=700)
+    return hr.read_parquet(str(folder)).with_options(progress=False, workers=2, shard_rows=700)
 
 
 def ids_in(out: Path) -> list[int]:
@@ -126,7 +126,7 @@ def test_rejected_rows_leave_the_others_as_they_are(name: str, source: Dataset, 
     assert result.ledger.read == result.ledger.written + result.ledger.rejected
     assert sum(result.ledger.rejects) == len(BAD)
 
-    rejected = mr.read_rejected(tmp_path / "out").to_arrow()
+    rejected = hr.read_rejected(tmp_path / "out").to_arrow()
     assert rejected.column("id").to_pylist() == BAD
     assert rejected.column("text").to_pylist() == [str(i) for i in BAD], "what no step reads is there as well"
     assert rejected.column("unused").to_pylist() == [i * 1.5 for i in BAD]
@@ -188,7 +188,7 @@ def test_few_calls_for_few_rows(tmp_path: Path) -> None:
         check(batch["id"])
         return batch["id"]
 
-    data = mr.range(1024).predict(fails, inputs=["id"], output="y", batch_size=1024)
+    data = hr.range(1024).predict(fails, inputs=["id"], output="y", batch_size=1024)
     result = data.with_options(engine="inline", on_error="reject", progress=False).write_parquet(
         tmp_path / "out"
     )
@@ -201,12 +201,12 @@ def test_every_row_fails(on_error: Any, tmp_path: Path) -> None:
     def fails(batch: Batch) -> Any:
         raise RuntimeError("never")
 
-    data = mr.range(300).predict(fails, inputs=["id"], output="y", batch_size=100)
+    data = hr.range(300).predict(fails, inputs=["id"], output="y", batch_size=100)
     data = data.with_options(on_error=on_error, progress=False, shard_rows=100)
     result = data.write_parquet(tmp_path / "out")
     kept = 300 if on_error == "null" else 0
     assert (result.rows, result.rejected, result.ledger.nulled) == (kept, 300 - kept, kept)
-    assert mr.read_rejected(tmp_path / "out").count() == 300 - kept
+    assert hr.read_rejected(tmp_path / "out").count() == 300 - kept
 
 
 def test_what_fails_only_together_is_no_bad_row(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_what_fails_only_together_is_no_bad_row(tmp_path: Path) -> None:
         return batch["id"]
 
     data = (
-        mr.range(1000).predict(same, inputs=["id"], output="y", batch_size=250).with_options(progress=False)
+        hr.range(1000).predict(same, inputs=["id"], output="y", batch_size=250).with_options(progress=False)
     )
     result = data.with_options(on_error="reject").write_parquet(tmp_path / "out")
     assert (result.rows, result.rejected) == (1000, 0)
@@ -239,7 +239,7 @@ def test_too_many(name: str, most: float, fails: bool, source: Dataset, tmp_path
 @pytest.mark.parametrize("most", [-1, 1.5, "many", True])
 def test_odd_allowances(most: Any) -> None:
     with pytest.raises(ArgumentError, match="max_errors="):
-        mr.range(3).with_options(max_errors=most)
+        hr.range(3).with_options(max_errors=most)
 
 
 def test_reading_says_what_is_left_out(source: Dataset) -> None:
@@ -259,24 +259,24 @@ def test_rows_that_nobody_can_tell_apart_any_more(source: Dataset, tmp_path: Pat
         .write_parquet(tmp_path / "out")
     )
     assert result.rejected == 2 * len(BAD) and result.rows == 2 * (ROWS - len(BAD))
-    rejected = mr.read_rejected(tmp_path / "out").to_arrow()
+    rejected = hr.read_rejected(tmp_path / "out").to_arrow()
     assert rejected.column("_row").null_count == rejected.num_rows == 2 * len(BAD)
     assert rejected.column("id").null_count == rejected.num_rows
 
 
 def test_an_expression(tmp_path: Path) -> None:
-    data = mr.from_items([{"n": str(i) if i % 10 else "none"} for i in range(50)])
+    data = hr.from_items([{"n": str(i) if i % 10 else "none"} for i in range(50)])
     cast = data.filter(expr=pc.field("n").cast(pa.int64()) > 25).with_options(progress=False)
     with pytest.raises(StepError, match="cannot be evaluated"):
         cast.write_parquet(tmp_path / "raise")
     result = cast.with_options(on_error="reject").write_parquet(tmp_path / "out")
     assert (result.rejected, result.rows) == (5, 22)
-    assert mr.read_rejected(tmp_path / "out").to_arrow().column("n").to_pylist() == ["none"] * 5
+    assert hr.read_rejected(tmp_path / "out").to_arrow().column("n").to_pylist() == ["none"] * 5
 
 
 def test_rejected_rows_run_again(source: Dataset, tmp_path: Path) -> None:
     STEPS["predict"](source).with_options(on_error="reject").write_parquet(tmp_path / "out")
-    mended = mr.read_rejected(tmp_path / "out").select_columns(["id", "text"])
+    mended = hr.read_rejected(tmp_path / "out").select_columns(["id", "text"])
     rest = mended.map_batches(lambda b: {**b, "y": b["id"] * 2.0}).to_arrow()
     assert rest.column("y").to_pylist() == [2.0 * i for i in BAD]
 
@@ -303,8 +303,8 @@ class FlakyRow(Flaky):
 
 @pytest.mark.parametrize("shape", ["batch", "row", "in flight"])
 def test_calls_that_fail_for_a_while(shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millrace.run.guard.PAUSE", 0.0)
-    data = mr.range(60).with_options(engine="inline", progress=False, retry_on=(TimeoutError, KeyError))
+    monkeypatch.setattr("headrace.worker.user_code.FIRST_RETRY_SECONDS", 0.0)
+    data = hr.range(60).with_options(engine="inline", progress=False, retry_on=(TimeoutError, KeyError))
     if shape == "row":
         data = data.map(FlakyRow, fn_constructor_args=[2])
     else:
@@ -317,14 +317,14 @@ def test_calls_that_fail_for_a_while(shape: str, tmp_path: Path, monkeypatch: py
 
 
 def test_other_errors_are_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millrace.run.guard.PAUSE", 0.0)
+    monkeypatch.setattr("headrace.worker.user_code.FIRST_RETRY_SECONDS", 0.0)
     calls: list[int] = []
 
     def fails(batch: Batch) -> Any:
         calls.append(len(batch["id"]))
         raise ValueError("no")
 
-    data = mr.range(1).map_batches(fails).with_options(engine="inline", progress=False, retry_on=TimeoutError)
+    data = hr.range(1).map_batches(fails).with_options(engine="inline", progress=False, retry_on=TimeoutError)
     with pytest.raises(StepError, match="ValueError: no"):
         data.write_parquet(tmp_path / "out")
     assert calls == [1]
@@ -337,7 +337,7 @@ def test_other_errors_are_not_tried_again(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("value", ["TimeoutError", (TimeoutError, 3), TimeoutError()])
 def test_what_is_no_class_of_errors(value: Any) -> None:
     with pytest.raises(ArgumentError, match="retry_on="):
-        mr.range(3).with_options(retry_on=value)
+        hr.range(3).with_options(retry_on=value)
 
 
 def test_overwrite_takes_the_rejected_along(source: Dataset, tmp_path: Path) -> None:
@@ -345,20 +345,20 @@ def test_overwrite_takes_the_rejected_along(source: Dataset, tmp_path: Path) -> 
     clean = source.predict(lambda b: b["id"], inputs=["id"], output="y")
     clean.with_options(mode="overwrite").write_parquet(tmp_path / "out")
     assert not (tmp_path / "out" / "_rejected").exists()
-    assert mr.read_rejected(tmp_path / "out").count() == 0
+    assert hr.read_rejected(tmp_path / "out").count() == 0
 
 
 def test_an_endpoint_that_is_down_is_not_asked_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millrace.run.guard.PAUSE", 0.0)
+    monkeypatch.setattr("headrace.worker.user_code.FIRST_RETRY_SECONDS", 0.0)
     calls: list[int] = []
 
     def down(batch: Batch) -> Any:
         calls.append(len(batch["id"]))
         raise TimeoutError("no answer")
 
-    data = mr.range(4).map_batches(down, batch_size=4)
+    data = hr.range(4).map_batches(down, batch_size=4)
     data = data.with_options(engine="inline", progress=False, retry_on=[TimeoutError], max_retries=3)
     result = data.with_options(on_error="reject").write_parquet(tmp_path / "out")
     asked = [rows for rows in calls if rows]  # no rows at all: for the columns of an output without any
@@ -368,11 +368,11 @@ def test_an_endpoint_that_is_down_is_not_asked_for_ever(
 
 
 def test_rows_set_aside_have_the_source_s_columns_even_if_there_are_none(tmp_path: Path) -> None:
-    data = mr.from_items([{"id": 1, "text": "a"}]).with_options(
+    data = hr.from_items([{"id": 1, "text": "a"}]).with_options(
         engine="inline", on_error="reject", progress=False
     )
     data.select_columns(["id"]).write_parquet(tmp_path / "out")
-    rejected = mr.read_rejected(tmp_path / "out")
+    rejected = hr.read_rejected(tmp_path / "out")
     assert rejected.select_columns(["id", "text", "_error"]).take_all() == []
     again = rejected.drop_columns([name for name in rejected.columns() if name.startswith("_")])
     again.with_options(progress=False).write_parquet(tmp_path / "again")
@@ -389,13 +389,13 @@ def test_rows_set_aside_have_the_source_s_columns_even_if_there_are_none(tmp_pat
 )
 def test_options_that_make_no_sense(options: dict[str, Any], told: str) -> None:
     with pytest.raises(ArgumentError, match=told):
-        mr.range(3).with_options(**options)
+        hr.range(3).with_options(**options)
 
 
 def test_an_option_given_to_a_verb(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=r"on_error=.*with_options"):
-        mr.range(3).write_parquet(tmp_path / "out", on_error="reject")  # type: ignore[call-arg]
-    mr.range(3).with_options(max_retries=0, workers=np.int64(1), progress=False).write_parquet(
+        hr.range(3).write_parquet(tmp_path / "out", on_error="reject")  # type: ignore[call-arg]
+    hr.range(3).with_options(max_retries=0, workers=np.int64(1), progress=False).write_parquet(
         tmp_path / "out"
     )
 
@@ -406,9 +406,52 @@ def test_a_timeout_holds_for_a_reader_of_few_rows_and_not_in_this_process() -> N
             pass
         return batch
 
-    data = mr.range(5).map_batches(hangs, batch_size=1)
+    data = hr.range(5).map_batches(hangs, batch_size=1)
     data = data.with_options(engine="local", on_error="reject", batch_timeout=0.3)
     with pytest.warns(UserWarning, match="1 of 5 rows failed"):
         assert [row["id"] for row in data.take_all()] == [0, 1, 3, 4]
     with pytest.warns(UserWarning, match="no effect with engine='inline'"):
-        mr.range(1).with_options(engine="inline", batch_timeout=1.0).take_all()
+        hr.range(1).with_options(engine="inline", batch_timeout=1.0).take_all()
+
+
+def for_a_row(batch: Batch) -> Batch:
+    """Take a batch for a row: one row at a time it gives a number, or a column by chance."""
+    return {"y": 1 if batch["id"] > 3 else batch["id"]}
+
+
+def asks_for_another_column(batch: Batch) -> Batch:
+    return {"y": batch["nope"]}
+
+
+@pytest.mark.parametrize("on_error", ["reject", "null"])
+def test_a_row_that_fails_otherwise_than_its_batch_says_how_the_batch_failed(
+    on_error: Any, tmp_path: Path
+) -> None:
+    data = hr.range(20).with_options(engine="inline", progress=False, on_error=on_error)
+    result = data.map_batches(for_a_row).write_parquet(tmp_path / "out")
+    if on_error == "null":
+        assert result.ledger.nulled == 16
+        return
+    assert result.rejected == 16
+    for row in hr.read_rejected(tmp_path / "out").take_all():
+        assert re.search(
+            r"^column 'y': .*\. The batch as a whole failed with ValueError: The truth value .*use map", row["_error"]
+        )  # fmt: skip
+
+
+def test_a_batch_of_which_every_row_fails_alike_says_that_the_function_may_be_at_fault(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    data = hr.range(20).with_options(engine="inline", progress=False, on_error="reject")
+    with pytest.warns(
+        UserWarning, match=r"All 20 rows of the batch failed like this, so the function may be at"
+    ):
+        data.map_batches(asks_for_another_column).take_all()
+    with pytest.raises(TooManyErrors, match=r"All 20 rows of the batch .*The columns that it gets are id\."):
+        data.with_options(max_errors=5).map_batches(asks_for_another_column).write_parquet(tmp_path / "out")
+
+
+def test_rows_that_fail_like_their_batch_say_no_more() -> None:
+    data = hr.range(20).with_options(engine="inline", progress=False, on_error="reject")
+    with pytest.warns(UserWarning, match=r"such as \"cannot do row 0\"\."):
+        data.map_batches(batches).take_all()

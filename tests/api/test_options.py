@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-import millrace as mr
-from millrace.errors import ArgumentError
-from millrace.options import RunOptions
+import headrace as hr
+from headrace.errors import ArgumentError, UnknownArgument
+from headrace.options import RunOptions
 
 from .data import numbers
 
 
 def test_the_environment_gives_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MILLRACE_ENGINE", "local")
-    monkeypatch.setenv("MILLRACE_WORKERS", "5")
-    monkeypatch.setenv("MILLRACE_PROGRESS", "off")
-    monkeypatch.setenv("MILLRACE_DURABILITY", "process")
-    data = mr.range(3)
+    monkeypatch.setenv("HEADRACE_ENGINE", "local")
+    monkeypatch.setenv("HEADRACE_WORKERS", "5")
+    monkeypatch.setenv("HEADRACE_PROGRESS", "off")
+    monkeypatch.setenv("HEADRACE_DURABILITY", "process")
+    data = hr.range(3)
     assert data._options == RunOptions(engine="local", workers=5, progress=False, durability="process")
     assert "local: 5 workers" in data.explain()
     assert "local: 7 workers" in data.with_options(workers=7).explain()
@@ -27,11 +28,13 @@ def test_the_environment_gives_defaults(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("MILLRACE_WORKERS", "many", "MILLRACE_WORKERS is 'many'"),
-        ("MILLRACE_WORKERS", "-2", "MILLRACE_WORKERS is '-2'"),
-        ("MILLRACE_WORKERS", "0", "workers=0"),
-        ("MILLRACE_ENGINE", "loca", "engine='loca' is not one of .* Did you mean 'local'"),
-        ("MILLRACE_DURABILITY", "none", "durability='none'"),
+        ("HEADRACE_WORKERS", "many", "HEADRACE_WORKERS is 'many'"),
+        ("HEADRACE_WORKERS", "-2", "HEADRACE_WORKERS is '-2'"),
+        ("HEADRACE_WORKERS", "0", "workers=0"),
+        ("HEADRACE_ENGINE", "loca", "engine='loca' is not one of .* Did you mean 'local'"),
+        ("HEADRACE_DURABILITY", "none", "durability='none'"),
+        ("HEADRACE_POOL_TIMEOUT", "soon", "HEADRACE_POOL_TIMEOUT is 'soon'"),
+        ("HEADRACE_ALLOW_UNAUTHENTICATED", "perhaps", "HEADRACE_ALLOW_UNAUTHENTICATED is 'perhaps'"),
     ],
 )
 def test_a_bad_environment_is_refused(
@@ -39,11 +42,57 @@ def test_a_bad_environment_is_refused(
 ) -> None:
     monkeypatch.setenv(name, value)
     with pytest.raises(ArgumentError, match=words):
-        mr.range(3)
+        hr.range(3)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({"log": "runs.jsonl"}, r"observers=\[hr.observers.Log\('runs.jsonl'\)\]"),
+        ({"metrics_port": 9100}, r"observers=\[hr.observers.Prometheus\(port=9100\)\]"),
+        ({"pool_timeout": 60}, r"engine=hr.Ray\(pool_timeout=60\)"),
+        ({"allow_unauthenticated": True}, r"engine=hr.Ray\(allow_unauthenticated=True\)"),
+        ({"ray_remote_args": {"resources": {}}}, r"engine=hr.Ray\(remote_args=\{'resources': \{\}\}\)"),
+    ],
+)
+def test_what_belongs_elsewhere_is_named(old: dict[str, Any], new: str) -> None:
+    with pytest.raises(UnknownArgument, match=f"is not an option of the run: give {new}"):
+        hr.range(3).with_options(**old)
+    (name,) = old
+    if "Ray" in new:
+        with pytest.raises(UnknownArgument, match=rf"give engine=hr.Ray\(.*{name.removeprefix('ray_')}="):
+            hr.connect("ray", **old)
+
+
+def test_a_cluster_is_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The short forms have what the environment says; ``Ray`` says all itself."""
+    monkeypatch.setenv("HEADRACE_POOL_TIMEOUT", "60")
+    monkeypatch.setenv("HEADRACE_ALLOW_UNAUTHENTICATED", "1")
+    short = RunOptions(engine="ray").ray
+    assert short == hr.Ray(pool_timeout=60, allow_unauthenticated=True)
+    assert RunOptions(engine="ray://head:10001").ray.address == "ray://head:10001"
+    explicit = hr.range(3).with_options(engine=hr.Ray(remote_args={"resources": {"disk": 1}}))._options
+    assert explicit.on_ray and explicit.ray.pool_timeout == 600 and not explicit.ray.allow_unauthenticated
+    assert (str(explicit.engine), str(hr.Ray("ray://head:10001"))) == ("ray", "ray://head:10001")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"address": "head:10001"}, "such as 'ray://head:10001'"),
+        ({"pool_timeout": 0}, "pool_timeout=0"),
+        ({"allow_unauthenticated": 1}, "allow_unauthenticated=1"),
+        ({"remote_args": {"num_cpus": 2}}, "remote_args: num_cpus"),
+        ({"ray_remote_args": {}}, "Did you mean 'remote_args'"),
+    ],
+)
+def test_a_cluster_that_makes_no_sense(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ArgumentError if "ray_" not in str(arguments) else UnknownArgument, match=words):
+        hr.Ray(**arguments)
 
 
 def test_options_add_up() -> None:
-    data = mr.range(3).with_options(workers=3).with_options(max_attempts=1)
+    data = hr.range(3).with_options(workers=3).with_options(max_attempts=1)
     assert (data._options.workers, data._options.max_attempts) == (3, 1)
     assert data.with_options(workers=None)._options.workers is None
 
@@ -56,7 +105,7 @@ def test_max_attempts(tmp_path: Path) -> None:
             file.write("x")
         os._exit(1)
 
-    with pytest.raises(mr.errors.EngineError):
+    with pytest.raises(hr.errors.EngineError):
         numbers(200).map_batches(dies).with_options(engine="local", max_attempts=1).write_parquet(
             tmp_path / "out"
         )

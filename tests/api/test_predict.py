@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-import millrace as mr
-from millrace.errors import (
+import headrace as hr
+from headrace.errors import (
     ArgumentError,
     BadInput,
     BadReturn,
@@ -40,8 +40,8 @@ RIDES = pa.table(
 
 
 @pytest.fixture
-def rides() -> mr.Dataset:
-    return mr.from_arrow(RIDES)
+def rides() -> hr.Dataset:
+    return hr.from_arrow(RIDES)
 
 
 class Fare:
@@ -111,7 +111,7 @@ def fare(batch: Batch, base: float = 3.0) -> np.ndarray[Any, Any]:
         (fare, {"fn_kwargs": {"base": 3.0}}),
     ],
 )
-def test_a_class_an_object_or_a_function(rides: mr.Dataset, engine: str, model: Any, options: Any) -> None:
+def test_a_class_an_object_or_a_function(rides: hr.Dataset, engine: str, model: Any, options: Any) -> None:
     done = (
         rides.predict(model, inputs=["km"], output="fare", **options).with_options(engine=engine).to_arrow()
     )
@@ -121,14 +121,14 @@ def test_a_class_an_object_or_a_function(rides: mr.Dataset, engine: str, model: 
 
 
 @pytest.mark.parametrize("model", [Doubler, Doubler(), DoublesFrames, DoublesFrames()])
-def test_a_predictor_of_ones_own(rides: mr.Dataset, engine: str, model: Any) -> None:
+def test_a_predictor_of_ones_own(rides: hr.Dataset, engine: str, model: Any) -> None:
     done = rides.predict(model, inputs="id").with_options(engine=engine).to_arrow()
     assert done.column("prediction").to_pylist() == [2 * i for i in range(10)]
 
 
 def test_a_predictor_is_loaded_and_closed_once_per_worker(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    data = mr.range(1000).predict(Doubler(str(log)), inputs=["id"], batch_size=10)
+    data = hr.range(1000).predict(Doubler(str(log)), inputs=["id"], batch_size=10)
     result = data.with_options(engine="local", workers=2, shard_rows=50).write_parquet(tmp_path / "out")
     assert result.rows == 1000
     words = [line.split() for line in log.read_text().splitlines()]
@@ -137,7 +137,7 @@ def test_a_predictor_is_loaded_and_closed_once_per_worker(tmp_path: Path) -> Non
     assert sorted(word for word, _ in words) == sorted(["close", "load"] * len(workers))
 
 
-def test_a_torch_module(rides: mr.Dataset, engine: str) -> None:
+def test_a_torch_module(rides: hr.Dataset, engine: str) -> None:
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU()).train()
     done = rides.predict(net, inputs=["id", "km"], output="out").with_options(engine=engine).to_arrow()
@@ -162,7 +162,7 @@ def test_a_torch_module(rides: mr.Dataset, engine: str) -> None:
         ("", "path"),
     ],
 )
-def test_what_is_no_model(rides: mr.Dataset, model: Any, message: str) -> None:
+def test_what_is_no_model(rides: hr.Dataset, model: Any, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         rides.predict(model)
 
@@ -184,13 +184,13 @@ def test_what_is_no_model(rides: mr.Dataset, model: Any, message: str) -> None:
         ({"version": 3}, "version"),
     ],
 )
-def test_wrong_arguments(rides: mr.Dataset, options: Any, message: str | None) -> None:
+def test_wrong_arguments(rides: hr.Dataset, options: Any, message: str | None) -> None:
     error = ArgumentError if message else UnknownColumn
     with pytest.raises(error, match=message):
         rides.predict(fare, **options).take()
 
 
-def test_a_predictor_takes_no_further_arguments(rides: mr.Dataset) -> None:
+def test_a_predictor_takes_no_further_arguments(rides: hr.Dataset) -> None:
     with pytest.raises(ArgumentError, match=r"predict\(doubles\): a predictor takes no fn_args"):
         rides.predict(DoublesFrames(), fn_args=[1])
     with pytest.raises(ArgumentError, match=r"in a dict, its keys name"):
@@ -201,7 +201,7 @@ def test_a_predictor_takes_no_further_arguments(rides: mr.Dataset) -> None:
 
 
 @pytest.mark.parametrize("batch_format", ["numpy", "pandas", "pyarrow"])
-def test_it_gets_its_inputs_and_no_more(rides: mr.Dataset, batch_format: Any) -> None:
+def test_it_gets_its_inputs_and_no_more(rides: hr.Dataset, batch_format: Any) -> None:
     def look(batch: Any) -> list[str]:
         names = list(batch) if isinstance(batch, dict) else list(getattr(batch, "column_names", batch))
         return [f"{type(batch).__name__}: {names}"] * len(batch["km"])
@@ -211,7 +211,7 @@ def test_it_gets_its_inputs_and_no_more(rides: mr.Dataset, batch_format: Any) ->
     assert done[0]["prediction"] == f"{kind}: ['km', 'id']"
 
 
-def test_without_inputs_it_gets_all(rides: mr.Dataset) -> None:
+def test_without_inputs_it_gets_all(rides: hr.Dataset) -> None:
     done = rides.predict(lambda batch: [" ".join(batch)] * len(batch["id"])).take(1)
     assert done[0]["prediction"] == "id km city"
 
@@ -220,7 +220,7 @@ def test_without_inputs_it_gets_all(rides: mr.Dataset) -> None:
 def test_batches_have_the_size_asked_for_whatever_was_read(engine: str, size: Any) -> None:
     table = pa.table({"id": range(500)})
     pieces = [table.slice(at, count) for at, count in ((0, 1), (1, 199), (200, 33), (233, 267))]
-    data = mr.from_arrow(pa.concat_tables(pieces)).with_options(engine=engine, workers=1, shard_rows=10_000)
+    data = hr.from_arrow(pa.concat_tables(pieces)).with_options(engine=engine, workers=1, shard_rows=10_000)
     done = data.predict(lambda batch: [len(batch["id"])] * len(batch["id"]), batch_size=size).to_arrow()
     assert done.column("id").to_pylist() == list(range(500))
     sizes = done.column("prediction").to_pylist()
@@ -228,7 +228,7 @@ def test_batches_have_the_size_asked_for_whatever_was_read(engine: str, size: An
         assert sizes == [min(size, 500 - at // size * size) for at in range(500)]
 
 
-def test_inputs_are_read_only(rides: mr.Dataset) -> None:
+def test_inputs_are_read_only(rides: hr.Dataset) -> None:
     def write(batch: Batch) -> Any:
         batch["km"] += 1
         return batch["km"]
@@ -259,7 +259,7 @@ def test_inputs_are_read_only(rides: mr.Dataset) -> None:
         lambda b: pa.record_batch({"prediction": b["km"] * 2}),
     ],
 )
-def test_one_result_per_row_in_any_form(rides: mr.Dataset, result: Any) -> None:
+def test_one_result_per_row_in_any_form(rides: hr.Dataset, result: Any) -> None:
     done = rides.predict(result, inputs=["km"]).to_arrow()
     assert done.column_names == ["id", "km", "city", "prediction"]
     assert done.column("prediction").to_pylist() == RIDES.column("id").to_pylist()
@@ -267,7 +267,7 @@ def test_one_result_per_row_in_any_form(rides: mr.Dataset, result: Any) -> None:
 
 
 @pytest.mark.parametrize("shape", [(2,), (2, 3), (4, 2, 2)])
-def test_arrays_of_more_dimensions_are_tensor_columns(rides: mr.Dataset, shape: tuple[int, ...]) -> None:
+def test_arrays_of_more_dimensions_are_tensor_columns(rides: hr.Dataset, shape: tuple[int, ...]) -> None:
     done = rides.predict(lambda b: np.zeros((len(b["id"]), *shape), np.float32), inputs=["id"]).to_arrow()
     type_ = done.schema.field("prediction").type
     assert type_ == (
@@ -275,7 +275,7 @@ def test_arrays_of_more_dimensions_are_tensor_columns(rides: mr.Dataset, shape: 
     )
 
 
-def test_named_results_bring_their_names(rides: mr.Dataset) -> None:
+def test_named_results_bring_their_names(rides: hr.Dataset) -> None:
     done = rides.predict(lambda b: {"low": b["km"], "high": b["km"] + 1}, inputs=["km"]).to_arrow()
     assert done.column_names == ["id", "km", "city", "low", "high"]
 
@@ -294,7 +294,7 @@ def test_named_results_bring_their_names(rides: mr.Dataset) -> None:
         (lambda b: {3: b["km"]}, "names are strings"),
     ],
 )
-def test_results_that_are_none(rides: mr.Dataset, engine: str, result: Any, said: str) -> None:
+def test_results_that_are_none(rides: hr.Dataset, engine: str, result: Any, said: str) -> None:
     with pytest.raises(
         BadReturn, match=rf"predict\(.*\) gave something that is not one result per row: .*{said}"
     ):
@@ -307,12 +307,12 @@ def test_an_error_says_which_model_and_which_rows(tmp_path: Path, engine: str) -
     def fails(batch: Batch) -> Any:
         return 1 / (batch["id"] - 5).all() and batch["id"][99]
 
-    data = mr.read_parquet(tmp_path / "rides.parquet").with_options(engine=engine)
+    data = hr.read_parquet(tmp_path / "rides.parquet").with_options(engine=engine)
     with pytest.raises(StepError, match=r"predict\(b: .*fails\) raised IndexError.*rides.parquet, row 0: "):
         data.predict({"a": fare, "b": {"model": fails, "batch_size": 4}}, inputs=["km", "id"]).to_arrow()
 
 
-def test_a_models_own_words_for_bad_input(rides: mr.Dataset) -> None:
+def test_a_models_own_words_for_bad_input(rides: hr.Dataset) -> None:
     class Picky(Doubler):
         def predict(self, batch: Batch) -> Any:
             raise BadInput("it takes 3 features, and got 1.")
@@ -323,7 +323,7 @@ def test_a_models_own_words_for_bad_input(rides: mr.Dataset) -> None:
         rides.predict(Picky(), inputs=["id"]).to_arrow()
 
 
-def test_a_model_that_cannot_be_loaded(rides: mr.Dataset, engine: str, tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_loaded(rides: hr.Dataset, engine: str, tmp_path: Path) -> None:
     class Broken(Doubler):
         def load(self) -> None:
             raise OSError("no such weights")
@@ -355,13 +355,13 @@ def test_a_model_that_cannot_be_loaded(rides: mr.Dataset, engine: str, tmp_path:
         ("city", ["city", "fare"]),
     ],
 )
-def test_keep(rides: mr.Dataset, keep: Any, names: list[str]) -> None:
+def test_keep(rides: hr.Dataset, keep: Any, names: list[str]) -> None:
     done = rides.predict(fare, inputs=["km"], output="fare", keep=keep)
     assert done.columns() == names
     assert done.to_arrow().column("fare").to_pylist() == FARES
 
 
-def test_a_clash_is_refused_before_any_work(rides: mr.Dataset, tmp_path: Path) -> None:
+def test_a_clash_is_refused_before_any_work(rides: hr.Dataset, tmp_path: Path) -> None:
     with pytest.raises(
         ColumnExists, match=r"predict\(fare\) would add a column 'km', and there is one.*replace=True"
     ):
@@ -371,12 +371,12 @@ def test_a_clash_is_refused_before_any_work(rides: mr.Dataset, tmp_path: Path) -
         rides.predict(lambda b: {"id": b["km"]}, inputs=["km"]).take()
 
 
-def test_a_clash_of_two_models(rides: mr.Dataset) -> None:
+def test_a_clash_of_two_models(rides: hr.Dataset) -> None:
     with pytest.raises(ColumnExists, match="another model has one of that name"):
         rides.predict(fare, inputs=["km"], output="a").predict(fare, inputs=["km"], output="a").take()
 
 
-def test_replace_puts_the_result_in_the_columns_place(rides: mr.Dataset) -> None:
+def test_replace_puts_the_result_in_the_columns_place(rides: hr.Dataset) -> None:
     done = rides.predict(fare, inputs=["km"], output="km", replace=True).to_arrow()
     assert done.column_names == ["id", "km", "city"]
     assert done.column("km").to_pylist() == FARES
@@ -385,7 +385,7 @@ def test_replace_puts_the_result_in_the_columns_place(rides: mr.Dataset) -> None
     assert again.column("id").to_pylist() == RIDES.column("km").to_pylist()
 
 
-def test_what_is_not_kept_may_be_named_again(rides: mr.Dataset) -> None:
+def test_what_is_not_kept_may_be_named_again(rides: hr.Dataset) -> None:
     done = rides.predict(fare, inputs=["km"], output="km", keep=["id"]).to_arrow()
     assert done.column_names == ["id", "km"]
     assert done.column("km").to_pylist() == FARES
@@ -409,14 +409,14 @@ def test_what_is_not_kept_may_be_named_again(rides: mr.Dataset) -> None:
         (lambda d: d.predict(fare, inputs=["km"]).drop_columns(["prediciton"]), "Did you mean 'prediction'"),
     ],
 )
-def test_columns_that_are_not_there(rides: mr.Dataset, chain: Any, message: str) -> None:
+def test_columns_that_are_not_there(rides: hr.Dataset, chain: Any, message: str) -> None:
     with pytest.raises(UnknownColumn, match=message):
         chain(rides).take()
 
 
 def test_row_steps_limits_and_filters_around_it(engine: str) -> None:
     done = (
-        mr.range(1000)
+        hr.range(1000)
         .filter(lambda row: row["id"] % 3 == 0)
         .predict(lambda b: b["id"] * 2, inputs=["id"], batch_size=64)
         .map(lambda row: {**row, "half": row["prediction"] / 4})
@@ -433,10 +433,10 @@ def test_results_of_changing_type_become_one_column(engine: str) -> None:
         values = batch["id"]
         return values if values[-1] < 50 else values + 0.5
 
-    data = mr.range(100).predict(whole_at_first, inputs=["id"], batch_size=10)
+    data = hr.range(100).predict(whole_at_first, inputs=["id"], batch_size=10)
     with pytest.raises(StepError, match=r"prediction.*int64.*double"):
         data.with_options(engine=engine, workers=1, shard_rows=1000).to_arrow()
-    nulls = mr.range(100).predict(
+    nulls = hr.range(100).predict(
         lambda b: [None if i < 50 else i for i in b["id"].tolist()], inputs=["id"], batch_size=10
     )
     done = nulls.with_options(engine=engine, workers=1, shard_rows=1000).to_arrow()
@@ -446,7 +446,7 @@ def test_results_of_changing_type_become_one_column(engine: str) -> None:
 # ---------------------------------------------------------------- several models
 
 
-def test_several_models_see_the_same_rows(rides: mr.Dataset, engine: str) -> None:
+def test_several_models_see_the_same_rows(rides: hr.Dataset, engine: str) -> None:
     done = (
         rides.predict(
             {"small": Fare, "large": {"model": Fare, "fn_constructor_args": [5.0], "batch_size": 3}}
@@ -459,7 +459,7 @@ def test_several_models_see_the_same_rows(rides: mr.Dataset, engine: str) -> Non
     assert done.column("large").to_pylist() == [fare + 2 for fare in FARES]
 
 
-def test_they_do_not_see_each_other(rides: mr.Dataset) -> None:
+def test_they_do_not_see_each_other(rides: hr.Dataset) -> None:
     def seen(batch: Batch) -> list[str]:
         return [" ".join(batch)] * len(batch["id"])
 
@@ -469,14 +469,14 @@ def test_they_do_not_see_each_other(rides: mr.Dataset) -> None:
     assert one_by_one["b"] == "id km city a"
 
 
-def test_named_results_are_prefixed(rides: mr.Dataset) -> None:
+def test_named_results_are_prefixed(rides: hr.Dataset) -> None:
     done = rides.predict(
         {"a": lambda b: {"label": b["id"], "score": b["km"]}, "b": fare}, keep="none"
     ).to_arrow()
     assert done.column_names == ["a_label", "a_score", "b"]
 
 
-def test_each_has_its_own_batches_and_inputs(rides: mr.Dataset) -> None:
+def test_each_has_its_own_batches_and_inputs(rides: hr.Dataset) -> None:
     def sizes(batch: Batch) -> list[str]:
         count = len(next(iter(batch.values())))
         return [f"{count} of {' '.join(batch)}"] * count
@@ -489,7 +489,7 @@ def test_each_has_its_own_batches_and_inputs(rides: mr.Dataset) -> None:
     assert done.column("b").to_pylist() == ["3 of km"] * 9 + ["1 of km"]
 
 
-def test_a_chain_of_models_is_the_same_plan(rides: mr.Dataset, tmp_path: Path) -> None:
+def test_a_chain_of_models_is_the_same_plan(rides: hr.Dataset, tmp_path: Path) -> None:
     out = tmp_path / "out"
     chained = rides.predict(Fare, inputs=["km"], output="a").predict(fare, inputs=["km"], output="b")
     together = rides.predict({"a": Fare, "b": fare}, inputs=["km"])
@@ -499,7 +499,7 @@ def test_a_chain_of_models_is_the_same_plan(rides: mr.Dataset, tmp_path: Path) -
     assert again.run == first.run and again.resumed
 
 
-def test_a_model_may_read_what_another_made(rides: mr.Dataset) -> None:
+def test_a_model_may_read_what_another_made(rides: hr.Dataset) -> None:
     done = (
         rides.predict(fare, inputs=["km"], output="fare")
         .predict(lambda b: b["fare"] * 10, inputs=["fare"], output="tens")
@@ -510,7 +510,7 @@ def test_a_model_may_read_what_another_made(rides: mr.Dataset) -> None:
     assert done.column("sum").to_pylist() == [10 * f + i / 2 for i, f in enumerate(FARES)]
 
 
-def test_a_chain_with_replace_sees_what_was_replaced(rides: mr.Dataset) -> None:
+def test_a_chain_with_replace_sees_what_was_replaced(rides: hr.Dataset) -> None:
     done = (
         rides.predict(lambda b: b["km"] + 1, inputs=["km"], output="km", replace=True)
         .predict(lambda b: b["km"], inputs=["km"], output="seen")
@@ -531,7 +531,7 @@ def test_the_output_is_written_and_resumed(tmp_path: Path) -> None:
                 raise RuntimeError("half way")
             return batch["id"] * 2
 
-    data = mr.range(1000).with_options(engine="inline", shard_rows=100)
+    data = hr.range(1000).with_options(engine="inline", shard_rows=100)
     with pytest.raises(StepError, match="half way"):
         data.predict(Fails, inputs=["id"]).write_parquet(out)
     done = data.predict(lambda b: b["id"] * 2, inputs=["id"]).write_parquet(out, on_change="continue")
@@ -540,7 +540,7 @@ def test_the_output_is_written_and_resumed(tmp_path: Path) -> None:
     assert table.column("prediction").to_pylist() == [2 * i for i in range(1000)]
 
 
-def test_what_makes_another_run(rides: mr.Dataset, tmp_path: Path) -> None:
+def test_what_makes_another_run(rides: hr.Dataset, tmp_path: Path) -> None:
     out = tmp_path / "out"
     rides.predict(fare, inputs=["km"], output="fare", batch_size=2).write_parquet(out)
     assert rides.predict(fare, inputs=["km"], output="fare", batch_size=5).write_parquet(out).resumed
@@ -549,45 +549,45 @@ def test_what_makes_another_run(rides: mr.Dataset, tmp_path: Path) -> None:
         rides.predict(fare, inputs=["km", "id"], output="fare"),
         rides.predict(fare, inputs=["km"], output="fare", keep=["id"]),
     ):
-        with pytest.raises(mr.errors.PlanChanged, match=r"step 1, predict: (output|inputs|keep)="):
+        with pytest.raises(hr.errors.PlanChanged, match=r"step 1, predict: (output|inputs|keep)="):
             other.write_parquet(out)
-    with pytest.raises(mr.errors.PlanChanged, match=r"the code of predict\("):
+    with pytest.raises(hr.errors.PlanChanged, match=r"the code of predict\("):
         rides.predict(lambda b: b["km"], inputs=["km"], output="fare").write_parquet(out)
 
 
-def test_new_weights_are_another_run(rides: mr.Dataset, tmp_path: Path) -> None:
+def test_new_weights_are_another_run(rides: hr.Dataset, tmp_path: Path) -> None:
     out = tmp_path / "out"
     net = torch.nn.Linear(2, 1)
     rides.predict(net, inputs=["id", "km"]).write_parquet(out)
     assert rides.predict(net, inputs=["id", "km"]).write_parquet(out).resumed
     with torch.no_grad():
         net.weight += 1
-    with pytest.raises(mr.errors.PlanChanged, match=r"The model of predict\(output='prediction'\) is not"):
+    with pytest.raises(hr.errors.PlanChanged, match=r"The model of predict\(output='prediction'\) is not"):
         rides.predict(net, inputs=["id", "km"]).write_parquet(out)
 
 
-def test_counting_needs_no_model(rides: mr.Dataset) -> None:
+def test_counting_needs_no_model(rides: hr.Dataset) -> None:
     def never(batch: Batch) -> Iterator[Any]:
         raise AssertionError("nobody asked for a result")
 
     assert rides.predict(never).count() == 10
 
 
-def test_explain_says_what_each_model_reads(rides: mr.Dataset) -> None:
+def test_explain_says_what_each_model_reads(rides: hr.Dataset) -> None:
     text = rides.predict({"a": Fare, "b": {"model": fare, "batch_size": 256}}, inputs=["km"]).explain()
     how = "batches that grow from 128 rows to about 16 MiB while that is faster, as numpy"
     assert f"predict(a: Fare): reads km, {how}; constructed once per worker" in text
     assert "predict(b: fare): reads km, batches of 256 rows as numpy; called" in text
 
 
-def test_explain_says_which_memory_is_whose(rides: mr.Dataset) -> None:
+def test_explain_says_which_memory_is_whose(rides: hr.Dataset) -> None:
     table = np.ones(1 << 20)
     text = rides.predict({"f": lambda b: b["km"] + table[0], "n": torch.nn.Linear(512, 1024)}).explain()
     assert "called (8 MiB in one copy for all, " in text
     assert "all workers share one copy of the weights of Linear (2 MiB in one copy for all, " in text
 
 
-def test_one_number_per_row_is_a_plain_column(rides: mr.Dataset) -> None:
+def test_one_number_per_row_is_a_plain_column(rides: hr.Dataset) -> None:
     done = rides.predict(torch.nn.Linear(2, 1), inputs=["id", "km"]).to_arrow()
     assert done.schema.field("prediction").type == pa.float32()
     named = rides.predict(
@@ -606,12 +606,12 @@ def test_one_number_per_row_is_a_plain_column(rides: mr.Dataset) -> None:
         (type("Thing", (), {"predict": fare})(), "write a class that makes the model in its"),
     ],
 )
-def test_hints_for_what_is_no_model(rides: mr.Dataset, model: Any, message: str) -> None:
+def test_hints_for_what_is_no_model(rides: hr.Dataset, model: Any, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         rides.predict(model)
 
 
-def test_a_method_of_a_model_is_not_the_model(rides: mr.Dataset) -> None:
+def test_a_method_of_a_model_is_not_the_model(rides: hr.Dataset) -> None:
     from sklearn.linear_model import LinearRegression
 
     model = LinearRegression().fit([[0.0], [1.0]], [0.0, 1.0])
@@ -619,14 +619,14 @@ def test_a_method_of_a_model_is_not_the_model(rides: mr.Dataset) -> None:
         rides.predict(model.predict, inputs=["km"])
 
 
-def test_a_librarys_model_has_a_format_of_its_own(rides: mr.Dataset) -> None:
+def test_a_librarys_model_has_a_format_of_its_own(rides: hr.Dataset) -> None:
     with pytest.raises(
         ArgumentError, match=r"batch_format='pandas': predict\(Linear\) takes its batches in a form"
     ):
         rides.predict(torch.nn.Linear(2, 1), batch_format="pandas")
 
 
-def test_a_named_result_that_is_there_already_says_how_to_keep_both(rides: mr.Dataset) -> None:
+def test_a_named_result_that_is_there_already_says_how_to_keep_both(rides: hr.Dataset) -> None:
     with pytest.raises(
         ColumnExists, match=r"column 'city', but the input has one.*\{'x': model\} gives 'x_city'"
     ):
@@ -635,15 +635,15 @@ def test_a_named_result_that_is_there_already_says_how_to_keep_both(rides: mr.Da
 
 def test_progress_is_told_between_batches(tmp_path: Path) -> None:
     """A part is written when all of its rows are predicted; what is done until then shows all the same."""
-    from millrace.core.events import RowsRead
-    from millrace.run import worker
+    from headrace.core.events import RowsRead
+    from headrace.worker import attempt as worker
 
     seen: list[int] = []
     meter_clock = iter(range(1_000_000))
     monkey = pytest.MonkeyPatch()
     monkey.setattr(worker.time, "monotonic", lambda: float(next(meter_clock)))
     try:
-        from millrace.engines.inline import InlinePool
+        from headrace.engines.inline import InlinePool
 
         notify = InlinePool.__init__
 
@@ -656,7 +656,7 @@ def test_progress_is_told_between_batches(tmp_path: Path) -> None:
             )
 
         monkey.setattr(InlinePool, "__init__", spy)
-        mr.range(1000).with_options(engine="inline").predict(lambda b: b["id"], batch_size=100).write_parquet(
+        hr.range(1000).with_options(engine="inline").predict(lambda b: b["id"], batch_size=100).write_parquet(
             tmp_path / "o"
         )
     finally:
@@ -666,7 +666,7 @@ def test_progress_is_told_between_batches(tmp_path: Path) -> None:
 
 def test_a_function_that_writes_to_its_inputs_spoils_no_column() -> None:
     """PyTorch does not know that an array is read-only."""
-    data = mr.from_arrow(pa.table({"x": np.arange(100.0), "t": ["a"] * 100}))
+    data = hr.from_arrow(pa.table({"x": np.arange(100.0), "t": ["a"] * 100}))
     spoil = {"a": lambda b: torch.as_tensor(b["x"]).sub_(1), "b": lambda b: b["x"]}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's words about such arrays
@@ -678,7 +678,7 @@ def test_a_function_that_writes_to_its_inputs_spoils_no_column() -> None:
 @pytest.mark.parametrize("engine", ["inline", "local"])
 def test_a_column_that_was_left_out_cannot_be_kept(tmp_path: Path, engine: str) -> None:
     pq.write_table(RIDES, tmp_path / "rides.parquet")
-    data = mr.read_parquet(tmp_path / "rides.parquet").with_options(engine=engine)
+    data = hr.read_parquet(tmp_path / "rides.parquet").with_options(engine=engine)
     dropped = data.predict(fare, inputs=["km"], output="y").drop_columns(["city"])
     with pytest.raises(UnknownColumn, match="should keep column 'city'"):
         dropped.predict(fare, inputs=["km"], output="z", keep=["city", "y"]).to_arrow()
@@ -688,7 +688,7 @@ def test_a_column_that_was_left_out_cannot_be_kept(tmp_path: Path, engine: str) 
         data.predict(fare, inputs=["km"], keep=["city"]).drop_columns(["id"]).to_arrow()
 
 
-def test_a_look_leaves_the_users_objects_as_they_were(rides: mr.Dataset, tmp_path: Path) -> None:
+def test_a_look_leaves_the_users_objects_as_they_were(rides: hr.Dataset, tmp_path: Path) -> None:
     class Loads:
         def load(self) -> None:
             self.table = np.ones(3)
@@ -712,7 +712,7 @@ def test_a_look_leaves_the_users_objects_as_they_were(rides: mr.Dataset, tmp_pat
     assert data.write_parquet(tmp_path / "out").run == first.run
 
 
-def test_every_predictor_is_closed_whatever_one_says(rides: mr.Dataset, tmp_path: Path) -> None:
+def test_every_predictor_is_closed_whatever_one_says(rides: hr.Dataset, tmp_path: Path) -> None:
     log = tmp_path / "log"
 
     class Fails(Doubler):
@@ -725,7 +725,7 @@ def test_every_predictor_is_closed_whatever_one_says(rides: mr.Dataset, tmp_path
     assert log.read_text().split()[0::2] == ["load", "close"]
 
 
-def test_an_output_without_rows_has_its_columns(rides: mr.Dataset, tmp_path: Path) -> None:
+def test_an_output_without_rows_has_its_columns(rides: hr.Dataset, tmp_path: Path) -> None:
     none = rides.filter(lambda row: False).predict(
         {"a": fare, "b": lambda b: {"c": b["id"]}}, inputs=["km", "id"]
     )
@@ -734,14 +734,14 @@ def test_an_output_without_rows_has_its_columns(rides: mr.Dataset, tmp_path: Pat
     assert pq.read_schema(part).names == ["id", "km", "city", "a", "b_c"]
 
 
-def test_results_that_mean_two_things_are_refused(rides: mr.Dataset) -> None:
+def test_results_that_mean_two_things_are_refused(rides: hr.Dataset) -> None:
     with pytest.raises(BadReturn, match=r"returned a tuple; .*`return \{"):
         rides.limit(2).predict(lambda b: (b["km"], b["id"])).take()
     with pytest.raises(BadReturn, match=r"shape \(\d+, 0\), which has no values"):
         rides.predict(lambda b: np.zeros((len(b["km"]), 0))).take()
 
 
-def test_a_form_that_there_is_not(rides: mr.Dataset) -> None:
+def test_a_form_that_there_is_not(rides: hr.Dataset) -> None:
     class Odd(Doubler):
         batch_format = "polars"
 

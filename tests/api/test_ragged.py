@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import millrace as mr
-from millrace.errors import OutputSchemaChanged
+import headrace as hr
+from headrace.errors import OutputSchemaChanged
 
 QUIET = {"engine": "inline", "progress": False}
 
@@ -54,10 +54,10 @@ WAYS = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_arrays_of_any_shape_go_through_functions_and_files(way: str, tmp_path: Path) -> None:
-    data = mr.range(7).with_options(**QUIET).map(boxes)
+    data = hr.range(7).with_options(**QUIET).map(boxes)
     WAYS[way](data).write_parquet(tmp_path / "out")
-    read = mr.read_parquet(tmp_path / "out").with_options(**QUIET)
-    assert read.schema().field("boxes").type == mr.RaggedTensorType(pa.float32(), 2)
+    read = hr.read_parquet(tmp_path / "out").with_options(**QUIET)
+    assert read.schema().field("boxes").type == hr.RaggedTensorType(pa.float32(), 2)
     assert right(read.take_all(), 2)
     assert right(read.to_pandas().to_dict("records"), 2)
     assert pq.read_table(tmp_path / "out")["boxes"].to_pylist()[1] == {"data": [2.0] * 4, "shape": [1, 4]}
@@ -70,13 +70,13 @@ def test_batches_of_a_size_hold_arrays_of_one_shape_and_of_several() -> None:
         sizes.append(len(batch["id"]))
         return {"id": batch["id"], "boxes": batch["boxes"]}
 
-    one_by_one = mr.range(7).with_options(**QUIET).map_batches(lambda batch: batch, batch_size=1).map(boxes)
+    one_by_one = hr.range(7).with_options(**QUIET).map_batches(lambda batch: batch, batch_size=1).map(boxes)
     assert right(one_by_one.map_batches(look, batch_size=3).take_all())
     assert sizes == [3, 3, 1]
 
 
 def test_blocks_between_stages_hold_them() -> None:
-    data = mr.range(7).with_options(progress=False).map(boxes, num_cpus=0.5)
+    data = hr.range(7).with_options(progress=False).map(boxes, num_cpus=0.5)
     assert right(data.map_batches(double, batch_size=2, num_cpus=0.6).take_all(), 2)
 
 
@@ -89,15 +89,15 @@ def test_other_shapes_than_those_of_the_first_rows_are_explained_and_the_advice_
         column[:] = crops(batch)["crop"]
         return {"crop": column}
 
-    data = mr.range(4).with_options(**QUIET)
+    data = hr.range(4).with_options(**QUIET)
     with pytest.raises(
         OutputSchemaChanged, match=r"settled as arrays of shape \(1, 4\).*numpy.empty\(n, object\)"
     ):
         data.map_batches(crops, batch_size=2).write_parquet(tmp_path / "a")
     shapes = [(1, 4), (1, 4), (2, 4), (2, 4)]
-    named = pa.schema([("crop", mr.RaggedTensorType(pa.float32(), 2))])
+    named = pa.schema([("crop", hr.RaggedTensorType(pa.float32(), 2))])
     data.map_batches(crops, batch_size=2).write_parquet(tmp_path / "b", schema=named)
-    rows = mr.read_parquet(tmp_path / "b").take_all()
+    rows = hr.read_parquet(tmp_path / "b").take_all()
     assert [row["crop"].shape for row in rows] == shapes
     assert [row["crop"].shape for row in data.map_batches(told, batch_size=1).take_all()] == shapes
 
@@ -118,7 +118,7 @@ def test_lists_of_one_length_are_what_a_model_takes(tmp_path: Path) -> None:
 
     table = pa.table({"e": pa.array([[1, 2], [3, 4], [5, 6], [7]], pa.list_(pa.float32()))})
     pq.write_table(table, tmp_path / "a.parquet")
-    data = mr.read_parquet(tmp_path / "a.parquet").with_options(**QUIET)
+    data = hr.read_parquet(tmp_path / "a.parquet").with_options(**QUIET)
     rows = data.predict(Model(), inputs=["e"], batch_size=2).take_all()
     assert [row["prediction"] for row in rows] == [3, 7, 11, 7]
     assert (given[0].shape, given[0].dtype) == ((2, 2), np.float32) and given[1].dtype == object

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-import millrace as mr
-from millrace import foreign
-from millrace.errors import ArgumentError, MillraceError, NotOffered, UnknownArgument
+import headrace as hr
+from headrace.errors import ArgumentError, HeadraceError, NotOffered, UnknownArgument
+from headrace.plan import ray_unsupported
 
 from . import ray_names
 from .ray_names import ARGUMENTS
@@ -23,38 +23,38 @@ VERBS_OFFERED, VERBS_REFUSED = ray_names.VERBS_OFFERED.split(), ray_names.VERBS_
 
 @pytest.mark.parametrize("name", VERBS_OFFERED)
 def test_verbs_that_are_here(name: str) -> None:
-    assert callable(getattr(mr.Dataset, name)) and callable(getattr(mr.range(3), name))
+    assert callable(getattr(hr.Dataset, name)) and callable(getattr(hr.range(3), name))
 
 
 @pytest.mark.parametrize("name", FUNCTIONS_OFFERED)
 def test_functions_that_are_here(name: str) -> None:
-    assert name in mr.__all__ and callable(getattr(mr, name))
+    assert name in hr.__all__ and callable(getattr(hr, name))
 
 
 def refusal(of: Any, name: str) -> str:
     assert not hasattr(of, name)
     with pytest.raises(NotOffered) as caught:
         getattr(of, name)
-    assert isinstance(caught.value, (MillraceError, AttributeError))
+    assert isinstance(caught.value, (HeadraceError, AttributeError))
     return str(caught.value)
 
 
 @pytest.mark.parametrize("name", [*VERBS_REFUSED, "to_torch"])
 def test_verbs_that_are_not_say_why(name: str) -> None:
-    said = refusal(mr.range(3), name)
-    assert said.startswith(f"Millrace has no {name}: ") and said.endswith(".") and "\n" not in said
+    said = refusal(hr.range(3), name)
+    assert said.startswith(f"Headrace has no {name}: ") and said.endswith(".") and "\n" not in said
     assert len(said.split()) > 10, "a reason, and what to do"
 
 
 @pytest.mark.parametrize("name", [*FUNCTIONS_REFUSED, "DataContext", "ExecutionOptions"])
 def test_functions_that_are_not_say_why(name: str) -> None:
-    said = refusal(mr, name)
-    assert said.startswith(f"Millrace has no {name}: ") and said.endswith(".") and "\n" not in said
+    said = refusal(hr, name)
+    assert said.startswith(f"Headrace has no {name}: ") and said.endswith(".") and "\n" not in said
 
 
 def test_each_reason_belongs_to_a_name() -> None:
-    assert {*foreign.NO_VERBS} == {*VERBS_REFUSED, "to_torch"}
-    assert {*foreign.NO_FUNCTIONS} - {*FUNCTIONS_REFUSED} == {
+    assert {*ray_unsupported.NO_VERBS} == {*VERBS_REFUSED, "to_torch"}
+    assert {*ray_unsupported.NO_FUNCTIONS} - {*FUNCTIONS_REFUSED} == {
         "DataContext",
         "DatasetContext",
         "ExecutionOptions",
@@ -63,10 +63,10 @@ def test_each_reason_belongs_to_a_name() -> None:
 
 def test_a_verb_that_nobody_has() -> None:
     assert (
-        refusal(mr.range(3), "map_batch") == "A dataset has no verb 'map_batch'. Did you mean 'map_batches'?"
+        refusal(hr.range(3), "map_batch") == "A dataset has no verb 'map_batch'. Did you mean 'map_batches'?"
     )
     with pytest.raises(AttributeError):
-        mr.range(3).__array__()
+        hr.range(3).__array__()
 
 
 @pytest.mark.parametrize(
@@ -75,12 +75,12 @@ def test_a_verb_that_nobody_has() -> None:
 def test_arguments_are_known(verb: str, name: str) -> None:
     """Each is taken, or refused with a reason; none is unknown."""
     owner, _, last = verb.rpartition(".")
-    call = getattr(mr.range(3) if owner else mr, last)
+    call = getattr(hr.range(3) if owner else hr, last)
     try:
         call(**{name: object()})
     except Exception as error:
         assert "has no argument" not in str(error), error
-        if not isinstance(error, MillraceError):
+        if not isinstance(error, HeadraceError):
             assert re.search(r"missing \d required positional", str(error)), error
         else:
             assert "\n" not in str(error)
@@ -110,18 +110,18 @@ def same(batch: Any) -> Any:
         {"zero_copy_batch": True},
         {"udf_modifying_row_count": False},
         {"num_tpus": None, "resources": {}, "runtime_env": None, "label_selector": None},
-        {"compute": mr.ActorPoolStrategy(min_size=1, max_size=2, initial_size=2)},
-        {"compute": mr.ActorPoolStrategy(size=1, max_tasks_in_flight_per_actor=4)},
+        {"compute": hr.ActorPoolStrategy(min_size=1, max_size=2, initial_size=2)},
+        {"compute": hr.ActorPoolStrategy(size=1, max_tasks_in_flight_per_actor=4)},
         {"concurrency": (1, 3, 2)},
         {"max_restarts": -1, "max_task_retries": -1},
     ],
 )
 def test_what_changes_nothing_is_taken(given: dict[str, Any]) -> None:
-    assert mr.range(3).map_batches(same, **given).count() == 3
+    assert hr.range(3).map_batches(same, **given).count() == 3
 
 
 def test_what_changes_nothing_is_taken_by_others() -> None:
-    data = mr.range(3, parallelism=200, override_num_blocks=4, concurrency=2)
+    data = hr.range(3, parallelism=200, override_num_blocks=4, concurrency=2)
     assert data.select_columns(["id"], num_cpus=0.5, concurrency=4).schema(fetch_if_missing=False).names == [
         "id"
     ]
@@ -147,13 +147,13 @@ def test_what_changes_nothing_is_taken_by_others() -> None:
         (lambda d: d.iter_torch_batches(local_shuffle_seed=1), "local_shuffle_seed=1: there is no shuffle"),
         (lambda d: d.write_parquet("x", partition_cols=["id"]), "partition_cols=.*Filter and write once"),
         (lambda d: d.write_parquet("x", min_rows_per_file=10), "shard_rows"),
-        (lambda d: mr.read_parquet("x", filesystem=3), "filesystem=3: Millrace reads local files"),
-        (lambda d: mr.read_parquet("x", shuffle="files"), "shuffle='files': files are read in the order"),
-        (lambda d: mr.read_csv("x", parse_options=3), "the names of pyarrow.csv without its classes"),
-        (lambda d: mr.ActorPoolStrategy(enable_true_multi_threading=True), "max_in_flight="),
+        (lambda d: hr.read_parquet("x", filesystem=3), "filesystem=3: Headrace reads local files"),
+        (lambda d: hr.read_parquet("x", shuffle="files"), "shuffle='files': files are read in the order"),
+        (lambda d: hr.read_csv("x", parse_options=3), "the names of pyarrow.csv without its classes"),
+        (lambda d: hr.ActorPoolStrategy(enable_true_multi_threading=True), "max_in_flight="),
     ],
 )
 def test_what_would_be_lost_is_refused(call: Any, words: str) -> None:
     with pytest.raises(UnknownArgument, match=words) as caught:
-        call(mr.range(3))
+        call(hr.range(3))
     assert isinstance(caught.value, (TypeError, ArgumentError)) and "\n" not in str(caught.value)

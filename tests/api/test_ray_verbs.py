@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import millrace as mr
-from millrace.engines import machine
-from millrace.errors import ArgumentError, BadReturn, StepError, UnknownColumn
+import headrace as hr
+from headrace.engines.local import machine
+from headrace.errors import ArgumentError, BadReturn, StepError, UnknownColumn
 
 from .data import numbers
 
@@ -24,18 +24,18 @@ from .data import numbers
 
 
 def test_range_tensor() -> None:
-    data = mr.range_tensor(5_000, shape=(2, 3))
+    data = hr.range_tensor(5_000, shape=(2, 3))
     assert data.count() == 5_000 and data.take(2)[1]["data"].tolist() == [[1, 1, 1], [1, 1, 1]]
     total = data.map_batches(lambda batch: {"sum": batch["data"].sum(axis=(1, 2))}).sum("sum")
     assert total == 6 * sum(range(5_000))
-    assert mr.range_tensor(3).take(1)[0]["data"].shape == (1,)
-    assert mr.range_tensor(3, shape=(2,)).select_columns(["data"]).map_batches(lambda b: b).count() == 3
+    assert hr.range_tensor(3).take(1)[0]["data"].shape == (1,)
+    assert hr.range_tensor(3, shape=(2,)).select_columns(["data"]).map_batches(lambda b: b).count() == 3
 
 
 def test_ray_names_for_what_is_given() -> None:
-    assert mr.from_numpy(ndarrays=[np.zeros(2), np.ones(1)]).count() == 3
-    assert mr.from_pandas(dfs=[pd.DataFrame({"a": [1]}), pd.DataFrame({"a": [2]})]).count() == 2
-    assert mr.from_arrow(tables=[pa.table({"a": [1]})] * 3).count() == 3
+    assert hr.from_numpy(ndarrays=[np.zeros(2), np.ones(1)]).count() == 3
+    assert hr.from_pandas(dfs=[pd.DataFrame({"a": [1]}), pd.DataFrame({"a": [2]})]).count() == 2
+    assert hr.from_arrow(tables=[pa.table({"a": [1]})] * 3).count() == 3
 
 
 # ---------------------------------------------------------------- columns and rows
@@ -52,19 +52,19 @@ def test_ray_names_for_what_is_given() -> None:
     ],
 )
 def test_add_column(batch_format: Any, fn: Any) -> None:
-    data = mr.range(3).add_column("double", fn, batch_format=batch_format)
+    data = hr.range(3).add_column("double", fn, batch_format=batch_format)
     assert data.take_all() == [{"id": i, "double": 2 * i} for i in range(3)]
-    assert mr.range(3).add_column("id", fn, batch_format=batch_format).take_all() == [
+    assert hr.range(3).add_column("id", fn, batch_format=batch_format).take_all() == [
         {"id": 2 * i} for i in range(3)
     ]
 
 
 def test_add_column_is_pandas_by_default_and_adds_tensors() -> None:
-    assert mr.range(2).add_column("x", lambda frame: frame["id"] + 1).take_all()[1] == {"id": 1, "x": 2}
-    tensors = mr.range(2).add_column("t", lambda b: np.zeros((len(b["id"]), 2, 2)), batch_format="numpy")
+    assert hr.range(2).add_column("x", lambda frame: frame["id"] + 1).take_all()[1] == {"id": 1, "x": 2}
+    tensors = hr.range(2).add_column("t", lambda b: np.zeros((len(b["id"]), 2, 2)), batch_format="numpy")
     assert tensors.take_batch(2)["t"].shape == (2, 2, 2)
     with pytest.raises(BadReturn):
-        mr.range(3).add_column("x", lambda frame: [1]).take_all()
+        hr.range(3).add_column("x", lambda frame: [1]).take_all()
 
 
 @pytest.mark.parametrize(
@@ -84,19 +84,19 @@ def test_add_column_is_pandas_by_default_and_adds_tensors() -> None:
     ],
 )
 def test_filters_in_words(text: str, kept: list[int]) -> None:
-    data = mr.from_arrow(pa.table({"a": [1, 2, 3], "b": ["x", "y", None], "c.d": [1.5, 2.5, 3.5]}))
+    data = hr.from_arrow(pa.table({"a": [1, 2, 3], "b": ["x", "y", None], "c.d": [1.5, 2.5, 3.5]}))
     assert [row["a"] for row in data.filter(expr=text).take_all()] == kept
 
 
 def test_a_filter_in_words_names_a_column_that_is_not_there() -> None:
     with pytest.raises(UnknownColumn, match="Did you mean 'id'"):
-        mr.range(3).filter(expr="idd > 1").take_all()
+        hr.range(3).filter(expr="idd > 1").take_all()
 
 
 def test_no_format_is_no_conversion() -> None:
-    kinds = mr.range(2).map_batches(lambda b: {"kind": [type(b).__name__]}, batch_format=None).take_all()
+    kinds = hr.range(2).map_batches(lambda b: {"kind": [type(b).__name__]}, batch_format=None).take_all()
     assert kinds == [{"kind": "Table"}]
-    (batch,) = mr.range(2).iter_batches(batch_format=None)
+    (batch,) = hr.range(2).iter_batches(batch_format=None)
     assert isinstance(batch, pa.Table)
 
 
@@ -104,7 +104,7 @@ def test_no_format_is_no_conversion() -> None:
 
 
 def test_show_prints_a_dict_per_row(capsys: pytest.CaptureFixture[str]) -> None:
-    data = mr.from_numpy(np.asarray(["Complete this", "for me"])).add_column(
+    data = hr.from_numpy(np.asarray(["Complete this", "for me"])).add_column(
         "vector", lambda batch: np.ones((len(batch["data"]), 2), np.float32), batch_format="numpy"
     )
     data.show(limit=1)
@@ -118,16 +118,16 @@ def test_show_prints_a_dict_per_row(capsys: pytest.CaptureFixture[str]) -> None:
 def test_input_files(tmp_path: Path) -> None:
     for name in ("b", "a"):
         pq.write_table(pa.table({"x": [1]}), tmp_path / f"{name}.parquet")
-    assert mr.read_parquet(tmp_path).map_batches(lambda b: b).input_files() == [
+    assert hr.read_parquet(tmp_path).map_batches(lambda b: b).input_files() == [
         str(tmp_path / "a.parquet"),
         str(tmp_path / "b.parquet"),
     ]
 
 
 def test_local_paths_as_ray_writes_them(tmp_path: Path) -> None:
-    mr.range(3).write_parquet(f"local://{tmp_path}/out")
+    hr.range(3).write_parquet(f"local://{tmp_path}/out")
     assert (tmp_path / "out" / "_SUCCESS").exists()
-    assert mr.read_parquet(f"local://{tmp_path}/out").count() == 3
+    assert hr.read_parquet(f"local://{tmp_path}/out").count() == 3
 
 
 def test_stats_are_of_the_last_run(tmp_path: Path) -> None:
@@ -151,13 +151,13 @@ def test_materialize_runs_once(tmp_path: Path) -> None:
             file.write(".")
         return {"id": batch["id"], "vector": np.ones((len(batch["id"]), 3))}
 
-    made = mr.range(10).map_batches(note).with_options(workers=1).materialize()
+    made = hr.range(10).map_batches(note).with_options(workers=1).materialize()
     before = (tmp_path / "ran").read_text()
     assert made.count() == 10 and made.take_batch(4)["vector"].shape == (4, 3)
     assert [row["id"] for row in made.map(lambda row: {"id": row["id"]}).take_all()] == list(range(10))
     assert (tmp_path / "ran").read_text() == before
     assert made.stats().startswith("10 rows in, 10 out")
-    assert mr.range(5).filter(expr="id > 9").materialize().schema().names == ["id"]
+    assert hr.range(5).filter(expr="id > 9").materialize().schema().names == ["id"]
 
 
 # ---------------------------------------------------------------- numbers
@@ -171,38 +171,38 @@ MIXED = {
 
 
 @pytest.fixture
-def mixed() -> mr.Dataset:
+def mixed() -> hr.Dataset:
     table = pa.table({**MIXED, "z": pa.array([None] * 4, pa.float64())})
-    return mr.from_arrow([table, table.slice(1)])
+    return hr.from_arrow([table, table.slice(1)])
 
 
-def test_numbers(mixed: mr.Dataset) -> None:
+def test_numbers(mixed: hr.Dataset) -> None:
     assert (mixed.sum("n"), mixed.min("n"), mixed.max("n"), mixed.mean("n")) == (9, 1, 3, 1.8)
     assert (mixed.min("s"), mixed.max("s"), mixed.max("x")) == ("a", "c", 2.5)
     assert mixed.sum("n", ignore_nulls=False) is None and mixed.mean("z") is None
     assert mixed.min(["n", "s"]) == {"min(n)": 1, "min(s)": "a"}
-    assert mr.range(10).max() == {"max(id)": 9}
-    assert type(mr.range(10).sum("id")) is int
+    assert hr.range(10).max() == {"max(id)": 9}
+    assert type(hr.range(10).sum("id")) is int
     assert mixed.unique("n") == [3, None, 1, 2] and mixed.unique("s", ignore_nulls=True) == ["b", "a", "c"]
     assert len(mixed.unique("x")) == 4
 
 
 def test_spread_agrees_with_numpy() -> None:
     values = np.random.default_rng(0).normal(1e6, 2.0, 10_000)
-    data = mr.from_numpy(values).with_options(shard_rows=997)
+    data = hr.from_numpy(values).with_options(shard_rows=997)
     assert math.isclose(data.std("data"), float(values.std(ddof=1)), rel_tol=1e-9)
     assert math.isclose(data.std("data", ddof=0), float(values.std()), rel_tol=1e-9)
-    assert mr.range(1).std("id") is None and mr.range(0).std("id") is None
+    assert hr.range(1).std("id") is None and hr.range(0).std("id") is None
 
 
-def test_numbers_that_there_are_not(mixed: mr.Dataset) -> None:
+def test_numbers_that_there_are_not(mixed: hr.Dataset) -> None:
     for verb in (lambda: mixed.sum("s"), lambda: mixed.std("s"), lambda: mixed.mean()):
         with pytest.raises(ArgumentError, match="no such number for a column of type string"):
             verb()
     with pytest.raises(UnknownColumn):
         mixed.sum("m")
     with pytest.raises(ArgumentError, match="cannot be compared"):
-        mr.from_items([{"x": [1, 2]}]).unique("x")
+        hr.from_items([{"x": [1, 2]}]).unique("x")
 
 
 # ---------------------------------------------------------------- workers
@@ -219,8 +219,8 @@ class Twice:
 @pytest.mark.parametrize(
     "given",
     [
-        {"compute": mr.ActorPoolStrategy(size=2), "num_cpus": 1},
-        {"compute": mr.ActorPoolStrategy(min_size=1, max_size=2), "num_cpus": 1, "batch_size": None},
+        {"compute": hr.ActorPoolStrategy(size=2), "num_cpus": 1},
+        {"compute": hr.ActorPoolStrategy(min_size=1, max_size=2), "num_cpus": 1, "batch_size": None},
         {"concurrency": 2, "num_cpus": 1, "batch_size": 10, "fn_constructor_kwargs": {"factor": 2}},
     ],
 )
@@ -232,7 +232,7 @@ def test_two_workers_of_one_core_on_two_cores(
     monkeypatch.setattr(machine, "capacity", lambda: here)
     for part in range(4):
         pq.write_table(pa.table({"id": np.arange(100) + 100 * part}), tmp_path / f"{part}.parquet")
-    data = mr.read_parquet(tmp_path).map_batches(Twice, **given).with_options(engine="local")
+    data = hr.read_parquet(tmp_path).map_batches(Twice, **given).with_options(engine="local")
     rows = data.take_all()
     assert [row["twice"] for row in rows] == [2 * i for i in range(400)]
     assert os.getpid() not in {row["worker"] for row in rows}
@@ -240,4 +240,4 @@ def test_two_workers_of_one_core_on_two_cores(
 
 def test_errors_are_of_the_users_function() -> None:
     with pytest.raises(StepError, match=r"add_column\(.*<lambda>\)"):
-        mr.range(3).add_column("x", lambda frame: frame["nothing"]).take_all()
+        hr.range(3).add_column("x", lambda frame: frame["nothing"]).take_all()

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-import millrace as mr
+import headrace as hr
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def table() -> pa.Table:
     return pa.table({"id": list(range(8)), "x": np.arange(8.0)})
 
 
-def rows_of(data: mr.Dataset) -> list[float]:
+def rows_of(data: hr.Dataset) -> list[float]:
     return [float(row["x"]) for row in data.take_all()]
 
 
@@ -52,7 +52,7 @@ class FailsOnce:
 
 @pytest.mark.parametrize("error", [MemoryError, ConnectionError])
 def test_a_batch_that_is_tried_again(error: type[Exception], engine: str) -> None:
-    data = mr.from_arrow(table()).with_options(engine=engine, retry_on=ConnectionError, workers=1)
+    data = hr.from_arrow(table()).with_options(engine=engine, retry_on=ConnectionError, workers=1)
     made = data.map_batches(FailsOnce, fn_constructor_args=(error,), batch_size=8)
     assert rows_of(made) == [100.0 + i for i in range(8)]
 
@@ -75,7 +75,7 @@ def test_frames_and_tables_that_are_tried_again() -> None:
     for function, batch_format in ((of_frames, "pandas"), (of_tables, "pyarrow")):
         failing: list[int] = []
         given = table()
-        made = mr.from_arrow(given).map_batches(function, batch_format=batch_format, batch_size=8)  # type: ignore[arg-type]
+        made = hr.from_arrow(given).map_batches(function, batch_format=batch_format, batch_size=8)  # type: ignore[arg-type]
         assert rows_of(made) == [100.0 + i for i in range(8)]
         assert given == table()
 
@@ -91,7 +91,7 @@ def test_the_callers_own_table() -> None:
 
     given = table().append_column("v", pa.array([[1.0, 2.0]] * 8, pa.list_(pa.float64(), 2)))
     before = given.to_pydict()
-    data = mr.from_arrow(given)
+    data = hr.from_arrow(given)
     assert rows_of(data.map_batches(spoils)) == [100.0 + i for i in range(8)]
     kept = data.materialize()
     for source in (data, kept):
@@ -122,7 +122,7 @@ class Spoils:
 
 
 def test_a_predictor_of_ones_own_leaves_the_carried_column_as_it_is(engine: str) -> None:
-    made = mr.from_arrow(table()).with_options(engine=engine).predict(Spoils(), inputs=["x"], output="y")
+    made = hr.from_arrow(table()).with_options(engine=engine).predict(Spoils(), inputs=["x"], output="y")
     rows = made.take_all()
     assert [row["x"] for row in rows] == [float(i) for i in range(8)]
     assert [row["y"] for row in rows] == [100.0 + i for i in range(8)]
@@ -137,8 +137,8 @@ def test_an_estimator_that_overwrites_its_input() -> None:
         return matrix
 
     estimator = FunctionTransformer(doubled)
-    predictor = mr.SklearnPredictor(estimator, method="transform")
-    rows = mr.from_arrow(table()).predict(predictor, inputs=["x"], output="y").take_all()
+    predictor = hr.SklearnPredictor(estimator, method="transform")
+    rows = hr.from_arrow(table()).predict(predictor, inputs=["x"], output="y").take_all()
     assert [(row["x"], row["y"]) for row in rows] == [(float(i), 2.0 * i) for i in range(8)]
 
 
@@ -174,10 +174,10 @@ class Writes:
 
 
 def test_metrics_change_neither_one_another_nor_what_is_written(tmp_path: Any) -> None:
-    data = mr.from_arrow(table()).accumulate(first=Writes(), second=Writes())
+    data = hr.from_arrow(table()).accumulate(first=Writes(), second=Writes())
     result = data.write_parquet(str(tmp_path / "out"))
     assert result.metrics == {"first": 28.0, "second": 28.0}
-    assert rows_of(mr.read_parquet(str(tmp_path / "out"))) == [float(i) for i in range(8)]
+    assert rows_of(hr.read_parquet(str(tmp_path / "out"))) == [float(i) for i in range(8)]
 
 
 def test_a_row_that_is_tried_again_is_as_it_was() -> None:
@@ -193,7 +193,7 @@ def test_a_row_that_is_tried_again_is_as_it_was() -> None:
         return row
 
     items = [{"id": i, "x": float(i), "tags": ["a"], "v": np.arange(2.0)} for i in range(2)]
-    made = mr.from_items(items).with_options(retry_on=ConnectionError).map(twice).take_all()
+    made = hr.from_items(items).with_options(retry_on=ConnectionError).map(twice).take_all()
     assert [(row["x"], row["tags"], row["v"].tolist()) for row in made] == [
         (2.0 * i, ["a", "seen"], [100.0, 101.0]) for i in range(2)
     ]
@@ -206,5 +206,5 @@ def test_a_row_that_fails_and_is_kept_is_as_it_was() -> None:
             raise ValueError("no")
         return row
 
-    kept = mr.from_arrow(table()).with_options(on_error="null").map(fails).take_all()
+    kept = hr.from_arrow(table()).with_options(on_error="null").map(fails).take_all()
     assert [row["x"] for row in kept] == [0.0, 1.0, *(2.0 * i for i in range(2, 8))]

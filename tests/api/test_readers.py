@@ -17,7 +17,8 @@ import pyarrow.dataset
 import pyarrow.json
 import pytest
 
-import millrace as mr
+import headrace as hr
+from headrace.errors import ArgumentError
 
 from .data import numbers
 
@@ -68,7 +69,7 @@ READERS: dict[str, tuple[str, Callable[[str], list[Row]]]] = {
     "polars": ("parquet", lambda folder: pl.read_parquet(f"{folder}/*.parquet").rows()),
     "polars scan": ("parquet", lambda folder: pl.scan_parquet(f"{folder}/*.parquet").collect().rows()),
     "daft": ("parquet", lambda folder: daft_rows(daft().read_parquet(folder))),
-    "millrace": ("parquet", lambda folder: arrow_rows(mr.read_parquet(folder).to_arrow())),
+    "headrace": ("parquet", lambda folder: arrow_rows(hr.read_parquet(folder).to_arrow())),
     "pyarrow csv": ("csv", lambda folder: arrow_rows(csv_by_arrow(folder))),
     "duckdb csv": ("csv", lambda folder: duckdb.read_csv(f"{folder}/*.csv").fetchall()),
     "polars csv": (
@@ -76,7 +77,7 @@ READERS: dict[str, tuple[str, Callable[[str], list[Row]]]] = {
         lambda folder: pl.read_csv(f"{folder}/*.csv", schema_overrides={"half": pl.Float64}).rows(),
     ),
     "daft csv": ("csv", lambda folder: daft_rows(daft().read_csv(folder, allow_variable_columns=False))),
-    "millrace csv": ("csv", lambda folder: arrow_rows(mr.read_csv(folder).to_arrow())),
+    "headrace csv": ("csv", lambda folder: arrow_rows(hr.read_csv(folder).to_arrow())),
     "pyarrow json": (
         "json",
         lambda folder: arrow_rows(pyarrow.dataset.dataset(folder, format="json").to_table()),
@@ -87,7 +88,7 @@ READERS: dict[str, tuple[str, Callable[[str], list[Row]]]] = {
         lambda folder: pl.scan_ndjson(f"{folder}/*.json").collect().select("id", "text", "half").rows(),
     ),
     "daft json": ("json", lambda folder: daft_rows(daft().read_json(folder))),
-    "millrace json": ("json", lambda folder: arrow_rows(mr.read_json(folder).to_arrow())),
+    "headrace json": ("json", lambda folder: arrow_rows(hr.read_json(folder).to_arrow())),
 }
 
 
@@ -104,9 +105,9 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
                 raise RuntimeError("stopped")
             return make(row)
 
-        with pytest.raises(mr.errors.StepError, match="stopped"):
+        with pytest.raises(hr.errors.StepError, match="stopped"):
             getattr(data.map(stops), f"write_{name}")(out)
-        assert (out / "_millrace").is_dir() and not (out / "_SUCCESS").exists()
+        assert (out / "_headrace").is_dir() and not (out / "_SUCCESS").exists()
         assert 6 <= len(list(out.glob("part-*"))) < 10
         if name == "parquet":
             seen = pl.read_parquet(
@@ -121,5 +122,11 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.mark.parametrize("reader", list(READERS))
 def test_the_folder_holds_exactly_the_rows(outputs: dict[str, Path], reader: str) -> None:
     kind, read = READERS[reader]
-    assert (outputs[kind] / "_millrace").is_dir()
+    assert (outputs[kind] / "_headrace").is_dir()
     assert read(str(outputs[kind])) == WANTED
+
+
+@pytest.mark.parametrize("source", ["rides.csv", None, object()], ids=["text", "none", "object"])
+def test_what_is_no_source_is_refused(source: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"from_source\(.*\): it takes an instance of a subclass of"):
+        hr.Dataset.from_source(source)

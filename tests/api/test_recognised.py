@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-import millrace as mr
-from millrace.errors import NotPicklable, PlanChanged
+import headrace as hr
+from headrace.errors import NotPicklable, PlanChanged
 
 
 def _matcher(pattern: str) -> Callable[[Any], Any]:
@@ -20,8 +20,8 @@ def _matcher(pattern: str) -> Callable[[Any], Any]:
     return lambda row: {"y": bool(compiled.match("ab"))}
 
 
-def _job(function: Callable[[Any], Any], **options: Any) -> mr.Dataset:
-    return mr.range(3).map(function, **options)
+def _job(function: Callable[[Any], Any], **options: Any) -> hr.Dataset:
+    return hr.range(3).map(function, **options)
 
 
 def test_another_regex_is_another_function(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_another_regex_is_another_function(tmp_path: Path) -> None:
     with pytest.raises(PlanChanged, match="map"):
         _job(_matcher("b")).write_parquet(out)
     _job(_matcher("b")).write_parquet(out, on_change="restart")
-    assert mr.read_parquet(out).take_all() == [{"y": False}] * 3
+    assert hr.read_parquet(out).take_all() == [{"y": False}] * 3
 
 
 def test_what_nobody_can_compare_is_named_at_the_start_and_never_the_same(tmp_path: Path) -> None:
@@ -82,4 +82,4 @@ def test_a_cached_function_of_the_program_itself_travels(tmp_path: Path) -> None
 
     out = str(tmp_path / "out")
     _job(calls).with_options(engine="local").write_parquet(out)
-    assert mr.read_parquet(out).take_all() == [{"y": 832_040, "size": 7}] * 3
+    assert hr.read_parquet(out).take_all() == [{"y": 832_040, "size": 7}] * 3

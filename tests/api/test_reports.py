@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -17,20 +18,21 @@ from typing import Any
 
 import pytest
 
-import millrace as mr
-from millrace.errors import ArgumentError, NothingMatched, StepError
-from millrace.outputs import reporting
-from millrace.outputs.following import Follower, State
+import headrace as hr
+from headrace.errors import ArgumentError, NothingMatched, StepError
+from headrace.output import reporting
+from headrace.output.follow import Follower, RunStatus
+from headrace.session.event_bus import environment_observers
 
 from .data import numbers
 
 
 def record(out: Path) -> list[dict[str, Any]]:
-    (path,) = out.glob("_millrace/*/events.jsonl")
+    (path,) = out.glob("_headrace/*/events.jsonl")
     return [json.loads(line) for line in path.read_text().rstrip().split("\n")]
 
 
-def page(result: mr.Result) -> str:
+def page(result: hr.Result) -> str:
     return result.report.read_text(encoding="utf-8")
 
 
@@ -48,10 +50,10 @@ def fails_on_five(row: dict[str, Any]) -> dict[str, Any]:
 
 def test_a_run_leaves_a_record_and_a_report(tmp_path: Path, engine: str) -> None:
     data = numbers(1000).filter(lambda row: row["id"] % 4 > 0).map(fails_on_five)
-    data = data.accumulate(mean=mr.Mean("id"), hist=mr.Histogram("id", edges=[0, 500, 1000]))
+    data = data.accumulate(mean=hr.Mean("id"), hist=hr.Histogram("id", edges=[0, 500, 1000]))
     data = data.with_options(engine=engine, on_error="reject", price_per_hour="$2", report_values=True)
     result = data.write_parquet(tmp_path / "out")
-    assert result.report == result.path / "_millrace" / result.run / "report.html"
+    assert result.report == result.path / "_headrace" / result.run / "report.html"
     told = words(page(result))
     for each in (
         "740 rows written",
@@ -81,7 +83,7 @@ def test_a_run_leaves_a_record_and_a_report(tmp_path: Path, engine: str) -> None
 
 
 def test_values_are_hidden_unless_allowed(tmp_path: Path) -> None:
-    data = mr.from_items([{"word": "sesame-17"}] * 3).map(lambda row: {"n": int(row["word"])})
+    data = hr.from_items([{"word": "sesame-17"}] * 3).map(lambda row: {"n": int(row["word"])})
     data = data.with_options(engine="inline", on_error="reject", show_data=False)
     result = data.write_parquet(tmp_path / "out")
     assert "sesame" not in page(result) and "Values are hidden" in page(result)
@@ -121,7 +123,7 @@ def test_a_run_that_fails_leaves_a_report_of_what_is_kept(tmp_path: Path) -> Non
 
     with pytest.raises(StepError):
         numbers(1000).map(late).with_options(engine="inline").write_parquet(tmp_path / "out")
-    (path,) = (tmp_path / "out").glob("_millrace/*/report.html")
+    (path,) = (tmp_path / "out").glob("_headrace/*/report.html")
     told = path.read_text(encoding="utf-8")
     assert "Failed 900 rows kept" in words(told) and "bad &lt;b&gt;luck&lt;/b&gt;" in told
     assert "9 of 10" in words(told) and record(tmp_path / "out")[-1]["error"].startswith("StepError")
@@ -135,8 +137,8 @@ def test_a_run_that_fails_leaves_a_report_of_what_is_kept(tmp_path: Path) -> Non
 
 _KILLED = """
 import os, signal, sys, time
-import millrace as mr
-from millrace.sources.range import RangeSource
+import headrace as hr
+from headrace.sources.range import RangeSource
 
 class Kills:
     shards = 0
@@ -150,7 +152,7 @@ def slow(batch):
     return batch
 
 if __name__ == "__main__":
-    data = mr.Dataset.from_source(RangeSource(1000, rows_per_split=100)).map_batches(slow)
+    data = hr.Dataset.from_source(RangeSource(1000, rows_per_split=100)).map_batches(slow)
     observers = [Kills()] if sys.argv[2] == "kill" else []
     data = data.with_options(shard_rows=100, workers=1, progress=False, observers=observers)
     data.write_parquet(sys.argv[1])
@@ -164,9 +166,9 @@ def test_a_run_that_was_killed(tmp_path: Path) -> None:
     assert done.returncode == -signal.SIGKILL
     state = Follower(out).look()
     assert state.facts.status == "stopped" and 300 <= state.facts.ledger.written < 1000
-    assert "run the same command again to go on" in dict(state.lines())["status"]
+    assert "run the same command again to resume it" in dict(state.lines())["status"]
     folder = reporting.folder_of(out)
-    assert "Stopped" in words(reporting.rendered(*reporting.read(out, folder, alive=False)))
+    assert "Stopped" in words(reporting.render(*reporting.read(out, folder, alive=False)))
     subprocess.run([sys.executable, script, out, "on"], timeout=60, check=True)
     told = Follower(out).look().data()
     assert (told["status"], told["rows_written"], told["drivers"]) == ("complete", 1000, 2)
@@ -206,7 +208,8 @@ def test_ones_own_observers_see_everything_and_break_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     watches, broken = Watches(tmp_path / "out"), Watches(tmp_path / "out", fails=True)
-    data = numbers(300).with_options(engine="inline", observers=[broken, watches], log=tmp_path / "log.jsonl")
+    observers = [broken, watches, hr.observers.Log(tmp_path / "log.jsonl")]
+    data = numbers(300).with_options(engine="inline", observers=observers)
     result = data.write_parquet(tmp_path / "out")
     assert result.rows == 300
     assert len(broken.kinds) == 1 and "Watches failed and is dropped" in caplog.text
@@ -238,19 +241,19 @@ def test_state_while_it_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_driver_that_says_nothing_is_told_of(tmp_path: Path) -> None:
-    states: list[State] = []
+    states: list[RunStatus] = []
 
     class Looks:
         def on_event(self, event: Any) -> None:
             if type(event).__name__ == "ShardCommitted":
-                (events,) = (tmp_path / "out").glob("_millrace/*/events.jsonl")
+                (events,) = (tmp_path / "out").glob("_headrace/*/events.jsonl")
                 long_ago = time.time() - 300
                 os.utime(events, (long_ago, long_ago))
                 states.append(Follower(tmp_path / "out").look())
 
     numbers(2000).with_options(engine="inline", observers=[Looks()]).write_parquet(tmp_path / "out")
     told = dict(states[0].lines())["status"]
-    assert told.startswith("under way, for 5 min 0") and "its driver said nothing for 5 min 0" in told
+    assert told.startswith("under way, for 5 min 0") and "no event for 5 min 0" in told
     assert states[0].rows_per_second == 0 and states[0].seconds_left is None
     assert states[0].data()["seconds_silent"] >= 300
     assert Follower(tmp_path / "out").look().silent == 0
@@ -281,11 +284,13 @@ def test_prometheus_finds_the_numbers(tmp_path: Path) -> None:
                 with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
                     pages.append(answer.read().decode())
 
-    data = numbers(1000).with_options(engine="inline", metrics_port=port, observers=[Scrapes()])
+    data = numbers(1000).with_options(
+        engine="inline", observers=[hr.observers.Prometheus(port=port), Scrapes()]
+    )
     result = data.write_parquet(tmp_path / "out")
     (text,) = pages
-    assert "millrace_rows_written_total 1000.0" in text and "millrace_shards_done 10.0" in text
-    assert f'run="{result.run}"' in text and "millrace_finished 1.0" in text
+    assert "headrace_rows_written_total 1000.0" in text and "headrace_shards_done 10.0" in text
+    assert f'run="{result.run}"' in text and "headrace_finished 1.0" in text
     assert "python_info" not in text
     with pytest.raises(OSError):
         urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10)
@@ -296,7 +301,8 @@ def test_a_port_that_is_taken_is_a_warning(tmp_path: Path) -> None:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         sock.listen()
-        data = numbers(10).with_options(engine="inline", metrics_port=sock.getsockname()[1])
+        served = hr.observers.Prometheus(port=sock.getsockname()[1])
+        data = numbers(10).with_options(engine="inline", observers=[served])
         with pytest.warns(UserWarning, match="cannot be listened at"):
             assert data.write_parquet(tmp_path / "out").rows == 10
 
@@ -307,10 +313,6 @@ def test_a_port_that_is_taken_is_a_warning(tmp_path: Path) -> None:
         ("observers", 3),
         ("observers", [object()]),
         ("observers", [Watches]),
-        ("log", ""),
-        ("log", 3),
-        ("metrics_port", 0),
-        ("metrics_port", 80.5),
         ("price_per_hour", -1),
         ("price_per_hour", "cheap"),
         ("price_per_hour", True),
@@ -327,18 +329,44 @@ def test_options_that_make_no_sense(name: str, value: Any) -> None:
     [(3, (3.0, "")), ("3.50 EUR", (3.5, "EUR")), ("$0.25", (0.25, "$")), (" 2€ ", (2.0, "€")), (None, None)],
 )
 def test_prices(given: Any, price: Any) -> None:
-    assert mr.RunOptions(price_per_hour=given).price == price
+    assert hr.RunOptions(price_per_hour=given).price == price
 
 
-def test_the_environment_says_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MILLRACE_LOG", "runs.jsonl")
-    monkeypatch.setenv("MILLRACE_METRICS_PORT", "9100")
-    monkeypatch.setenv("MILLRACE_PRICE_PER_HOUR", "2 EUR")
-    options = mr.RunOptions.from_environment()
-    assert (options.log, options.metrics_port, options.price) == ("runs.jsonl", 9100, (2.0, "EUR"))
-    monkeypatch.setenv("MILLRACE_METRICS_PORT", "many")
-    with pytest.raises(ArgumentError, match="MILLRACE_METRICS_PORT is 'many'"):
-        mr.RunOptions.from_environment()
+def test_the_environment_says_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_LOG", "runs.jsonl")
+    monkeypatch.setenv("HEADRACE_METRICS_PORT", "9100")
+    monkeypatch.setenv("HEADRACE_PRICE_PER_HOUR", "2 EUR")
+    assert hr.RunOptions.from_environment().price == (2.0, "EUR")
+    log, served = environment_observers()
+    assert isinstance(log, hr.observers.Log) and log.path == Path("runs.jsonl")
+    assert isinstance(served, hr.observers.Prometheus)
+    monkeypatch.setenv("HEADRACE_METRICS_PORT", "many")
+    with pytest.raises(ArgumentError, match=r"HEADRACE_METRICS_PORT is 'many': .*a port is a whole number"):
+        numbers(10).write_parquet(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_environment_adds_to_the_observers_of_a_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_LOG", str(tmp_path / "theirs"))
+    data = numbers(10).with_options(engine="inline", observers=[hr.observers.Log(tmp_path / "ours")])
+    for name in ("one", "two"):
+        data.write_parquet(tmp_path / name)
+    for log in ("ours", "theirs"):
+        assert (tmp_path / log).read_text().count('"event":"described"') == 2
+
+
+@pytest.mark.parametrize("path", ["", 3, None])
+def test_a_log_takes_a_path(path: Any) -> None:
+    with pytest.raises(ArgumentError, match="Log"):
+        hr.observers.Log(path)
+
+
+@pytest.mark.parametrize("port", [0, 80.5, True, 65_536, "many"])
+def test_prometheus_takes_a_port(port: Any) -> None:
+    with pytest.raises(ArgumentError, match="Prometheus"):
+        hr.observers.Prometheus(port=port)
 
 
 def test_a_report_that_cannot_be_written_hurts_nobody(
@@ -347,7 +375,7 @@ def test_a_report_that_cannot_be_written_hurts_nobody(
     class Blocks:
         def on_event(self, event: Any) -> None:
             if type(event).__name__ == "RunFinished":
-                (folder,) = [path for path in (tmp_path / "out" / "_millrace").iterdir() if path.is_dir()]
+                (folder,) = [path for path in (tmp_path / "out" / "_headrace").iterdir() if path.is_dir()]
                 (folder / "report.html").mkdir()
 
     result = numbers(10).with_options(engine="inline", observers=[Blocks()]).write_parquet(tmp_path / "out")
@@ -389,7 +417,7 @@ class Plants:
 
     def on_event(self, event: Any) -> None:
         if type(event).__name__ == "RunFinished":
-            (events,) = self.out.glob("_millrace/*/events.jsonl")
+            (events,) = self.out.glob("_headrace/*/events.jsonl")
             events.unlink()
             os.mkfifo(events)
             events.with_name(f"report.html.{os.getpid()}.tmp").symlink_to(self.victim)
@@ -407,6 +435,34 @@ def test_what_others_plant_in_the_output_is_not_followed(tmp_path: Path) -> None
     assert "198 rows written" in told
     assert "no: 105" not in told  # without a record nobody knows whether the words of errors may be shown
     assert Follower(result.path).look().facts.status == "complete"
-    (result.path / "_millrace" / "current").write_bytes(b"\xff\x00")
+    (result.path / "_headrace" / "current").write_bytes(b"\xff\x00")
     with pytest.raises(NothingMatched):
         Follower(result.path)
+
+
+class Closing:
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def on_event(self, event: Any) -> None:
+        self.seen.append(type(event).__name__)
+
+    def close(self) -> None:
+        self.seen.append("close")
+
+
+def test_an_observer_is_closed_once_and_last_however_the_run_ends(tmp_path: Path) -> None:
+    def fails(row: Any) -> Any:
+        raise ValueError("no")
+
+    def interrupted(row: Any) -> Any:
+        raise KeyboardInterrupt
+
+    data = hr.range(4).with_options(engine="inline", progress=False)
+    for name, rows in (("well", data), ("badly", data.map(fails)), ("cut", data.map(interrupted))):
+        observer = Closing()
+        with contextlib.suppress(hr.errors.HeadraceError, KeyboardInterrupt):
+            rows.with_options(observers=[observer]).write_parquet(tmp_path / name)
+        assert observer.seen.count("close") == 1 and observer.seen[-2:] == ["RunFinished", "close"], name

@@ -11,9 +11,9 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-import millrace as mr
-from millrace.core.handed import Handed
-from millrace.core.values import from_result
+import headrace as hr
+from headrace.core.input_view import InputView
+from headrace.core.values import from_result
 
 
 def looks_fixed(array: Any) -> Any:
@@ -53,7 +53,7 @@ def test_memory_filled_again_for_the_next_batch(kind: str) -> None:
             self.space[:] = batch["id"]
             return KINDS[kind](self.space)
 
-    filled = mr.range(16).map_batches(Fills, batch_size=4).map_batches(lambda batch: batch, batch_size=16)
+    filled = hr.range(16).map_batches(Fills, batch_size=4).map_batches(lambda batch: batch, batch_size=16)
     assert [row["id"] for row in filled.take_all()] == list(range(16))
 
 
@@ -65,7 +65,7 @@ def test_a_generator_that_yields_one_array_again_and_again(kind: str) -> None:
             space[:] = batch["id"][start : start + 4]
             yield KINDS[kind](space)
 
-    assert [row["id"] for row in mr.range(16).map_batches(fills).take_all()] == list(range(16))
+    assert [row["id"] for row in hr.range(16).map_batches(fills).take_all()] == list(range(16))
 
 
 @pytest.mark.parametrize(
@@ -90,8 +90,8 @@ def test_an_array_filled_again_for_the_next_row(wrap: Any) -> None:
             for _ in range(2):
                 yield super().__call__(row)
 
-    assert [row["x"][1] for row in mr.range(4).map(Fills).take_all()] == [0, 1, 2, 3]
-    assert [row["x"][1] for row in mr.range(3).flat_map(FillsTwice).take_all()] == [0, 0, 1, 1, 2, 2]
+    assert [row["x"][1] for row in hr.range(4).map(Fills).take_all()] == [0, 1, 2, 3]
+    assert [row["x"][1] for row in hr.range(3).flat_map(FillsTwice).take_all()] == [0, 0, 1, 1, 2, 2]
 
 
 def test_a_dict_and_a_list_filled_again_for_the_next_row() -> None:
@@ -103,12 +103,12 @@ def test_a_dict_and_a_list_filled_again_for_the_next_row() -> None:
             self.row["ids"][0] = self.row["nested"]["id"] = self.row["id"] = row["id"]
             return self.row
 
-    assert mr.range(3).map(Fills).take_all() == [{"ids": [i], "nested": {"id": i}, "id": i} for i in range(3)]
+    assert hr.range(3).map(Fills).take_all() == [{"ids": [i], "nested": {"id": i}, "id": i} for i in range(3)]
 
 
 def test_what_a_step_only_carries_is_not_copied() -> None:
     batch = pa.RecordBatch.from_pydict({f"c{i}": np.arange(10) for i in range(20)})
-    handed = Handed(batch)
+    handed = InputView(batch)
     table = pa.Table.from_batches([batch]).append_column("new", [np.arange(10)])
     made = from_result(table.slice(3), handed)
     for column, before in zip(made.columns, batch.columns, strict=False):

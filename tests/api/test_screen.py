@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 RAISES = """
-    import millrace as mr
-    from millrace.sources.range import RangeSource
+    import headrace as hr
+    from headrace.sources.range import RangeSource
 
     def clean(batch):
         return helper(batch["id"])
@@ -20,7 +20,7 @@ RAISES = """
             raise ValueError("the model is sad")
         return {"id": ids}
 
-    data = mr.Dataset.from_source(RangeSource(1000, rows_per_split=100)).with_options(shard_rows=100)
+    data = hr.Dataset.from_source(RangeSource(1000, rows_per_split=100)).with_options(shard_rows=100)
     data = data.map_batches(clean)
     %s
 """
@@ -40,11 +40,11 @@ def test_an_exception_shows_the_users_code_and_little_else(script: Callable[...,
     assert ended.code == 1 and ended.out == ""
     theirs, _, ours = ended.err.partition("direct cause of the following exception")
     assert "in clean" in theirs and "in helper" in theirs and "ValueError: the model is sad" in theirs
-    assert "millrace/" not in theirs
+    assert "headrace/" not in theirs
     assert ours.count("  File ") <= 2 and verb in ours
     (last,) = ended.err.strip().splitlines()[-1:]
     assert last.startswith(
-        "millrace.errors.StepError: map_batches(clean) raised ValueError: the model is sad. "
+        "headrace.errors.StepError: map_batches(clean) raised ValueError: the model is sad. "
     )
     place, _, kept = last.partition("It was working on range, rows 500 to 599.")
     assert place and (verb.startswith("data.write") or not kept)
@@ -53,9 +53,9 @@ def test_an_exception_shows_the_users_code_and_little_else(script: Callable[...,
 
 
 def test_a_wrong_argument_shows_the_line_and_one_paragraph(script: Callable[..., Any]) -> None:
-    ended = script("import millrace as mr\nmr.range(3).map_batches(print, batchsize=3)\n")
+    ended = script("import headrace as hr\nhr.range(3).map_batches(print, batchsize=3)\n")
     assert ended.code == 1
-    assert "mr.range(3).map_batches(print, batchsize=3)" in ended.err
+    assert "hr.range(3).map_batches(print, batchsize=3)" in ended.err
     assert ended.err.count("  File ") == 1 and len(ended.err.splitlines()) <= 7
     assert ended.err.rstrip().endswith("has no argument 'batchsize'. Did you mean 'batch_size'?")
 
@@ -64,8 +64,8 @@ def test_prints_and_warnings_reach_their_streams(script: Callable[..., Any]) -> 
     ended = script(
         """
         import sys, warnings
-        import millrace as mr
-        from millrace.sources.range import RangeSource
+        import headrace as hr
+        from headrace.sources.range import RangeSource
 
         print("the driver speaks")
 
@@ -76,7 +76,7 @@ def test_prints_and_warnings_reach_their_streams(script: Callable[..., Any]) -> 
             print("without an end", end="")
             return batch
 
-        data = mr.Dataset.from_source(RangeSource(300, rows_per_split=100)).with_options(shard_rows=100)
+        data = hr.Dataset.from_source(RangeSource(300, rows_per_split=100)).with_options(shard_rows=100)
         assert data.map_batches(talk).count() == 300
         """
     )
@@ -91,8 +91,8 @@ def test_prints_and_warnings_reach_their_streams(script: Callable[..., Any]) -> 
 
 DIES = """
     import os, sys, ctypes
-    import millrace as mr
-    from millrace.sources.range import RangeSource
+    import headrace as hr
+    from headrace.sources.range import RangeSource
 
     def die(batch):
         if batch["id"][0] == 300:
@@ -102,7 +102,7 @@ DIES = """
             %s
         return batch
 
-    data = mr.Dataset.from_source(RangeSource(1000, rows_per_split=100)).with_options(shard_rows=100)
+    data = hr.Dataset.from_source(RangeSource(1000, rows_per_split=100)).with_options(shard_rows=100)
     data.map_batches(die).write_parquet("out")
 """
 
@@ -118,7 +118,7 @@ def test_a_row_over_which_workers_die_is_named(
     assert ended.code == 1
     assert 4 <= len((tmp_path / "deaths").read_text()) <= 6
     last = ended.err.strip().splitlines()[-1]
-    assert last.startswith("millrace.errors.StepError: map_batches(die) cannot do range, row 3")
+    assert last.startswith("headrace.errors.StepError: map_batches(die) cannot do range, row 3")
     assert words in last and "its last words: the last words" in last and "run again" in last
     assert not (tmp_path / "out" / "_SUCCESS").exists()
     assert script((DIES % "pass").replace('"out"', '"out", on_change="continue"')).code == 0
@@ -129,8 +129,8 @@ def test_a_constructor_that_takes_the_process_down(script: Callable[..., Any]) -
     ended = script(
         """
         import os
-        import millrace as mr
-        from millrace.sources.range import RangeSource
+        import headrace as hr
+        from headrace.sources.range import RangeSource
 
         class Model:
             def __init__(self):
@@ -138,14 +138,14 @@ def test_a_constructor_that_takes_the_process_down(script: Callable[..., Any]) -
             def __call__(self, batch):
                 return batch
 
-        data = mr.Dataset.from_source(RangeSource(1000, rows_per_split=100)).with_options(shard_rows=100)
+        data = hr.Dataset.from_source(RangeSource(1000, rows_per_split=100)).with_options(shard_rows=100)
         data.map_batches(Model).count()
         """
     )
     assert ended.code == 1
     last = ended.err.strip().splitlines()[-1]
     assert last.startswith(
-        "millrace.errors.WorkerDied: 3 workers of stage 1 in a row ended before they could work: exited with "
+        "headrace.errors.WorkerDied: 3 workers of stage 1 in a row ended before they could work: exited with "
         "status 7 while constructing Model for map_batches(Model) (3 times). Something there takes the process down"
     ), last
 
@@ -154,8 +154,8 @@ def test_models_that_memory_does_not_suffice_for(script: Callable[..., Any]) -> 
     ended = script(
         """
         import os, signal
-        import millrace as mr
-        from millrace.sources.range import RangeSource
+        import headrace as hr
+        from headrace.sources.range import RangeSource
 
         class Model:
             def load(self):
@@ -165,31 +165,31 @@ def test_models_that_memory_does_not_suffice_for(script: Callable[..., Any]) -> 
             def close(self):
                 pass
 
-        data = mr.Dataset.from_source(RangeSource(1000, rows_per_split=100)).with_options(shard_rows=100)
+        data = hr.Dataset.from_source(RangeSource(1000, rows_per_split=100)).with_options(shard_rows=100)
         data.predict(Model(), inputs=["id"]).map_batches(lambda batch: batch, concurrency=1).write_parquet("out")
         """
     )
     assert ended.code == 1
     last = ended.err.strip().splitlines()[-1]
     assert "killed by SIGKILL while loading Model for predict(Model) (3 times)" in last, last
-    assert "`dmesg` tells" in last and "fewer workers" in last and "Shard" not in last
+    assert "see `dmesg`" in last and "fewer workers" in last and "Shard" not in last
 
 
 def test_modules_that_interrupt_a_worker(script: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "fatal.py").write_text(
         "import sys\n"
-        "if 'millrace.engines.host' in sys.modules:\n"
+        "if 'headrace.engines.local.host' in sys.modules:\n"
         "    raise KeyboardInterrupt\n"
         "def score(batch):\n"
         "    return batch\n"
     )
     ended = script(
         """
-        import millrace as mr
+        import headrace as hr
         import fatal
-        from millrace.sources.range import RangeSource
+        from headrace.sources.range import RangeSource
 
-        data = mr.Dataset.from_source(RangeSource(1000, rows_per_split=100)).with_options(shard_rows=100)
+        data = hr.Dataset.from_source(RangeSource(1000, rows_per_split=100)).with_options(shard_rows=100)
         data.map_batches(fatal.score).count()
         """
     )
@@ -202,7 +202,7 @@ def test_modules_that_interrupt_a_worker(script: Callable[..., Any], tmp_path: P
 def test_modules_that_end_the_process(script: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "fatal.py").write_text(
         "import os, sys\n"
-        "if 'millrace.engines.host' in sys.modules:\n"
+        "if 'headrace.engines.local.host' in sys.modules:\n"
         "    print('no licence', file=sys.stderr)\n"
         "    os._exit(4)\n"
         "def score(batch):\n"
@@ -210,11 +210,11 @@ def test_modules_that_end_the_process(script: Callable[..., Any], tmp_path: Path
     )
     ended = script(
         """
-        import millrace as mr
+        import headrace as hr
         import fatal
-        from millrace.sources.range import RangeSource
+        from headrace.sources.range import RangeSource
 
-        data = mr.Dataset.from_source(RangeSource(1000, rows_per_split=100)).with_options(shard_rows=100)
+        data = hr.Dataset.from_source(RangeSource(1000, rows_per_split=100)).with_options(shard_rows=100)
         data.map_batches(fatal.score).count()
         """
     )

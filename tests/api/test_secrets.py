@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-import millrace as mr
-from millrace.errors import MillraceError
+import headrace as hr
+from headrace.errors import HeadraceError
 
 CANARY = "sk-canary-c0ffee"
 
@@ -43,7 +43,7 @@ def test_a_key(
 ) -> None:
     monkeypatch.setenv("ENDPOINT_KEY", CANARY)
     caplog.set_level(logging.DEBUG)
-    data = mr.range(3000).map_batches(same, fn_kwargs={"key": CANARY}, num_cpus=1)
+    data = hr.range(3000).map_batches(same, fn_kwargs={"key": CANARY}, num_cpus=1)
     data = data.predict(
         Asks, inputs=["id"], output="y", fn_constructor_args=[CANARY], fn_constructor_kwargs={"again": CANARY}
     )
@@ -51,7 +51,7 @@ def test_a_key(
     told = data.explain() + repr(data)
     try:
         told += str(data.write_parquet(tmp_path / "out"))
-    except MillraceError as error:
+    except HeadraceError as error:
         told += f"{error!r} {error.__cause__}"
     out, err = capfd.readouterr()
     assert CANARY not in told + out + err + caplog.text
@@ -60,4 +60,4 @@ def test_a_key(
     for path in files:
         assert CANARY.encode() not in path.read_bytes(), path
     if on_error == "reject":
-        assert stat.S_IMODE((tmp_path / "out" / "_millrace").stat().st_mode) == 0o700
+        assert stat.S_IMODE((tmp_path / "out" / "_headrace").stat().st_mode) == 0o700

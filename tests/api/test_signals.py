@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-import millrace as mr
+import headrace as hr
 
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGCHLD)
 
@@ -45,14 +45,14 @@ def test_an_interrupt_ends_a_run_that_ignores_the_signal(
 ) -> None:
     """``signal.SIGTERM`` of a scheduler arrives as one, and so do those of the user's own."""
     with pytest.raises(KeyboardInterrupt):
-        mr.range(10).map(function).with_options(on_error="reject", engine="inline").write_parquet(
+        hr.range(10).map(function).with_options(on_error="reject", engine="inline").write_parquet(
             str(tmp_path / "out")
         )
 
 
 PROGRAM = """
 import os, signal, sys, time
-import millrace as mr
+import headrace as hr
 
 def fragile(batch):
     if 42 in batch["id"]:
@@ -61,13 +61,13 @@ def fragile(batch):
 
 if __name__ == "__main__":
     options = {"on_error": "reject", "workers": 1, "max_errors": 50, "engine": "local"}
-    data = mr.range(100).map_batches(fragile, batch_size=50)
+    data = hr.range(100).map_batches(fragile, batch_size=50)
     result = data.with_options(**options).write_parquet(sys.argv[1] + "/a")
     assert (result.rows, result.rejected) == (99, 1), result
     try:
-        with mr.connect(workers=1) as executor:
+        with hr.connect(workers=1) as executor:
             executor.submit(os._exit, 3).result()
-    except mr.errors.WorkerDied as error:
+    except hr.errors.WorkerDied as error:
         print(error)
     print("well")
 """
@@ -92,11 +92,11 @@ def test_workers_die_and_are_replaced_whatever_signals_the_program_was_started_w
         restore_signals=False,
         capture_output=True,
         text=True,
-        env={**os.environ, "MILLRACE_PROGRESS": "0"},
+        env={**os.environ, "HEADRACE_PROGRESS": "0"},
         check=False,
     )
     said, last = done.stdout.splitlines() if done.returncode == 0 else ("", done.stderr)
     assert last == "well"
     assert (
-        "nobody knows (the program ignores SIGCHLD)" if how == "ignored" else "exited with status 3"
+        "unknown status (the program ignores SIGCHLD)" if how == "ignored" else "exited with status 3"
     ) in said

@@ -10,7 +10,7 @@ import pytest
 
 PROGRAM = """
 import os, sys
-import millrace as mr
+import headrace as hr
 
 def chatty(batch):
     for number in (1, 2):
@@ -22,11 +22,11 @@ def chatty(batch):
 
 def main(told):
     for engine in ("inline", "local"):
-        data = mr.range(100).map_batches(chatty).with_options(engine=engine, workers=1)
+        data = hr.range(100).map_batches(chatty).with_options(engine=engine, workers=1)
         data.write_parquet(f"{told}.{engine}")
         assert data.write_parquet(f"{told}.{engine}").resumed
-        assert mr.read_parquet(f"{told}.{engine}").count() == 100
-    with mr.connect(workers=1) as executor:
+        assert hr.read_parquet(f"{told}.{engine}").count() == 100
+    with hr.connect(workers=1) as executor:
         assert executor.submit(sum, [1, 2]).result() == 3
     return "well"
 
@@ -52,6 +52,6 @@ def test_a_command_runs_with_its_standard_streams_closed(tmp_path: Path) -> None
     (tmp_path / "in.csv").write_text("x\n1\n2\n")
     (tmp_path / "model.py").write_text("def double(batch):\n    return batch['x'] * 2\n")
     words = ["predict", "model:double", "in.csv", "--out", "out", "--inputs", "x"]
-    command = ["sh", "-c", 'exec "$0" "$@" 0<&- 1>&- 2>&-', sys.executable, "-m", "millrace", *words]
+    command = ["sh", "-c", 'exec "$0" "$@" 0<&- 1>&- 2>&-', sys.executable, "-m", "headrace", *words]
     assert subprocess.run(command, check=False, cwd=tmp_path).returncode == 0
     assert (tmp_path / "out" / "_SUCCESS").exists()

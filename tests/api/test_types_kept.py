@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-import millrace as mr
-from millrace.core.batch import concat, rows_of, to_numpy
-from millrace.errors import BadReturn
+import headrace as hr
+from headrace.core.batch import concat, rows_of, to_numpy
+from headrace.errors import BadReturn
 
 UTC = dt.timezone.utc
 TABLE = pa.table(
@@ -41,8 +41,8 @@ TABLE = pa.table(
 
 
 @pytest.fixture
-def data() -> mr.Dataset:
-    return mr.from_arrow(TABLE)
+def data() -> hr.Dataset:
+    return hr.from_arrow(TABLE)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
@@ -65,14 +65,14 @@ def data() -> mr.Dataset:
     ],
     ids=["numpy", "views", "pyarrow", "map", "flat_map"],
 )
-def test_columns_that_are_only_carried_keep_their_type(data: mr.Dataset, carry: Any, size: int) -> None:
+def test_columns_that_are_only_carried_keep_their_type(data: hr.Dataset, carry: Any, size: int) -> None:
     made = carry(data, size).to_arrow()
     assert made.drop_columns("new").cast(TABLE.schema).to_pylist() == TABLE.to_pylist()
     assert made.drop_columns("new").schema.remove_metadata() == TABLE.schema
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
-def test_pandas_keeps_integers_decimals_and_maps(data: mr.Dataset, size: int) -> None:
+def test_pandas_keeps_integers_decimals_and_maps(data: hr.Dataset, size: int) -> None:
     columns = ["count", "small", "price", "tags"]
     made = data.map_batches(
         lambda frame: frame.assign(new=1), columns=columns, batch_format="pandas", batch_size=size
@@ -81,14 +81,14 @@ def test_pandas_keeps_integers_decimals_and_maps(data: mr.Dataset, size: int) ->
     assert made.drop_columns("new").schema.remove_metadata() == TABLE.select(columns).schema
 
 
-def test_decimals_and_maps_of_some_rows_keep_their_type(data: mr.Dataset) -> None:
+def test_decimals_and_maps_of_some_rows_keep_their_type(data: hr.Dataset) -> None:
     made = data.map_batches(
         lambda b: {name: b[name][b["vector"][:, 0] > 0] for name in ("price", "tags")}, batch_size=1
     ).to_arrow()
     assert made.to_pylist() == TABLE.select(["price", "tags"]).to_pylist()
 
 
-def test_what_was_changed_is_not_taken_for_what_it_was(data: mr.Dataset) -> None:
+def test_what_was_changed_is_not_taken_for_what_it_was(data: hr.Dataset) -> None:
     def change(batch: dict[str, Any]) -> dict[str, Any]:
         batch["deep"][1]["a"] = [7, 8]
         more = [None if count is None else count + 1 for count in batch["count"]]
@@ -108,7 +108,7 @@ def test_what_was_changed_is_not_taken_for_what_it_was(data: mr.Dataset) -> None
 
 def test_what_was_changed_inside_of_a_dictionary_is_seen() -> None:
     values = pa.array([[1], [2]])
-    data = mr.from_arrow(pa.table({"x": pa.DictionaryArray.from_arrays(pa.array([0, 1]), values)}))
+    data = hr.from_arrow(pa.table({"x": pa.DictionaryArray.from_arrays(pa.array([0, 1]), values)}))
 
     def change(row: dict[str, Any]) -> dict[str, Any]:
         row["x"].append(5)
@@ -117,14 +117,14 @@ def test_what_was_changed_inside_of_a_dictionary_is_seen() -> None:
     assert data.map(change).to_arrow()["x"].to_pylist() == [[1, 5], [2, 5]]
 
 
-def test_flat_map_takes_carried_values_as_often_as_they_come(data: mr.Dataset) -> None:
+def test_flat_map_takes_carried_values_as_often_as_they_come(data: hr.Dataset) -> None:
     made = data.flat_map(lambda row: [row] * ((row["count"] or 0) % 3)).to_arrow()
     assert made.schema.remove_metadata() == TABLE.schema
     assert made.to_pylist() == TABLE.take([0, 1, 1, 3]).to_pylist()
 
 
 def test_types_that_arrow_cannot_take_from() -> None:
-    views = mr.from_arrow(pa.table({"a": pa.array(["a" * 20, None], pa.string_view())}))
+    views = hr.from_arrow(pa.table({"a": pa.array(["a" * 20, None], pa.string_view())}))
     assert views.map(lambda row: row).to_arrow()["a"].type == pa.string_view()
     assert [row["a"] for row in views.flat_map(lambda row: [row, row]).take_all()] == ["a" * 20] * 2 + [
         None
@@ -156,7 +156,7 @@ ODD = {
 @pytest.mark.parametrize("kind", ODD)
 def test_rows_are_chosen_of_every_type(kind: str) -> None:
     column = ODD[kind]
-    data = mr.from_arrow(pa.table({"x": column, "k": range(4)}))
+    data = hr.from_arrow(pa.table({"x": column, "k": range(4)}))
     chosen = {
         (0, 2, 3): [
             data.filter(lambda row: row["k"] != 1),
@@ -184,11 +184,11 @@ def test_rows_are_chosen_of_every_type(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["string views", "binary views", "lists of views", "structs of views"])
 def test_rejected_rows_of_every_type_are_set_aside(kind: str, tmp_path: Path) -> None:
-    data = mr.from_arrow(pa.table({"x": ODD[kind], "k": range(4)})).with_options(on_error="reject")
+    data = hr.from_arrow(pa.table({"x": ODD[kind], "k": range(4)})).with_options(on_error="reject")
     options = {"engine": "inline", "progress": False}
     made = data.with_options(**options).map(lambda row: {"z": 1 // (row["k"] % 2)})
     assert made.write_parquet(tmp_path / "out").rejected == 2
-    aside = mr.read_rejected(tmp_path / "out").to_arrow()
+    aside = hr.read_rejected(tmp_path / "out").to_arrow()
     assert aside["x"].to_pylist() == ODD[kind].to_pylist()[::2]
 
 
@@ -230,7 +230,7 @@ def test_int8_dictionaries_are_joined_by_batch_size(tmp_path: Path) -> None:
         pq.write_table(
             pa.table({"x": words.cast(pa.dictionary(pa.int8(), pa.string()))}), tmp_path / f"{i}.parquet"
         )
-    data = mr.read_parquet(tmp_path).map_batches(lambda b: {"x": b["x"]}, batch_size=200)
+    data = hr.read_parquet(tmp_path).map_batches(lambda b: {"x": b["x"]}, batch_size=200)
     assert len({row["x"] for row in data.take_all()}) == 200
 
 
@@ -238,11 +238,11 @@ def test_named_levels_of_an_index_become_columns() -> None:
     def sums(frame: pd.DataFrame) -> Any:
         return frame.assign(odd=frame["id"] % 2, half=frame["id"] // 4).groupby(["odd", "half"]).sum()
 
-    made = mr.range(8).map_batches(sums, batch_format="pandas").take_all()
+    made = hr.range(8).map_batches(sums, batch_format="pandas").take_all()
     assert made[0] == {"odd": 0, "half": 0, "id": 2} and len(made) == 4
-    unnamed = mr.range(4).map_batches(lambda frame: frame[frame["id"] > 1], batch_format="pandas")
+    unnamed = hr.range(4).map_batches(lambda frame: frame[frame["id"] > 1], batch_format="pandas")
     assert unnamed.take_all() == [{"id": 2}, {"id": 3}]
-    clash = mr.range(4).map_batches(lambda frame: frame.set_index("id", drop=False), batch_format="pandas")
+    clash = hr.range(4).map_batches(lambda frame: frame.set_index("id", drop=False), batch_format="pandas")
     with pytest.raises(BadReturn, match=r"index is named 'id', and so is a column.*drop=True"):
         clash.take_all()
 
@@ -258,9 +258,9 @@ def test_rows_that_weigh_much_come_in_small_batches() -> None:
         return {"n": batch["image"][:, 0, 0]}
 
     big = np.zeros((1024, 1024), np.uint8)
-    mr.range(40).map(lambda row: {"image": big}).map_batches(look, batch_size=None).take_all()
+    hr.range(40).map(lambda row: {"image": big}).map_batches(look, batch_size=None).take_all()
     assert max(sizes) <= 17 and sum(sizes) == 40
     sizes.clear()
-    made = mr.range(3).flat_map(lambda row: ({"image": big + row["id"]} for _ in range(20))).map_batches(look)
+    made = hr.range(3).flat_map(lambda row: ({"image": big + row["id"]} for _ in range(20))).map_batches(look)
     assert [row["n"] for row in made.take_all()] == [0] * 20 + [1] * 20 + [2] * 20
     assert max(sizes) <= 17

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import millrace as mr
-from millrace.errors import MillraceError, NothingMatched, SchemaMismatch, SourceError, UnreadableFile
+import headrace as hr
+from headrace.errors import HeadraceError, NothingMatched, SchemaMismatch, SourceError, UnreadableFile
 
 
 @pytest.fixture(autouse=True)
@@ -42,77 +42,77 @@ def other(path: Path) -> None:
     pq.write_table(pa.table({"id": ["a"], "x": [1.0]}), path)
 
 
-Read = Callable[[], mr.Dataset]
+Read = Callable[[], hr.Dataset]
 
-CASES: list[tuple[Callable[[Path], Any], Read, type[MillraceError], str]] = [
-    (lambda f: None, lambda: mr.read_parquet("nowhere"), NothingMatched, "nowhere"),
-    (lambda f: None, lambda: mr.read_parquet("in/*.parq"), NothingMatched, re.escape("in/*.parq")),
-    (lambda f: None, lambda: mr.read_parquet([]), MillraceError, "path"),
-    (lambda f: None, lambda: mr.read_csv("in/9.csv"), NothingMatched, "9.csv"),
-    (lambda f: (f / "empty").mkdir(), lambda: mr.read_json("empty"), NothingMatched, "empty"),
+CASES: list[tuple[Callable[[Path], Any], Read, type[HeadraceError], str]] = [
+    (lambda f: None, lambda: hr.read_parquet("nowhere"), NothingMatched, "nowhere"),
+    (lambda f: None, lambda: hr.read_parquet("in/*.parq"), NothingMatched, re.escape("in/*.parq")),
+    (lambda f: None, lambda: hr.read_parquet([]), HeadraceError, "path"),
+    (lambda f: None, lambda: hr.read_csv("in/9.csv"), NothingMatched, "9.csv"),
+    (lambda f: (f / "empty").mkdir(), lambda: hr.read_json("empty"), NothingMatched, "empty"),
     (
         lambda f: truncated(f / "in" / "1.parquet"),
-        lambda: mr.read_parquet("in"),
+        lambda: hr.read_parquet("in"),
         UnreadableFile,
         r"1\.parquet",
     ),
     (
         lambda f: damaged(f / "in" / "1.parquet"),
-        lambda: mr.read_parquet("in"),
+        lambda: hr.read_parquet("in"),
         UnreadableFile,
         r"row group.*1\.parquet",
     ),
     (
         lambda f: (f / "in" / "1.parquet").write_bytes(b""),
-        lambda: mr.read_parquet("in"),
+        lambda: hr.read_parquet("in"),
         UnreadableFile,
         r"1\.parquet",
     ),
     (
         lambda f: (f / "in" / "1.parquet").write_text("a,b\n"),
-        lambda: mr.read_parquet("in"),
+        lambda: hr.read_parquet("in"),
         UnreadableFile,
         r"1\.parquet",
     ),
     (
         lambda f: other(f / "in" / "1.parquet"),
-        lambda: mr.read_parquet("in"),
+        lambda: hr.read_parquet("in"),
         SchemaMismatch,
         r"0\.parquet.*1\.parquet",
     ),
     (
         lambda f: (f / "a.csv").write_text("a,b\n1,2\n3\n"),
-        lambda: mr.read_csv("a.csv"),
+        lambda: hr.read_csv("a.csv"),
         UnreadableFile,
         r"a\.csv",
     ),
     (
         lambda f: (f / "a.csv").write_text('a,b\n1,"2\n'),
-        lambda: mr.read_csv("a.csv"),
+        lambda: hr.read_csv("a.csv"),
         UnreadableFile,
         r"a\.csv",
     ),
     (
         lambda f: (f / "a.csv").write_bytes(b"a,b\n1,\xff\xfe\n"),
-        lambda: mr.read_csv("a.csv"),
+        lambda: hr.read_csv("a.csv"),
         SourceError,
         r"a\.csv",
     ),
     (
         lambda f: (f / "a.json").write_text('{"a": 1}\n{"a": '),
-        lambda: mr.read_json("a.json"),
+        lambda: hr.read_json("a.json"),
         UnreadableFile,
         r"a\.json",
     ),
     (
         lambda f: (f / "a.json").write_text('{"a": 1}\n[3]\n'),
-        lambda: mr.read_json("a.json"),
+        lambda: hr.read_json("a.json"),
         UnreadableFile,
         r"a\.json",
     ),
     (
         lambda f: (f / "a.csv.gz").write_bytes(gzip.compress(b"a,b\n" + b"1,2\n" * 9)[:-9]),
-        lambda: mr.read_csv("a.csv.gz"),
+        lambda: hr.read_csv("a.csv.gz"),
         UnreadableFile,
         r"a\.csv\.gz",
     ),
@@ -121,13 +121,13 @@ CASES: list[tuple[Callable[[Path], Any], Read, type[MillraceError], str]] = [
 
 @pytest.mark.parametrize(("spoil", "read", "error", "words"), CASES)
 def test_what_cannot_be_read(
-    folder: Path, spoil: Callable[[Path], Any], read: Read, error: type[MillraceError], words: str
+    folder: Path, spoil: Callable[[Path], Any], read: Read, error: type[HeadraceError], words: str
 ) -> None:
     spoil(folder)
     with pytest.raises(error, match=words) as caught:
         read().map_batches(lambda batch: batch).with_options(shard_rows=50_000).write_parquet("out")
     message = str(caught.value)
-    assert isinstance(caught.value, MillraceError) and "\n" not in message
+    assert isinstance(caught.value, HeadraceError) and "\n" not in message
     assert "defect of ours" not in message, message
     assert not list((folder / "out").glob("part*1*")) if (folder / "out").exists() else True
 
@@ -136,10 +136,10 @@ def test_a_mended_input_is_another_input(folder: Path) -> None:
     """What was written from the good file is kept or refused, never mixed up in silence."""
     whole = (folder / "in" / "1.parquet").read_bytes()
     damaged(folder / "in" / "1.parquet")
-    data = mr.read_parquet("in").map_batches(lambda batch: batch).with_options(shard_rows=50_000)
+    data = hr.read_parquet("in").map_batches(lambda batch: batch).with_options(shard_rows=50_000)
     with pytest.raises(UnreadableFile):
         data.write_parquet("out")
     (folder / "in" / "1.parquet").write_bytes(whole)
-    result = mr.read_parquet("in").map_batches(lambda batch: batch).write_parquet("out", on_change="continue")
+    result = hr.read_parquet("in").map_batches(lambda batch: batch).write_parquet("out", on_change="continue")
     assert result.rows == 100_000
-    assert sorted(mr.read_parquet("out").to_pandas()["id"]) == sorted([*range(50_000)] * 2)
+    assert sorted(hr.read_parquet("out").to_pandas()["id"]) == sorted([*range(50_000)] * 2)

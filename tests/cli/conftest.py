@@ -15,7 +15,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from millrace.cli import main
+from headrace.cli import main
 
 FUNCTIONS = """
 import numpy as np
@@ -74,9 +74,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         lines = "".join(json.dumps(row) + "\n" for row in table.to_pylist())
         (tmp_path / "json" / f"{part}.jsonl").write_text(lines)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MILLRACE_ENGINE", "inline")
-    monkeypatch.setenv("MILLRACE_PROGRESS", "0")
-    monkeypatch.setenv("MILLRACE_DURABILITY", "process")
+    monkeypatch.setenv("HEADRACE_ENGINE", "inline")
+    monkeypatch.setenv("HEADRACE_PROGRESS", "0")
+    monkeypatch.setenv("HEADRACE_DURABILITY", "process")
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "argv", list(sys.argv))
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
@@ -89,7 +89,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def millrace(place: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+def headrace(place: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., Said]:
     """Carry out a command line in this process, in the folder with the trips."""
 
     def run(*argv: str | Path) -> Said:
@@ -108,11 +108,11 @@ def program(place: Path) -> Callable[..., Said]:
 
     def run(*argv: str | Path, env: dict[str, str] | None = None, **more: Any) -> Said:
         done = subprocess.run(
-            [sys.executable, "-m", "millrace", *map(str, argv)],
+            [sys.executable, "-m", "headrace", *map(str, argv)],
             capture_output=True,
             text=True,
             cwd=more.pop("cwd", place),
-            env={**os.environ, "MILLRACE_WORKERS": "2", **(env or {})},
+            env={**os.environ, "HEADRACE_WORKERS": "2", **(env or {})},
             timeout=60,
             **more,
         )

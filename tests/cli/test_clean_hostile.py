@@ -11,20 +11,20 @@ from typing import Any
 
 import pytest
 
-import millrace as mr
-from millrace.core.work import StagedFile
-from millrace.errors import ForeignOutput, JournalDamaged, MillraceError, RunLocked
-from millrace.outputs import cleaning
-from millrace.run.journal import Journal, Revoked
-from millrace.run.output import OutputFolder
-from millrace.run.recover import peek
+import headrace as hr
+from headrace.core.work import StagedFile
+from headrace.errors import ForeignOutput, HeadraceError, JournalDamaged, RunLocked
+from headrace.output import clean as cleaning
+from headrace.output.folder import OutputFolder
+from headrace.output.journal import Journal, Revoked
+from headrace.output.recover import peek
 
-Millrace = Callable[..., Any]
+Headrace = Callable[..., Any]
 
 
 @pytest.fixture
 def out(place: Path) -> Path:
-    mr.read_parquet("trips/").with_options(shard_rows=100).write_csv(place / "out")
+    hr.read_parquet("trips/").with_options(shard_rows=100).write_csv(place / "out")
     return place / "out"
 
 
@@ -42,30 +42,30 @@ def all_of(folder: Path) -> list[str]:
 
 
 def the_run(out: Path) -> str:
-    return (out / "_millrace" / "current").read_text().strip()
+    return (out / "_headrace" / "current").read_text().strip()
 
 
 @pytest.mark.parametrize("pointer", ["current", "next"])
 @pytest.mark.parametrize("says", [b"../../others", b"..", b"%s/others", b"\xff\xfe", b"x" * 1000])
 def test_a_pointer_that_leads_elsewhere_is_not_followed(
-    place: Path, out: Path, others: Path, millrace: Millrace, pointer: str, says: bytes
+    place: Path, out: Path, others: Path, headrace: Headrace, pointer: str, says: bytes
 ) -> None:
-    (out / "_millrace" / pointer).write_bytes(says.replace(b"%s", os.fsencode(place)))
+    (out / "_headrace" / pointer).write_bytes(says.replace(b"%s", os.fsencode(place)))
     before = all_of(out), all_of(others)
     for flags in ([], ["--unfinished"], ["--all"]):
-        said = millrace("clean", out, *flags, "--yes")
+        said = headrace("clean", out, *flags, "--yes")
         assert said.code == 1 and "no name of a run" in said.err, said.err
-    said = millrace("verify", out, "--json")
+    said = headrace("verify", out, "--json")
     assert (said.code, said.json["status"]) == (1, "damaged")
-    assert millrace("inspect", out).code == 1
+    assert headrace("inspect", out).code == 1
     with pytest.raises(JournalDamaged, match="no name of a run"):
-        mr.range(3).write_csv(out, mode="overwrite")
+        hr.range(3).write_csv(out, mode="overwrite")
     assert (all_of(out), all_of(others)) == before
 
 
-@pytest.mark.parametrize("folder", ["_millrace/RUN/staging", "_millrace/RUN/states", "_rejected"])
+@pytest.mark.parametrize("folder", ["_headrace/RUN/staging", "_headrace/RUN/states", "_rejected"])
 def test_links_in_an_output_are_not_followed(
-    out: Path, others: Path, millrace: Millrace, folder: str
+    out: Path, others: Path, headrace: Headrace, folder: str
 ) -> None:
     """Neither by `clean` nor by a driver that goes on, not even for a moment."""
     run = the_run(out)
@@ -73,12 +73,12 @@ def test_links_in_an_output_are_not_followed(
     (out / folder.replace("RUN", run)).symlink_to(others)
     (out / "_SUCCESS").unlink()
     before, changed = all_of(others), others.stat().st_mtime_ns
-    assert millrace("clean", out, "--yes").code == 0
+    assert headrace("clean", out, "--yes").code == 0
     assert all_of(others) == before
     with pytest.raises(ForeignOutput, match="it is a link"):
-        mr.read_parquet("trips/").with_options(shard_rows=100).write_csv(out)
+        hr.read_parquet("trips/").with_options(shard_rows=100).write_csv(out)
     assert (all_of(others), others.stat().st_mtime_ns) == (before, changed)
-    assert millrace("clean", out, "--all", "--yes").code == 0
+    assert headrace("clean", out, "--all", "--yes").code == 0
     assert all_of(others) == before
 
 
@@ -93,10 +93,10 @@ NAMES += [
 @pytest.mark.parametrize("name", [*NAMES, "../_SUCCESS", "../part-00000-RUN.csv"])
 @pytest.mark.parametrize("kind", ["link", "pipe"])
 def test_links_and_pipes_are_neither_followed_nor_waited_for(
-    out: Path, others: Path, millrace: Millrace, name: str, kind: str
+    out: Path, others: Path, headrace: Headrace, name: str, kind: str
 ) -> None:
     """By any command, nor by a run: what a link leads to stays as it is, byte for byte."""
-    path = out / "_millrace" / name.replace("RUN", the_run(out))
+    path = out / "_headrace" / name.replace("RUN", the_run(out))
     if path.exists():
         path.rename(others / "what it was")
         target = others / "what it was"
@@ -108,45 +108,45 @@ def test_links_and_pipes_are_neither_followed_nor_waited_for(
     else:
         os.mkfifo(path)
     for command in COMMANDS:
-        said = millrace(command, out)
-        assert said.code in (0, 1, 2) and "mistake in Millrace" not in said.err, said.err
-    with contextlib.suppress(MillraceError):
-        mr.read_parquet("trips/").with_options(shard_rows=100).write_csv(out)
-    assert millrace("clean", out, "--all", "--yes").code in (0, 1)
+        said = headrace(command, out)
+        assert said.code in (0, 1, 2) and "mistake in Headrace" not in said.err, said.err
+    with contextlib.suppress(HeadraceError):
+        hr.read_parquet("trips/").with_options(shard_rows=100).write_csv(out)
+    assert headrace("clean", out, "--all", "--yes").code in (0, 1)
     assert (target.read_bytes(), target.stat().st_mtime_ns) == before
 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", ["lock", "RUN/journal"])
 def test_a_file_with_a_second_name_is_not_written_to(
-    out: Path, others: Path, millrace: Millrace, name: str
+    out: Path, others: Path, headrace: Headrace, name: str
 ) -> None:
-    path = out / "_millrace" / name.replace("RUN", the_run(out))
+    path = out / "_headrace" / name.replace("RUN", the_run(out))
     path.rename(others / "kept")
     path.hardlink_to(others / "kept")
     before = (others / "kept").read_bytes()
     (out / "_SUCCESS").unlink()
-    with pytest.raises(MillraceError, match="second name"):
-        mr.read_parquet("trips/").with_options(shard_rows=100).write_csv(out)
-    millrace("clean", out, "--yes")
+    with pytest.raises(HeadraceError, match="second name"):
+        hr.read_parquet("trips/").with_options(shard_rows=100).write_csv(out)
+    headrace("clean", out, "--yes")
     assert (others / "kept").read_bytes() == before
 
 
 def test_folders_among_our_files_are_swept(out: Path) -> None:
-    run = out / "_millrace" / the_run(out)
+    run = out / "_headrace" / the_run(out)
     (run / "staging" / "deep" / "er").mkdir(parents=True)
     (run / "states" / "deep").mkdir(parents=True)
     (run / "report.html.1.tmp" / "deep").mkdir(parents=True)
     (out / "_SUCCESS").unlink()
-    mr.read_parquet("trips/").with_options(shard_rows=100).write_csv(out)
-    assert mr.verify(out).good and not list(run.glob("*/deep"))
+    hr.read_parquet("trips/").with_options(shard_rows=100).write_csv(out)
+    assert hr.verify(out).good and not list(run.glob("*/deep"))
 
 
 def test_rejected_rows_are_not_written_through_a_link(place: Path, others: Path) -> None:
     """The link is there before the first row is rejected."""
     out = place / "out"
-    data = mr.read_parquet("trips/").with_options(shard_rows=100, on_error="reject")
-    (out / "_millrace").mkdir(parents=True)
+    data = hr.read_parquet("trips/").with_options(shard_rows=100, on_error="reject")
+    (out / "_headrace").mkdir(parents=True)
     (out / "_rejected").symlink_to(others)
     before = all_of(others)
     with pytest.raises(ForeignOutput, match="it is a link"):
@@ -154,13 +154,13 @@ def test_rejected_rows_are_not_written_through_a_link(place: Path, others: Path)
     assert all_of(others) == before
 
 
-def test_a_home_that_is_a_link_is_not_swept(out: Path, others: Path, millrace: Millrace) -> None:
-    shutil.rmtree(out / "_millrace")
-    (out / "_millrace").symlink_to(others)
+def test_a_home_that_is_a_link_is_not_swept(out: Path, others: Path, headrace: Headrace) -> None:
+    shutil.rmtree(out / "_headrace")
+    (out / "_headrace").symlink_to(others)
     before = all_of(others)
     for flags in ([], ["--all"]):
-        assert millrace("clean", out, *flags, "--yes").code == 1
-    assert millrace("predict", "fares:Fare", "trips/", "-o", out).code == 1
+        assert headrace("clean", out, *flags, "--yes").code == 1
+    assert headrace("predict", "fares:Fare", "trips/", "-o", out).code == 1
     assert all_of(others) == before
 
 
@@ -168,29 +168,29 @@ def test_a_home_that_is_a_link_is_not_swept(out: Path, others: Path, millrace: M
     ("staged", "name"), [("x", "../others/letter"), ("../../../others/letter", "part-00000-{}.csv")]
 )
 def test_a_journal_with_paths_of_others_is_refused(
-    out: Path, others: Path, millrace: Millrace, staged: str, name: str
+    out: Path, others: Path, headrace: Headrace, staged: str, name: str
 ) -> None:
     import msgspec
 
     run = the_run(out)
     folder = OutputFolder(out)
     record = next(peek(folder, run)[2].in_force())
-    journal, _ = Journal.open(out / "_millrace" / run / "journal", "process")
+    journal, _ = Journal.open(out / "_headrace" / run / "journal", "process")
     journal.append(Revoked(record.shard))
     journal.append(msgspec.structs.replace(record, files=(StagedFile(staged, name.format(run), 100, 4, 0),)))
     journal.sync()
     journal.close()
     folder.close()
-    said = millrace("verify", out, "--json")
+    said = headrace("verify", out, "--json")
     assert said.json["status"] == "damaged" and "calls one of its own" in said.out
     for part in out.glob("part-*"):
         part.unlink()
     with pytest.raises(JournalDamaged, match="calls one of its own"):
-        mr.read_parquet("trips/").with_options(shard_rows=100).write_csv(out)
+        hr.read_parquet("trips/").with_options(shard_rows=100).write_csv(out)
     assert (others / "letter").read_text() == "dear"
 
 
-def test_what_was_listed_before_a_run_went_on_is_not_removed(place: Path, millrace: Millrace) -> None:
+def test_what_was_listed_before_a_run_went_on_is_not_removed(place: Path, headrace: Headrace) -> None:
     """The question stands on a terminal, and meanwhile somebody resumes: those parts are committed rows now."""
     out, mended = place / "out", place / "mended"
 
@@ -199,8 +199,8 @@ def test_what_was_listed_before_a_run_went_on_is_not_removed(place: Path, millra
             raise ValueError("not this one")
         return row
 
-    data = mr.read_parquet("trips/").with_options(shard_rows=100).map(picky, version="1")
-    with pytest.raises(mr.errors.StepError):
+    data = hr.read_parquet("trips/").with_options(shard_rows=100).map(picky, version="1")
+    with pytest.raises(hr.errors.StepError):
         data.write_csv(out)
     shown = cleaning.leftovers(out, unfinished=True)
     assert any(each.path.startswith("part-") for each in shown)
@@ -210,4 +210,4 @@ def test_what_was_listed_before_a_run_went_on_is_not_removed(place: Path, millra
     with pytest.raises(RunLocked, match="since its leftovers were listed"):
         cleaning.remove(out, shown, unfinished=True)
     assert all_of(out) == before
-    assert millrace("verify", out).code == 0
+    assert headrace("verify", out).code == 0

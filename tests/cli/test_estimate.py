@@ -1,4 +1,4 @@
-"""`millrace estimate`: a sample from all over, and numbers with ranges that follow from it."""
+"""`headrace estimate`: a sample from all over, and numbers with ranges that follow from it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from millrace.core.work import Split
-from millrace.estimating import Commit, Range, Watch, extrapolated, pieces_of
+from headrace.core.work import Split
+from headrace.dataset.estimate import Commit, Range, SampleObserver, extrapolated, sample_splits
 
-Millrace = Callable[..., Any]
+Headrace = Callable[..., Any]
 
 
 def exactly(number: float) -> Range:
     return Range(number, number, number)
 
 
-def watched(*commits: tuple[float, int, int]) -> Watch:
-    watch = Watch(10.0, 0, begun=100.0, ended=100.0 + commits[-1][0])
+def watched(*commits: tuple[float, int, int]) -> SampleObserver:
+    watch = SampleObserver(10.0, 0, begun=100.0, ended=100.0 + commits[-1][0])
     watch.commits = [Commit(100.0 + at, rows, size) for at, rows, size in commits]
     watch.memory = [3, 1, 2, 9]
     return watch
@@ -55,7 +55,7 @@ def test_too_little_is_told() -> None:
 
 def test_pieces_grow_come_from_all_over_and_never_overlap() -> None:
     splits = [Split(i, 0, 0, rows) for i, rows in enumerate([1000, 3, 500, 40_000])]
-    pieces = list(pieces_of(splits, 2, 41_503))
+    pieces = list(sample_splits(splits, 2, 41_503))
     assert [piece.length for piece in pieces[:2]] == [64, 3] and len(
         {piece.file for piece in pieces[:5]}
     ) == 4
@@ -67,9 +67,9 @@ def test_pieces_grow_come_from_all_over_and_never_overlap() -> None:
 
 
 @pytest.mark.parametrize("folder", ["trips", "csv", "json"])
-def test_a_job_is_sampled_and_nothing_is_left(millrace: Millrace, place: Path, folder: str) -> None:
+def test_a_job_is_sampled_and_nothing_is_left(headrace: Headrace, place: Path, folder: str) -> None:
     before = sorted(place.rglob("*"))
-    said = millrace(
+    said = headrace(
         "estimate",
         "fares:Fare",
         folder,
@@ -92,20 +92,20 @@ def test_a_job_is_sampled_and_nothing_is_left(millrace: Millrace, place: Path, f
     assert [path for path in sorted(place.rglob("*")) if "__pycache__" not in path.parts] == before
 
 
-def test_a_sample_ends_when_its_time_is_over(program: Millrace, place: Path) -> None:
+def test_a_sample_ends_when_its_time_is_over(program: Headrace, place: Path) -> None:
     (place / "slow.py").write_text(
         "import time\ndef score(batch):\n    time.sleep(0.05)\n    return batch['km']\n"
     )
     (place / "job.py").write_text(
-        "import millrace as mr, slow\n"
-        "dataset = mr.read_parquet('trips/').predict(slow.score, inputs=['km'], batch_size=5)\n"
+        "import headrace as hr, slow\n"
+        "dataset = hr.read_parquet('trips/').predict(slow.score, inputs=['km'], batch_size=5)\n"
     )
-    said = program("estimate", "job.py", "--seconds", "0.3", env={"MILLRACE_ENGINE": "local"})
+    said = program("estimate", "job.py", "--seconds", "0.3", env={"HEADRACE_ENGINE": "local"})
     assert said.code == 0, said.err
     assert "rows      400" in said.out and "which is all" not in said.out and "Interrupted" not in said.err
 
 
-def test_an_empty_input_has_nothing_to_estimate(millrace: Millrace, place: Path) -> None:
+def test_an_empty_input_has_nothing_to_estimate(headrace: Headrace, place: Path) -> None:
     (place / "none.csv").write_text("id,km\n")
-    said = millrace("estimate", "fares:Fare", "none.csv")
+    said = headrace("estimate", "fares:Fare", "none.csv")
     assert said.code == 2 and "has no rows" in said.err

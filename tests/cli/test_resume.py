@@ -1,4 +1,4 @@
-"""`millrace resume` carries out the recorded words, and only these; `millrace clean` removes what nobody needs."""
+"""`headrace resume` carries out the recorded words, and only these; `headrace clean` removes what nobody needs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-import millrace as mr
-from millrace.run.output import OutputFolder
+import headrace as hr
+from headrace.output.folder import OutputFolder
 
 from .test_predict import rows_of
 
-Millrace = Callable[..., Any]
+Headrace = Callable[..., Any]
 
 FAILS_ONCE = """
 import os
@@ -30,10 +30,10 @@ PREDICT = ("predict", "once:score", "trips/", "-o", "out", "--inputs", "id,km", 
 
 
 @pytest.fixture
-def half(place: Path, millrace: Millrace) -> Path:
+def half(place: Path, headrace: Headrace) -> Path:
     """An output of which half is done."""
     (place / "once.py").write_text(FAILS_ONCE)
-    said = millrace(*PREDICT, "--stats", "stats.json")
+    said = headrace(*PREDICT, "--stats", "stats.json")
     assert said.code == 1 and "half way" in said.err
     stats = json.loads((place / "stats.json").read_text())
     assert stats["status"] == "failed" and stats["exit_code"] == 1
@@ -42,27 +42,27 @@ def half(place: Path, millrace: Millrace) -> Path:
 
 
 def command_of(out: Path) -> Path:
-    return next((out / "_millrace").glob("*/command.json"))
+    return next((out / "_headrace").glob("*/command.json"))
 
 
 def test_it_goes_on_from_anywhere(
-    half: Path, place: Path, millrace: Millrace, monkeypatch: pytest.MonkeyPatch
+    half: Path, place: Path, headrace: Headrace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (place / "mended").touch()
     before = {path.name for path in half.glob("part-*")}
     monkeypatch.chdir("/")
-    said = millrace("resume", half, "--json", "--workers", "1")
+    said = headrace("resume", half, "--json", "--workers", "1")
     assert said.code == 0, said.err
     assert said.json["rows"]["written"] == 400 and said.json["resumed"] and said.json["command"] == "predict"
-    assert f"cd {place} && millrace predict once:score" in said.err
+    assert f"cd {place} && headrace predict once:score" in said.err
     assert before < {path.name for path in half.glob("part-*")} and len(rows_of(half)) == 400
-    assert mr.verify(half).good
-    again = millrace("resume", half)
+    assert hr.verify(half).good
+    again = headrace("resume", half)
     assert (again.code, again.out) == (0, f"{half} is complete: there is nothing to go on with.\n")
     assert json.loads(command_of(half).read_text())["argv"] == [*PREDICT, "--stats", "stats.json"]
 
 
-def test_a_driver_that_was_killed(place: Path, program: Millrace, millrace: Millrace) -> None:
+def test_a_driver_that_was_killed(place: Path, program: Headrace, headrace: Headrace) -> None:
     (place / "waits.py").write_text(
         "import os, signal\n"
         "def score(batch):\n"
@@ -84,30 +84,30 @@ def test_a_driver_that_was_killed(place: Path, program: Millrace, millrace: Mill
         "--workers",
         "1",
     ]
-    assert program(*words, env={"MILLRACE_ENGINE": "local"}).code == -9
-    assert millrace("verify", "out", "--json").json["status"] in ("unfinished", "running")
+    assert program(*words, env={"HEADRACE_ENGINE": "local"}).code == -9
+    assert headrace("verify", "out", "--json").json["status"] in ("unfinished", "running")
     (place / "mended").touch()
-    said = program("resume", "out", env={"MILLRACE_ENGINE": "local"})
+    said = program("resume", "out", env={"HEADRACE_ENGINE": "local"})
     assert said.code == 0 and len(rows_of(place / "out")) == 400, said.err
-    assert mr.verify("out").good
+    assert hr.verify("out").good
 
 
-def test_a_dry_run_only_shows(half: Path, millrace: Millrace) -> None:
-    said = millrace("resume", half, "--dry-run", "--json")
+def test_a_dry_run_only_shows(half: Path, headrace: Headrace) -> None:
+    said = headrace("resume", half, "--dry-run", "--json")
     assert said.code == 0 and said.json["argv"][-2:] == ["--on-change", "refuse"]
     assert not (half / "_SUCCESS").exists()
 
 
-def test_code_that_was_mended_is_said(half: Path, place: Path, millrace: Millrace) -> None:
+def test_code_that_was_mended_is_said(half: Path, place: Path, headrace: Headrace) -> None:
     (place / "once.py").write_text(FAILS_ONCE.replace("half way", "no more").replace("== 250", "== 9999"))
     import sys
 
     sys.modules.pop("once")
-    said = millrace("resume", half)
+    said = headrace("resume", half)
     assert said.code == 1 and "is not what the run" in said.err
     assert "--on-change continue keeps them" in said.err and "on_change=" not in said.err
     sys.modules.pop("once")
-    assert millrace("resume", half, "--on-change", "continue").code == 0
+    assert headrace("resume", half, "--on-change", "continue").code == 0
     assert len(rows_of(half)) == 400
     sys.modules.pop("once")
 
@@ -144,19 +144,19 @@ def change(out: Path, **values: Any) -> None:
     ],
 )  # fmt: skip
 def test_nothing_in_an_output_is_ever_run(
-    half: Path, place: Path, millrace: Millrace, prepare: Callable[[Path], None], told: str
+    half: Path, place: Path, headrace: Headrace, prepare: Callable[[Path], None], told: str
 ) -> None:
     for name in ("evil.py", "evil.onnx"):
         (half / name).write_text("raise SystemExit('pwned')")
     prepare(half)
     before = sorted(os.listdir(half))
-    said = millrace("resume", half)
+    said = headrace("resume", half)
     assert said.code in (1, 2) and told in said.err and "pwned" not in said.err, said.err
     assert sorted(os.listdir(half)) == before
 
 
 def test_a_script_beside_an_unpacked_output_is_not_run(
-    half: Path, place: Path, millrace: Millrace, monkeypatch: pytest.MonkeyPatch
+    half: Path, place: Path, headrace: Headrace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who packs an output does not know where it is unpacked, and so names it from where the reader stands."""
     there = place / "unpacked"
@@ -166,37 +166,37 @@ def test_a_script_beside_an_unpacked_output_is_not_run(
     monkeypatch.chdir(there)
     for cwd, output in ((".", "out"), ("/proc/self/cwd", "/proc/self/cwd/out"), ("", "out")):
         change(there / "out", cwd=cwd, output=output, argv=["run", "evil.py"])
-        said = millrace("resume", "out")
+        said = headrace("resume", "out")
         assert said.code == 2 and "no full path" in said.err, said.err
         assert not (there / "ran").exists()
 
 
-def test_an_output_behind_a_link_is_resumed(place: Path, millrace: Millrace) -> None:
+def test_an_output_behind_a_link_is_resumed(place: Path, headrace: Headrace) -> None:
     (place / "once.py").write_text(FAILS_ONCE)
     (place / "disk").mkdir()
     (place / "out").symlink_to("disk")
-    assert millrace(*PREDICT).code == 1
+    assert headrace(*PREDICT).code == 1
     (place / "mended").touch()
     assert json.loads(command_of(place / "out").read_text())["output"] == str((place / "disk").resolve())
-    said = millrace("resume", "out")
+    said = headrace("resume", "out")
     assert said.code == 0, said.err
 
 
-def test_other_outputs(place: Path, millrace: Millrace) -> None:
-    assert millrace("resume", "trips").code == 2
-    assert millrace("resume").code == 2
+def test_other_outputs(place: Path, headrace: Headrace) -> None:
+    assert headrace("resume", "trips").code == 2
+    assert headrace("resume").code == 2
 
 
-def test_a_script_is_resumed(place: Path, millrace: Millrace) -> None:
+def test_a_script_is_resumed(place: Path, headrace: Headrace) -> None:
     (place / "job.py").write_text(
-        "import sys, millrace as mr, once\n"
-        "dataset = mr.read_parquet('trips').predict(once.score, inputs=['id', 'km'])\n"
+        "import sys, headrace as hr, once\n"
+        "dataset = hr.read_parquet('trips').predict(once.score, inputs=['id', 'km'])\n"
         "dataset = dataset.with_options(shard_rows=100)\nassert sys.argv[1:] == ['--day', '1']\n"
     )
     (place / "once.py").write_text(FAILS_ONCE)
-    assert millrace("run", "job.py", "-o", "out", "--", "--day", "1").code == 1
+    assert headrace("run", "job.py", "-o", "out", "--", "--day", "1").code == 1
     (place / "mended").touch()
-    said = millrace("resume", "out")
+    said = headrace("resume", "out")
     assert said.code == 0 and len(rows_of(place / "out")) == 400, said.err
 
 
@@ -207,76 +207,76 @@ def litter(out: Path) -> None:
     run = command_of(out).parent
     (run / "staging").mkdir(exist_ok=True)
     (run / "staging" / "00002-0-1-abcd.staged").write_bytes(b"x" * 1000)
-    (out / "_millrace" / "abcdefgh").mkdir()
-    (out / "_millrace" / "abcdefgh" / "plan").write_bytes(b"y" * 10)
+    (out / "_headrace" / "abcdefgh").mkdir()
+    (out / "_headrace" / "abcdefgh" / "plan").write_bytes(b"y" * 10)
     (out / f"part-00003-{run.name}.parquet").write_bytes(b"z")
 
 
-def test_leftovers_go_and_the_run_goes_on(half: Path, place: Path, millrace: Millrace) -> None:
-    assert millrace("clean", half).out == f"{half}: nothing is left over.\n"
+def test_leftovers_go_and_the_run_goes_on(half: Path, place: Path, headrace: Headrace) -> None:
+    assert headrace("clean", half).out == f"{half}: nothing is left over.\n"
     litter(half)
-    said = millrace("clean", half)
-    assert said.code == 0 and "1011 B. Nothing was removed; to remove it: millrace clean" in said.out
-    found = millrace("clean", half, "--json").json
+    said = headrace("clean", half)
+    assert said.code == 0 and "1011 B. Nothing was removed; to remove it: headrace clean" in said.out
+    found = headrace("clean", half, "--json").json
     assert (found["bytes"], len(found["items"]), found["removed"]) == (1011, 3, False)
-    assert (half / "_millrace" / "abcdefgh").exists()
-    said = millrace("clean", half, "--yes", "--json")
+    assert (half / "_headrace" / "abcdefgh").exists()
+    said = headrace("clean", half, "--yes", "--json")
     assert said.code == 0 and said.json["removed"] is True
-    assert millrace("clean", half, "--json").json["items"] == []
+    assert headrace("clean", half, "--json").json["items"] == []
     assert len(rows_of(half)) == 200
     (place / "mended").touch()
-    assert millrace("resume", half).code == 0 and len(rows_of(half)) == 400
-    assert millrace("clean", half).out == f"{half}: nothing is left over.\n"
+    assert headrace("resume", half).code == 0 and len(rows_of(half)) == 400
+    assert headrace("clean", half).out == f"{half}: nothing is left over.\n"
 
 
-def test_a_run_that_is_given_up(half: Path, millrace: Millrace) -> None:
+def test_a_run_that_is_given_up(half: Path, headrace: Headrace) -> None:
     (half / "mine.txt").write_text("mine")
-    found = {item["path"] for item in millrace("clean", half, "--unfinished", "--json").json["items"]}
+    found = {item["path"] for item in headrace("clean", half, "--unfinished", "--json").json["items"]}
     assert len(found) == 3 and len(rows_of(half)) == 200
-    assert millrace("clean", half, "--unfinished", "-y").code == 0
+    assert headrace("clean", half, "--unfinished", "-y").code == 0
     assert sorted(os.listdir(half)) == ["mine.txt"]
 
 
-def test_a_complete_output_stays_unless_all_is_said(half: Path, place: Path, millrace: Millrace) -> None:
+def test_a_complete_output_stays_unless_all_is_said(half: Path, place: Path, headrace: Headrace) -> None:
     (place / "mended").touch()
-    assert millrace("resume", half).code == 0
-    assert millrace("clean", half, "--unfinished", "--json").json["items"] == []
-    said = millrace("clean", half, "--all")
+    assert headrace("resume", half).code == 0
+    assert headrace("clean", half, "--unfinished", "--json").json["items"] == []
+    said = headrace("clean", half, "--all")
     assert "_SUCCESS" in said.out and "Nothing was removed" in said.out and len(rows_of(half)) == 400
-    assert millrace("clean", half, "--all", "--yes").code == 0 and not half.exists()
-    assert millrace("clean", half, "--all", "--unfinished").code == 2
+    assert headrace("clean", half, "--all", "--yes").code == 0 and not half.exists()
+    assert headrace("clean", half, "--all", "--unfinished").code == 2
 
 
-def test_never_while_somebody_writes(half: Path, millrace: Millrace) -> None:
+def test_never_while_somebody_writes(half: Path, headrace: Headrace) -> None:
     litter(half)
     folder = OutputFolder(half)
     try:
-        said = millrace("clean", half, "--all", "--yes")
+        said = headrace("clean", half, "--all", "--yes")
         assert said.code == 1 and f"being written by process {os.getpid()}" in said.err
     finally:
         folder.close()
 
 
-def test_parts_that_are_gone_are_made_again(half: Path, place: Path, millrace: Millrace) -> None:
+def test_parts_that_are_gone_are_made_again(half: Path, place: Path, headrace: Headrace) -> None:
     (place / "mended").touch()
-    assert millrace("resume", half).code == 0
+    assert headrace("resume", half).code == 0
     parts = sorted(half.glob("part-*"))
     parts[0].unlink()
     parts[1].write_bytes(parts[1].read_bytes()[:-1])
-    said = millrace("resume", half, "--json")
+    said = headrace("resume", half, "--json")
     assert (said.code, said.json["rows"]["written"]) == (0, 400), said.err
-    assert mr.verify(half).good and len(rows_of(half)) == 400
+    assert hr.verify(half).good and len(rows_of(half)) == 400
 
 
-def test_a_command_for_another_folder_is_not_carried_out(half: Path, place: Path, millrace: Millrace) -> None:
+def test_a_command_for_another_folder_is_not_carried_out(half: Path, place: Path, headrace: Headrace) -> None:
     other = place / "other"
-    mr.range(5).write_csv(other)
+    hr.range(5).write_csv(other)
     before = rows_in_csv(other)
     known = json.loads(command_of(half).read_text())
     known["argv"] = [*PREDICT[:4], str(other), *PREDICT[5:], "--mode", "overwrite"]
     command_of(half).write_text(json.dumps(known))
     (place / "mended").touch()
-    said = millrace("resume", half)
+    said = headrace("resume", half)
     assert said.code == 2 and "writes to another folder" in said.err
     assert rows_in_csv(other) == before
 
@@ -287,7 +287,7 @@ def rows_in_csv(out: Path) -> list[str]:
 
 @pytest.mark.parametrize("kind", ["pipe", "endless", "link"])
 def test_a_command_that_is_no_file_is_not_waited_for(
-    half: Path, place: Path, millrace: Millrace, kind: str
+    half: Path, place: Path, headrace: Headrace, kind: str
 ) -> None:
     command = command_of(half)
     command.rename(place / "kept.json")
@@ -295,23 +295,23 @@ def test_a_command_that_is_no_file_is_not_waited_for(
         os.mkfifo(command)
     else:
         command.symlink_to("/dev/zero" if kind == "endless" else place / "kept.json")
-    said = millrace("resume", half, "--dry-run")
+    said = headrace("resume", half, "--dry-run")
     assert said.code == 2 and "no command line" in said.err
-    assert millrace("inspect", half).code == 0
+    assert headrace("inspect", half).code == 0
 
 
-def test_what_is_shown_of_a_command_is_what_is_there(half: Path, millrace: Millrace) -> None:
+def test_what_is_shown_of_a_command_is_what_is_there(half: Path, headrace: Headrace) -> None:
     """Nothing in it makes a terminal hide a part of it; and a shell reads it as the same words."""
     known = json.loads(command_of(half).read_text())
     words = ["run", "job.py", "--", "\x1b[2K\r", "\u9b2f\u200b'\\", "a b\n"]
     command_of(half).write_text(json.dumps({**known, "argv": words}))
-    said = millrace("resume", half, "--dry-run")
+    said = headrace("resume", half, "--dry-run")
     assert said.code == 0 and "\x1b" not in said.err and "\r" not in said.err and said.err.count("\n") == 1
-    line = said.err.partition(" && millrace ")[2]
+    line = said.err.partition(" && headrace ")[2]
     script = f"printf '%s\\0' {line}"
     found = subprocess.run(
         ["bash", "-c", script], capture_output=True, env={**os.environ, "LC_ALL": "C.UTF-8"}, timeout=20
     )
     shown = found.stdout.decode().split("\0")[:-1]
     assert [word for word in shown if word not in ("--on-change", "refuse")] == words
-    assert "\x1b" not in millrace("inspect", half).out
+    assert "\x1b" not in headrace("inspect", half).out

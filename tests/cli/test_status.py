@@ -1,4 +1,4 @@
-"""`millrace status` and `millrace report`: of runs that are complete, failed, or going on, seen from outside."""
+"""`headrace status` and `headrace report`: of runs that are complete, failed, or going on, seen from outside."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from .test_terminal import on_a_terminal
 
-Millrace = Callable[..., Any]
+Headrace = Callable[..., Any]
 FIRST = ["command", "status", "exit_code"]
 STATUS = [
     *FIRST, "output", "run", "error", "rows_read", "rows_in_all", "rows_written", "rows_rejected", "rows_nulled",
@@ -20,31 +20,31 @@ STATUS = [
 ]  # fmt: skip
 
 
-def test_of_a_complete_run(millrace: Millrace) -> None:
-    assert millrace("predict", "fares:Fare", "trips", "-i", "km", "-o", "out").code == 0
-    said = millrace("status", "out")
+def test_of_a_complete_run(headrace: Headrace) -> None:
+    assert headrace("predict", "fares:Fare", "trips", "-i", "km", "-o", "out").code == 0
+    said = headrace("status", "out")
     assert said.code == 0 and "complete, after" in said.out and "400 rows" in said.out
-    assert millrace("status", "out", "--watch").out == said.out
-    found = millrace("status", "out", "--json").json
+    assert headrace("status", "out", "--watch").out == said.out
+    found = headrace("status", "out", "--json").json
     assert list(found) == STATUS
     assert (found["status"], found["rows_written"], found["rows_rejected"]) == ("complete", 400, 0)
     assert found["report"].endswith("report.html") and found["report"] in said.out
 
 
-def test_of_a_run_that_failed(millrace: Millrace, place: Path) -> None:
+def test_of_a_run_that_failed(headrace: Headrace, place: Path) -> None:
     (place / "late.py").write_text(
         "def score(batch):\n"
         "    if (batch['id'] >= 300).any():\n"
         "        raise ValueError('too late')\n"
         "    return batch['km']\n"
     )
-    assert millrace("predict", "late:score", "trips", "-o", "out", "-O", "shard_rows=100").code == 1
-    said = millrace("status", "out")
+    assert headrace("predict", "late:score", "trips", "-o", "out", "-O", "shard_rows=100").code == 1
+    said = headrace("status", "out")
     assert said.code == 1 and "failed after" in said.out and "3 of 4" in said.out
-    assert millrace("status", "out", "--json").json["rows_written"] == 300
+    assert headrace("status", "out", "--json").json["rows_written"] == 300
 
 
-def test_of_a_run_that_goes_on(place: Path, millrace: Millrace) -> None:
+def test_of_a_run_that_goes_on(place: Path, headrace: Headrace) -> None:
     (place / "waits.py").write_text(
         "import sys\n"
         "def score(batch):\n"
@@ -56,7 +56,7 @@ def test_of_a_run_that_goes_on(place: Path, millrace: Millrace) -> None:
     words = [
         sys.executable,
         "-m",
-        "millrace",
+        "headrace",
         "predict",
         "waits:score",
         "trips",
@@ -70,29 +70,29 @@ def test_of_a_run_that_goes_on(place: Path, millrace: Millrace) -> None:
     ) as driver:
         assert driver.stdin is not None and driver.stdout is not None
         assert any("waiting" in line for line in driver.stdout)
-        found = millrace("status", "out", "--json").json
+        found = headrace("status", "out", "--json").json
         assert (found["status"], found["rows_in_all"], found["shards"]) == ("under way", 400, 4)
         assert found["exit_code"] == 0
-        page = millrace("report", "out", "--to", "page.html")
+        page = headrace("report", "out", "--to", "page.html")
         assert page.code == 0 and "A driver is at work" in (place / "page.html").read_text(encoding="utf-8")
         driver.stdin.write("go\n")
         driver.stdin.close()
         assert driver.wait(60) == 0
-    assert millrace("status", "out").code == 0
+    assert headrace("status", "out").code == 0
 
 
-def test_on_a_terminal(place: Path, millrace: Millrace) -> None:
-    assert millrace("predict", "fares:Fare", "trips", "-i", "km", "-o", "out").code == 0
+def test_on_a_terminal(place: Path, headrace: Headrace) -> None:
+    assert headrace("predict", "fares:Fare", "trips", "-i", "km", "-o", "out").code == 0
     code, screen = on_a_terminal(["status", "out", "--watch"], place)
     assert code == 0 and "complete, after" in screen
 
 
-def test_a_report_made_anew(millrace: Millrace, place: Path) -> None:
+def test_a_report_made_anew(headrace: Headrace, place: Path) -> None:
     words = ("predict", "fares:picky", "trips", "-o", "out", "--on-error", "reject")
-    assert millrace(*words).code == 3
-    said = millrace("report", "out")
+    assert headrace(*words).code == 3
+    said = headrace("report", "out")
     assert said.code == 0 and Path(said.out.strip()).name == "report.html"
-    found = millrace("report", "out", "--to", "page.html", "--values", "--json").json
+    found = headrace("report", "out", "--to", "page.html", "--values", "--json").json
     assert list(found) == [*FIRST, "output", "run", "report"]
     assert (found["command"], found["status"]) == ("report", "complete")
     assert found["report"] == str(place / "page.html")
@@ -101,10 +101,10 @@ def test_a_report_made_anew(millrace: Millrace, place: Path) -> None:
     assert (place / "page.html").stat().st_mode & 0o077 == 0
 
 
-def test_what_cannot_be_done(millrace: Millrace, place: Path) -> None:
+def test_what_cannot_be_done(headrace: Headrace, place: Path) -> None:
     for command in ("status", "report"):
-        said = millrace(command, "nowhere")
-        assert said.code == 2 and "There is no output of Millrace" in said.err
-    assert millrace("predict", "fares:Fare", "trips", "-i", "km", "-o", "out").code == 0
-    said = millrace("report", "out", "--to", "no/such/folder/page.html")
+        said = headrace(command, "nowhere")
+        assert said.code == 2 and "There is no output of Headrace" in said.err
+    assert headrace("predict", "fares:Fare", "trips", "-i", "km", "-o", "out").code == 0
+    said = headrace("report", "out", "--to", "no/such/folder/page.html")
     assert said.code == 2 and "cannot be written" in said.err

@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-import millrace as mr
+import headrace as hr
 
-Millrace = Callable[..., Any]
-MILLRACE = [sys.executable, "-m", "millrace"]
+Headrace = Callable[..., Any]
+HEADRACE = [sys.executable, "-m", "headrace"]
 
 
 def on_a_terminal(
@@ -32,8 +32,8 @@ def on_a_terminal(
     if pid == 0:
         try:
             os.chdir(place)
-            known = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", "MILLRACE_PROGRESS": "1", **env}
-            os.execve(sys.executable, [*MILLRACE, *argv], known)
+            known = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", "HEADRACE_PROGRESS": "1", **env}
+            os.execve(sys.executable, [*HEADRACE, *argv], known)
         finally:
             os._exit(99)
     shown = b""
@@ -70,23 +70,23 @@ def score(batch):
 """
 
 
-def test_ctrl_c_ends_a_run_with_words_and_130(place: Path, millrace: Millrace) -> None:
+def test_ctrl_c_ends_a_run_with_words_and_130(place: Path, headrace: Headrace) -> None:
     (place / "waits.py").write_text(WAITS)
     argv = ["predict", "waits:score", "trips/", "-o", "out", "--shard-rows", "100", "-i", "id,km"]
     code, shown = on_a_terminal(
-        argv, place, ("half way", "\x03"), MILLRACE_ENGINE="local", MILLRACE_WORKERS="1"
+        argv, place, ("half way", "\x03"), HEADRACE_ENGINE="local", HEADRACE_WORKERS="1"
     )
     assert code == 130, shown
     assert "Interrupted; 200 rows are kept in" in shown and "Traceback" not in shown
-    assert "2 of 4 shards" in millrace("inspect", "out").out
+    assert "2 of 4 shards" in headrace("inspect", "out").out
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_scheduler_ends_a_run_as_ctrl_c_does(place: Path, millrace: Millrace, number: int) -> None:
+def test_a_scheduler_ends_a_run_as_ctrl_c_does(place: Path, headrace: Headrace, number: int) -> None:
     (place / "waits.py").write_text(WAITS)
     argv = ["predict", "waits:score", "trips/", "-o", "out", "--shard-rows", "100", "-i", "id,km"]
-    command = [*MILLRACE, *argv, "--stats", "stats.json", "--json"]
-    options = {**os.environ, "MILLRACE_ENGINE": "local", "MILLRACE_WORKERS": "1", "MILLRACE_PROGRESS": "1"}
+    command = [*HEADRACE, *argv, "--stats", "stats.json", "--json"]
+    options = {**os.environ, "HEADRACE_ENGINE": "local", "HEADRACE_WORKERS": "1", "HEADRACE_PROGRESS": "1"}
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=place, env=options, stdout=pipe, stderr=pipe, text=True) as process:
         assert process.stdout is not None and process.stderr is not None
@@ -106,18 +106,18 @@ def test_a_scheduler_ends_a_run_as_ctrl_c_does(place: Path, millrace: Millrace, 
         128 + number,
         200,
     )
-    assert list((place / "out" / "_millrace").glob("*/report.html"))
+    assert list((place / "out" / "_headrace").glob("*/report.html"))
 
 
 def test_a_terminal_gets_colours_unless_it_says_no(place: Path) -> None:
     code, shown = on_a_terminal(["verify", "nowhere"], place)
-    assert code == 2 and "\033[1;31mmillrace:\033[0m There is no folder" in shown
+    assert code == 2 and "\033[1;31mheadrace:\033[0m There is no folder" in shown
     code, shown = on_a_terminal(["verify", "nowhere"], place, NO_COLOR="1")
     assert code == 2 and "\033" not in shown
 
 
-def test_clean_asks_on_a_terminal(place: Path, millrace: Millrace) -> None:
-    assert millrace("predict", "fares:Fare", "trips", "-i", "km", "-o", "out").code == 0
+def test_clean_asks_on_a_terminal(place: Path, headrace: Headrace) -> None:
+    assert headrace("predict", "fares:Fare", "trips", "-i", "km", "-o", "out").code == 0
     code, shown = on_a_terminal(["clean", "out", "--all"], place, ("[y/N]", "n\r"))
     assert code == 0 and "Nothing was removed." in shown and (place / "out" / "_SUCCESS").exists()
     code, shown = on_a_terminal(["clean", "out", "--all"], place, ("[y/N]", "y\r"))
@@ -138,7 +138,7 @@ def test_a_reader_that_has_enough_ends_it_in_silence(place: Path, words: str) ->
     reader, writer = os.pipe()
     os.close(reader)  # nobody reads from the start: every write fails
     done = subprocess.run(
-        [*MILLRACE, *words.split()], stdout=writer, stderr=subprocess.PIPE, cwd=place, timeout=60
+        [*HEADRACE, *words.split()], stdout=writer, stderr=subprocess.PIPE, cwd=place, timeout=60
     )
     os.close(writer)
     assert (done.returncode in (1, 141), done.stderr) == (True, b"")
@@ -148,10 +148,10 @@ def test_a_reader_that_has_enough_ends_it_in_silence(place: Path, words: str) ->
 def test_an_answer_that_cannot_be_written_is_an_error_of_one_line(place: Path, json: list[str]) -> None:
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
-            [*MILLRACE, "inspect", "trips", *json], stdout=full, stderr=subprocess.PIPE, cwd=place, timeout=60
+            [*HEADRACE, "inspect", "trips", *json], stdout=full, stderr=subprocess.PIPE, cwd=place, timeout=60
         )
     assert done.returncode == 1
-    assert done.stderr.startswith(b"millrace: The answer could not be written: No space") and (
+    assert done.stderr.startswith(b"headrace: The answer could not be written: No space") and (
         done.stderr.count(b"\n") == 1
     )
 
@@ -163,39 +163,39 @@ def test_a_closed_stream_is_nobody_elses(place: Path, closed: str) -> None:
         "import os\n\n\ndef noisy(batch):\n"
         "    os.write(1, b'out')\n    os.write(2, b'err')\n    return batch['km']\n"
     )
-    words = shlex.join([*MILLRACE, "predict", "noisy:noisy", "trips", "-o", "out", "--json"])
+    words = shlex.join([*HEADRACE, "predict", "noisy:noisy", "trips", "-o", "out", "--json"])
     done = subprocess.run(
         ["bash", "-c", f"exec {words} {closed}"], capture_output=True, cwd=place, timeout=60
     )
     assert (done.returncode, b"Traceback" in done.stderr) == (0, False), done.stderr
-    assert mr.verify(place / "out").good
+    assert hr.verify(place / "out").good
 
 
 def test_completion_knows_commands_and_options(place: Path) -> None:
     def complete(line: str) -> list[str]:
-        env = {**os.environ, "_MILLRACE_COMPLETE": "complete_bash", "COMP_WORDS": line,
+        env = {**os.environ, "_HEADRACE_COMPLETE": "complete_bash", "COMP_WORDS": line,
                "COMP_CWORD": str(len(line.split(" ")) - 1)}  # fmt: skip
-        done = subprocess.run(MILLRACE, capture_output=True, text=True, env=env, cwd=place, timeout=60)
+        done = subprocess.run(HEADRACE, capture_output=True, text=True, env=env, cwd=place, timeout=60)
         return done.stdout.split()
 
-    assert complete("millrace ver") == ["verify"]
-    assert "--inputs" in complete("millrace predict --in")
-    assert complete("millrace predict --format par") == ["parquet"]
-    assert complete("millrace run job.py --on-error re") == ["reject"]
+    assert complete("headrace ver") == ["verify"]
+    assert "--inputs" in complete("headrace predict --in")
+    assert complete("headrace predict --format par") == ["parquet"]
+    assert complete("headrace run job.py --on-error re") == ["reject"]
 
 
-def test_completion_can_be_shown(program: Millrace) -> None:
+def test_completion_can_be_shown(program: Headrace) -> None:
     said = program(
         "--show-completion",
         "bash",
         env={"SHELL": "/bin/bash", "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"},
     )
-    assert said.code == 0 and "_MILLRACE_COMPLETE" in said.out and "complete" in said.out
+    assert said.code == 0 and "_HEADRACE_COMPLETE" in said.out and "complete" in said.out
 
 
 def test_nothing_heavy_is_imported_for_help(place: Path) -> None:
     program = (
-        "import sys\nfrom millrace.cli import main\n"
+        "import sys\nfrom headrace.cli import main\n"
         "code = main(sys.argv[1:])\n"
         "heavy = {'pyarrow', 'numpy', 'torch', 'pandas', 'psutil', 'cloudpickle'} & set(sys.modules)\n"
         "assert not heavy, heavy\nassert code == 0\n"
@@ -207,7 +207,7 @@ def test_nothing_heavy_is_imported_for_help(place: Path) -> None:
         assert done.returncode == 0, done.stderr
 
 
-def test_the_program_and_the_module_are_the_same(program: Millrace) -> None:
-    assert program("--version").out.startswith("millrace ")
+def test_the_program_and_the_module_are_the_same(program: Headrace) -> None:
+    assert program("--version").out.startswith("headrace ")
     said = program()
-    assert (said.code, said.err) == (2, "") and "Usage: millrace" in said.out
+    assert (said.code, said.err) == (2, "") and "Usage: headrace" in said.out

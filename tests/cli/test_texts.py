@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from millrace.cli import formats, manifest, texts
-from millrace.cli.exits import UsageMistake
+from headrace.cli import formats, manifest, texts
+from headrace.cli.exits import UsageMistake
 
 from .test_predict import rows_of
 
-Millrace = Callable[..., Any]
+Headrace = Callable[..., Any]
 
 
 @pytest.mark.parametrize(
@@ -29,20 +29,26 @@ Millrace = Callable[..., Any]
     ],
 )
 def test_manifests(
-    place: Path, millrace: Millrace, name: str, text: str, monkeypatch: pytest.MonkeyPatch
+    place: Path, headrace: Headrace, name: str, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (place / name).write_text(text)
     expected = [str(place / "trips" / f"{i}.parquet") for i in (0, 1)]
     monkeypatch.chdir("/")  # paths are relative to the manifest
     assert manifest.paths_in(place / name) == expected
     monkeypatch.chdir(place)
-    assert millrace("predict", "fares:Fare", "--manifest", name, "-i", "km", "-o", "out").code == 0
+    assert headrace("predict", "fares:Fare", "--manifest", name, "-i", "km", "-o", "out").code == 0
     assert len(rows_of(place / "out")) == 200
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [("", "lists no input"), ("[1]", "names no file"), ("[", "is no JSON"), ('{"path": 1}', "names no file")],
+    [
+        ("", "lists no input"),
+        ("[" * 100_000, "nests too deep"),
+        ("[1]", "names no file"),
+        ("[", "is no JSON"),
+        ('{"path": 1}', "names no file"),
+    ],
 )
 def test_manifests_that_make_no_sense(place: Path, text: str, told: str) -> None:
     (place / "list").write_text(text)
@@ -59,22 +65,22 @@ def test_formats_are_told_by_names(place: Path) -> None:
     (place / "odd").mkdir()
     (place / "odd" / "file.xyz").touch()
     assert formats.format_of(["trips"]) == "parquet"
-    with pytest.raises(UsageMistake, match=r"do not tell their format \('file.xyz'\)"):
+    with pytest.raises(UsageMistake, match=r"do not show their format \('file.xyz'\)"):
         formats.format_of(["odd"])
 
 
-def test_other_formats_are_read(place: Path, millrace: Millrace) -> None:
+def test_other_formats_are_read(place: Path, headrace: Headrace) -> None:
     (place / "t.tsv").write_text("id\tkm\n1\t2.0\n")
-    assert millrace("inspect", "t.tsv", "--json").json["schema"][1] == {
+    assert headrace("inspect", "t.tsv", "--json").json["schema"][1] == {
         "name": "km",
         "type": "double",
         "nullable": True,
     }
     (place / "semi.csv").write_text("id;km\n1;2.0\n")
-    assert len(millrace("inspect", "semi.csv", "--read", "delimiter=;", "--json").json["schema"]) == 2
-    said = millrace("inspect", "semi.csv", "--read", "delimeter=;")
+    assert len(headrace("inspect", "semi.csv", "--read", "delimiter=;", "--json").json["schema"]) == 2
+    said = headrace("inspect", "semi.csv", "--read", "delimeter=;")
     assert said.code == 2 and "Did you mean 'delimiter'?" in said.err
-    assert millrace("inspect", "fares.py", "--format", "binary", "--json").json["rows"] == 1
+    assert headrace("inspect", "fares.py", "--format", "binary", "--json").json["rows"] == 1
 
 
 @pytest.mark.parametrize(
@@ -98,8 +104,8 @@ def test_metrics_are_read_and_never_evaluated(place: Path, text: str, told: str)
     assert told in str(raised.value) and not (place / "evil").exists()
 
 
-def test_metrics_count(place: Path, millrace: Millrace) -> None:
-    said = millrace(
+def test_metrics_count(place: Path, headrace: Headrace) -> None:
+    said = headrace(
         "predict", "fares:Fare", "trips", "-i", "km", "-o", "out", "--json",
         "--metric", "mean=Mean(prediction)", "--metric", "by=By(city, Count())", "--metric", "q=Quantiles(km, [0.5])",
     )  # fmt: skip
@@ -120,17 +126,17 @@ def test_metrics_count(place: Path, millrace: Millrace) -> None:
         (["nonsense"], 2, "UsageError"),
     ],
 )
-def test_failures_are_one_object_too(millrace: Millrace, words: list[str], code: int, kind: str) -> None:
-    said = millrace(*words, "--json")
+def test_failures_are_one_object_too(headrace: Headrace, words: list[str], code: int, kind: str) -> None:
+    said = headrace(*words, "--json")
     found = said.json
     assert (said.code, found["exit_code"], found["status"]) == (code, code, "failed")
-    assert found["error"]["type"] == kind and found["error"]["message"] and "millrace: " in said.err
+    assert found["error"]["type"] == kind and found["error"]["message"] and "headrace: " in said.err
 
 
 FIRST = ["command", "status", "exit_code"]
 RUN = [
     *FIRST, "output", "run", "rows", "completion_stats", "files", "bytes", "seconds", "resumed", "rejected_folder",
-    "left_out", "report", "metrics", "millrace",
+    "left_out", "report", "metrics", "headrace",
 ]  # fmt: skip
 
 
@@ -158,31 +164,31 @@ RUN = [
             ],
         ),
         (["clean", "out"], [*FIRST, "output", "bytes", "items", "removed"]),
-        (["predict", "fares:Fare", "trip", "-o", "new"], [*FIRST, "output", "millrace", "error"]),
+        (["predict", "fares:Fare", "trip", "-o", "new"], [*FIRST, "output", "headrace", "error"]),
         (["verify", "nowhere"], [*FIRST, "error"]),
     ],
     ids=lambda each: " ".join(each) if "--" not in each and each[0] != "command" else "",
 )  # fmt: skip
-def test_what_machines_rely_on(millrace: Millrace, place: Path, words: list[str], names: list[str]) -> None:
+def test_what_machines_rely_on(headrace: Headrace, place: Path, words: list[str], names: list[str]) -> None:
     """The names of each answer; one that is missing breaks somebody's program."""
-    (place / "job.py").write_text("import millrace as mr\ndataset = mr.read_parquet('trips')\n")
-    assert millrace("predict", "fares:Fare", "trips", "-i", "km", "-o", "out").code == 0
-    found = millrace(*words, "--json").json
+    (place / "job.py").write_text("import headrace as hr\ndataset = hr.read_parquet('trips')\n")
+    assert headrace("predict", "fares:Fare", "trips", "-i", "km", "-o", "out").code == 0
+    found = headrace(*words, "--json").json
     assert list(found) == names and found["command"] == words[0]
 
 
-def test_debug_shows_all_that_python_knows(millrace: Millrace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_debug_shows_all_that_python_knows(headrace: Headrace, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["predict", "fares:Fare", "trip", "-o", "out"]
-    assert "Traceback" not in millrace(*words).err
-    assert "Traceback" in millrace("--debug", *words).err
-    monkeypatch.setenv("MILLRACE_DEBUG", "1")
-    assert "Traceback" in millrace(*words).err
+    assert "Traceback" not in headrace(*words).err
+    assert "Traceback" in headrace("--debug", *words).err
+    monkeypatch.setenv("HEADRACE_DEBUG", "1")
+    assert "Traceback" in headrace(*words).err
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["-O", "nonsense"], "--option nonsense: say --option name=value"),
+        (["-O", "nonsense"], "--option nonsense: give --option name=value"),
         (["--option", "batch_size=3"], "but of the model's workers: --batch-size"),
         (["--workers", "many"], "--workers many"),
         (["--workers", "0"], "--workers 0"),
@@ -208,7 +214,7 @@ def test_debug_shows_all_that_python_knows(millrace: Millrace, monkeypatch: pyte
         (["--num-gpus", "99"], "lower --num-gpus"),
     ],
 )
-def test_wrong_values_are_told(millrace: Millrace, place: Path, words: list[str], told: str) -> None:
-    said = millrace("predict", "fares:Fare", "trips", "-o", "out", *words)
+def test_wrong_values_are_told(headrace: Headrace, place: Path, words: list[str], told: str) -> None:
+    said = headrace("predict", "fares:Fare", "trips", "-o", "out", *words)
     assert said.code == 2 and told in said.err, said.err
     assert not (place / "out").exists()

@@ -13,16 +13,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import millrace as mr
-from millrace.run.output import OutputFolder
+import headrace as hr
+from headrace.output.folder import OutputFolder
 
 FORMATS = ["parquet", "csv", "json"]
-Millrace = Callable[..., Any]
+Headrace = Callable[..., Any]
 
 
 def made(place: Path, kind: str = "parquet", **options: Any) -> Path:
     out = place / "out"
-    data = mr.read_parquet("trips/").map(doubled).accumulate(mean=mr.Mean("km"), by=mr.By("city", mr.Count()))
+    data = hr.read_parquet("trips/").map(doubled).accumulate(mean=hr.Mean("km"), by=hr.By("city", hr.Count()))
     data = data.with_options(on_error="reject", shard_rows=100)
     getattr(data, f"write_{kind}")(out, **options)
     return out
@@ -53,18 +53,18 @@ def first_part(out: Path) -> Path:
     ],
 )
 def test_an_output_as_it_was_written_is_good(
-    place: Path, millrace: Millrace, kind: str, options: Any
+    place: Path, headrace: Headrace, kind: str, options: Any
 ) -> None:
     out = made(place, kind, **options)
     before = files_in(out)
-    said = millrace("verify", out, "--json")
+    said = headrace("verify", out, "--json")
     assert said.code == 0, said.out
     found = said.json
     assert (found["status"], found["findings"], found["rows"], found["rejected"]) == ("good", [], 396, 4)
     success = json.loads((out / "_SUCCESS").read_text())
     assert found["metrics"] == success["metrics"] and found["unchecked_metrics"] == []
     assert files_in(out) == before
-    assert millrace("verify", out).out.startswith(f"{out}: good (4 files, 396 rows")
+    assert headrace("verify", out).out.startswith(f"{out}: good (4 files, 396 rows")
 
 
 def flip(out: Path) -> str:
@@ -103,13 +103,13 @@ def add_foreign(out: Path) -> str:
 
 
 def cut_journal(out: Path) -> str:
-    journal = next((out / "_millrace").glob("*/journal"))
+    journal = next((out / "_headrace").glob("*/journal"))
     journal.write_bytes(journal.read_bytes()[:-10])
     return "journal"
 
 
 def damage_journal(out: Path) -> str:
-    journal = next((out / "_millrace").glob("*/journal"))
+    journal = next((out / "_headrace").glob("*/journal"))
     data = bytearray(journal.read_bytes())
     data[60] ^= 1
     journal.write_bytes(data)
@@ -117,13 +117,13 @@ def damage_journal(out: Path) -> str:
 
 
 def damage_plan(out: Path) -> str:
-    plan = next((out / "_millrace").glob("*/plan"))
+    plan = next((out / "_headrace").glob("*/plan"))
     plan.write_bytes(plan.read_bytes()[:-1] + b"x")
     return "plan"
 
 
 def damage_manifest(out: Path) -> str:
-    manifest = next((out / "_millrace").glob("*/manifest"))
+    manifest = next((out / "_headrace").glob("*/manifest"))
     manifest.write_bytes(manifest.read_bytes().replace(b'"rows":99', b'"rows":98', 1))
     return "manifest"
 
@@ -145,7 +145,7 @@ def drop_success(out: Path) -> str:
 
 
 def strange_manifest(out: Path) -> str:
-    manifest = next((out / "_millrace").glob("*/manifest"))
+    manifest = next((out / "_headrace").glob("*/manifest"))
     manifest.write_bytes(b'5\n{"size": 3}\n')
     success = json.loads((out / "_SUCCESS").read_text())
     success["manifest_sha256"] = hashlib.sha256(manifest.read_bytes()).hexdigest()
@@ -173,11 +173,11 @@ ONCE = [
     [*((kind, each) for kind in FORMATS for each in EVERYWHERE), *(("parquet", each) for each in ONCE)],
     ids=lambda each: getattr(each, "__name__", each),
 )
-def test_damage_is_found(place: Path, millrace: Millrace, kind: str, damage: Callable[[Path], str]) -> None:
+def test_damage_is_found(place: Path, headrace: Headrace, kind: str, damage: Callable[[Path], str]) -> None:
     out = made(place, kind)
     expected = damage(out)
     before = files_in(out)
-    said = millrace("verify", out, "--json")
+    said = headrace("verify", out, "--json")
     assert (said.code, said.json["status"]) == (1, "damaged"), said.out
     assert expected in {finding["kind"] for finding in said.json["findings"]}
     assert files_in(out) == before
@@ -193,24 +193,24 @@ def test_rows_are_counted_from_the_files(
     place: Path, kind: str, options: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A part with fewer rows would be found even if its bytes were the recorded ones."""
-    from millrace.outputs import verifying
+    from headrace.output import verify as verifying
 
     out = made(place, kind, **options)
     first, second = sorted(out.glob("part-*"))[:2]
-    few = mr.read_parquet("trips/").limit(98).map(doubled).with_options(on_error="reject")
+    few = hr.read_parquet("trips/").limit(98).map(doubled).with_options(on_error="reject")
     getattr(few, f"write_{kind}")(place / "few", **options)
     first.write_bytes(first_part(place / "few").read_bytes())
     listed = [
-        json.loads(line) for line in next((out / "_millrace").glob("*/manifest")).read_text().splitlines()
+        json.loads(line) for line in next((out / "_headrace").glob("*/manifest")).read_text().splitlines()
     ]
     recorded = {each["name"]: (each["size"], each["crc32"]) for each in listed}
     monkeypatch.setattr(verifying, "bytes_of", lambda path: recorded[str(path.relative_to(out))])
-    found = {(finding.kind, finding.file) for finding in mr.verify(out).findings}
+    found = {(finding.kind, finding.file) for finding in hr.verify(out).findings}
     assert found == {("rows", first.name)} and second.exists()
 
 
 def test_ends_of_lines_in_quotes_are_no_rows(place: Path) -> None:
-    from millrace.outputs.files import csv_rows, rows_of
+    from headrace.output.part_files import csv_rows, rows_of
 
     out = made(place, "csv")
     assert rows_of(first_part(out), "x.csv", {"kind": "csv", "header": True}) == 99
@@ -219,30 +219,30 @@ def test_ends_of_lines_in_quotes_are_no_rows(place: Path) -> None:
         assert csv_rows(text[at : at + size] for at in range(0, len(text), size)) == 100
 
 
-def test_a_run_that_is_not_finished(place: Path, millrace: Millrace) -> None:
+def test_a_run_that_is_not_finished(place: Path, headrace: Headrace) -> None:
     def dies(row: dict[str, Any]) -> dict[str, Any]:
         if row["id"] == 250:
             raise RuntimeError("here it ends")
         return row
 
-    data = mr.read_parquet("trips/").map(dies).with_options(shard_rows=100)
-    with pytest.raises(mr.errors.StepError):
+    data = hr.read_parquet("trips/").map(dies).with_options(shard_rows=100)
+    with pytest.raises(hr.errors.StepError):
         data.write_parquet("out")
-    said = millrace("verify", "out", "--json")
+    said = headrace("verify", "out", "--json")
     assert (said.code, said.json["status"]) == (1, "unfinished")
     assert [finding["kind"] for finding in said.json["findings"]] == ["unfinished"]
     assert "2 of 4 shards are still to do" in said.out
     flip(place / "out")
-    assert millrace("verify", "out", "--json").json["status"] == "damaged"
+    assert headrace("verify", "out", "--json").json["status"] == "damaged"
 
 
-def test_a_run_that_is_going_on(place: Path, millrace: Millrace) -> None:
+def test_a_run_that_is_going_on(place: Path, headrace: Headrace) -> None:
     out = made(place)
     folder = OutputFolder(out)
     try:
-        said = millrace("verify", out, "--json")
+        said = headrace("verify", out, "--json")
         assert (said.code, said.json["status"]) == (1, "running")
-        assert f"being written by process {os.getpid()}" in millrace("verify", out).out
+        assert f"being written by process {os.getpid()}" in headrace("verify", out).out
     finally:
         folder.close()
 
@@ -272,54 +272,54 @@ def test_metrics_of_ones_own_are_not_merged(place: Path) -> None:
         def from_bytes(self, data: bytes) -> Rows:
             return Rows(int(data))
 
-    mr.read_parquet("trips/").accumulate(mine=Rows(), theirs=mr.Count()).write_parquet("out")
-    found = mr.verify("out")
+    hr.read_parquet("trips/").accumulate(mine=Rows(), theirs=hr.Count()).write_parquet("out")
+    found = hr.verify("out")
     assert found.good and found.unchecked == ("mine",) and found.metrics == {"theirs": 400}
     assert found.recounted == ("theirs",)
 
 
 def test_metrics_are_counted_from_the_files_where_that_is_the_same(place: Path) -> None:
     """A column that is changed or dropped later is another than the one that was measured."""
-    data = mr.read_parquet("trips/").accumulate(km=mr.Mean("km"), id=mr.Sum("id"))
+    data = hr.read_parquet("trips/").accumulate(km=hr.Mean("km"), id=hr.Sum("id"))
     data.filter(expr="id > 9").drop_columns("km").write_parquet("dropped")
-    assert mr.verify("dropped").recounted == ("id",)
+    assert hr.verify("dropped").recounted == ("id",)
     data.map(lambda row: {**row, "km": 1.0}).write_parquet("changed")
-    found = mr.verify("changed")
+    found = hr.verify("changed")
     assert found.good and found.recounted == () and found.metrics == {"km": 99.75, "id": 79800}
 
 
 def test_rows_in_the_files_that_were_never_counted(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that is another, with the right checksum in the journal, would still not have the metric."""
-    from millrace.outputs import verifying
+    from headrace.output import verify as verifying
 
-    mr.read_parquet("trips/").accumulate(km=mr.Mean("km")).write_parquet("out")
+    hr.read_parquet("trips/").accumulate(km=hr.Mean("km")).write_parquet("out")
     part = first_part(place / "out")
     table = pq.read_table(part)
     pq.write_table(table.set_column(1, "km", pa.array([1.0] * len(table))), part)
-    recorded = json.loads(next((place / "out" / "_millrace").glob("*/manifest")).read_text())
+    recorded = json.loads(next((place / "out" / "_headrace").glob("*/manifest")).read_text())
     monkeypatch.setattr(verifying, "bytes_of", lambda path: (recorded["size"], recorded["crc32"]))
-    (finding,) = mr.verify("out").findings
+    (finding,) = hr.verify("out").findings
     assert finding.kind == "metrics" and "the rows in the files give 1.0" in finding.message
 
 
 @pytest.mark.parametrize("metric", [
-    mr.AUROC("late", "km", range=(0.0, 200.0)), mr.LogLoss("late", "share"), mr.BrierScore("late", "share"),
-    mr.Calibration("late", "share"), mr.Quantiles("km"), mr.Histogram("km", [0, 50, 200]), mr.TopK("km", 3),
-    mr.DistinctCount("city"), mr.Variance("km", ddof=1), mr.MinMax("km"), mr.Sum("id"), mr.R2("km", "id"),
-    mr.ConfusionMatrix("late", "late"), mr.Accuracy("late", "late"), mr.PrecisionRecallF1("late", "late"),
-    mr.By("city", mr.By("late", mr.Mean("km"))), mr.AveragePrecision("late", "share"),
-    mr.NDCG("city", "late", "km", k=3), mr.RecallAtK("city", "late", "km"), mr.MAE("km", "id"),
+    hr.AUROC("late", "km", range=(0.0, 200.0)), hr.LogLoss("late", "share"), hr.BrierScore("late", "share"),
+    hr.Calibration("late", "share"), hr.Quantiles("km"), hr.Histogram("km", [0, 50, 200]), hr.TopK("km", 3),
+    hr.DistinctCount("city"), hr.Variance("km", ddof=1), hr.MinMax("km"), hr.Sum("id"), hr.R2("km", "id"),
+    hr.ConfusionMatrix("late", "late"), hr.Accuracy("late", "late"), hr.PrecisionRecallF1("late", "late"),
+    hr.By("city", hr.By("late", hr.Mean("km"))), hr.AveragePrecision("late", "share"),
+    hr.NDCG("city", "late", "km", k=3), hr.RecallAtK("city", "late", "km"), hr.MAE("km", "id"),
 ], ids=lambda each: type(each).__name__)  # fmt: skip
 def test_every_metric_of_ours_is_merged_again(place: Path, metric: Any) -> None:
-    data = mr.read_parquet("trips/").map(
+    data = hr.read_parquet("trips/").map(
         lambda row: {**row, "late": row["id"] % 3 == 0, "share": row["id"] / 400}
     )
     data.with_options(shard_rows=100).accumulate(it=metric).write_parquet("out")
-    found = mr.verify("out")
+    found = hr.verify("out")
     assert found.good and not found.unchecked and found.metrics and found.recounted == ("it",), found
 
 
-def test_what_is_no_output(place: Path, millrace: Millrace) -> None:
-    said = millrace("verify", "trips")
-    assert (said.code, said.out) == (2, "") and "is no output of Millrace" in said.err
-    assert "There is no folder" in millrace("verify", "trip").err
+def test_what_is_no_output(place: Path, headrace: Headrace) -> None:
+    said = headrace("verify", "trips")
+    assert (said.code, said.out) == (2, "") and "is no output of Headrace" in said.err
+    assert "There is no folder" in headrace("verify", "trip").err

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.core.batch import (
+from headrace.core.batch import (
     concat,
     empty_columns,
     from_ipc,
@@ -23,7 +23,7 @@ from millrace.core.batch import (
     to_ipc,
     to_numpy,
 )
-from millrace.errors import JournalDamaged
+from headrace.errors import JournalDamaged
 
 INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
 FLOATS = [pa.float16(), pa.float32(), pa.float64()]

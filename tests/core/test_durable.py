@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-import millrace as mr
-from millrace.core.durable import sync_fd, sync_folder
+import headrace as hr
+from headrace.core.durable import sync_fd, sync_folder
 
 F_FULLFSYNC = 51
 
@@ -36,7 +36,7 @@ def test_everything_that_is_synced_goes_past_the_cache_of_the_drive(
     _as_on_macos(monkeypatch, lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
     plain: list[int] = []
     monkeypatch.setattr(os, "fsync", plain.append)
-    mr.range(10).with_options(engine="inline").write_parquet(str(tmp_path / "out"))
+    hr.range(10).with_options(engine="inline").write_parquet(str(tmp_path / "out"))
     assert not plain
     for name in ("journal", "plan", "staged", "_SUCCESS", "/out"):
         assert [path for path in synced if name in path], name

@@ -8,13 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from millrace.core.batch import rows_of, schema_bytes, schema_from, to_format, to_frame
-from millrace.core.forms import FLOAT, OBJECT, forms_in, mark_of, marked, without_marks
-from millrace.core.handed import Handed
-from millrace.core.tensors import to_tensors
-from millrace.core.values import from_result
-from millrace.errors import BadInput
-from millrace.plan.expressions import valid_fields
+from headrace.core.batch import rows_of, schema_bytes, schema_from, to_format, to_frame
+from headrace.core.forms import FLOAT, OBJECT, forms_in, mark_of, marked, without_marks
+from headrace.core.input_view import InputView
+from headrace.core.tensors import to_tensors
+from headrace.core.values import from_result
+from headrace.errors import BadInput
+from headrace.plan.expressions import valid_fields
 
 BIG = 2**53 + 1
 
@@ -91,7 +91,7 @@ def test_marks_are_no_part_of_what_users_and_files_see() -> None:
 def test_a_column_that_comes_back_as_it_went_keeps_type_and_mark(format_: Any, values: list[Any]) -> None:
     given = marked(pa.record_batch({"x": pa.array(values, pa.int16())}), {"x": FLOAT})
     view = to_format(given, format_)
-    handed = Handed(given, view)
+    handed = InputView(given, view)
     back = handed.marked(from_result(view, handed))
     assert back.column("x").equals(given.column("x"))
     assert mark_of(back.schema.field("x")) == FLOAT
@@ -99,7 +99,7 @@ def test_a_column_that_comes_back_as_it_went_keeps_type_and_mark(format_: Any, v
 
 def test_a_column_of_ones_own_has_no_mark() -> None:
     given = marked(batch(1, 2), {"x": FLOAT})
-    handed = Handed(given, to_format(given, "numpy"))
+    handed = InputView(given, to_format(given, "numpy"))
     back = handed.marked(from_result({"x": np.array([1, 2])}, handed))
     assert back.schema.field("x").type == pa.int64() and mark_of(back.schema.field("x")) is None
 
@@ -154,6 +154,6 @@ def test_no_integer_or_truth_value_beside_a_null_changes_in_lists_structs_and_fr
 
 @pytest.mark.parametrize("column", NESTED[:-1], ids=lambda column: str(column.type))
 def test_a_frame_that_comes_back_as_it_went_has_the_values_that_it_had(column: pa.Array) -> None:
-    handed = Handed(pa.record_batch({"x": column}))
+    handed = InputView(pa.record_batch({"x": column}))
     (again,) = from_result(to_format(handed.batch, "pandas"), handed).columns
     assert again.to_pylist() == column.to_pylist()

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from millrace.core.batch import (
+from headrace.core.batch import (
     concat,
     from_ipc,
     rows_of,
@@ -23,9 +23,9 @@ from millrace.core.batch import (
     to_ipc,
     to_numpy,
 )
-from millrace.core.handed import Handed
-from millrace.core.ragged import RaggedTensorType, as_fixed, as_ragged, joinable, joined, ragged_column
-from millrace.core.values import column_from, from_result
+from headrace.core.input_view import InputView
+from headrace.core.ragged import RaggedTensorType, as_fixed, as_ragged, joinable, joined, ragged_column
+from headrace.core.values import column_from, from_result
 
 SHAPES = ((2, 3), (0, 4), (1, 2), (5, 1))
 
@@ -122,7 +122,7 @@ def test_arrays_of_any_shapes_come_back_in_every_format(values: list[Any]) -> No
             list(to_numpy(column)),
             [row["x"] for row in rows_of(again)],
             to_frame(batch)["x"].tolist(),
-            list(to_numpy(from_result(to_frame(batch), Handed(batch)).column(0))),
+            list(to_numpy(from_result(to_frame(batch), InputView(batch)).column(0))),
         ):
             assert all(map(alike, each, values)) and len(each) == len(values)
 
@@ -160,7 +160,7 @@ def test_what_a_function_makes_of_a_ragged_column_is_ragged_whatever_its_shapes(
     handed = pa.record_batch({"x": batch().column(0), "l": pa.array([[1.0]] * 4, pa.list_(pa.float64()))})
     view = to_format(handed, "numpy")
     result = {"x": [np.zeros((2, 2)) for _ in view["x"]], "l": [each * 2 for each in view["l"]]}
-    made = from_result(result, Handed(handed, view))
+    made = from_result(result, InputView(handed, view))
     assert made.schema.types == [RaggedTensorType(pa.float64(), 2), pa.list_(pa.float64())]
     objects = np.empty(2, object)
     objects[:] = [np.zeros((2, 2)), None]

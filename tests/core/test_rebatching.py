@@ -9,8 +9,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.core.work import Split
-from millrace.run.rows import Rows, Span, join, rebatch
+from headrace.core.work import Split
+from headrace.worker.rows import Rows, RowSpan, join, rebatch
 
 SPLITS = [Split(0, 0, 1), Split(0, 1, 2), Split(1, 0, 1)]
 sizes = st.lists(st.integers(0, 13), max_size=8)
@@ -40,7 +40,7 @@ def stream(sizes: list[int]) -> Iterator[Rows]:
         texts = [coordinate(split, row) for row in range(first, first + size)]
         yield Rows(
             pa.RecordBatch.from_arrays([pa.array(texts, pa.string())], names=["at"]),
-            (Span(split, first, size),),
+            (RowSpan(split, first, size),),
         )
 
 
@@ -72,12 +72,12 @@ def test_cut_keep_and_spread(sizes: list[int], data: st.DataObject) -> None:
     assert told(cut) == written(cut) == written(rows)[start:stop]
 
     mask = np.array(data.draw(st.lists(st.booleans(), min_size=len(cut), max_size=len(cut))), np.bool_)
-    kept = cut.keep(cut.batch.filter(pa.array(mask, pa.bool_())), mask)
+    kept = cut.masked(cut.batch.filter(pa.array(mask, pa.bool_())), mask)
     assert told(kept) == written(kept)
 
     counts = data.draw(st.lists(st.integers(0, 3), min_size=len(kept), max_size=len(kept)))
     texts = np.repeat(np.array(written(kept), object), np.array(counts, int)).tolist()
-    spread = kept.spread(pa.RecordBatch.from_arrays([pa.array(texts, pa.string())], names=["at"]), counts)
+    spread = kept.repeated(pa.RecordBatch.from_arrays([pa.array(texts, pa.string())], names=["at"]), counts)
     assert told(spread) == written(spread) == texts
 
     again = [part for size in [data.draw(st.integers(1, 7))] for part in rebatch(iter([spread]), size)]
@@ -90,19 +90,21 @@ def test_a_blurred_batch_knows_its_range(sizes: list[int], data: st.DataObject) 
     parts = [rows for rows in stream(sizes) if len(rows)][:1]
     for rows in parts:
         made = data.draw(st.integers(0, 9))
-        blurred = rows.blurred(pa.RecordBatch.from_arrays([pa.array(range(made))], names=["x"]))
-        (span,) = blurred.spans
+        with_unknown_origin = rows.with_unknown_origin(
+            pa.RecordBatch.from_arrays([pa.array(range(made))], names=["x"])
+        )
+        (span,) = with_unknown_origin.spans
         assert span.count == made
         assert span.bounds() == (rows.spans[0].first, rows.spans[0].first + len(rows) - 1)
         low = data.draw(st.integers(0, made))
-        for piece in blurred.cut(low, made).spans:
+        for piece in with_unknown_origin.cut(low, made).spans:
             assert piece.bounds() == span.bounds() and piece.count == made - low
 
 
 def test_a_change_of_schema_ends_a_batch() -> None:
     def rows(name: str, count: int) -> Rows:
         batch = pa.RecordBatch.from_arrays([pa.array(range(count))], names=[name])
-        return Rows(batch, (Span(SPLITS[0], 0, count),))
+        return Rows(batch, (RowSpan(SPLITS[0], 0, count),))
 
     out = list(rebatch(iter([rows("a", 3), rows("b", 4), rows("b", 2)]), 5))
     assert [(part.batch.schema.names[0], len(part)) for part in out] == [("a", 3), ("b", 5), ("b", 1)]

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import millrace as mr
-from millrace.core.sizes import given_bytes
-from millrace.errors import ArgumentError
+import headrace as hr
+from headrace.core.sizes import given_bytes
+from headrace.errors import ArgumentError
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def frame(df: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({"rows": [len(df)]})
 
 
-def resources(data: mr.Dataset) -> int | None:
+def resources(data: hr.Dataset) -> int | None:
     (step,) = data._plan.steps
     found = getattr(step, "resources", None) or step.models[0].resources  # type: ignore[union-attr]
     return found.memory  # type: ignore[no-any-return]
@@ -62,41 +62,41 @@ def resources(data: mr.Dataset) -> int | None:
 @pytest.mark.parametrize(
     "step",
     [
-        lambda memory: mr.range(3).map_batches(same, memory=memory),
-        lambda memory: mr.range(3).map(same, memory=memory),
-        lambda memory: mr.range(3).flat_map(same, memory=memory),
-        lambda memory: mr.range(3).filter(same, memory=memory),
-        lambda memory: mr.range(3).predict(same, memory=memory),
-        lambda memory: mr.range(3).predict({"a": same}, memory=memory),
-        lambda memory: mr.range(3).predict({"a": {"model": same, "memory": memory}}),
+        lambda memory: hr.range(3).map_batches(same, memory=memory),
+        lambda memory: hr.range(3).map(same, memory=memory),
+        lambda memory: hr.range(3).flat_map(same, memory=memory),
+        lambda memory: hr.range(3).filter(same, memory=memory),
+        lambda memory: hr.range(3).predict(same, memory=memory),
+        lambda memory: hr.range(3).predict({"a": same}, memory=memory),
+        lambda memory: hr.range(3).predict({"a": {"model": same, "memory": memory}}),
     ],
 )
-def test_steps_take_them(step: Callable[[Any], mr.Dataset]) -> None:
+def test_steps_take_them(step: Callable[[Any], hr.Dataset]) -> None:
     assert resources(step("1GiB")) == resources(step(1 << 30)) == 1 << 30
     with pytest.raises(ArgumentError, match=r"memory='much'"):
         step("much")
 
 
 def test_runs_take_them() -> None:
-    assert mr.range(3).with_options(memory_limit="16GiB")._options.memory_limit == 16 << 30
+    assert hr.range(3).with_options(memory_limit="16GiB")._options.memory_limit == 16 << 30
     for given in ("0", "16 gigs", 1.5, 0):
         with pytest.raises(ArgumentError, match=f"memory_limit={given!r}: it takes a whole number of bytes"):
-            mr.range(3).with_options(memory_limit=given)
+            hr.range(3).with_options(memory_limit=given)
 
 
 def test_executors_take_them() -> None:
-    with mr.connect(workers=1, memory_limit="2GiB") as executor:
+    with hr.connect(workers=1, memory_limit="2GiB") as executor:
         assert executor.limits.memory == 2 << 30
-        with pytest.raises(mr.errors.ResourcesUnavailable, match=r"3 GiB of memory, and there are 2 GiB"):
+        with pytest.raises(hr.errors.ResourcesUnavailable, match=r"3 GiB of memory, and there are 2 GiB"):
             executor.options(memory="3GiB").submit(abs, 1)
     with pytest.raises(ArgumentError, match="memory_limit='all': it takes"):
-        mr.connect(memory_limit="all")
+        hr.connect(memory_limit="all")
 
 
 def test_batches_take_them() -> None:
-    udf = mr.BatchPredictor.from_pandas_udf(frame, batch_size_bytes="0.8 KB")
-    assert udf.predict(mr.range(1_000)).take_all()[0]["rows"] == 100
+    udf = hr.BatchPredictor.from_pandas_udf(frame, batch_size_bytes="0.8 KB")
+    assert udf.predict(hr.range(1_000)).take_all()[0]["rows"] == 100
     with pytest.raises(ArgumentError, match="KBit"):
-        mr.BatchPredictor.from_pandas_udf(frame, batch_size_bytes="0.8 KBit")
+        hr.BatchPredictor.from_pandas_udf(frame, batch_size_bytes="0.8 KBit")
     with pytest.raises(ArgumentError, match="memory='big'"):
-        udf.predict(mr.range(3), ray_remote_args={"memory": "big"})
+        udf.predict(hr.range(3), ray_remote_args={"memory": "big"})

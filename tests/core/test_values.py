@@ -17,10 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from millrace.core.batch import rows_of, to_format, to_numpy
-from millrace.core.handed import Handed
-from millrace.core.ragged import RaggedTensorType
-from millrace.core.values import ConversionError, column_from, from_columns, from_result, from_rows
+from headrace.core.batch import rows_of, to_format, to_numpy
+from headrace.core.input_view import InputView
+from headrace.core.ragged import RaggedTensorType
+from headrace.core.values import ConversionError, column_from, from_columns, from_result, from_rows
 
 NUMBERS = st.one_of(
     npst.integer_dtypes(endianness="="),
@@ -124,7 +124,7 @@ def test_a_masked_view_of_what_was_handed_out_keeps_its_mask() -> None:
     batch = pa.record_batch({"x": pa.array([1, 2, 3])})
     view = to_format(batch, "numpy")
     result = {"x": np.ma.masked_array(view["x"], [False, True, False])}
-    assert from_result(result, Handed(batch, view)).to_pydict() == {"x": [1, None, 3]}
+    assert from_result(result, InputView(batch, view)).to_pydict() == {"x": [1, None, 3]}
 
 
 @given(st.lists(st.none() | st.integers(-(2**63) + 1, 2**63 - 1), min_size=1), st.sampled_from(["M8", "m8"]))

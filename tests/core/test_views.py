@@ -15,13 +15,13 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-import millrace
-from millrace.core import views
-from millrace.core.batch import BatchFormat, to_numpy
-from millrace.core.layout import own
-from millrace.core.ragged import RaggedTensorType, ragged_column
-from millrace.core.values import from_result
-from millrace.core.views import apart, lend, lend_rows
+import headrace
+from headrace.core import views
+from headrace.core.batch import BatchFormat, to_numpy
+from headrace.core.layout import own
+from headrace.core.ragged import RaggedTensorType, ragged_column
+from headrace.core.values import from_result
+from headrace.core.views import make_rows_view, make_view, with_copies
 
 TENSORS = pa.ExtensionArray.from_storage(
     pa.fixed_shape_tensor(pa.float32(), (2, 2)),
@@ -105,11 +105,11 @@ def test_no_view_reaches_the_batch(name: str, batch_format: Any) -> None:
     batch = pa.record_batch({name: own(COLUMNS[name])}) if name != "half of a batch" else half()
     before = image(batch)
     if batch_format == "rows":
-        scribble(lend_rows(batch, tried=True).columns)
+        scribble(make_rows_view(batch, tried=True).columns)
     else:
-        scribble(lend(batch, batch_format, tried=True)[0])
+        scribble(make_view(batch, batch_format, tried=True)[0])
     assert image(batch) == before
-    assert apart(batch, batch_format).schema == batch.schema
+    assert with_copies(batch, batch_format).schema == batch.schema
 
 
 @pytest.mark.parametrize("tried", [True, False])
@@ -118,11 +118,11 @@ def test_a_copy_is_made_only_where_something_could_write(
 ) -> None:
     monkeypatch.setattr(views, "WRITERS", ("no_such_library",))
     batch = pa.record_batch({"x": pa.array([1.0, 2.0])})
-    view, handed = lend(batch, "numpy", tried=tried)
+    view, handed = make_view(batch, "numpy", tried=tried)
     shares = view["x"].ctypes.data == batch.column(0).buffers()[1].address
     assert shares == tried  # the first call may import such a library
     monkeypatch.setitem(sys.modules, "no_such_library", sys)
-    view, handed = lend(batch, "numpy", tried=True)
+    view, handed = make_view(batch, "numpy", tried=True)
     assert view["x"].ctypes.data != batch.column(0).buffers()[1].address
     assert from_result({"x": view["x"]}, handed).column(0).buffers()[1].address == (
         batch.column(0).buffers()[1].address
@@ -132,7 +132,7 @@ def test_a_copy_is_made_only_where_something_could_write(
 @pytest.mark.parametrize("batch_format", ["numpy", "pyarrow"])
 def test_what_was_written_goes_on_and_stays(batch_format: BatchFormat) -> None:
     batch = pa.record_batch({"x": pa.array([1, 2, 3]), "y": pa.array([1, 2, 3])})
-    view, handed = lend(batch, batch_format, tried=False)
+    view, handed = make_view(batch, batch_format, tried=False)
     data = view["x"].ctypes.data if batch_format == "numpy" else view["x"].chunk(0).buffers()[1].address
     ctypes.memset(data, 0, 8)
     made = from_result(view, handed)
@@ -144,7 +144,7 @@ def test_what_was_written_goes_on_and_stays(batch_format: BatchFormat) -> None:
 
 def test_a_part_of_what_was_handed_out_stays_as_it_was_returned() -> None:
     batch = pa.record_batch({"x": pa.array([1, 2, 3, 4])})
-    view, handed = lend(batch, "numpy", tried=False)
+    view, handed = make_view(batch, "numpy", tried=False)
     made = from_result({"x": view["x"][2:]}, handed)
     scribble(view)
     assert made.to_pydict() == {"x": [3, 4]}
@@ -158,9 +158,9 @@ def test_nobody_can_make_a_view_writable() -> None:
 
 def test_a_row_is_renewed_after_a_call_that_failed() -> None:
     batch = pa.record_batch({"v": COLUMNS["vectors"], "d": COLUMNS["structs"], "l": COLUMNS["large lists"]})
-    handed = lend_rows(batch, tried=False)
+    handed = make_rows_view(batch, tried=False)
     for _ in range(2):
-        row = handed.renewed(1)
+        row = handed.restored_row(1)
         assert row["v"].tolist() == [3, 4] and row["d"] == {"a": 1, "l": [1, 2]} and row["l"] == [3]
         scribble(row["v"])
         row["d"]["a"] = 7
@@ -170,13 +170,13 @@ def test_a_row_is_renewed_after_a_call_that_failed() -> None:
 def test_batches_are_shown_by_one_module_alone() -> None:
     """Whoever makes a view of a batch by himself goes past the question whether its memory is read again."""
     makers = {"to_format", "to_frame", "rows_of", "python_columns", "to_pandas", "to_tensors", "to_model"}
-    allowed = {"core/batch.py", "core/handed.py", "core/tensors.py", "core/views.py"}
+    allowed = {"core/batch.py", "core/input_view.py", "core/tensors.py", "core/views.py"}
     theirs = {
-        "scoring/data.py",  # a result, which belongs to whoever asked
-        "verbs/reads.py",  # to_pandas, likewise
+        "compat/air/scored_data.py",  # a result, which belongs to whoever asked
+        "dataset/consumption.py",  # to_pandas, likewise
     }
-    modules = {"millrace.core.batch", "millrace.core.tensors"}
-    root = Path(millrace.__file__).parent
+    modules = {"headrace.core.batch", "headrace.core.tensors"}
+    root = Path(headrace.__file__).parent
     found = set()
     for path in root.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -190,7 +190,7 @@ def test_batches_are_shown_by_one_module_alone() -> None:
 def test_what_was_written_to_an_array_that_was_made_of_a_column_goes_on() -> None:
     batch = pa.record_batch({"n": pa.array([1, None, 3]), "b": pa.array([True, False, True])})
     for spoilt in ("n", "b"):
-        view, handed = lend(batch, "numpy", tried=False)
+        view, handed = make_view(batch, "numpy", tried=False)
         ctypes.memset(view[spoilt].ctypes.data, 0, 1 if spoilt == "b" else 8)
         made = from_result(dict(view), handed)
         assert made.column(spoilt).to_pylist()[0] == 0

@@ -75,7 +75,7 @@ def _readme(folder: Path) -> None:
     trips(folder)
     onnx_model(folder)
     photos(folder)
-    (folder / "job.py").write_text("import millrace as mr\n\ndataset = mr.range(10)\n")
+    (folder / "job.py").write_text("import headrace as hr\n\ndataset = hr.range(10)\n")
 
 
 def _stages(folder: Path) -> None:
@@ -124,7 +124,7 @@ _RAY = """
             return 3 + 2 * trips["km"].to_numpy()
 
     load_model, read, net = Model, pq.read_table, torch.nn.Linear(1, 1)
-    data = __import__("millrace").from_items([{"id": i, "x": float(i)} for i in range(10)])
+    data = __import__("headrace").from_items([{"id": i, "x": float(i)} for i in range(10)])
 
     class _Predictor:
         def __init__(self, model):
@@ -133,7 +133,7 @@ _RAY = """
         def predict(self, path):
             return float(self.model.predict(pq.read_table(path)).mean())
 
-    from millrace.compat import ray as _ray
+    from headrace.compat import ray as _ray
 
     Predictor = _ray.remote(_Predictor)
     import glob

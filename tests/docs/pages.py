@@ -4,7 +4,7 @@ What a block is, its fence says:
 
 ``python``                     runs; the blocks of a page are one program, from its top to its end
 ``python title="job.py"``      is a file of that name, in the folder in which the page's program runs
-``python title="... Ray ..."`` is a program for Ray, and runs with Ray's words from ``millrace.compat``
+``python title="... Ray ..."`` is a program for Ray, and runs with Ray's words from ``headrace.compat``
 ``sh``                         is a script for the shell, and runs
 ``console``                    commands after ``$``, and what they print
 ``text``                       lines that were printed by what is above it

@@ -62,11 +62,11 @@ def program(page: Path, *, for_ray: bool = False) -> str:
 
 def with_our_words(text: str) -> str:
     """Return a program for Ray with the one change that makes it ours: another import."""
-    text = re.sub(r"^import ray.data$", "import millrace as mr", text, flags=re.MULTILINE).replace(
-        "ray.data.", "mr."
+    text = re.sub(r"^import ray.data$", "import headrace as hr", text, flags=re.MULTILINE).replace(
+        "ray.data.", "hr."
     )
-    text = re.sub(r"^import ray$", "from millrace.compat import ray", text, flags=re.MULTILINE)
-    return re.sub(r"^from ray\.", "from millrace.compat.ray.", text, flags=re.MULTILINE)
+    text = re.sub(r"^import ray$", "from headrace.compat import ray", text, flags=re.MULTILINE)
+    return re.sub(r"^from ray\.", "from headrace.compat.ray.", text, flags=re.MULTILINE)
 
 
 def ended(folder: Path, given: Given, text: str, names: str) -> list[str]:
@@ -76,14 +76,14 @@ def ended(folder: Path, given: Given, text: str, names: str) -> list[str]:
     (folder / "page.py").write_text(text)
     tools = folder / ".bin"
     tools.mkdir(exist_ok=True)
-    for name, command in {"python": "", "python3": "", "millrace": "-m millrace "}.items():
+    for name, command in {"python": "", "python3": "", "headrace": "-m headrace "}.items():
         (tools / name).write_text(f'#!/bin/sh\nexec {sys.executable} {command}"$@"\n')
         (tools / name).chmod(0o755)
     env = {
         **os.environ,
-        "MILLRACE_ENGINE": given.engine,
-        "MILLRACE_PROGRESS": "1",
-        "MILLRACE_WORKERS": str(given.workers),
+        "HEADRACE_ENGINE": given.engine,
+        "HEADRACE_PROGRESS": "1",
+        "HEADRACE_WORKERS": str(given.workers),
         "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
         "PYTHONUNBUFFERED": "1",
         "COLUMNS": "200",
@@ -111,7 +111,7 @@ def on_any_machine(line: str) -> str:
     line = re.sub(r"\bbatches of [\d,]+( to [\d,]+)? rows\b", "batches", line)
     line = re.sub(r"\b[\d.]+ k (of them read before|now)", r"some \1", line)
     line = re.sub(r"\brun ([a-km-z2-9]{8}|…)", "run RUN", line.replace(f"{HOME}/", ""))
-    line = re.sub(r"(part-[\d.]+-|_millrace/)[a-km-z2-9]{8}\b", r"\1RUN", line)
+    line = re.sub(r"(part-[\d.]+-|_headrace/)[a-km-z2-9]{8}\b", r"\1RUN", line)
     return " ".join(line.split())
 
 
@@ -184,7 +184,7 @@ def test_commands_are_there() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for page in PAGES:
         text = page.read_text()
-        for named in re.findall(r"(?:millrace|\.)\[([a-z,-]+)\]", text):
+        for named in re.findall(r"(?:headrace|\.)\[([a-z,-]+)\]", text):
             assert set(named.split(",")) <= extras, page
         for named in re.findall(r"(?:^\$ |`)make ([a-z-]+)", text, re.MULTILINE):
             assert named in targets, page

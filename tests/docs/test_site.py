@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import inspect
 import re
 from typing import Any
 
 import pytest
 import yaml
 
-import millrace as mr
-from millrace import testing
-from millrace.compat import ray
+import headrace as hr
+from headrace import testing
+from headrace.compat import ray
 
 from .pages import ROOT
 
 REFERENCE = ROOT / "docs" / "reference"
 SHOWN = set(re.findall(r"^::: ([\w.]+)", "".join(page.read_text() for page in REFERENCE.glob("*.md")), re.M))
-OTHER_NAMES = {"TensorflowCheckpoint", "TensorflowPredictor"}
 
 
 def _targets(nav: list[Any]) -> list[str]:
@@ -39,11 +39,12 @@ def test_every_page_has_its_place() -> None:
 
 
 def test_the_reference_shows_every_public_name() -> None:
-    verbs = {f"Dataset.{name}" for name in dir(mr.Dataset) if not name.startswith("_")}
-    names = {f"millrace.{name}" for name in {*mr.__all__, *verbs} - OTHER_NAMES - {"__version__", "errors"}}
-    names |= {f"millrace.testing.{name}" for name in testing.__all__}
-    names |= {f"millrace.compat.ray.{name}" for name in ray.__all__}
-    assert "millrace.errors" in SHOWN
+    verbs = {f"Dataset.{name}" for name in dir(hr.Dataset) if not name.startswith("_")}
+    names = {f"headrace.{name}" for name in {*hr.__all__, *verbs} - {"__version__", "errors", "observers"}}
+    names |= {f"headrace.observers.{name}" for name in hr.observers.__all__}
+    names |= {f"headrace.testing.{name}" for name in testing.__all__}
+    names |= {f"headrace.compat.ray.{name}" for name in ray.__all__}
+    assert "headrace.errors" in SHOWN
     assert sorted(names - SHOWN) == [], "no page of docs/reference shows these"
 
 
@@ -52,6 +53,35 @@ def test_what_tests_a_promise_is_there() -> None:
     named.remove("tests/")
     assert len(named) > 20
     assert [name for name in named if not (ROOT / "tests" / name).exists()] == []
+
+
+@pytest.mark.parametrize("page", ["how-it-works.md", "extending.md", "promises.md"])
+def test_the_files_that_a_page_names_are_there(page: str) -> None:
+    named = re.findall(r"`((?:\w+/)+(?:\w+\.py)?|\w+\.py)`", (ROOT / "docs" / page).read_text())
+    assert len(named) > 15
+    package = ROOT / "src" / "headrace"
+    assert [
+        name for name in named if not any((at / name).exists() for at in (package, ROOT, ROOT / "tests"))
+    ] == []
+
+
+def test_the_reference_shows_the_options_that_verbs_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    griffe = pytest.importorskip("griffe")
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    prose = importlib.import_module("docstrings").Prose
+    package = griffe.load(
+        "headrace",
+        search_paths=[ROOT / "src"],
+        extensions=griffe.load_extensions(prose),
+        allow_inspection=False,
+    )
+    for verb in ("map_batches", "map", "flat_map", "filter", "predict", "add_column"):
+        shown = [each.name for each in package[f"Dataset.{verb}"].parameters]
+        assert shown == list(inspect.signature(getattr(hr.Dataset, verb)).parameters)
+        assert "num_gpus" in shown
+        sections = package[f"Dataset.{verb}"].docstring.parse("numpy")
+        parameters = next(each for each in sections if each.kind is griffe.DocstringSectionKind.parameters)
+        assert {each.name: each.value for each in parameters.value}["num_gpus"] == "None"
 
 
 @pytest.mark.parametrize("name", ["docstrings", "hooks"])

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from millrace.engines.cgroups import memory_limit, oom_kills
-from millrace.engines.process import Death, never_ready
+from headrace.engines.deaths import Death, never_ready
+from headrace.engines.local.cgroups import memory_limit, oom_kills
 
 
 def tree(root: Path, files: dict[str, str]) -> Path:
@@ -54,15 +54,15 @@ def test_what_the_kernel_ended_is_counted(tmp_path: Path, files: dict[str, str],
 
 
 @pytest.mark.parametrize(
-    ("starved", "says"),
+    ("out_of_memory", "says"),
     [
         (True, "SIGKILL (by the kernel, because memory ran out)"),
         (False, "SIGKILL (from outside)"),
         (None, "SIGKILL (by the kernel, if memory ran out)"),
     ],
 )
-def test_a_death_says_whether_memory_ran_out(starved: bool | None, says: str) -> None:
-    assert says in str(Death(1, -signal.SIGKILL, "", "", starved))
+def test_a_death_says_whether_memory_ran_out(out_of_memory: bool | None, says: str) -> None:
+    assert says in str(Death(1, -signal.SIGKILL, "", "", out_of_memory))
 
 
 def test_workers_that_never_became_ready_for_want_of_memory_say_so() -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from millrace.core.ports import Engine
-from millrace.engines.inline import InlineEngine
-from millrace.engines.local import LocalEngine
-from millrace.testing import EngineContract, FakeEngine
+from headrace.core.ports import Engine
+from headrace.engines.inline import InlineEngine
+from headrace.engines.local.engine import LocalEngine
+from headrace.testing import EngineContract, FakeEngine
 
 
 class TestLocal(EngineContract):

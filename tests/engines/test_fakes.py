@@ -7,32 +7,31 @@ from typing import Any
 
 import pytest
 
-import millrace as mr
-from millrace.core import failpoints as points
-from millrace.core.ports import PoolSpec
-from millrace.errors import ShardFailed, WorkerDied
-from millrace.plan import compile as compiler
-from millrace.plan.physical import Program
-from millrace.run.runner import Runner, Tally
-from millrace.run.scheduler import Scheduler
-from millrace.run.schemas import merge
-from millrace.run.worker import ShardWorker
-from millrace.sources.range import RangeSource
-from millrace.testing import FakeClock, FakeEngine, failpoints
+import headrace as hr
+from headrace.core import failpoints as points
+from headrace.core.ports import PoolSpec
+from headrace.driver.in_memory_committer import InMemoryCommitter
+from headrace.errors import ShardFailed, WorkerDied
+from headrace.plan import compile as compiler
+from headrace.plan.physical import Program
+from headrace.session.runner import RunSpec, build_runner
+from headrace.sources.range import RangeSource
+from headrace.testing import FakeClock, FakeEngine, failpoints
+from headrace.worker.attempt import ShardWorker
 
 
-def run(engine: FakeEngine, *, workers: int = 2) -> tuple[list[int], Tally]:
+def run(engine: FakeEngine, *, workers: int = 2) -> tuple[list[int], InMemoryCommitter]:
     """Read 10 shards of 10 rows on the fake engine; return the rows and the sums."""
-    data = mr.Dataset.from_source(RangeSource(100, rows_per_split=10))
+    data = hr.Dataset.from_source(RangeSource(100, rows_per_split=10))
     plan = data.map_batches(lambda batch: {"id": batch["id"]}, batch_size=3)._plan
     shards = compiler.make_shards(plan.source.splits(), workers, 10)
     program = Program(plan.source, plan.steps, None, (), None, "blocks", False, "process")
-    scheduler, tally = Scheduler(shards, merge=merge, reading=True), Tally()
-    runner = Runner(scheduler, tally)
+    committer = InMemoryCommitter()
+    runner = build_runner(RunSpec(shards=shards, reading=True), committer)
     pool = engine.start(PoolSpec("fake", partial(ShardWorker, program), workers), runner.notify)
-    rows = [row for batch in runner.stream(pool) for row in batch.column(0).to_pylist()]
+    rows = [row for batch in runner.stream([pool]) for row in batch.column(0).to_pylist()]
     engine.close()
-    return rows, tally
+    return rows, committer
 
 
 @pytest.mark.parametrize(
@@ -50,9 +49,9 @@ def run(engine: FakeEngine, *, workers: int = 2) -> tuple[list[int], Tally]:
 )
 def test_deaths_change_nothing(faults: dict[tuple[int, int], Any]) -> None:
     engine = FakeEngine(faults)
-    rows, tally = run(engine)
+    rows, committer = run(engine)
     assert rows == list(range(100))
-    assert (tally.ledger.read, tally.ledger.written) == (100, 100)
+    assert (committer.ledger.read, committer.ledger.written) == (100, 100)
     begun = [shard for _, method, shard in engine.calls if method == "attempt"]
     assert len(begun) >= 10 + len(faults)  # those that waited behind are begun anew, too
 
@@ -65,8 +64,8 @@ def test_a_shard_that_always_kills_ends_the_run() -> None:
 
 
 def test_an_exception_of_a_call_ends_the_run() -> None:
-    with pytest.raises(mr.errors.MillraceError, match="no such luck"):
-        run(FakeEngine({(2, 0): mr.errors.SourceError("no such luck")}))
+    with pytest.raises(hr.errors.HeadraceError, match="no such luck"):
+        run(FakeEngine({(2, 0): hr.errors.SourceError("no such luck")}))
 
 
 def test_failpoints_end_with_their_block() -> None:

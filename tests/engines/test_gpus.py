@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-import millrace as mr
-from millrace.core.ports import PoolSpec, WorkerContext
-from millrace.engines import machine
-from millrace.engines.local import LocalEngine, LocalPool
-from millrace.errors import ResourcesUnavailable, WorkerDied
+import headrace as hr
+from headrace.core.ports import PoolSpec, WorkerContext
+from headrace.engines.local import machine
+from headrace.engines.local.engine import LocalEngine
+from headrace.engines.local.pool import LocalPool
+from headrace.errors import ResourcesUnavailable, WorkerDied
 
 Devices = tuple[str, ...] | None
 
@@ -180,8 +181,8 @@ def see_too(batch: dict[str, Any]) -> dict[str, Any]:
     return {"first": batch["seen"], **see(batch)}
 
 
-def numbers() -> mr.Dataset:
-    return mr.range(20_000).with_options(engine="local", progress=False, shard_rows=1024)
+def numbers() -> hr.Dataset:
+    return hr.range(20_000).with_options(engine="local", progress=False, shard_rows=1024)
 
 
 def test_a_plan_that_names_gpus_places_its_workers(nvidia: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,14 +21,16 @@ import psutil
 import pyarrow as pa
 import pytest
 
-import millrace as mr
-from millrace.core.ports import PoolSpec, WorkerContext
-from millrace.core.work import BlockRef
-from millrace.engines.local import LocalEngine, LocalPool
-from millrace.engines.process import Worker
-from millrace.engines.slots import SPARE, Reading, Shelf, Store, spare_of
-from millrace.errors import NeverReady, WorkerDied
-from millrace.testing.engines import Hosted
+import headrace as hr
+from headrace.core.ports import PoolSpec, WorkerContext
+from headrace.core.work import BlockRef
+from headrace.engines.local.engine import LocalEngine
+from headrace.engines.local.pool import LocalPool
+from headrace.engines.local.process import WorkerProcess
+from headrace.engines.local.slot_registry import SPARE, SlotRegistry, spare_of
+from headrace.engines.local.slots import SlotAllocator, SlotMapping
+from headrace.errors import NeverReady, WorkerDied
+from headrace.testing.engines import Hosted
 
 
 @pytest.fixture
@@ -66,7 +68,7 @@ def test_workers_that_are_killed_as_they_start(engine: LocalEngine, tmp_path: Pa
         "3 workers of stage 1 in a row ended before they could work: killed by SIGKILL while "
     )
     assert "while starting" in said or "while importing" in said
-    assert "`dmesg` tells" in said and said.endswith(".")
+    assert "see `dmesg`" in said and said.endswith(".")
     with pytest.raises(NeverReady, match="killed by SIGKILL while"):
         lost.result(30)
 
@@ -111,25 +113,25 @@ def test_what_a_worker_had_is_closed_by_the_thread_that_waits_on_it(
     engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed: queue.SimpleQueue[str] = queue.SimpleQueue()
-    release = Worker.release
+    release = WorkerProcess.release
 
-    def told(worker: Worker) -> None:
+    def told(worker: WorkerProcess) -> None:
         release(worker)
         closed.put(current_thread().name)
 
-    monkeypatch.setattr(Worker, "release", told)
+    monkeypatch.setattr(WorkerProcess, "release", told)
     pool = engine.start(PoolSpec("stage 1", partial(Hosted, ""), 1), lambda *note: None)
     for _ in range(3):
         pool.resize(3)
         pool.resize(1)
-        assert {closed.get(timeout=30), closed.get(timeout=30)} == {"millrace-pool"}
+        assert {closed.get(timeout=30), closed.get(timeout=30)} == {"headrace-pool"}
     assert pool.submit("echo", 1).result(30) == 1
     engine.close()
-    assert closed.get(timeout=30) != "millrace-pool" and closed.empty()
+    assert closed.get(timeout=30) != "headrace-pool" and closed.empty()
 
 
 def test_a_reader_may_go_on_in_another_thread() -> None:
-    data = mr.range(20_000).with_options(engine="local", workers=2, shard_rows=1024)
+    data = hr.range(20_000).with_options(engine="local", workers=2, shard_rows=1024)
     batches = iter(data.map_batches(with_process, batch_size=256).iter_batches(batch_size=256))
     found = [in_a_thread_that_ends(lambda: next(batches))]
     found += batches
@@ -155,7 +157,7 @@ def shared_memory() -> int:
     held: dict[int, int] = {}
     for file in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
-            if os.readlink(file).startswith("/memfd:millrace"):
+            if os.readlink(file).startswith("/memfd:headrace"):
                 held[file.stat().st_ino] = file.stat().st_blocks * 512
     return sum(held.values())
 
@@ -174,10 +176,10 @@ def lay_and_keep(pools: tuple[LocalPool, LocalPool], count: int, size: int) -> i
     makers, readers = pools
     refs: list[BlockRef] = []
     for value in range(count):
-        refs.append(makers.submit("lay", value, size // 8).result(30))
+        refs.append(makers.submit("share", value, size // 8).result(30))
         assert readers.submit("total", refs[-1], True).result(30) == value * (size // 8)
     assert makers.submit("echo", "all is told").result(30)
-    assert readers.submit("kept_total").result(30) == sum(range(count)) * (size // 8)
+    assert readers.submit("held_total").result(30) == sum(range(count)) * (size // 8)
     assert readers.submit("echo", "all is told").result(30)
     return sum(ref.size for ref in refs)
 
@@ -193,21 +195,21 @@ def test_slots_that_nobody_uses_are_given_back(pools: tuple[LocalPool, LocalPool
     for pool in pools:
         (worker,) = pool.workers()
         mapped = psutil.Process(worker.process.pid).memory_maps()
-        assert sum(entry.rss for entry in mapped if "memfd:millrace" in entry.path) <= most + spare
+        assert sum(entry.rss for entry in mapped if "memfd:headrace" in entry.path) <= most + spare
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_a_block_counts_with_all_the_memory_that_it_keeps_in_use(pools: tuple[LocalPool, LocalPool]) -> None:
     makers, readers = pools
     before = shared_memory()
-    big = makers.submit("lay", 1, 500_000).result(30)
+    big = makers.submit("share", 1, 500_000).result(30)
     readers.submit("total", big).result(30)
-    small = makers.submit("lay", 2, 400_000).result(30)
+    small = makers.submit("share", 2, 400_000).result(30)
     assert small.slot == big.slot and small.size == big.size > 4_000_000
     assert shared_memory() - before == pytest.approx(small.size, abs=8192)
-    tiny = makers.submit("lay", 3, 1000).result(30)
+    tiny = makers.submit("share", 3, 1000).result(30)
     assert readers.submit("total", small).result(30) == 800_000
-    again = makers.submit("lay", 4, 1000).result(30)
+    again = makers.submit("share", 4, 1000).result(30)
     assert tiny.size == again.size < 10_000, "a small block does not keep a big slot from others"
 
 
@@ -223,10 +225,10 @@ class Post:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        self.store = Store()
+        self.registry = SlotRegistry()
         self.up: list[deque[tuple[Any, ...]]] = [deque(), deque()]
         self.down: list[deque[tuple[Any, ...]]] = [deque(), deque()]
-        self.shelves = [Shelf(owner, partial(self.announce, owner)) for owner in range(2)]
+        self.allocators = [SlotAllocator(owner, partial(self.announce, owner)) for owner in range(2)]
         self.known: dict[int, tuple[BlockRef, int]] = {}
         self.values = iter(range(1 << 30))
         self.most = 0
@@ -234,50 +236,50 @@ class Post:
     def announce(self, owner: int, slot: int, fd: int) -> None:
         self.up[owner].append(("slot", slot, fd))
 
-    def lay(self, owner: int) -> None:
+    def write(self, owner: int) -> None:
         value = next(self.values)
         batch = pa.record_batch({"value": np.full(int(10 ** self.random.uniform(2, 6)), value)})
-        self.up[owner].append(("laid", self.shelves[owner].lay(batch.schema, [batch]), value))
+        self.up[owner].append(("block", self.allocators[owner].write(batch.schema, [batch]), value))
 
     def drop(self, owner: int) -> None:
         if self.known:
             ref, _ = self.known.pop(self.random.choice(list(self.known)))
-            self.tell(self.store.drop(ref))
+            self.send_down(self.registry.drop(ref))
 
-    def hear(self, owner: int) -> None:
+    def deliver_up(self, owner: int) -> None:
         if not self.up[owner]:
             return
         kind, *message = self.up[owner].popleft()
         if kind == "slot":
-            self.store.add_slot(owner, *message)
-        elif kind == "laid":
-            self.store.add_block(message[0])
+            self.registry.add_slot(owner, *message)
+        elif kind == "block":
+            self.registry.add(message[0])
             self.known[message[0].number] = message[0], message[1]
             self.most = max(self.most, sum(ref.size for ref, _ in self.known.values()))
         else:
-            self.store.given_back(owner, *message)
-        self.tell([])
+            self.registry.slot_returned(owner, *message)
+        self.send_down([])
 
-    def tell(self, freed: list[BlockRef]) -> None:
+    def send_down(self, freed: list[BlockRef]) -> None:
         for ref in freed:
             self.down[ref.owner].append(("free", ref.slot))
-        for owner, slot in self.store.surplus():
-            self.down[owner].append(("give back", slot))
+        for owner, slot in self.registry.surplus():
+            self.down[owner].append(("return slot", slot))
 
-    def obey(self, owner: int) -> None:
+    def deliver_down(self, owner: int) -> None:
         if not self.down[owner]:
             return
         kind, slot = self.down[owner].popleft()
-        (self.shelves[owner].free if kind == "free" else self.shelves[owner].give_back)(slot)
-        self.up[owner] += [("given back", *answer) for answer in self.shelves[owner].answers()]
+        (self.allocators[owner].free if kind == "free" else self.allocators[owner].return_slot)(slot)
+        self.up[owner] += [("slot returned", *answer) for answer in self.allocators[owner].returned()]
 
 
 def settle(post: Post) -> None:
     """Let every message arrive."""
     while any(post.up) or any(post.down):
         for owner in range(2):
-            post.hear(owner)
-            post.obey(owner)
+            post.deliver_up(owner)
+            post.deliver_down(owner)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
@@ -287,16 +289,16 @@ def test_slots_whatever_crosses_on_the_way(seed: int) -> None:
     post = Post(seed)
     for turn in range(1200):
         hoarding = 200 < turn % 600 < 500 and len(post.known) < 40
-        act = post.random.choice([post.hear, post.obey, post.lay if hoarding else post.drop])
+        act = post.random.choice([post.deliver_up, post.deliver_down, post.write if hoarding else post.drop])
         act(post.random.randrange(2))
         if turn % 600 == 599:
             settle(post)
     assert shared_memory() - before <= post.most + SPARE
-    reading = Reading()
+    reading = SlotMapping()
     for ref, value in post.known.values():
-        fd = post.store.to_send(ref, 9)
+        fd = post.registry.fd_to_send(ref, 9)
         if fd is not None:
             reading.map(ref.owner, ref.slot, os.dup(fd))
         (batch,) = reading.read(ref)
         assert set(batch.column(0).to_pylist()) == {value}
-    post.store.close()
+    post.registry.close()

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from millrace.engines.memory import family, own
+from headrace.engines.local.memory import family, own
 
 MIB = 1 << 20
 

@@ -15,12 +15,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from millrace.engines.descendants import descendants
-from millrace.engines.orphans import Watcher
+from headrace.engines.local.descendants import descendants
+from headrace.engines.local.orphans import Watcher
 
 PROGRAM = """
 import json, os, signal, subprocess, sys, threading
-import millrace as mr
+import headrace as hr
 
 def start():
     import multiprocessing
@@ -37,7 +37,7 @@ def start():
         found.append(subprocess.Popen(["sleep", "600"], start_new_session=True).pid)
     return os.getpid(), found
 
-executor = mr.connect(workers=1)
+executor = hr.connect(workers=1)
 print(json.dumps(executor.submit(start).result()), flush=True)
 sys.stdin.readline()
 executor.shutdown()

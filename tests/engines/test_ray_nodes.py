@@ -20,8 +20,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-import millrace as mr
-from millrace.errors import ResourcesUnavailable, UnsafeCluster
+import headrace as hr
+from headrace.errors import ResourcesUnavailable, UnsafeCluster
 
 if importlib.util.find_spec("ray") is None:
     pytest.skip("Ray is not installed", allow_module_level=True)
@@ -116,8 +116,8 @@ def marks(tmp_path: Path) -> Marks:
     return Marks(tmp_path / "marks")
 
 
-def on_ray(data: mr.Dataset, **options: Any) -> mr.Dataset:
-    return data.with_options(**{"engine": "ray", "progress": False, "pool_timeout": 40, **options})
+def on_ray(data: hr.Dataset, **options: Any) -> hr.Dataset:
+    return data.with_options(**{"engine": hr.Ray(pool_timeout=40), "progress": False, **options})
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ def test_a_node_dies(
 ) -> None:
     victim = add_node(num_cpus=2)
     cluster.wait_for_nodes()
-    data = mr.range(20_000).map_batches(marks.step("a"), batch_size=200, concurrency=2, num_cpus=1)
+    data = hr.range(20_000).map_batches(marks.step("a"), batch_size=200, concurrency=2, num_cpus=1)
     if stages == 2:
         data = data.map_batches(marks.step("b"), batch_size=200, concurrency=(2, 2), num_cpus=0.9)
     last = "b" if stages == 2 else "a"
@@ -166,7 +166,7 @@ def test_nodes_die_again_and_again(
     cluster: Any, add_node: Callable[..., Any], aside: ThreadPoolExecutor, marks: Marks, tmp_path: Path
 ) -> None:
     """Each is at work when it dies, and another takes its place; nothing is lost, and no shard is blamed."""
-    data = mr.range(30_000).map_batches(marks.step("a"), batch_size=200, concurrency=(1, 2), num_cpus=1)
+    data = hr.range(30_000).map_batches(marks.step("a"), batch_size=200, concurrency=(1, 2), num_cpus=1)
     data = data.map_batches(marks.step("b", "over"), batch_size=500, concurrency=(1, 4), num_cpus=0.5)
     run = aside.submit(on_ray(data, shard_rows=1_000, max_attempts=1).write_parquet, tmp_path / "out")
     for _ in range(3):
@@ -182,7 +182,7 @@ def test_nodes_die_again_and_again(
 def test_nodes_come_while_it_runs(
     cluster: Any, add_node: Callable[..., Any], aside: ThreadPoolExecutor, marks: Marks, tmp_path: Path
 ) -> None:
-    data = mr.range(40_000).map_batches(marks.step("a", "b"), batch_size=2_000, concurrency=(1, 4))
+    data = hr.range(40_000).map_batches(marks.step("a", "b"), batch_size=2_000, concurrency=(1, 4))
     run = aside.submit(on_ray(data, shard_rows=1_000).write_parquet, tmp_path / "out")
     until(lambda: bool(marks.nodes("a")))
     add_node(num_cpus=2)
@@ -199,7 +199,7 @@ def test_a_node_that_is_about_to_go_is_left(
 
     leaving = add_node(num_cpus=2)
     cluster.wait_for_nodes()
-    data = mr.range(30_000).map_batches(marks.step("a"), batch_size=100, concurrency=4)
+    data = hr.range(30_000).map_batches(marks.step("a"), batch_size=100, concurrency=4)
     run = aside.submit(on_ray(data, shard_rows=1_000).write_parquet, tmp_path / "out")
     until(lambda: marks.batches("a", leaving.node_id) > 3)
     client = ray._private.worker.global_worker.gcs_client
@@ -216,7 +216,7 @@ def test_it_waits_for_the_first_node_that_suffices(
     cluster: Any, add_node: Callable[..., Any], aside: ThreadPoolExecutor, marks: Marks, tmp_path: Path
 ) -> None:
     """One node has what stands for a GPU, and joins when it is asked for."""
-    data = mr.range(4_000).map_batches(marks.step("a"), batch_size=500, num_cpus=0.5, concurrency=1)
+    data = hr.range(4_000).map_batches(marks.step("a"), batch_size=500, num_cpus=0.5, concurrency=1)
     data = data.map_batches(marks.step("b"), batch_size=500, num_gpus=1, num_cpus=0)
     run = aside.submit(on_ray(data).write_parquet, tmp_path / "out")
     add_node(num_cpus=0, num_gpus=1)
@@ -226,7 +226,7 @@ def test_it_waits_for_the_first_node_that_suffices(
 
 
 def test_pools_that_are_larger_than_the_cluster(cluster: Any, marks: Marks, tmp_path: Path) -> None:
-    data = mr.range(10_000).map_batches(marks.step("a"), batch_size=500, concurrency=8)
+    data = hr.range(10_000).map_batches(marks.step("a"), batch_size=500, concurrency=8)
     data = data.map_batches(marks.step("b"), batch_size=500, concurrency=7)
     assert on_ray(data).write_parquet(tmp_path / "out").rows == 10_000
     assert ids(tmp_path / "out") == list(range(10_000))
@@ -239,18 +239,18 @@ class Doubles:
 
 def test_actors_on_all_cores_leave_none_to_read_with(cluster: Any, tmp_path: Path) -> None:
     """Ray Data 2.60 hangs over this plan: its actors wait for rows, and the reads for a core."""
-    mr.range(1_000).with_options(engine="local", progress=False).write_parquet(tmp_path / "in")
-    data = mr.read_parquet(tmp_path / "in").map_batches(Doubles, concurrency=2, num_cpus=1)
+    hr.range(1_000).with_options(engine="local", progress=False).write_parquet(tmp_path / "in")
+    data = hr.read_parquet(tmp_path / "in").map_batches(Doubles, concurrency=2, num_cpus=1)
     assert on_ray(data).write_parquet(tmp_path / "out").rows == 1_000
 
 
 def test_what_the_cluster_never_has(cluster: Any, marks: Marks, tmp_path: Path) -> None:
-    data = mr.range(10).map_batches(lambda batch: batch, num_gpus=2, memory=1 << 30)
-    with pytest.raises(ResourcesUnavailable, match=r"GPU: 2, memory: 1\.00 GiB.*The cluster has . nodes"):
-        on_ray(data, pool_timeout=1).write_parquet(tmp_path / "out")
-    data = mr.range(400_000).map_batches(marks.step("a", "never"), concurrency=(5, 8))
+    data = hr.range(10).map_batches(lambda batch: batch, num_gpus=2, memory=1 << 30)
+    with pytest.raises(ResourcesUnavailable, match=r"GPU: 2, memory: 1 GiB.*The cluster has . nodes"):
+        on_ray(data, engine=hr.Ray(pool_timeout=1)).write_parquet(tmp_path / "out")
+    data = hr.range(400_000).map_batches(marks.step("a", "never"), concurrency=(5, 8))
     with pytest.raises(ResourcesUnavailable, match="needs 5"):
-        on_ray(data, pool_timeout=2, shard_rows=10_000).write_parquet(tmp_path / "other")
+        on_ray(data, engine=hr.Ray(pool_timeout=2), shard_rows=10_000).write_parquet(tmp_path / "other")
 
 
 def test_the_driver_is_killed_and_one_machine_goes_on(cluster: Any, tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_the_driver_is_killed_and_one_machine_goes_on(cluster: Any, tmp_path: Pa
         textwrap.dedent(
             """
             import sys, time
-            import millrace as mr
+            import headrace as hr
 
             def slowly(batch):
                 if "slow" in sys.argv[1:] or SLOW:
@@ -267,7 +267,7 @@ def test_the_driver_is_killed_and_one_machine_goes_on(cluster: Any, tmp_path: Pa
                 return {"id": batch["id"], "double": batch["id"] * 2}
 
             SLOW = len(sys.argv) > 1
-            data = mr.range(40_000).map_batches(slowly, batch_size=500, concurrency=2, version="1")
+            data = hr.range(40_000).map_batches(slowly, batch_size=500, concurrency=2, version="1")
             result = data.with_options(progress=False, shard_rows=1_000).write_parquet("out")
             print(result.rows, result.resumed)
             """
@@ -277,7 +277,7 @@ def test_the_driver_is_killed_and_one_machine_goes_on(cluster: Any, tmp_path: Pa
     driver = subprocess.Popen(
         [sys.executable, str(script), "slow"],
         cwd=tmp_path,
-        env={**environment, "MILLRACE_ENGINE": "ray"},
+        env={**environment, "HEADRACE_ENGINE": "ray"},
         stderr=subprocess.DEVNULL,
     )
     until = time.monotonic() + 60
@@ -289,7 +289,7 @@ def test_the_driver_is_killed_and_one_machine_goes_on(cluster: Any, tmp_path: Pa
     done = subprocess.run(
         [sys.executable, str(script)],
         cwd=tmp_path,
-        env={**environment, "MILLRACE_ENGINE": "local"},
+        env={**environment, "HEADRACE_ENGINE": "local"},
         capture_output=True,
         text=True,
         timeout=60,
@@ -316,20 +316,20 @@ def test_a_node_that_does_not_see_the_output(cluster: Any, tmp_path: Path) -> No
         start_new_session=True,
     )
     try:
-        data = mr.range(10).map_batches(lambda batch: batch, concurrency=1)
-        options = {"ray_remote_args": {"resources": {"elsewhere": 1}}}
+        data = hr.range(10).map_batches(lambda batch: batch, concurrency=1)
+        engine = hr.Ray(pool_timeout=40, remote_args={"resources": {"elsewhere": 1}})
         with pytest.raises(ResourcesUnavailable, match="do not see the output folder"):
-            on_ray(data, **options).write_parquet(hidden / "out")
-        assert on_ray(data, **options).write_parquet(tmp_path / "out").rows == 10
+            on_ray(data, engine=engine).write_parquet(hidden / "out")
+        assert on_ray(data, engine=engine).write_parquet(tmp_path / "out").rows == 10
     finally:
         os.killpg(node.pid, signal.SIGTERM)
         node.wait()
 
 
 def test_a_cluster_elsewhere_that_lets_in_anybody(cluster: Any) -> None:
-    from millrace.engines.ray import cluster as ours
+    from headrace.engines.ray import cluster as ours
 
-    assert ours.elsewhere(cluster.address) == []  # all nodes are on this machine
-    ours.check_who_gets_in([])
+    assert ours.remote_nodes(cluster.address) == []  # all nodes are on this machine
+    ours.check_authentication([])
     with pytest.raises(UnsafeCluster, match="RAY_AUTH_TOKEN"):
-        ours.check_who_gets_in(["192.0.2.77"])
+        ours.check_authentication(["192.0.2.77"])

@@ -1,6 +1,6 @@
 """One copy of a model's weights per machine: what is shared, that it is not written to, and what it costs.
 
-``MILLRACE_TEST_WEIGHTS_MIB`` sets the size of the model (256); with ``-s`` the figures are printed.
+``HEADRACE_TEST_WEIGHTS_MIB`` sets the size of the model (256); with ``-s`` the figures are printed.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ import pytest
 import torch
 from torch import nn
 
-from millrace.core.ports import Pool, PoolSpec, WorkerContext
-from millrace.engines import parcel
-from millrace.engines.local import LocalEngine
-from millrace.engines.parcel import pack, sizes, unpack
-from millrace.predictors.torch import TorchPredictor
+from headrace.core.ports import Pool, PoolSpec, WorkerContext
+from headrace.engines import out_of_band_pickle as parcel
+from headrace.engines.local.engine import LocalEngine
+from headrace.engines.out_of_band_pickle import pack, sizes, unpack
+from headrace.predictors.torch import TorchPredictor
 
 MIB = 1 << 20
-MODEL = int(os.environ.get("MILLRACE_TEST_WEIGHTS_MIB", "256"))
+MODEL = int(os.environ.get("HEADRACE_TEST_WEIGHTS_MIB", "256"))
 WORKERS = 4
 WITHIN = 120.0
 LINUX = sys.platform == "linux"
-_MARK = "MILLRACE_TEST_FAMILY"
+_MARK = "HEADRACE_TEST_FAMILY"
 
 
 # ---------------------------------------------------------------- what travels
@@ -393,7 +393,7 @@ def test_nothing_remains_after_a_driver_was_killed() -> None:
     _, alive = psutil.wait_procs(family, timeout=20)
     assert alive == []
     assert [pid for pid in psutil.pids() if marked(pid, mark)] == []
-    assert not [name for name in os.listdir("/dev/shm") if "millrace" in name]
+    assert not [name for name in os.listdir("/dev/shm") if "headrace" in name]
 
 
 def drive() -> None:
@@ -413,7 +413,7 @@ def memory_files(pid: int) -> list[str]:
         for link in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(FileNotFoundError):  # that of this very look
                 names.append(os.readlink(link))
-    return [name for name in names if "memfd:millrace" in name]
+    return [name for name in names if "memfd:headrace" in name]
 
 
 def marked(pid: int, mark: str) -> bool:

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-import millrace as mr
-from millrace.engines import wire
-from millrace.engines.process import Spawner
-from millrace.errors import MillraceError
+import headrace as hr
+from headrace.engines.local import wire
+from headrace.engines.local.process import Spawner
+from headrace.errors import HeadraceError
 
 
 @contextlib.contextmanager
@@ -72,19 +72,19 @@ def test_the_end_of_the_other_side_is_no_error_of_the_system(
 def test_a_worker_with_too_few_descriptors_says_so_and_another_one_does_its_work(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    with mr.connect(workers=1) as executor:
+    with hr.connect(workers=1) as executor:
         executor.submit(use_up).result()
         big = executor.put(np.ones(1 << 20))
         assert executor.submit(np.sum, big).result() == 1 << 20
-    assert "could not take in what its driver sent" in (said := capfd.readouterr().err)
+    assert "could not read a message from its driver" in (said := capfd.readouterr().err)
     assert "ulimit -n" in said
 
 
 def test_a_driver_with_too_few_descriptors_says_so() -> None:
-    with mr.connect(workers=1) as executor:
+    with hr.connect(workers=1) as executor:
         executor.submit(int, "1").result()
         answer = executor.submit(np.ones, 1 << 20)
-        with no_more_files(), pytest.raises(MillraceError, match=r"too many files are open.*ulimit -n"):
+        with no_more_files(), pytest.raises(HeadraceError, match=r"too many files are open.*ulimit -n"):
             answer.result()
 
 
@@ -94,7 +94,7 @@ def test_a_message_that_could_not_be_sent_ends_its_worker() -> None:
     worker = spawner.worker(1)
     try:
         worker.send(("value", 1), 987_654)  # the system knows no such descriptor
-        assert worker.way_of_death().code == -signal.SIGKILL
+        assert worker.death().code == -signal.SIGKILL
     finally:
         worker.end(kill=True)
         worker.release()

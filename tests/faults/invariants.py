@@ -13,10 +13,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from millrace.io import read_rejected
-from millrace.result import Result
+from headrace.readers.files import read_rejected
+from headrace.result import Result
 
-HOME = "_millrace"
+HOME = "_headrace"
 
 
 def check(

@@ -22,11 +22,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-import millrace as mr
-from millrace.core import failpoints
-from millrace.dataset import Dataset
-from millrace.result import Result
-from millrace.sources.parquet import ParquetSource
+import headrace as hr
+from headrace.core import failpoints
+from headrace.dataset.dataset import Dataset
+from headrace.result import Result
+from headrace.sources.parquet import ParquetSource
 
 FILES, ROWS = 8, 100
 _MARK = "FAULT_TEST_MARK"
@@ -126,14 +126,14 @@ class Job:
         if self.limit is not None:
             dataset = dataset.limit(self.limit)
         if self.metrics:
-            dataset = dataset.accumulate(rows=mr.Count(), tenths=mr.Sum("tenth")).drop_columns(["tenth"])
+            dataset = dataset.accumulate(rows=hr.Count(), tenths=hr.Sum("tenth")).drop_columns(["tenth"])
         return dataset.with_options(**{"progress": False, "shard_rows": ROWS, **self.options, **options})
 
     def _counted(self, dataset: Dataset) -> Dataset:
         """With metrics before the border of the stages, of columns that change later."""
         dataset = dataset.accumulate(
-            product=mr.Mean("product"),
-            auc=mr.AUROC("id", "product", positive=407),
+            product=hr.Mean("product"),
+            auc=hr.AUROC("id", "product", positive=407),
             ids=Big(),
         )
         pool: dict[str, Any] = {"concurrency": 1} if self.staged else {}

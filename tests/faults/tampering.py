@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from millrace.errors import MillraceError
-from millrace.launch import COMMAND
-from millrace.run.frames import HEAD, MAGIC
+from headrace.errors import HeadraceError
+from headrace.output.journal_frames import HEAD, MAGIC
+from headrace.session.invocation import COMMAND
 
 from .job import Job, make_input
 
 FILES, ROWS = 4, 120  # a multiple of the sizes of batches: four shards
-HOME = "_millrace"
+HOME = "_headrace"
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def outputs(folder: Path) -> list[Left]:
         return replace(made, **more)  # type: ignore[arg-type]
 
     def stopped(job: Job, **faults: str) -> None:
-        with pytest.raises((MillraceError, OSError)):
+        with pytest.raises((HeadraceError, OSError)):
             job.here({point.replace("_", "."): action for point, action in faults.items()})
 
     complete, committed, staged, revoked, hidden, swapping = (
@@ -84,10 +84,10 @@ def outputs(folder: Path) -> list[Left]:
 
 
 def _keep_command(output: Path) -> None:
-    """Put the command beside each plan that ``millrace run`` would have put there."""
+    """Put the command beside each plan that ``headrace run`` would have put there."""
     for plan in output.glob(f"{HOME}/*/plan"):
         (plan.parent / COMMAND).write_text(
-            f'{{"argv": ["run", "job.py"], "cwd": "{output.parent}", "output": "{output}", "millrace": "0.1.0"}}'
+            f'{{"argv": ["run", "job.py"], "cwd": "{output.parent}", "output": "{output}", "headrace": "0.1.0"}}'
         )
 
 

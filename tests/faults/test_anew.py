@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millrace.errors import MillraceError, PlanChanged
+from headrace.errors import HeadraceError, PlanChanged
 
 from .invariants import check, rows_of
 from .job import FILES, ROWS, Job
@@ -29,7 +29,7 @@ WORDS = {
 def ends(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Outputs of a run of the first version that failed halfway, was killed, has finished."""
     root = tmp_path_factory.mktemp("ends")
-    with pytest.raises(MillraceError):
+    with pytest.raises(HeadraceError):
         Job(str(source), str(root / "fail"), V1).here({"attempt.started": "EIO@4"})
     killed = Job(str(source), str(root / "kill"), V1).start({"publish.renamed": "kill@3"}, workers=1)
     assert killed.wait()[0] == -signal.SIGKILL
@@ -83,7 +83,7 @@ def test_the_second_time(
     """The first word's run, of either version, fails before its end; the second's has the second version."""
     shutil.copytree(ends[end], job.output)
     again, last = replace(job, factor=code), replace(job, factor=V2)
-    with pytest.raises(MillraceError):
+    with pytest.raises(HeadraceError):
         again.here({"attempt.started": "EIO@3"}, **WORDS[first])
     before = versions(job.output)  # an overwrite of other code has left what was there
     if first == "restart":
@@ -110,7 +110,7 @@ def test_restart_after_a_finished_continue_makes_all_rows_anew_and_then_has_noth
 def test_a_killed_restart_goes_on_with_its_own_shards(ends: dict[str, Path], job: Job) -> None:
     shutil.copytree(ends["fail"], job.output)
     new = replace(job, factor=V2)
-    with pytest.raises(MillraceError):
+    with pytest.raises(HeadraceError):
         new.here({"attempt.started": "EIO@5"}, on_change="restart")
     made = versions(job.output)
     assert set(made) == {V2}
@@ -138,7 +138,7 @@ def test_a_schema_that_is_given_later_makes_an_unfinished_output_anew(
 ) -> None:
     shutil.copytree(ends["fail"], job.output)
     if words in ({}, WORDS["continue"]):
-        with pytest.warns(UserWarning, match="'product' is int64, not double.*made anew"):
+        with pytest.warns(UserWarning, match="'product' is int64, not double.*made again"):
             write(job, **words)
     else:
         write(job, **words)
@@ -172,10 +172,10 @@ def test_a_finished_output_of_another_schema_is_refused_with_words_that_work(
 
 
 def test_a_schema_that_was_given_stays_when_it_is_not_given_again(job: Job) -> None:
-    from millrace.core import failpoints
+    from headrace.core import failpoints
 
     failpoints.activate({"attempt.started": "EIO@4"})
-    with pytest.raises(MillraceError):
+    with pytest.raises(HeadraceError):
         write(job)
     failpoints.activate({})
     write(job, schema=None)

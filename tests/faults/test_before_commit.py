@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import millrace as mr
-from millrace.cli.app import carry_out
-from millrace.dataset import Dataset
-from millrace.errors import MillraceError, StepError, UnknownColumn
-from millrace.outputs.following import Follower
+import headrace as hr
+from headrace.cli.app import carry_out
+from headrace.dataset.dataset import Dataset
+from headrace.errors import HeadraceError, StepError, UnknownColumn
+from headrace.output.follow import Follower
 
 Step = Callable[[dict[str, Any]], dict[str, Any]]
 ENGINES = ["inline", "local"]
@@ -34,7 +34,7 @@ def somebody_ends_it(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def data(step: Step, **options: Any) -> Dataset:
-    return mr.range(100).map(step).with_options(**{"engine": "inline", "progress": False, **options})
+    return hr.range(100).map(step).with_options(**{"engine": "inline", "progress": False, **options})
 
 
 def fails(data: Dataset, out: Path, error: Any = StepError, **options: Any) -> None:
@@ -44,7 +44,7 @@ def fails(data: Dataset, out: Path, error: Any = StepError, **options: Any) -> N
 
 def home(out: Path) -> Path:
     """Return the folder of the only run."""
-    (found,) = (path for path in (out / "_millrace").iterdir() if path.is_dir())
+    (found,) = (path for path in (out / "_headrace").iterdir() if path.is_dir())
     return found
 
 
@@ -65,13 +65,13 @@ def test_the_report_has_the_users_own_traceback(
     assert "in my_mistake\n" in last["trace"] and last["trace"].endswith(
         "ZeroDivisionError: a mistake of mine"
     )
-    assert "millrace/run" not in last["trace"]
+    assert "headrace/worker" not in last["trace"]
     for words in ("Failed", "ZeroDivisionError: a mistake of mine", "in my_mistake", "Nothing was committed"):
         assert words in page, words
     code, told = said(capsys, "status", out)
     assert (code, told["status"], told["rows_written"], told["shards_done"]) == (1, "failed", 0, 0)
     assert told["report"] == str(home(out) / "report.html")
-    assert not mr.verify(out).good and mr.verify(out).state == "unfinished"
+    assert not hr.verify(out).good and hr.verify(out).state == "unfinished"
 
 
 def test_an_interrupted_run_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,14 +90,14 @@ def test_mended_code_is_not_refused(mode: str, tmp_path: Path) -> None:
     result = data(mended).write_parquet(out, mode=mode)
     assert (result.rows, result.run) == (100, home(out).name)
     assert pq.read_table(out).column("twice").to_pylist() == list(range(0, 200, 2))
-    assert mr.verify(out).good and "Complete" in result.report.read_text()
+    assert hr.verify(out).good and "Complete" in result.report.read_text()
 
 
 def test_another_plan_is_not_refused(tmp_path: Path) -> None:
     out = tmp_path / "out"
     fails(data(my_mistake), out)
-    result = mr.range(7).select_columns(["id"]).with_options(progress=False).write_csv(out)
-    assert result.rows == 7 and mr.verify(out).good and not list(out.glob("*.parquet"))
+    result = hr.range(7).select_columns(["id"]).with_options(progress=False).write_csv(out)
+    assert result.rows == 7 and hr.verify(out).good and not list(out.glob("*.parquet"))
 
 
 def test_the_same_command_goes_on_and_the_report_knows_of_both(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_the_same_command_goes_on_and_the_report_knows_of_both(tmp_path: Path) -
     fails(data(once), out)
     failed = home(out)
     result = data(once).write_parquet(out)
-    assert result.rows == 100 and home(out) == failed and mr.verify(out).good
+    assert result.rows == 100 and home(out) == failed and hr.verify(out).good
     assert Follower(out).look().data()["drivers"] == 2
 
 
@@ -125,7 +125,7 @@ def test_input_files_as_they_are_now_count(tmp_path: Path) -> None:
         return {"x": 1 / row["id"]}
 
     def run() -> Dataset:
-        return mr.read_parquet(folder).map(inverse).with_options(engine="inline", progress=False)
+        return hr.read_parquet(folder).map(inverse).with_options(engine="inline", progress=False)
 
     fails(run(), out)
     pq.write_table(pa.table({"id": [1, 2, 4, 5]}), folder / "a.parquet")
@@ -137,8 +137,8 @@ def test_input_files_as_they_are_now_count(tmp_path: Path) -> None:
 def test_other_options_count_as_well(tmp_path: Path) -> None:
     """What a message told to try, such as smaller shards, must have an effect."""
     out = tmp_path / "out"
-    fails(mr.range(100_000).map(my_mistake).with_options(engine="inline", progress=False), out)
-    anew = mr.range(100_000).map(my_mistake).with_options(engine="inline", progress=False, shard_rows=10_000)
+    fails(hr.range(100_000).map(my_mistake).with_options(engine="inline", progress=False), out)
+    anew = hr.range(100_000).map(my_mistake).with_options(engine="inline", progress=False, shard_rows=10_000)
     fails(anew, out)
     assert Follower(out).look().data()["shards"] > 5
 
@@ -149,7 +149,7 @@ def test_an_overwrite_that_fails_leaves_the_old_output_as_it_was(
     out = tmp_path / "out"
     old = data(mended).write_parquet(out)
     fails(data(my_mistake), out, mode="overwrite")
-    assert pq.read_table(out).num_rows == 100 and mr.verify(out).good
+    assert pq.read_table(out).num_rows == 100 and hr.verify(out).good
     code, told = said(capsys, "status", out)
     assert (code, told["status"]) == (1, "failed") and told["run"] != old.run
     assert data(mended).write_parquet(out).seconds == old.seconds, "nothing to do"
@@ -163,11 +163,11 @@ def test_clean_knows_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     code, told = said(capsys, "clean", out, "--unfinished", "--yes")
     (item,) = told["items"]
     assert item["why"] == "the record and report of a run that ended before it committed anything"
-    assert code == 0 and not (out / "_millrace").exists()
+    assert code == 0 and not (out / "_headrace").exists()
 
 
 def test_a_plan_that_is_refused_leaves_no_trace(tmp_path: Path) -> None:
-    fails(mr.range(3).map(mended).select_columns(["id"]), tmp_path / "out", UnknownColumn)
+    fails(hr.range(3).map(mended).select_columns(["id"]), tmp_path / "out", UnknownColumn)
     assert not (tmp_path / "out").exists()
 
 
@@ -176,6 +176,6 @@ def test_values_that_may_not_be_shown_are_in_neither(tmp_path: Path) -> None:
         raise ValueError(f"secret {row['id']}")
 
     out = tmp_path / "out"
-    fails(data(tells, show_data=False), out, MillraceError)
+    fails(data(tells, show_data=False), out, HeadraceError)
     for name in ("report.html", "events.jsonl"):
         assert "secret 0" not in (home(out) / name).read_text()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from millrace.core import failpoints
-from millrace.errors import MillraceError, OutputWriteFailed
+from headrace.core import failpoints
+from headrace.errors import HeadraceError, OutputWriteFailed
 
 from .invariants import assert_unlocked, check, parts, rows_of, stamps
 from .job import Job
@@ -37,7 +37,7 @@ WORKER = [
 ]
 
 
-def assert_paragraph(error: MillraceError) -> None:
+def assert_paragraph(error: HeadraceError) -> None:
     text = str(error)
     assert "\n" not in text and len(text) > 40 and text.endswith("."), text
 
@@ -80,9 +80,9 @@ def test_a_run_that_committed_nothing_leaves_its_record_and_report(job: Job, poi
         job.here({point: action})
     output = Path(job.output)
     assert_unlocked(output)
-    (run,) = (path for path in (output / "_millrace").iterdir() if path.is_dir())
+    (run,) = (path for path in (output / "_headrace").iterdir() if path.is_dir())
     assert {path.name for path in run.iterdir()} == {"plan", "journal", "events.jsonl", "report.html"}
-    assert os.listdir(output) == ["_millrace"]
+    assert os.listdir(output) == ["_headrace"]
     job.here()
     check(output, job.expected(), job.here)
 

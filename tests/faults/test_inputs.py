@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from millrace.dataset import Dataset
-from millrace.errors import InputChanged, MillraceError
-from millrace.result import Result
-from millrace.sources.binary import BinarySource
+from headrace.dataset.dataset import Dataset
+from headrace.errors import HeadraceError, InputChanged
+from headrace.result import Result
+from headrace.sources.binary import BinarySource
 
 from .invariants import check, parts, rows_of, stamps
 from .job import FILES, ROWS, Job, write_input
@@ -25,7 +25,7 @@ def cut(source: Path, tmp_path: Path) -> Job:
     folder = tmp_path / "in"
     shutil.copytree(source, folder)
     job = Job(str(folder), str(tmp_path / "out"))
-    with pytest.raises(MillraceError):
+    with pytest.raises(HeadraceError):
         job.here({"attempt.started": "EIO@4"})
     assert 3 <= len(parts(Path(job.output))) < FILES - 1
     return job
@@ -79,7 +79,7 @@ def test_a_file_that_was_empty_has_rows(tmp_path: Path, number: int) -> None:
     for i in range(FILES):
         write_input(folder, i, range(i * ROWS, i * ROWS + (0 if i == number else ROWS)))
     job = Job(str(folder), str(tmp_path / "out"))
-    with pytest.raises(MillraceError):
+    with pytest.raises(HeadraceError):
         job.here({"attempt.started": "EIO@4"})
     write_input(folder, number, range(number * ROWS, number * ROWS + 50))
     if number == 0:  # what is around it is committed
@@ -147,7 +147,7 @@ def _size(batch: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("bulk", [2, 9 << 20])
 def test_one_of_many_files_in_a_split_changed(tmp_path: Path, bulk: int, monkeypatch: Any) -> None:
     """Splits of several files keep their bounds, so no file is read twice or left out."""
-    monkeypatch.setattr("millrace.sources.whole.SPLIT_FILES", 3)
+    monkeypatch.setattr("headrace.sources.whole_files.SPLIT_FILES", 3)
     folder = tmp_path / "in"
     folder.mkdir()
     for number in range(12):
@@ -158,10 +158,10 @@ def test_one_of_many_files_in_a_split_changed(tmp_path: Path, bulk: int, monkeyp
         dataset = dataset.with_options(engine="inline", progress=False, shard_rows=3)
         return dataset.write_parquet(str(tmp_path / "out"))
 
-    from millrace.core import failpoints
+    from headrace.core import failpoints
 
     failpoints.activate({"attempt.started": "EIO@2"})
-    with pytest.raises(MillraceError):
+    with pytest.raises(HeadraceError):
         run()
     failpoints.activate({})
     (folder / "10").write_bytes(b"x" * bulk)

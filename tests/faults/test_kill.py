@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from millrace.core import failpoints
+from crossed import crossed
+from headrace.core import failpoints
 
 from .invariants import check, parts, rows_of, stamps
 from .job import FILES, ROWS, Job
@@ -39,7 +40,7 @@ DRIVER = [
 ]
 WORKER = ["attempt.started", "attempt.batch", "stage.write", "stage.closed", "stage.sync"]
 METRICS = ["state.written"]  # see test_metrics.py
-MAKER = ["piece.started", "piece.block"]
+MAKER = ["upstream.started", "upstream.block"]
 PARTED = [
     "attempt.parted"
 ]  # a worker's, and the driver's, where a shard is done in parts because it takes long
@@ -98,9 +99,9 @@ def test_worker_killed(job: Job, tmp_path: Path, point: str) -> None:
     check(Path(job.output), job.expected(), job.here)
 
 
-@pytest.mark.parametrize("anew", [True, False])
-@pytest.mark.parametrize(("point", "passage"), PARTING)
-def test_driver_killed_where_shards_are_parted(job: Job, point: str, passage: int, anew: bool) -> None:
+@pytest.mark.parametrize(("at", "anew"), crossed(PARTING, [True, False]))
+def test_driver_killed_where_shards_are_parted(job: Job, at: tuple[str, int], anew: bool) -> None:
+    point, passage = at
     code, _, err = job.start({point: f"kill@{passage}"}, commit_every=1e-9).wait()
     assert code == -signal.SIGKILL, err
     options = {"commit_every": 1e-9} if anew else {}  # both drivers part shards, or the first alone
@@ -129,8 +130,9 @@ def test_rows_that_were_set_aside_where_shards_are_parted(job: Job) -> None:
     check(Path(picky.output), picky.expected(), picky.here, rejected)
 
 
-@pytest.mark.parametrize("passage", [1, 3])
-@pytest.mark.parametrize("point", [*MAKER, "attempt.started", "attempt.batch", "stage.closed"])
+@pytest.mark.parametrize(
+    ("point", "passage"), crossed([*MAKER, "attempt.started", "attempt.batch", "stage.closed"], [1, 3])
+)
 def test_worker_of_either_stage_killed(staged: Job, tmp_path: Path, point: str, passage: int) -> None:
     code, out, err = staged.start({point: f"once:{tmp_path / 'fired'}:kill@{passage}"}).wait()
     assert code == 0, err

@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from millrace.errors import RunLocked
-from millrace.outputs.lock import holder
-from millrace.run.output import OutputFolder
+from headrace.errors import RunLocked
+from headrace.output.folder import OutputFolder
+from headrace.output.lock import holder
 
 from .invariants import check, parts
 from .job import Job
@@ -27,7 +27,7 @@ def test_a_second_driver_is_refused_and_told_by_whom(job: Job) -> None:
     with pytest.raises(RunLocked):
         Job(job.source, job.output, factor=7).here(mode="overwrite")
     assert parts(Path(job.output)) == published
-    held = str(Path(job.output) / "_millrace" / "lock")
+    held = str(Path(job.output) / "_headrace" / "lock")
     for worker in driver.workers():
         assert held not in {file.path for file in worker.open_files()}
     driver.process.send_signal(18)
@@ -72,7 +72,7 @@ def test_one_of_many_that_come_and_go_holds_it(tmp_path: Path) -> None:
 
 
 def test_who_only_looks_keeps_no_driver_out(tmp_path: Path) -> None:
-    """`millrace status --watch` in another terminal asks again and again whether the lock is free."""
+    """`headrace status --watch` in another terminal asks again and again whether the lock is free."""
     OutputFolder(tmp_path / "out").close()
     done = threading.Event()
 

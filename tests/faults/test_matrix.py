@@ -17,11 +17,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-import millrace as mr
+import headrace as hr
 from faults.job import Driver
-from millrace.core import failpoints
-from millrace.engines.memory import own
-from millrace.errors import StepError
+from headrace.core import failpoints
+from headrace.engines.local.memory import own
+from headrace.errors import StepError
 
 MIB = 1 << 20
 LEAK, ROOM = 15 * MIB, 260 * MIB  # what a batch leaves behind; what workers and blocks may have
@@ -123,7 +123,7 @@ class Case:
         }
         return places[self.place]
 
-    def data(self) -> mr.Dataset:
+    def data(self) -> hr.Dataset:
         """The plan."""
         options: dict[str, Any] = {"progress": False, "shard_rows": self.rows // 4, "on_error": self.on_error}
         options |= {"workers": self.workers} if self.workers else {"engine": "inline"}
@@ -134,7 +134,7 @@ class Case:
         if self.rows < 100:
             options |= {"max_attempts": 10}
         return (
-            mr.range(self.rows)
+            hr.range(self.rows)
             .with_options(**options)
             .predict(
                 Model,
@@ -166,7 +166,7 @@ class Case:
         ledger = result.ledger
         counts = ledger.read, ledger.written, ledger.rejected, ledger.nulled
         assert counts == (self.rows, len(rows), len(aside), nulled)
-        rejected = mr.read_rejected(output).to_arrow()
+        rejected = hr.read_rejected(output).to_arrow()
         assert rejected.num_rows == len(aside)
         if aside:
             assert rejected.column("id").to_pylist() == sorted(aside)
@@ -205,7 +205,7 @@ class Model:
 @pytest.fixture(autouse=True)
 def no_collection(monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process there is the garbage of all other tests."""
-    monkeypatch.setattr("millrace.run.memory.gc.collect", lambda: 0)
+    monkeypatch.setattr("headrace.worker.out_of_memory.gc.collect", lambda: 0)
 
 
 @pytest.mark.parametrize("on_error", POLICIES)

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import millrace as mr
+import headrace as hr
 from faults import job as jobs
 from faults.invariants import assert_unlocked, rows_of
-from millrace.engines.memory import own
-from millrace.errors import OutOfMemory
-from millrace.run import journal
+from headrace.engines.local.memory import own
+from headrace.errors import OutOfMemory
+from headrace.output import journal
 
 MIB = 1 << 20
 ROOM = 500 * MIB  # for workers
@@ -64,12 +64,12 @@ def limit() -> int:
     return own(os.getpid()) + ROOM
 
 
-def data(folder: Path, **options: Any) -> mr.Dataset:
+def data(folder: Path, **options: Any) -> hr.Dataset:
     given = {"progress": False, "workers": 1, "shard_rows": ROWS, "memory_limit": limit(), **options}
-    return mr.read_parquet(folder).with_options(**given)
+    return hr.read_parquet(folder).with_options(**given)
 
 
-def leaking(folder: Path, mib: int = 30, late: bool = False, **options: Any) -> mr.Dataset:
+def leaking(folder: Path, mib: int = 30, late: bool = False, **options: Any) -> hr.Dataset:
     return data(folder, **options).predict(
         Leaky, inputs=["id"], output="y", fn_constructor_args=[mib, 0, late], batch_size=BATCH, version="1"
     )
@@ -84,8 +84,8 @@ def check(output: Path, rows: int) -> None:
 
 
 def divisions(output: Path) -> int:
-    run = (output / "_millrace" / "current").read_text().strip()
-    path = output / "_millrace" / run / "journal"
+    run = (output / "_headrace" / "current").read_text().strip()
+    path = output / "_headrace" / run / "journal"
     return sum(isinstance(note, journal.Divided) for note in journal.read(path).notes())
 
 
@@ -102,7 +102,7 @@ def test_a_model_that_leaks_comes_to_its_end(tmp_path: Path, files: int, workers
     assert again.resumed and again.rows == result.rows
 
 
-@pytest.mark.parametrize("leak", ["early", "late"])
+@pytest.mark.parametrize("leak", [pytest.param("early", marks=pytest.mark.soak), "late"])
 def test_a_stage_that_leaks_comes_to_its_end(tmp_path: Path, leak: str) -> None:
     inputs = source(tmp_path / "in")
     early, late = (20, 0) if leak == "early" else (0, 20)
@@ -133,14 +133,14 @@ def test_rows_that_fail_in_a_part_are_told_by_their_place_in_the_file(tmp_path: 
     bad = [i for i in range(ROWS) if i % 701 == 7]
     assert rows_of(tmp_path / "out") == [{"id": i, "y": 2.0 * i} for i in range(ROWS) if i not in bad]
     assert (result.ledger.read, result.rejected) == (ROWS, len(bad))
-    rejected = mr.read_rejected(tmp_path / "out").to_arrow()
+    rejected = hr.read_rejected(tmp_path / "out").to_arrow()
     assert rejected.column("id").to_pylist() == rejected.column("_row").to_pylist() == bad
     assert divisions(tmp_path / "out") >= 1
 
 
 def test_rows_that_nobody_has_counted_are_divided(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("id\n" + "".join(f"{i}\n" for i in range(ROWS)))
-    rows = mr.read_csv(tmp_path / "in.csv").with_options(progress=False, workers=1, memory_limit=limit())
+    rows = hr.read_csv(tmp_path / "in.csv").with_options(progress=False, workers=1, memory_limit=limit())
     rows = rows.predict(Leaky, inputs=["id"], output="y", batch_size=BATCH)
     rows.write_parquet(tmp_path / "out")
     check(tmp_path / "out", ROWS)
@@ -203,7 +203,7 @@ def test_a_model_that_does_not_fit_says_so(tmp_path: Path) -> None:
 
 
 def test_a_row_that_does_not_fit_says_so(tmp_path: Path) -> None:
-    rows = mr.range(4).with_options(progress=False, workers=1, memory_limit=limit())
+    rows = hr.range(4).with_options(progress=False, workers=1, memory_limit=limit())
     rows = rows.predict(Leaky, inputs=["id"], output="y", fn_constructor_args=[800], batch_size=1)
     told = r"A worker that works on a single row does not fit into memory: it took.* It was range, row \d+\."
     with pytest.raises(OutOfMemory, match=told):
@@ -222,12 +222,12 @@ class Heavy:
 
 
 def test_a_row_that_does_not_fit_is_set_aside(tmp_path: Path) -> None:
-    rows = mr.range(8).with_options(progress=False, workers=1, memory_limit=limit(), on_error="reject")
+    rows = hr.range(8).with_options(progress=False, workers=1, memory_limit=limit(), on_error="reject")
     rows = rows.predict(Heavy, inputs=["id"], output="y", batch_size=4)
     result = rows.write_parquet(tmp_path / "out")
     assert rows_of(tmp_path / "out") == [{"id": i, "y": 2.0 * i} for i in range(8) if i != 5]
     assert (result.ledger.read, result.rows, result.rejected) == (8, 7, 1)
-    aside = mr.read_rejected(tmp_path / "out").to_arrow()
+    aside = hr.read_rejected(tmp_path / "out").to_arrow()
     assert aside.column("id").to_pylist() == [5] and aside.column("_error_type").to_pylist() == [
         "OutOfMemory"
     ]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from millrace.errors import JournalDamaged, PlanChanged
+from headrace.errors import JournalDamaged, PlanChanged
 
 from .invariants import rows_of
 from .job import Job
@@ -48,7 +48,7 @@ def check(job: Job, expected: str) -> None:
 
 
 def states(job: Job) -> list[Path]:
-    return sorted(Path(job.output).glob("_millrace/*/states/*"))
+    return sorted(Path(job.output).glob("_headrace/*/states/*"))
 
 
 def test_killed_again_and_again(counted: Job, tmp_path: Path) -> None:
@@ -111,11 +111,11 @@ def test_a_state_that_is_damaged_is_not_counted(counted: Job) -> None:
 def test_other_metrics_are_another_plan(counted: Job) -> None:
     counted.here()
     data = counted.dataset(engine="inline")
-    import millrace as mr
+    import headrace as hr
 
     with pytest.raises(PlanChanged, match="another plan"):
-        data.accumulate(more=mr.Count()).write_parquet(counted.output)
-    changed: dict[str, Any] = {"product": mr.Mean("product", nan="count")}
+        data.accumulate(more=hr.Count()).write_parquet(counted.output)
+    changed: dict[str, Any] = {"product": hr.Mean("product", nan="count")}
     plan = replace(counted, metrics=False).dataset(engine="inline")
     with pytest.raises(PlanChanged, match="another plan"):
         plan.accumulate(**changed).write_parquet(counted.output)

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import millrace as mr
-from millrace.errors import InputChanged, MillraceError
-from millrace.result import Result
+import headrace as hr
+from headrace.errors import HeadraceError, InputChanged
+from headrace.result import Result
 
 from .invariants import check, parts, rows_of, stamps
 from .job import FILES, ROWS, Job, write_input
@@ -48,7 +48,7 @@ def quietly(run: Callable[[], Result]) -> Result:
 @pytest.mark.parametrize("end", ["finished", "failed"])
 def test_the_message_names_the_word_and_the_word_works(job: Job, end: str) -> None:
     if end == "failed":
-        with pytest.raises(MillraceError):
+        with pytest.raises(HeadraceError):
             job.here({"attempt.started": "EIO@4"})
     else:
         job.here()
@@ -78,7 +78,7 @@ def test_the_message_names_the_word_and_the_word_works(job: Job, end: str) -> No
 def test_a_driver_that_ends_while_it_takes_them_in(job: Job, point: str, words: dict[str, str]) -> None:
     job.here()
     expected = come(job)
-    with pytest.raises((MillraceError, OSError)):
+    with pytest.raises((HeadraceError, OSError)):
         job.here({point: "EIO"}, **GO_ON)
     assert not (Path(job.output) / "_SUCCESS").exists()
     quietly(lambda: job.here(**words))
@@ -171,10 +171,10 @@ def test_files_that_are_read_several_at_a_time(tmp_path: Path, kind: str) -> Non
 
     def run(**options: Any) -> Result:
         readers: dict[str, Any] = {
-            "text": mr.read_text,
-            "binary": mr.read_binary_files,
-            "csv": mr.read_csv,
-            "json": mr.read_json,
+            "text": hr.read_text,
+            "binary": hr.read_binary_files,
+            "csv": hr.read_csv,
+            "json": hr.read_json,
         }
         dataset = readers[kind](str(folder)).with_options(engine="inline", progress=False, **options)
         return dataset.write_parquet(str(tmp_path / "out"))

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from millrace.dataset import Dataset
-from millrace.errors import ForeignOutput, JournalDamaged, OutputWriteFailed, SinkError
-from millrace.sources.parquet import ParquetSource
+from headrace.dataset.dataset import Dataset
+from headrace.errors import ForeignOutput, JournalDamaged, OutputWriteFailed, SinkError
+from headrace.sources.parquet import ParquetSource
 
 from .invariants import check
 from .job import Job
@@ -72,13 +72,13 @@ def test_an_empty_folder_holds_no_part_when_the_run_fails(job: Job) -> None:
     Path(job.output).mkdir()
     with pytest.raises(OutputWriteFailed):
         job.here({"stage.write": "ENOSPC@*"})
-    assert os.listdir(job.output) == ["_millrace"]  # with the record of what happened
+    assert os.listdir(job.output) == ["_headrace"]  # with the record of what happened
 
 
 @pytest.mark.parametrize("lost", ["missing", "empty"])
 def test_the_run_whose_name_is_lost_stays(job: Job, lost: str) -> None:
     job.here()
-    pointer = Path(job.output) / "_millrace" / "current"
+    pointer = Path(job.output) / "_headrace" / "current"
     run = pointer.read_text()
     pointer.write_text("")
     if lost == "missing":
@@ -92,7 +92,7 @@ def test_the_run_whose_name_is_lost_stays(job: Job, lost: str) -> None:
 def test_made_folders_hold_only_the_record_when_the_run_fails(job: Job, tmp_path: Path) -> None:
     with pytest.raises(OutputWriteFailed):
         Job(job.source, str(tmp_path / "a" / "b" / "out")).here({"stage.write": "ENOSPC@*"})
-    assert os.listdir(tmp_path / "a" / "b" / "out") == ["_millrace"]
+    assert os.listdir(tmp_path / "a" / "b" / "out") == ["_headrace"]
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.errors import ForeignOutput, PlanChanged, StepError
+from headrace.errors import ForeignOutput, PlanChanged, StepError
 
 from .invariants import check, parts, rows_of, stamps
 from .job import Job, make_input, write_input
@@ -81,10 +81,10 @@ def test_an_interrupted_one_is_given_up_by_another_plan(job: Job, new: Job) -> N
 def test_a_refusal_does_not_touch_the_hidden_run(job: Job, new: Job) -> None:
     job.here()
     assert new.start({"journal.synced": "kill@4"}, mode="overwrite").wait()[0] == -signal.SIGKILL
-    hidden = (Path(job.output) / "_millrace" / "next").read_text()
+    hidden = (Path(job.output) / "_headrace" / "next").read_text()
     with pytest.raises(PlanChanged):
         Job(job.source, job.output, factor=7).here()
-    assert (Path(job.output) / "_millrace" / "next").read_text() == hidden
+    assert (Path(job.output) / "_headrace" / "next").read_text() == hidden
     assert new.here(mode="overwrite").resumed
     check(Path(job.output), new.expected(), new.here)
 

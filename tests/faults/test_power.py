@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import millrace as mr
+import headrace as hr
 
 from .invariants import check, rows_of
 from .job import Job, make_input
@@ -44,7 +44,7 @@ def older(job: Job) -> None:
 
 
 def half_done(job: Job) -> None:
-    with pytest.raises(mr.errors.MillraceError):
+    with pytest.raises(hr.errors.HeadraceError):
         job.here({"attempt.started": "EIO@2"})
 
 
@@ -107,7 +107,7 @@ def check_all(job: Job) -> None:
     output = Path(job.output)
     if job.metrics:  # whose big states stay beside the journal
         assert rows_of(output) == job.expected()
-        assert mr.verify(output).good, mr.verify(output)
+        assert hr.verify(output).good, hr.verify(output)
         ids = [row["id"] for row in job.expected()]
         assert job.metrics_of()["ids"] == {"rows": len(ids), "total": sum(ids)}
     else:

@@ -66,11 +66,11 @@ def reached(output: Path, dice: random.Random) -> Callable[[], bool]:
 
 
 def journal_bytes(output: Path) -> int:
-    return size(output, "_millrace/*/journal")
+    return size(output, "_headrace/*/journal")
 
 
 def staged(output: Path) -> int:
-    return count(output, "_millrace/*/staging/*.staged")
+    return count(output, "_headrace/*/staging/*.staged")
 
 
 def published(output: Path) -> int:
@@ -78,7 +78,7 @@ def published(output: Path) -> int:
 
 
 def runs(output: Path) -> int:
-    return count(output, "_millrace/*/plan")
+    return count(output, "_headrace/*/plan")
 
 
 def count(output: Path, pattern: str) -> int:

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millrace.errors import (
+from headrace.errors import (
     ForeignOutput,
+    HeadraceError,
     JournalDamaged,
-    MillraceError,
     OutputSchemaChanged,
     PlanChanged,
     StepError,
@@ -121,14 +121,14 @@ def test_success_is_withdrawn_before_a_lost_part_is_made_again(job: Job) -> None
 @pytest.mark.parametrize("name", ["_SUCCESS", "manifest"])
 def test_a_lost_mark_is_made_again(job: Job, name: str) -> None:
     run = job.here().run
-    os.unlink(Path(job.output) / (name if name == "_SUCCESS" else f"_millrace/{run}/manifest"))
+    os.unlink(Path(job.output) / (name if name == "_SUCCESS" else f"_headrace/{run}/manifest"))
     job.here()
     check(Path(job.output), job.expected(), job.here)
 
 
 def test_leftovers_are_swept(job: Job) -> None:
     assert job.start({"publish.renamed": "kill@4"}).wait()[0] == -signal.SIGKILL
-    home = Path(job.output) / "_millrace"
+    home = Path(job.output) / "_headrace"
     run = (home / "current").read_text().strip()
     (home / run / "staging" / "00099-0-1-aa.staged").write_bytes(b"zombie")
     (home / run / "manifest.1.tmp").write_bytes(b"half")
@@ -182,7 +182,7 @@ def test_another_shape_is_refused_with_a_diff(job: Job) -> None:
 
 
 def test_changed_code_is_refused_with_the_words_to_add(job: Job) -> None:
-    with pytest.raises(MillraceError):
+    with pytest.raises(HeadraceError):
         job.here({"attempt.started": "EIO@4"})
     published = rows_of(Path(job.output))
     assert ROWS < len(published) < FILES * ROWS
@@ -236,7 +236,7 @@ def test_a_corrected_function_goes_on(job: Job) -> None:
 @pytest.mark.parametrize("harm", ["gone", "flipped"])
 def test_damage_to_what_is_known_is_refused(job: Job, name: str, harm: str) -> None:
     run = job.here().run
-    path = Path(job.output) / "_millrace" / run / name
+    path = Path(job.output) / "_headrace" / run / name
     data = bytearray(path.read_bytes())
     if harm == "gone":
         path.unlink()
@@ -273,8 +273,8 @@ def _run_kinds(job: Job, tmp_path: Path, kinds: dict[int, Any], fn: Any = _as_it
         _table(source, number, pa.array([0] * 3))
     KINDS.clear()
     KINDS.update(kinds)
-    from millrace.dataset import Dataset
-    from millrace.sources.parquet import ParquetSource
+    from headrace.dataset.dataset import Dataset
+    from headrace.sources.parquet import ParquetSource
 
     dataset = Dataset.from_source(ParquetSource(str(source))).map_batches(fn, version="1")
     dataset = dataset.with_options(progress=False, engine="inline", shard_rows=3)

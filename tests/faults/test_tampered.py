@@ -1,6 +1,6 @@
 """Outputs whose files were changed at random: every command says so, or does what is right, and soon.
 
-``MILLRACE_FUZZ_CASES`` says how many cases there are, ``MILLRACE_FUZZ_SEED`` with which to begin.
+``HEADRACE_FUZZ_CASES`` says how many cases there are, ``HEADRACE_FUZZ_SEED`` with which to begin.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import Any
 
 import pytest
 
-import millrace as mr
-from millrace.cli import main
-from millrace.errors import MillraceError
+import headrace as hr
+from headrace.cli import main
+from headrace.errors import HeadraceError
 
 from . import tampering
 from .invariants import rows_of
@@ -33,7 +33,7 @@ from .job import Job
 from .tampering import Harm, Left
 
 CASES, SOAK_CASES = 40, 100_000
-FIRST = int(os.environ.get("MILLRACE_FUZZ_SEED", "0"))
+FIRST = int(os.environ.get("HEADRACE_FUZZ_SEED", "0"))
 LONGEST = 10.0  # seconds of one command
 MOST = 1 << 30  # bytes that the process may grow by
 READERS = (
@@ -52,12 +52,12 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> list[Left]:
 
 
 def test_tampered_outputs(left: list[Left], tmp_path: Path) -> None:
-    play(left, tmp_path, int(os.environ.get("MILLRACE_FUZZ_CASES", CASES)))
+    play(left, tmp_path, int(os.environ.get("HEADRACE_FUZZ_CASES", CASES)))
 
 
 @pytest.mark.soak
 def test_soak(left: list[Left], tmp_path: Path) -> None:
-    play(left, tmp_path, int(os.environ.get("MILLRACE_FUZZ_CASES", SOAK_CASES)))
+    play(left, tmp_path, int(os.environ.get("HEADRACE_FUZZ_CASES", SOAK_CASES)))
 
 
 def play(left: list[Left], folder: Path, cases: int) -> None:
@@ -125,22 +125,22 @@ class Case:
         with quiet(), in_time(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             main([name, str(self.output), *flags])
         assert "Traceback" not in err.getvalue(), f"{name} {flags}: {err.getvalue()}"
-        assert "mistake in Millrace" not in err.getvalue(), err.getvalue()
+        assert "mistake in Headrace" not in err.getvalue(), err.getvalue()
 
     def verified(self) -> bool:
         """Verify the output; say whether it is found to be good."""
-        with quiet(), in_time(), contextlib.suppress(MillraceError):
-            return mr.verify(self.output).good
+        with quiet(), in_time(), contextlib.suppress(HeadraceError):
+            return hr.verify(self.output).good
         return False
 
     def rejected(self) -> None:
         """Read the rows that were set aside."""
-        with quiet(), in_time(), contextlib.suppress(MillraceError):
-            mr.read_rejected(self.output).take_all()
+        with quiet(), in_time(), contextlib.suppress(HeadraceError):
+            hr.read_rejected(self.output).take_all()
 
     def gone_on(self) -> Any:
         """Run the job again; return its result, or None where it was refused."""
-        with quiet(), in_time(), contextlib.suppress(MillraceError):
+        with quiet(), in_time(), contextlib.suppress(HeadraceError):
             return self.job.here()
         return None
 
@@ -151,7 +151,7 @@ class Case:
             assert result.rows == len(expected), "another number of rows is told"
         if result is not None and good:
             assert rows_of(self.output) == expected
-            ids = [row["id"] for row in mr.read_rejected(self.output).take_all()]
+            ids = [row["id"] for row in hr.read_rejected(self.output).take_all()]
             assert ids == [i for i in range(tampering.FILES * tampering.ROWS) if self.job.fails(i)]
             assert self.harm.forged or self.job.metrics_of() == self.chosen.metrics
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-import millrace as mr
-from millrace.errors import JournalDamaged, MillraceError
-from millrace.run.journal import MAGIC, Journal
+import headrace as hr
+from headrace.errors import HeadraceError, JournalDamaged
+from headrace.output.journal import MAGIC, Journal
 
 from .invariants import check, stamps
 from .job import Job, make_input
@@ -25,10 +25,10 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Job, Path]:
     """A run with some shards committed and published, and the path of its journal below the output."""
     folder = tmp_path_factory.mktemp("torn")
     job = Job(str(make_input(folder / "in", rows=30)), str(folder / "out"), options={"shard_rows": 30})
-    with pytest.raises(MillraceError):
+    with pytest.raises(HeadraceError):
         job.here({"attempt.started": "EIO@5"})
-    run = (folder / "out" / "_millrace" / "current").read_text().strip()
-    return job, Path("_millrace") / run / "journal"
+    run = (folder / "out" / "_headrace" / "current").read_text().strip()
+    return job, Path("_headrace") / run / "journal"
 
 
 def copy(job: Job, folder: Path) -> Job:
@@ -43,11 +43,11 @@ def test_a_plan_of_another_version_is_refused_and_says_whose_it_is(
     path = (Path(job.output) / journal).with_name("plan")
     plan = msgspec.msgpack.decode(path.read_bytes()[32:])
     for changed in ({"shards": {"in": "a tree"}}, {"code": 3}):
-        data = msgspec.msgpack.encode({**plan, **changed, "millrace": "9.8.7"})
+        data = msgspec.msgpack.encode({**plan, **changed, "headrace": "9.8.7"})
         path.write_bytes(hashlib.sha256(data).digest() + data)
-        with pytest.raises(JournalDamaged, match=r"does not know: Millrace 9\.8\.7 has written it"):
+        with pytest.raises(JournalDamaged, match=r"does not know: Headrace 9\.8\.7 has written it"):
             job.here()
-        assert mr.verify(job.output).state == "damaged"
+        assert hr.verify(job.output).state == "damaged"
 
 
 def test_a_record_of_a_newer_version_refuses_the_run(interrupted: tuple[Job, Path], tmp_path: Path) -> None:
@@ -56,9 +56,9 @@ def test_a_record_of_a_newer_version_refuses_the_run(interrupted: tuple[Job, Pat
     opened.append(["later", "than", "this"])  # type: ignore[arg-type]
     opened.sync()
     opened.close()
-    with pytest.raises(JournalDamaged, match="another version of Millrace has written it"):
+    with pytest.raises(JournalDamaged, match="another version of Headrace has written it"):
         job.here()
-    found = mr.verify(job.output)
+    found = hr.verify(job.output)
     assert (found.state, found.findings[0].kind) == ("damaged", "journal")
 
 

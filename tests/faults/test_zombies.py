@@ -7,11 +7,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from millrace.core.work import Shard, Task
-from millrace.errors import MillraceError, OutputWriteFailed
-from millrace.run.commit import read_plan
-from millrace.run.output import OutputFolder
-from millrace.sinks.parquet import ParquetSink
+from headrace.core.work import Shard, Task
+from headrace.errors import HeadraceError, OutputWriteFailed
+from headrace.output.commit import read_plan
+from headrace.output.folder import OutputFolder
+from headrace.sinks.parquet import ParquetSink
 
 from .invariants import check
 from .job import FILES, Job
@@ -30,7 +30,7 @@ def test_a_stopped_worker_is_given_up(job: Job, tmp_path: Path, point: str) -> N
 
 def cut(job: Job) -> ParquetSink:
     """Interrupt a run; return the sink as a worker of it holds it."""
-    with pytest.raises(MillraceError):
+    with pytest.raises(HeadraceError):
         job.here({"attempt.started": "EIO@4"})
     output = OutputFolder(Path(job.output))
     run = output.current()

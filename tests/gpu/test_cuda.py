@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import millrace as mr
-from millrace.errors import ResourcesUnavailable
-from millrace.testing import SubmittingPredictorContract
+import headrace as hr
+from headrace.errors import ResourcesUnavailable
+from headrace.testing import SubmittingPredictorContract
 
 ROWS, SIDE = 300, 32
 LOCAL = {"engine": "local", "workers": 2, "progress": False}
@@ -57,7 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def expected(folder: Path) -> Any:
     import torch
 
-    rows = mr.read_images(str(folder)).with_options(engine="inline").take_all()
+    rows = hr.read_images(str(folder)).with_options(engine="inline").take_all()
     pixels = np.stack([row["image"] for row in rows]).astype(np.float32) / 255
     with torch.inference_mode():
         return network()(torch.from_numpy(pixels)).numpy()
@@ -67,9 +67,9 @@ def expected(folder: Path) -> Any:
 def test_a_model_on_the_device_says_what_it_says_on_a_cpu(
     folder: Path, tmp_path: Path, batch_size: int
 ) -> None:
-    scaled = mr.read_images(str(folder), include_paths=True).map_batches(Scaled, num_cpus=1)
+    scaled = hr.read_images(str(folder), include_paths=True).map_batches(Scaled, num_cpus=1)
     found = scaled.predict(
-        mr.TorchPredictor(network(), device="cuda"),
+        hr.TorchPredictor(network(), device="cuda"),
         inputs=["x"],
         keep=["path"],
         batch_size=batch_size,
@@ -89,7 +89,7 @@ class TestSubmitting(SubmittingPredictorContract):
     tolerance = 1e-2
 
     def make(self) -> Any:
-        return mr.TorchPredictor(network(), device="cuda")
+        return hr.TorchPredictor(network(), device="cuda")
 
     def batch(self) -> Any:
         return {"x": np.random.default_rng(0).random((12, SIDE * SIDE * 3), np.float32)}
@@ -105,7 +105,7 @@ class TestSubmitting(SubmittingPredictorContract):
 
 
 def test_images_are_decoded_in_other_workers_than_the_device_has(folder: Path) -> None:
-    found = mr.read_images(str(folder), size=(SIDE, SIDE)).map_batches(
+    found = hr.read_images(str(folder), size=(SIDE, SIDE)).map_batches(
         lambda batch: {"n": batch["image"][:, 0, 0, 0]}, num_gpus=1
     )
     found = found.with_options(**LOCAL)
@@ -114,13 +114,13 @@ def test_images_are_decoded_in_other_workers_than_the_device_has(folder: Path) -
 
 
 def test_a_worker_that_declares_a_device_has_it() -> None:
-    rows = mr.range(100).with_options(**LOCAL).map_batches(Where, num_gpus=1, concurrency=1).take_all()
+    rows = hr.range(100).with_options(**LOCAL).map_batches(Where, num_gpus=1, concurrency=1).take_all()
     assert {row["one"] for row in rows} == {1.0}
     assert {row["count"] for row in rows} == {1}
 
 
 def test_two_workers_share_a_device_by_halves() -> None:
-    rows = mr.range(10_000).with_options(**LOCAL).map_batches(Where, num_gpus=0.5, concurrency=2).take_all()
+    rows = hr.range(10_000).with_options(**LOCAL).map_batches(Where, num_gpus=0.5, concurrency=2).take_all()
     assert [row["id"] for row in rows] == list(range(10_000))
 
 
@@ -129,14 +129,14 @@ def test_more_devices_than_there_are_is_refused_before_anything_starts() -> None
 
     many = torch.cuda.device_count() + 1
     with pytest.raises(ResourcesUnavailable, match="lower num_gpus"):
-        mr.range(10).with_options(**LOCAL).map_batches(Where, num_gpus=many).take_all()
+        hr.range(10).with_options(**LOCAL).map_batches(Where, num_gpus=many).take_all()
 
 
 def test_bfloat16_comes_back_as_float32() -> None:
     import torch
 
-    model = mr.TorchPredictor(torch.nn.Linear(4, 2), device="cuda", dtype="bfloat16")
-    rows = mr.from_numpy(np.ones((10, 4), np.float32)).with_options(**LOCAL)
+    model = hr.TorchPredictor(torch.nn.Linear(4, 2), device="cuda", dtype="bfloat16")
+    rows = hr.from_numpy(np.ones((10, 4), np.float32)).with_options(**LOCAL)
     rows = rows.predict(model, num_gpus=1).take_all()
     assert rows[0]["prediction"].dtype == np.float32
 
@@ -156,7 +156,7 @@ def test_actors_and_calls_see_the_devices_that_they_were_given() -> None:
 
     import torch
 
-    with mr.connect(workers=2) as executor:
+    with hr.connect(workers=2) as executor:
         pool = executor.actor_pool(Model, executor.put(torch.eye(64)), size=2, num_gpus=0.5)
         found = list(
             pool.map(lambda actor, rows: actor.predict(rows), [torch.ones(4, 64) * i for i in range(6)])
@@ -165,5 +165,5 @@ def test_actors_and_calls_see_the_devices_that_they_were_given() -> None:
         del pool
         assert executor.submit(count).result() == 0
         assert executor.options(num_gpus=1).submit(count).result() == 3
-    with mr.connect(workers=2) as executor, pytest.raises(ResourcesUnavailable):
+    with hr.connect(workers=2) as executor, pytest.raises(ResourcesUnavailable):
         executor.options(num_gpus=1000).submit(count)

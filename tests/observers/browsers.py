@@ -27,10 +27,10 @@ _FLAGS = (
 def browser() -> Iterator[Any]:
     """Yield a driver of Chromium that logs what its console says and what its pages ask the network for."""
     webdriver = pytest.importorskip("selenium.webdriver")
-    binary = os.environ.get("MILLRACE_TEST_BROWSER") or next(filter(None, map(shutil.which, _NAMES)), None)
+    binary = os.environ.get("HEADRACE_TEST_BROWSER") or next(filter(None, map(shutil.which, _NAMES)), None)
     driver = shutil.which("chromedriver")
     if binary is None or driver is None:
-        pytest.skip("there is no Chromium with its chromedriver; MILLRACE_TEST_BROWSER names another place")
+        pytest.skip("there is no Chromium with its chromedriver; HEADRACE_TEST_BROWSER names another place")
     options = webdriver.ChromeOptions()
     options.binary_location = binary
     for flag in _FLAGS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from millrace.core.events import (
+from headrace.core.events import (
     BatchShrunk,
     BatchSized,
     CallRetried,
@@ -21,9 +21,11 @@ from millrace.core.events import (
     WorkerLost,
     WorkerReady,
 )
-from millrace.core.work import Fault, Faults, Ledger, Timings
-from millrace.observers.record import Record
-from millrace.observers.report.history import History, history, lines_of
+from headrace.core.work import Fault, Faults, Ledger, Timings
+from headrace.observers.record import Record
+from headrace.observers.record_reader import lines_of
+from headrace.observers.report.history import History, history
+from headrace.session.event_bus import EventBus
 
 HOSTILE = "</script><script>alert(1)</script><!-- \" ' & \u2028 \udcff"
 
@@ -75,7 +77,7 @@ def finished(ledger: Ledger, **changes: Any) -> RunFinished:
 def recorded(path: Path, *, shards: int = 20, workers: int = 2, hostile: str = "odd") -> History:
     """Record a run of two stages in which everything happens that can."""
     time = Time()
-    record = Record(path, now=time, clock=time)
+    record = EventBus([Record(path)], clock=time)
     step = f"map_batches({hostile})"
     record.on_event(
         described((step, workers), ("predict(Net)", 1), price=(3.0, "EUR"), steps=(step, "filter(ok)"))

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from millrace.observers.report.facts import Sample, facts
-from millrace.observers.report.page import page
+from headrace.observers.report.facts import RejectedSample, facts
+from headrace.observers.report.page import page
 
 from .browsers import asked_for, browser, look
 from .histories import HOSTILE, recorded
@@ -43,7 +43,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = recorded(folder / "events", hostile=HOSTILE)
     assert found.last is not None
     success = {"run": "abcd2345", "ledger": found.last.finished["ledger"]}
-    samples = [Sample("/data/a long name of a file/part-1.csv, row 3", "f", HOSTILE, HOSTILE)]
+    samples = [RejectedSample("/data/a long name of a file/part-1.csv, row 3", "f", HOSTILE, HOSTILE)]
     known = facts(found, output="/data/" + "deep/" * 20, success=success, samples=samples)
     path = folder / "report.html"
     path.write_text(page(found, known, made=1e6, version="0.1.0"), encoding="utf-8")

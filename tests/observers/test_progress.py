@@ -11,18 +11,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from millrace.core.events import (
+from headrace.core.events import (
     BatchShrunk,
     RowsRead,
     RunFinished,
     RunStarted,
     ShardCommitted,
     ShardRetried,
-    WorkerLost,
 )
-from millrace.core.work import Ledger, Timings
-from millrace.observers.progress import Progress
-from millrace.observers.tally import Tally
+from headrace.core.work import Ledger, Timings
+from headrace.observers.progress import Progress
+from headrace.session.event_bus import EventBus
 
 from .terminal import Terminal
 
@@ -48,60 +47,12 @@ def committed(shard: int, rows: int = 100) -> ShardCommitted:
 FINISHED = RunFinished("r1", "/out", Ledger(), Timings(), 0, 0, 1.0)
 
 
-class TestTally:
-    """The numbers."""
-
-    def test_rows_under_way_count_once(self) -> None:
-        tally = Tally(started(), 0.0)
-        for rows in (10, 60, 100):
-            tally.add(RowsRead(0, 7, rows))
-        tally.add(RowsRead(1, 8, 5))
-        assert (tally.rows, tally.shards) == (105, 0)
-        tally.add(committed(7))
-        assert (tally.rows, tally.shards, tally.bytes) == (105, 1, 1024)
-
-    def test_a_retry_and_a_lost_worker_take_their_rows_back(self) -> None:
-        tally = Tally(started(), 0.0)
-        tally.add(RowsRead(0, 1, 50))
-        tally.add(RowsRead(1, 2, 50))
-        tally.add(WorkerLost(0, "killed"))
-        tally.add(ShardRetried(2, 2, "killed"))
-        assert (tally.rows, tally.retries) == (0, 1)
-
-    def test_a_resumed_run_starts_where_it_was_and_its_speed_does_not(self) -> None:
-        tally = Tally(started(done=5, rows_done=500), 0.0)
-        assert (tally.rows, tally.shards) == (500, 5)
-        tally.add(committed(5))
-        assert tally.look(10.0) == (10.0, 40.0)
-
-    def test_time_left_by_shards_where_rows_are_unknown(self) -> None:
-        tally = Tally(started(rows=-1, shards=4), 0.0)
-        assert tally.look(1.0) == (0.0, None)
-        tally.add(committed(0))
-        assert tally.look(2.0) == (50.0, 6.0)
-        assert tally.describe(2.0) == "100 rows, 50 rows/s, 1/4 shards, 1 KiB, ETA 0:06"
-
-    def test_speed_is_that_of_late(self) -> None:
-        tally = Tally(started(rows=100_000), 0.0)
-        for second in range(60):  # loading a model: nothing moves
-            tally.look(float(second))
-        for second in range(60, 120):
-            tally.add(committed(second))
-            tally.look(float(second))
-        assert tally.look(119.0)[0] == pytest.approx(100.0, rel=0.05)
-
-    def test_many_rows_than_foreseen_do_not_give_time_back(self) -> None:
-        tally = Tally(started(rows=50), 0.0)
-        tally.add(committed(0))
-        assert tally.look(1.0) == (100.0, 0.0)
-
-
 class TestLines:
     """Where there is no terminal."""
 
     def test_a_line_every_ten_seconds(self) -> None:
         clock, stream = Clock(), io.StringIO()
-        progress = Progress(stream, clock=clock)
+        progress = EventBus([Progress(stream)], clock=clock)
         progress.on_event(started())
         for _ in range(250):  # 50 seconds of five ticks each
             clock.now += 0.2
@@ -110,7 +61,7 @@ class TestLines:
 
     def test_what_a_line_says(self) -> None:
         clock, stream = Clock(), io.StringIO()
-        progress = Progress(stream, clock=clock, every=5.0)
+        progress = EventBus([Progress(stream, every=5.0)], clock=clock)
         progress.on_event(started(done=2, rows_done=200))
         progress.on_event(committed(2))
         progress.on_event(ShardRetried(3, 2, "a worker died"))
@@ -118,12 +69,12 @@ class TestLines:
         clock.now += 5.0
         progress.tick()
         assert stream.getvalue() == (
-            "millrace: 350 of 1,000 rows, 30 rows/s, 3/10 shards, 1 KiB, 1 retry, ETA 0:22\n"
+            "headrace: 350 of 1,000 rows, 30 rows/s, 3/10 shards, 1 KiB, 1 retry, ETA 0:22\n"
         )
 
     def test_one_line_where_memory_did_not_suffice(self) -> None:
         clock, stream = Clock(), io.StringIO()
-        progress = Progress(stream, clock=clock)
+        progress = EventBus([Progress(stream)], clock=clock)
         progress.on_event(started())
         for worker, halvings in enumerate(([1000, 500, 250], [800, 400, 200, 100])):
             for before in halvings:
@@ -133,7 +84,7 @@ class TestLines:
         clock.now += 0.5
         for _ in range(2):
             progress.tick()
-        line = "millrace: memory did not suffice for {} rows in predict([Net]): it gets {} at a time now\n"
+        line = "headrace: memory did not suffice for {} rows in predict([Net]): it gets {} at a time now\n"
         assert stream.getvalue() == line.format("1,000", 50)
         progress.on_event(BatchShrunk(2, "predict([Net])", 1000, 500))  # another worker is not there yet
         progress.on_event(BatchShrunk(0, "map_batches(big)", 2, 1))
@@ -148,7 +99,7 @@ class TestLines:
 
     def test_silence_before_and_after(self) -> None:
         clock, stream = Clock(), io.StringIO()
-        progress = Progress(stream, clock=clock)
+        progress = EventBus([Progress(stream)], clock=clock)
         progress.tick()
         progress.on_event(committed(0))
         progress.on_event(started())
@@ -169,7 +120,7 @@ class TestLines:
                 raise error
 
         clock, stream = Clock(), Broken()
-        progress = Progress(stream, clock=clock)
+        progress = EventBus([Progress(stream)], clock=clock)
         progress.on_event(started())
         for _ in range(5):
             clock.now += 11.0
@@ -180,7 +131,7 @@ class TestLines:
     def test_no_stream_at_all(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys, "stderr", None)
         clock = Clock()
-        progress = Progress(clock=clock)
+        progress = EventBus([Progress()], clock=clock)
         progress.on_event(started())
         clock.now += 11.0
         progress.tick()
@@ -188,7 +139,7 @@ class TestLines:
 
     def test_a_closed_stream(self) -> None:
         clock, stream = Clock(), io.StringIO()
-        progress = Progress(stream, clock=clock)
+        progress = EventBus([Progress(stream)], clock=clock)
         stream.close()
         progress.on_event(started())
         clock.now += 11.0
@@ -205,11 +156,11 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
 
 
 @contextlib.contextmanager
-def running(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Progress, Clock]]:
+def running(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[EventBus, Clock]]:
     """A bar that is showing, with standard output on the same terminal."""
     monkeypatch.setattr(sys, "stdout", terminal.stream)
     clock = Clock()
-    progress = Progress(terminal.stream, clock=clock)
+    progress = EventBus([Progress(terminal.stream)], clock=clock)
     progress.on_event(started())
     clock.now += 1.0
     progress.tick()
@@ -224,7 +175,7 @@ class TestBar:
 
     def test_no_bar_for_a_run_that_is_over_at_once(self, terminal: Terminal) -> None:
         clock = Clock()
-        progress = Progress(terminal.stream, clock=clock)
+        progress = EventBus([Progress(terminal.stream)], clock=clock)
         progress.on_event(started())
         clock.now += 0.3
         progress.tick()
@@ -268,7 +219,7 @@ class TestBar:
             progress.tick()
             told, bar = terminal.lines()
             assert told == (
-                "millrace: memory did not suffice for 10,000 rows in predict([red]): it gets 5,000 at a time now"
+                "headrace: memory did not suffice for 10,000 rows in predict([red]): it gets 5,000 at a time now"
             )
             assert "rows/s" in bar
             progress.on_event(FINISHED)
@@ -285,7 +236,7 @@ class TestBar:
     def test_prints_into_a_file_stay_there(self, terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
         file, clock = io.StringIO(), Clock()
         monkeypatch.setattr(sys, "stdout", file)
-        progress = Progress(terminal.stream, clock=clock)
+        progress = EventBus([Progress(terminal.stream)], clock=clock)
         progress.on_event(started())
         clock.now += 1.0
         progress.tick()
@@ -306,17 +257,17 @@ class TestBar:
     def test_a_dumb_terminal_gets_lines(self, terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("TERM", "dumb")
         clock = Clock()
-        progress = Progress(terminal.stream, clock=clock)
+        progress = EventBus([Progress(terminal.stream)], clock=clock)
         progress.on_event(started())
         clock.now += 10.0
         progress.tick()
         (line,) = terminal.lines()
-        assert line.startswith("millrace: 0 of 1,000 rows")
+        assert line.startswith("headrace: 0 of 1,000 rows")
 
 
 def test_rich_is_imported_only_for_a_bar() -> None:
     script = (
-        "import sys, millrace.observers.progress, millrace.observers.summary; print('rich' in sys.modules)"
+        "import sys, headrace.observers.progress, headrace.observers.summary; print('rich' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

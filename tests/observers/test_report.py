@@ -11,13 +11,16 @@ from typing import Any
 
 import pytest
 
-from millrace.core.work import Ledger
-from millrace.observers.report import figures
-from millrace.observers.report.advice import advice, bottleneck
-from millrace.observers.report.facts import Facts, Sample, facts
-from millrace.observers.report.history import History, history, lines_of
-from millrace.observers.report.page import ASSETS, page
-from millrace.outputs.following import State
+from headrace.core.events import MetricsCounted
+from headrace.core.work import Ledger
+from headrace.observers.record_reader import lines_of
+from headrace.observers.report import figures
+from headrace.observers.report.advice import advice, slowest_stage
+from headrace.observers.report.facts import Facts, RejectedSample, facts
+from headrace.observers.report.history import History, history
+from headrace.observers.report.page import ASSETS, page
+from headrace.observers.summary import steps_of
+from headrace.output.follow import RunStatus
 
 from .histories import HOSTILE, recorded
 
@@ -65,14 +68,17 @@ def made(found: History, **given: Any) -> tuple[Reader, Facts, str]:
 
 
 def success(found: History) -> dict[str, Any]:
-    assert found.last is not None
-    return {"run": "abcd2345", "shards": 20, "files": 2, "bytes": 5, "ledger": found.last.finished["ledger"]}
+    assert found.last is not None and found.last.finished is not None and found.last.described is not None
+    ledger = found.last.finished.ledger
+    rows = {"read": ledger.read, "written": ledger.written, "rejected": ledger.rejected}
+    steps = steps_of(ledger, found.last.described.steps)
+    return {"run": "abcd2345", "shards": 20, "files": 2, "bytes": 5, "ledger": {**rows, "steps": steps}}
 
 
 def test_everything_is_there(tmp_path: Path) -> None:
     found = recorded(tmp_path / "events")
     reader, known, _ = made(
-        found, success=success(found), samples=[Sample("a.csv, row 3", "f", "bad", "{'x': 1}")]
+        found, success=success(found), samples=[RejectedSample("a.csv, row 3", "f", "bad", "{'x': 1}")]
     )
     assert known.status == "complete"
     text = reader.text
@@ -107,7 +113,7 @@ def test_nobody_is_asked_for_anything(tmp_path: Path) -> None:
 def test_what_others_wrote_is_text(tmp_path: Path) -> None:
     usual, _, _ = made(recorded(tmp_path / "usual"))
     found = recorded(tmp_path / "events", hostile=HOSTILE)
-    samples = [Sample(HOSTILE, HOSTILE, HOSTILE, HOSTILE)] * 2
+    samples = [RejectedSample(HOSTILE, HOSTILE, HOSTILE, HOSTILE)] * 2
     reader, _, text = made(found, samples=samples)
     text.encode("utf-8")
     assert reader.tags.count("script") == usual.tags.count("script") == 4
@@ -125,7 +131,7 @@ def test_it_stays_small_however_big_the_run(tmp_path: Path) -> None:
     timeline = figures.timeline(found)
     assert timeline is not None and timeline["all"] == 1001
     assert len(timeline["workers"]) <= figures.TRACKS
-    assert len(timeline["stretches"]) <= figures.STRETCHES
+    assert len(timeline["stretches"]) <= figures.SPANS
 
 
 def line(at: float, event: str, **fields: Any) -> dict[str, Any]:
@@ -154,7 +160,7 @@ def killed_and_resumed() -> History:
 def test_time_stands_still_between_two_drivers() -> None:
     found = killed_and_resumed()
     assert found.seconds == 5.0 + 3.5
-    assert found.rows[-1] == (7.5, 1000, 10)
+    assert found.progress[-1] == (7.5, 1000, 10)
     assert [driver.error for driver in found.drivers] == [None, ""]
     figure = figures.throughput(found)
     assert figure is not None and figure["resumed"] == [5.0]
@@ -168,7 +174,7 @@ def test_time_stands_still_between_two_drivers() -> None:
     ("error", "alive", "status", "words"),
     [
         (None, True, "under way", "A driver is at work"),
-        (None, False, "stopped", "ended without a word"),
+        (None, False, "stopped", "Its driver process died"),
         ("StepError: <b>bad</b>", False, "failed", "StepError: <b>bad</b>"),
         ("interrupted", False, "interrupted", "Somebody ended it"),
     ],
@@ -211,7 +217,7 @@ def test_values_that_make_no_sense_still_make_a_page(tmp_path: Path, value: Any)
             found = history(changed)
             known = facts(found, output="/out")
             assert "<h1>" in page(found, known, made=1e6, version="0.1.0")
-            json.dumps(State(found, known, tmp_path).data())
+            json.dumps(RunStatus(found, known, tmp_path).data())
     kept = told[kinds["described"]] | {"stages": [{"name": "s", "workers": value}]}
     assert "<h1>" in made(history([kept, *told[1:]]))[2]
 
@@ -223,7 +229,7 @@ def test_a_chart_of_ones_own_that_lacks_something_costs_no_page(
     tmp_path: Path, chart: dict[str, Any]
 ) -> None:
     found = recorded(tmp_path / "events")
-    found.metrics = {"results": {"mine": {"a": 0.25}}, "charts": {"mine": chart}}
+    found.metrics = MetricsCounted({"mine": {"a": 0.25}}, {}, {"mine": chart})
     reader, _, _ = made(found, success=success(found))
     assert "mine" in reader.text and "0.25" in reader.text
 
@@ -231,7 +237,7 @@ def test_a_chart_of_ones_own_that_lacks_something_costs_no_page(
 def test_it_stays_small_however_many_metrics(tmp_path: Path) -> None:
     found = recorded(tmp_path / "events")
     wide = {f"group {i}": {f"column {j}": "é" * 200 for j in range(20)} for i in range(50)}
-    found.metrics = {"results": {f"metric {i}": wide for i in range(20)}}
+    found.metrics = MetricsCounted({f"metric {i}": wide for i in range(20)}, {}, {})
     reader, _, text = made(found, success=success(found))
     assert len(text.encode()) < 3_000_000
     assert "A part of this page is left out" in reader.text and "1,600 rows written" in reader.text
@@ -281,15 +287,15 @@ class TestAdvice:
         busy = [self.worked(0, i, 1.0, 99.0, steps=97.0) for i in range(2)]
         waiting = self.worked(1, 2, 1.0, 99.0, steps=20.0, wait=78.0)
         found = self.run(*busy, waiting, stages=both)
-        assert bottleneck(found) == 0
+        assert slowest_stage(found) == 0
         assert self.titles(found) == ["Give stage 1 more workers"]
         assert self.titles(self.run(*busy, waiting, stages=both, cores=3)) == [
             "Make stage 1 faster, or give it more cores"
         ]
 
-    def test_both_stages_busy_is_no_bottleneck(self) -> None:
+    def test_both_stages_busy_is_no_slowest_stage(self) -> None:
         lines = [self.worked(i, i, 1.0, 99.0, steps=97.0) for i in range(2)]
-        assert bottleneck(self.run(*lines, stages=(("a", 1), ("b", 1)))) is None
+        assert slowest_stage(self.run(*lines, stages=(("a", 1), ("b", 1)))) is None
 
     def test_reading_takes_most(self) -> None:
         assert self.titles(self.run(self.worked(0, 0, 1.0, 99.0, steps=20.0, read=70.0))) == [
@@ -316,6 +322,6 @@ class TestAdvice:
         assert self.titles(self.run(*lines), Ledger(100, 95, 5)) == [
             "Say batch_size=256 for predict(Net)",
             "Let fewer workers share the memory",
-            "Ask less of what is called",
+            "Make fewer calls at a time",
             "Look at the rows that failed",
         ]

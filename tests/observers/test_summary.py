@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from millrace.core.events import Ceiling, RunFinished
-from millrace.core.work import Ledger, Timings
-from millrace.observers.summary import losses, shares, summary
-from millrace.run.accounts import wrong_in
+from headrace.core.events import Ceiling, RunFinished
+from headrace.core.work import Ledger, Timings
+from headrace.observers.summary import losses, shares, summary
+from headrace.plan.accounts import wrong_in
 
 
 def finished(**changes: Any) -> RunFinished:
@@ -91,13 +91,13 @@ def test_no_rows_no_time() -> None:
 def test_what_fits_into_memory_is_told() -> None:
     ceilings = (Ceiling("map_batches(big)", 1), Ceiling("predict(Net)", 12_345))
     assert summary(finished(ceilings=ceilings)).splitlines()[-2:] == [
-        "memory: map_batches(big) got 1 row at a time, more did not fit; batch_size=1 would spare the tries",
-        "memory: predict(Net) got 12,345 rows at a time, more did not fit; batch_size=12345 would spare the tries",
+        "memory: map_batches(big) got 1 row at a time, more did not fit; batch_size=1 would avoid the retries",
+        "memory: predict(Net) got 12,345 rows at a time, more did not fit; batch_size=12345 would avoid the retries",
     ]
 
 
 def test_a_failed_run_says_what_is_kept() -> None:
     assert summary(finished(error="StepError: clean failed\nTraceback")) == (
         "failed after 5.8 s: StepError: clean failed\n"
-        "12 M rows are safe in /out: the same command, run again, goes on from there"
+        "12 M rows are safe in /out: the same command, run again, resumes from there"
     )

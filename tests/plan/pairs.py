@@ -43,10 +43,10 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from millrace.plan.identity import fingerprint
-from millrace.plan.logical import Function
+from headrace.plan.fingerprint import fingerprint
+from headrace.plan.functions import Function
 
-Makers = list[Callable[[], Any]]
+UpstreamPools = list[Callable[[], Any]]
 
 
 class Point(NamedTuple):
@@ -209,7 +209,7 @@ def _structured(order: str) -> Any:
     return np.zeros(2, [("a", f"{order}i4"), ("b", "f8")])
 
 
-VALUES: dict[str, Makers] = {
+VALUES: dict[str, UpstreamPools] = {
     "one of each type": [lambda: 1, lambda: 1.0, lambda: True, lambda: "1", lambda: b"1", lambda: 1 + 0j],
     "in a list": [lambda: [1], lambda: [1.0], lambda: [True], lambda: ["1"], lambda: (1,), lambda: {1}],
     "kinds of sets": [lambda: {1, 2}, lambda: frozenset({1, 2}), lambda: [1, 2], lambda: {1: 2}],

@@ -12,17 +12,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-import millrace as mr
-from millrace.options import RunOptions
-from millrace.plan.cuts import cuts_of
-from millrace.workplace import stages_for
+import headrace as hr
+from headrace.options import RunOptions
+from headrace.session.execution_plan import ExecutionPlan
 
 FITTING = ("images", "binary", "memory", "wide", "range")  # their splits can end where batches do
 COUNTED = (*FITTING, "parquet")
 
 
 @pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, mr.Dataset]:
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, hr.Dataset]:
     folder = tmp_path_factory.mktemp("in")
     for name in ("images", "binary", "csv"):
         (folder / name).mkdir()
@@ -34,13 +33,13 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, mr.Dataset]:
         (folder / "csv" / f"{n}.csv").write_text("a,b\n" + "1,2\n" * 4000)
     pq.write_table(pa.table({"x": np.arange(3_000)}), folder / "small.parquet", row_group_size=37)
     return {
-        "images": mr.read_images(str(folder / "images"), size=(700, 700)),
-        "binary": mr.read_binary_files(str(folder / "binary")),
-        "csv": mr.read_csv(str(folder / "csv")),
-        "parquet": mr.read_parquet(str(folder / "small.parquet")),
-        "memory": mr.from_arrow(pa.table({"x": np.arange(5_000)})),
-        "wide": mr.from_numpy(np.zeros((60, 40_000))),
-        "range": mr.range(20_000),
+        "images": hr.read_images(str(folder / "images"), size=(700, 700)),
+        "binary": hr.read_binary_files(str(folder / "binary")),
+        "csv": hr.read_csv(str(folder / "csv")),
+        "parquet": hr.read_parquet(str(folder / "small.parquet")),
+        "memory": hr.from_arrow(pa.table({"x": np.arange(5_000)})),
+        "wide": hr.from_numpy(np.zeros((60, 40_000))),
+        "range": hr.range(20_000),
     }
 
 
@@ -55,7 +54,7 @@ def kept(row: Any) -> bool:
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data())
 def test_shards_hold_whole_batches_or_at_least_one(
-    inputs: dict[str, mr.Dataset], data: st.DataObject
+    inputs: dict[str, hr.Dataset], data: st.DataObject
 ) -> None:
     name = data.draw(st.sampled_from(sorted(inputs)))
     sizes = data.draw(st.lists(st.sampled_from([1, 3, 8, 10, 64, 300]), min_size=1, max_size=2))
@@ -68,8 +67,8 @@ def test_shards_hold_whole_batches_or_at_least_one(
     shard_rows = data.draw(st.sampled_from([None, 1, 50, 1_000]))
     workers = data.draw(st.sampled_from([1, 2, 16]))
     options = RunOptions(workers=workers, shard_rows=shard_rows)
-    cuts = cuts_of(stages_for(plan._plan, options), plan._plan.source, shard_rows)
-    *shards, last = cuts.shards(plan._plan.source)
+    partitioning = ExecutionPlan(plan._plan, options).partitioning
+    *shards, last = partitioning.shards(plan._plan.source)
     if name in COUNTED:
         assert all(shard.rows >= max(sizes) for shard in shards)
     if name in FITTING:
@@ -77,7 +76,7 @@ def test_shards_hold_whole_batches_or_at_least_one(
     assert last.splits
 
 
-def test_batches_of_heavy_rows_have_the_size_that_was_said(inputs: dict[str, mr.Dataset]) -> None:
+def test_batches_of_heavy_rows_have_the_size_that_was_said(inputs: dict[str, hr.Dataset]) -> None:
     lengths: list[int] = []
 
     def noted(batch: Any) -> Any:
@@ -90,11 +89,11 @@ def test_batches_of_heavy_rows_have_the_size_that_was_said(inputs: dict[str, mr.
 
 
 def test_shards_of_an_undeclared_step_are_not_smaller_than_without_a_size(
-    inputs: dict[str, mr.Dataset],
+    inputs: dict[str, hr.Dataset],
 ) -> None:
-    def count(data: mr.Dataset) -> int:
+    def count(data: hr.Dataset) -> int:
         options = RunOptions(workers=2)
-        return len(cuts_of(stages_for(data._plan, options), data._plan.source).shards(data._plan.source))
+        return len(ExecutionPlan(data._plan, options).shards)
 
     for name, data in inputs.items():
         usual = count(data.map_batches(same))

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-import millrace as mr
-from millrace.plan.compile import columns_to_read
+import headrace as hr
+from headrace.plan.compile import columns_to_read
 
 SCHEMA = pa.schema([(name, pa.int64()) for name in "abcdef"] + [("text", pa.string())])
 
@@ -21,7 +21,7 @@ def model(batch: Any) -> Any:
     return next(iter(batch.values()))
 
 
-def first(data: mr.Dataset) -> mr.Dataset:
+def first(data: hr.Dataset) -> hr.Dataset:
     return data.predict(model, inputs=["a"])
 
 
@@ -81,7 +81,7 @@ def first(data: mr.Dataset) -> mr.Dataset:
 )
 def test_columns_that_are_read(chain: Any, read: Any) -> None:
     table = pa.Table.from_batches([], SCHEMA)
-    steps = chain(mr.from_arrow(table))._plan.steps
+    steps = chain(hr.from_arrow(table))._plan.steps
     assert columns_to_read(steps, SCHEMA) == (None if read is None else tuple(read))
 
 
@@ -90,7 +90,7 @@ def test_what_is_not_read_may_still_be_named(tmp_path: Path, engine: str) -> Non
     """Columns that a later step leaves out are not read, and the steps before it do not miss them."""
     table = pa.table({name: [1, 2, 3] for name in "abcd"})
     pq.write_table(table, tmp_path / "in.parquet")
-    data = mr.read_parquet(tmp_path / "in.parquet").with_options(engine=engine)
+    data = hr.read_parquet(tmp_path / "in.parquet").with_options(engine=engine)
     kept = data.predict(model, inputs=["a"], keep=["b", "c"]).select_columns(["c", "prediction"])
     assert kept.to_arrow().column_names == ["c", "prediction"]
     dropped = data.predict(model, inputs=["a"]).drop_columns(["a", "b"])
@@ -116,7 +116,7 @@ def test_only_bytes_of_needed_columns_leave_the_file(tmp_path: Path) -> None:
     file = tmp_path / "in.parquet"
     pq.write_table(table, file, row_group_size=25_000, compression="none", use_dictionary=False)
     size = file.stat().st_size
-    data = mr.read_parquet(file).with_options(engine="inline")
+    data = hr.read_parquet(file).with_options(engine="inline")
     read = {}
     for name, plan in {
         "warm": data.predict(model, inputs=["c05"], keep=["c07"]),

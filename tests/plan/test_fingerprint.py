@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from millrace.plan.identity import fingerprint, unrecognised
-from millrace.plan.logical import Function
+from headrace.plan.fingerprint import fingerprint
+from headrace.plan.functions import Function
+from headrace.plan.identity import unrecognised
 
 from . import pairs
 

@@ -22,13 +22,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-import millrace as mr
-from millrace.dataset import Dataset
-from millrace.errors import PlanChanged
-from millrace.plan.fingerprint import Hasher
-from millrace.plan.identity import code_of, difference, fingerprint, shape_of
-from millrace.plan.logical import Function, MapBatches
-from millrace.sources.range import RangeSource
+import headrace as hr
+from headrace.dataset.dataset import Dataset
+from headrace.errors import PlanChanged
+from headrace.plan.fingerprint import Hasher, fingerprint
+from headrace.plan.functions import Function
+from headrace.plan.identity import code_of, difference, shape_of
+from headrace.plan.steps.map_batches import MapBatches
+from headrace.sources.range import RangeSource
 
 
 def digest(value: Any) -> str:
@@ -309,8 +310,8 @@ def test_a_module_that_only_a_finder_of_its_own_finds(
 
 SCRIPT = """
 import sys
-from millrace.plan.identity import fingerprint
-from millrace.plan.logical import Function
+from headrace.plan.fingerprint import fingerprint
+from headrace.plan.functions import Function
 import shared_consts as m
 
 NAMES = {"alpha", "beta", "gamma", "delta"}
@@ -585,7 +586,7 @@ def test_a_step_is_named_by_place_and_function() -> None:
 
 
 def test_a_changed_plan_is_told_in_the_words_of_its_verbs(tmp_path: Path) -> None:
-    data = mr.range(10)
+    data = hr.range(10)
 
     def same(batch: Any) -> Any:
         return batch["id"]
@@ -594,7 +595,7 @@ def test_a_changed_plan_is_told_in_the_words_of_its_verbs(tmp_path: Path) -> Non
         return {"id": batch["id"]}
 
     data.predict(same, inputs="id", output="a").write_parquet(tmp_path / "out")
-    changes: list[tuple[mr.Dataset, str]] = [
+    changes: list[tuple[hr.Dataset, str]] = [
         (data.predict(same, inputs="id", output="b"), "step 1, predict: output= was 'a', is 'b'"),
         (data.predict(same, output="a"), "step 1, predict: inputs= was id, is not given"),
         (
@@ -606,7 +607,7 @@ def test_a_changed_plan_is_told_in_the_words_of_its_verbs(tmp_path: Path) -> Non
             data.filter(expr="id > 3").predict(same, inputs="id", output="a"),
             "its steps were predict; they are filter → predict",
         ),
-        (mr.range(11).predict(same, inputs="id", output="a"), "the input: "),
+        (hr.range(11).predict(same, inputs="id", output="a"), "the input: "),
     ]
     for changed, words in changes:
         with pytest.raises(PlanChanged) as caught:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.core.work import Shard, Split
-from millrace.plan.compile import make_shards
-from millrace.sources.range import RangeSource
+from headrace.core.work import Shard, Split
+from headrace.plan.compile import make_shards
+from headrace.sources.range import RangeSource
 
 SPLITS = st.builds(
     Split,

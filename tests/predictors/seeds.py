@@ -24,13 +24,13 @@ def make(name: str, folder: Path) -> str:
 
 def predictor(name: str, path: str) -> Any:
     """Make the predictor as ``load_model`` does; a checkpoint is read as ``BatchPredictor`` reads it."""
-    import millrace as mr
+    import headrace as hr
 
     if name == "checkpoint":
-        checkpoint = mr.TorchCheckpoint.from_directory(path)
+        checkpoint = hr.TorchCheckpoint.from_directory(path)
         model, options = checkpoint.given_to("TorchPredictor", {"model": _net()})
-        return mr.TorchPredictor(model, **options)
-    return mr.load_model(path, **({"architecture": _net} if name == "safetensors" else {}))
+        return hr.TorchPredictor(model, **options)
+    return hr.load_model(path, **({"architecture": _net} if name == "safetensors" else {}))
 
 
 def batch(name: str, predictor: Any) -> Any:
@@ -95,6 +95,30 @@ def _lightgbm(path: Path) -> None:
     lightgbm.train({"verbose": -1, "num_threads": 1}, data, 3).save_model(path.with_suffix(".txt"))
 
 
+def _lightgbm_of(**more: Any) -> Callable[[Path], None]:
+    """Make a small model of categories, or of linear leaves."""
+
+    def maker(path: Path) -> None:
+        import lightgbm
+
+        rows = np.random.default_rng(0).normal(size=(200, 3))
+        rows[:, 2] = np.arange(200) % 40
+        loose = {
+            "min_data_per_group": 1,
+            "cat_smooth": 0,
+            "cat_l2": 0,
+            "max_cat_to_onehot": 2,
+            "num_leaves": 5,
+        }
+        options = {"verbose": -1, "num_threads": 1, **loose, **more}
+        linear = bool(more.get("linear_tree"))
+        labels = rows[:, 0] * rows[:, 1] if linear else rows[:, 2] % 3
+        data = lightgbm.Dataset(rows, labels, categorical_feature=[] if linear else [2])
+        lightgbm.train(options, data, 2).save_model(path.with_suffix(".txt"))
+
+    return maker
+
+
 def _skops(path: Path) -> None:
     import skops.io
     from sklearn.linear_model import LogisticRegression
@@ -112,9 +136,9 @@ def _safetensors(path: Path) -> None:
 
 
 def _checkpoint(path: Path) -> None:
-    import millrace as mr
+    import headrace as hr
 
-    mr.TorchCheckpoint.from_model(_net()).to_directory(path.with_suffix(".folder"))
+    hr.TorchCheckpoint.from_model(_net()).to_directory(path.with_suffix(".folder"))
 
 
 def _keras_model() -> Any:
@@ -199,6 +223,8 @@ MAKERS: dict[str, Callable[[Path], None]] = {
     "xgboost-json": _xgboost(".json"),
     "xgboost-ubj": _xgboost(".ubj"),
     "lightgbm": _lightgbm,
+    "lightgbm-categories": _lightgbm_of(objective="multiclass", num_class=3),
+    "lightgbm-linear": _lightgbm_of(objective="regression", linear_tree=True),
     "skops": _skops,
     "safetensors": _safetensors,
     "checkpoint": _checkpoint,

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from millrace.errors import ArgumentError, BadInput
-from millrace.predictors.lightgbm import LightGBMPredictor
-from millrace.predictors.xgboost import XGBoostPredictor
+from headrace.errors import ArgumentError, BadInput
+from headrace.predictors.lightgbm import LightGBMPredictor
+from headrace.predictors.xgboost import XGBoostPredictor
 
 TABLE = pd.DataFrame({"borough": pd.Categorical(["Bronx", "Queens", "Soho"] * 40), "x": np.arange(120.0)})
 TARGET = np.arange(120) % 3

@@ -1,7 +1,7 @@
 """Damaged model files of every kind: an error of ours or a result; no hang, no gigabyte, nothing written elsewhere.
 
-``MILLRACE_FUZZ_CASES=100000 pytest -m soak tests/predictors/test_fuzzing.py`` goes on for longer, and
-``MILLRACE_FUZZ_SEED`` begins elsewhere. What ends as nothing should is kept beside the test's other files.
+``HEADRACE_FUZZ_CASES=100000 pytest -m soak tests/predictors/test_fuzzing.py`` goes on for longer, and
+``HEADRACE_FUZZ_SEED`` begins elsewhere. What ends as nothing should is kept beside the test's other files.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import pytest
 
 from .fuzzing import QUICK, SLOW, fuzz
 
-CASES = int(os.environ.get("MILLRACE_FUZZ_CASES", "2000"))
-SEED = int(os.environ.get("MILLRACE_FUZZ_SEED", "0"))
+CASES = int(os.environ.get("HEADRACE_FUZZ_CASES", "2000"))
+SEED = int(os.environ.get("HEADRACE_FUZZ_SEED", "0"))
 
 
 def test_damaged_models_end_in_an_error_of_ours_or_a_result(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ import keras
 import numpy as np
 import pytest
 
-from millrace.core.artifacts import Artifact
-from millrace.errors import (
+from headrace.core.artifacts import Artifact
+from headrace.errors import (
     ArgumentError,
     BadInput,
     MissingLibrary,
@@ -27,8 +27,8 @@ from millrace.errors import (
     ModelUnreadable,
     UntrustedPickle,
 )
-from millrace.predictors.keras import KerasPredictor, kind_of
-from millrace.testing.predictors import PredictorContract
+from headrace.predictors.keras import KerasPredictor, kind_of
+from headrace.testing.predictors import PredictorContract
 
 # Keras saves a TensorFlow variable in a way that numpy 2 calls old.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -423,7 +423,7 @@ def test_a_missing_library_is_named(models: Path, monkeypatch: pytest.MonkeyPatc
             patch.setattr(
                 importlib.util, "find_spec", lambda name, m=missing: None if name == m else found(name)
             )
-            with pytest.raises(MissingLibrary, match=rf"needs {missing}.*millrace\[keras\]"):
+            with pytest.raises(MissingLibrary, match=rf"needs {missing}.*headrace\[keras\]"):
                 KerasPredictor(models / name)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "keras" or None)
     with pytest.raises(MissingLibrary, match="needs a backend"):

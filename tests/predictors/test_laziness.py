@@ -23,10 +23,10 @@ def test_files_are_looked_at_without_their_libraries(tmp_path: Path, script: Cal
     ended = script(
         """
         import pickle, sys
-        from millrace.predictors.lightgbm import LightGBMPredictor
-        from millrace.predictors.mlflow import MLflowPredictor
-        from millrace.predictors.sklearn import SklearnPredictor
-        from millrace.predictors.xgboost import XGBoostPredictor
+        from headrace.predictors.lightgbm import LightGBMPredictor
+        from headrace.predictors.mlflow import MLflowPredictor
+        from headrace.predictors.sklearn import SklearnPredictor
+        from headrace.predictors.xgboost import XGBoostPredictor
         made = [
             LightGBMPredictor("m.txt"), MLflowPredictor("m"), MLflowPredictor("models:/m/1"),
             SklearnPredictor("m.skops"), XGBoostPredictor("m.ubj"),
@@ -49,9 +49,9 @@ def test_nothing_is_said_in_a_worker(tmp_path: Path, script: Callable[..., objec
         """
         import warnings
         import numpy as np
-        from millrace.predictors.lightgbm import LightGBMPredictor
-        from millrace.predictors.sklearn import SklearnPredictor
-        from millrace.predictors.xgboost import XGBoostPredictor
+        from headrace.predictors.lightgbm import LightGBMPredictor
+        from headrace.predictors.sklearn import SklearnPredictor
+        from headrace.predictors.xgboost import XGBoostPredictor
         image = np.zeros((8, 8, 8), np.float32)
         for made, batch in (
             (LightGBMPredictor("m.txt"), image[0, :, :4]),

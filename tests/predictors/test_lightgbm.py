@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from millrace.errors import (
+from headrace.errors import (
     ArgumentError,
     MissingLibrary,
     ModelChanged,
@@ -20,9 +20,9 @@ from millrace.errors import (
     ModelUnreadable,
     UntrustedPickle,
 )
-from millrace.plan.identity import fingerprint
-from millrace.predictors.lightgbm import LightGBMPredictor, kind_of
-from millrace.testing import PredictorContract
+from headrace.plan.fingerprint import fingerprint
+from headrace.predictors.lightgbm import LightGBMPredictor, kind_of
+from headrace.testing import PredictorContract
 
 from .tables import FEATURES, digits, ride_columns, rides
 
@@ -302,7 +302,7 @@ def test_a_file_can_be_pinned(tmp_path: Path) -> None:
 def test_a_missing_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fares().save_model(tmp_path / "m.txt")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingLibrary, match=r"m.txt needs lightgbm.*pip install 'millrace\[lightgbm\]'"):
+    with pytest.raises(MissingLibrary, match=r'm.txt needs lightgbm.*pip install "headrace\[lightgbm\]"'):
         LightGBMPredictor(tmp_path / "m.txt")
 
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from sklearn.linear_model import LinearRegression
 
-from millrace.errors import (
+from headrace.errors import (
     ArgumentError,
     BadInput,
     MissingLibrary,
@@ -22,8 +22,8 @@ from millrace.errors import (
     ModelUnreadable,
     UntrustedPickle,
 )
-from millrace.predictors.mlflow import MLflowPredictor, kind_of
-from millrace.testing import PredictorContract
+from headrace.predictors.mlflow import MLflowPredictor, kind_of
+from headrace.testing import PredictorContract
 
 from .tables import digits, rides
 
@@ -276,7 +276,7 @@ def test_without_a_signature_all_columns_are_given(models: Path, tmp_path: Path)
 def test_pickles_are_refused_in_the_driver(models: Path) -> None:
     with pytest.raises(
         UntrustedPickle,
-        match=r"flavour sklearn, in the format cloudpickle: .*='skops'.*mr\.load_model\('.*', trust_pickle=True\)",
+        match=r"flavour sklearn, in the format cloudpickle: .*='skops'.*hr\.load_model\('.*', trust_pickle=True\)",
     ):
         MLflowPredictor(models / "pickled")
     with pytest.raises(UntrustedPickle, match="flavour python_function, with a Python object"):
@@ -362,7 +362,7 @@ def test_a_folder_can_be_pinned(models: Path) -> None:
 def test_a_missing_library(models: Path, monkeypatch: pytest.MonkeyPatch, uri: str) -> None:
     monkeypatch.chdir(models)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingLibrary, match=r"needs mlflow.*pip install 'millrace\[mlflow\]'"):
+    with pytest.raises(MissingLibrary, match=r'needs mlflow.*pip install "headrace\[mlflow\]"'):
         MLflowPredictor(uri)
 
 

@@ -12,8 +12,8 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from millrace.core.artifacts import Artifact
-from millrace.errors import (
+from headrace.core.artifacts import Artifact
+from headrace.errors import (
     ArgumentError,
     BadInput,
     BadReturn,
@@ -21,8 +21,8 @@ from millrace.errors import (
     ModelChanged,
     ModelUnreadable,
 )
-from millrace.predictors.onnx import OnnxPredictor, kind_of
-from millrace.testing.predictors import PredictorContract
+from headrace.predictors.onnx import OnnxPredictor, kind_of
+from headrace.testing.predictors import PredictorContract
 
 RNG = np.random.default_rng(7)
 W1 = RNG.normal(size=(4, 8)).astype(np.float32)
@@ -438,7 +438,7 @@ def test_the_pin_is_checked_in_the_driver_and_at_load(tmp_path: Path) -> None:
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = saved(tmp_path, mlp())
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingLibrary, match=r"net.onnx needs onnxruntime.*millrace\[onnx\]"):
+    with pytest.raises(MissingLibrary, match=r"net.onnx needs onnxruntime.*headrace\[onnx\]"):
         OnnxPredictor(path)
 
 

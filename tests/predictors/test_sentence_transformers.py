@@ -17,10 +17,10 @@ import torch
 import transformers
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
-from millrace.core.artifacts import Artifact
-from millrace.errors import ArgumentError, MissingLibrary, ModelChanged, ModelUnreadable, UntrustedPickle
-from millrace.predictors.sentence_transformers import SentenceTransformersPredictor, kind_of
-from millrace.testing.predictors import PredictorContract
+from headrace.core.artifacts import Artifact
+from headrace.errors import ArgumentError, MissingLibrary, ModelChanged, ModelUnreadable, UntrustedPickle
+from headrace.predictors.sentence_transformers import SentenceTransformersPredictor, kind_of
+from headrace.testing.predictors import PredictorContract
 
 from .news import TEXTS, tokenizer
 
@@ -168,7 +168,7 @@ def test_the_pin_is_checked(folder: Path) -> None:
 def test_a_missing_library_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(
-        MissingLibrary, match=r"needs sentence_transformers.*millrace\[sentence-transformers\]"
+        MissingLibrary, match=r"needs sentence_transformers.*headrace\[sentence-transformers\]"
     ):
         SentenceTransformersPredictor(folder)
 

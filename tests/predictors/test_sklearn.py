@@ -26,7 +26,7 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 
-from millrace.errors import (
+from headrace.errors import (
     ArgumentError,
     MissingLibrary,
     ModelChanged,
@@ -34,9 +34,9 @@ from millrace.errors import (
     ModelUnreadable,
     UntrustedPickle,
 )
-from millrace.plan.identity import fingerprint
-from millrace.predictors.sklearn import SklearnPredictor, kind_of
-from millrace.testing import PredictorContract
+from headrace.plan.fingerprint import fingerprint
+from headrace.predictors.sklearn import SklearnPredictor, kind_of
+from headrace.testing import PredictorContract
 
 from .tables import FEATURES, digits, ride_columns, rides
 
@@ -320,7 +320,7 @@ def test_a_file_without_the_method(tmp_path: Path) -> None:
 def test_pickles_are_refused_and_skops_is_named(tmp_path: Path) -> None:
     for file in (tmp_path / "m.pkl", tmp_path / "m.joblib", tmp_path / "m"):
         joblib.dump(forest(), file)
-        call = rf"mr\.load_model\('.*{file.name}', trust_pickle=True\)"
+        call = rf"hr\.load_model\('.*{file.name}', trust_pickle=True\)"
         with pytest.raises(UntrustedPickle, match=r"skops\.io\.dump.*" + call):
             SklearnPredictor(file)
 
@@ -338,7 +338,7 @@ def test_types_that_skops_does_not_know_are_listed(tmp_path: Path) -> None:
         UntrustedPickle, match=r"can crash the process.* trusted=\['builtins.print', 'skl.*'\]"
     ):
         SklearnPredictor(file).load()
-    call = r"mr\.load_model\('.*m.skops', trusted=\['.*', 'builtins.print'\]\)\."
+    call = r"hr\.load_model\('.*m.skops', trusted=\['.*', 'builtins.print'\]\)\."
     with pytest.raises(UntrustedPickle, match=call):
         SklearnPredictor(file, trusted=TREES).load()
     SklearnPredictor(file, trusted=["builtins.print", *TREES]).load()
@@ -391,7 +391,7 @@ def test_a_missing_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, miss
     skops.io.dump(forest(), tmp_path / "m.skops")
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else find(name))
-    with pytest.raises(MissingLibrary, match=rf"m.skops needs {missing}.*pip install 'millrace\[sklearn\]'"):
+    with pytest.raises(MissingLibrary, match=rf'm.skops needs {missing}.*pip install "headrace\[sklearn\]"'):
         SklearnPredictor(tmp_path / "m.skops")
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from millrace.errors import BadInput
-from millrace.testing import SubmittingPredictorContract
+from headrace.errors import BadInput
+from headrace.testing import SubmittingPredictorContract
 
 ROWS = np.arange(24.0).reshape(12, 2)
 

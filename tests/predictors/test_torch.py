@@ -25,7 +25,7 @@ import torch
 from safetensors.torch import save_file, save_model
 from torch import nn
 
-from millrace.errors import (
+from headrace.errors import (
     ArgumentError,
     BadInput,
     BadReturn,
@@ -36,9 +36,9 @@ from millrace.errors import (
     UnknownArgument,
     UntrustedPickle,
 )
-from millrace.plan.identity import fingerprint
-from millrace.predictors.torch import TorchPredictor, kind_of
-from millrace.testing import SubmittingPredictorContract
+from headrace.plan.fingerprint import fingerprint
+from headrace.predictors.torch import TorchPredictor, kind_of
+from headrace.testing import SubmittingPredictorContract
 
 ROWS = np.random.default_rng(0).normal(size=(12, 4))
 WIDE = [
@@ -369,7 +369,7 @@ def test_telling_the_kind_imports_no_torch(tmp_path: Path) -> None:
     files = [str(save_export(tmp_path / "a")), str(save_weights(tmp_path / "b.safetensors"))]
     code = f"""
 import sys
-from millrace.predictors.torch import TorchPredictor, kind_of
+from headrace.predictors.torch import TorchPredictor, kind_of
 print([kind_of(file) for file in {files}])
 TorchPredictor({files[0]!r}, dtype="float16", device="cpu", compile={{"mode": "default"}})
 TorchPredictor({files[1]!r}, architecture=list)
@@ -481,7 +481,7 @@ def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             patched.setattr(
                 importlib.util, "find_spec", lambda name, m=missing: None if name == m else find(name)
             )
-            with pytest.raises(MissingLibrary, match=rf"{missing}.*pip install 'millrace\[torch\]'"):
+            with pytest.raises(MissingLibrary, match=rf'{missing}.*pip install "headrace\[torch\]"'):
                 TorchPredictor(save_weights(tmp_path / "net.safetensors"), architecture=Net)
 
 
@@ -572,7 +572,7 @@ def test_integers_stay_integers_and_floats_become_the_modules() -> None:
 
 
 def test_wrong_dtypes_and_widths_say_what_is_expected() -> None:
-    with pytest.raises(BadInput, match=r"^the module works in float32, .* x: int64 \(3, 4\); torch said"):
+    with pytest.raises(BadInput, match=r"^the module works in float32, .* x: int64 \(3, 4\); torch's error"):
         once(TorchPredictor(net()), {"x": np.zeros((3, 4), int)})
     with pytest.raises(BadInput, match=r"Conv2d, takes 3 channels"):
         once(TorchPredictor(nn.Sequential(nn.Conv2d(3, 1, 1))), {"x": np.zeros((2, 4, 5, 5))})
@@ -825,6 +825,7 @@ def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     torch._dynamo.reset()
 
 
+@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_compiled_where_there_is_a_compiler(fresh_cache: None) -> None:
     predictor = TorchPredictor(nn.Softsign(), compile={"dynamic": True})

@@ -12,12 +12,12 @@ import pytest
 import torch
 from torch import nn
 
-import millrace as mr
-from millrace.errors import BadInput, BadReturn, StepError
-from millrace.predictors import torch as adapter
-from millrace.predictors.torch import TorchPredictor
-from millrace.predictors.torch_transfers import Transfers, transfers_to
-from millrace.testing import SubmittingPredictorContract
+import headrace as hr
+from headrace.errors import BadInput, BadReturn, StepError
+from headrace.predictors import torch as adapter
+from headrace.predictors.torch import TorchPredictor
+from headrace.predictors.torch_transfers import Transfers, transfers_to
+from headrace.testing import SubmittingPredictorContract
 
 ROWS = np.arange(24, dtype=np.float32).reshape(12, 2)
 
@@ -168,7 +168,7 @@ class TestThere(SubmittingPredictorContract):
 @pytest.mark.parametrize("most", [None, 1, 3])
 def test_a_run_keeps_batches_with_the_device(played: Played, most: int | None) -> None:
     model = Again()
-    data = mr.from_arrow(pa.table({"x": pa.FixedShapeTensorArray.from_numpy_ndarray(np.tile(ROWS, (5, 1)))}))
+    data = hr.from_arrow(pa.table({"x": pa.FixedShapeTensorArray.from_numpy_ndarray(np.tile(ROWS, (5, 1)))}))
     done = data.with_options(engine="inline", progress=False).predict(model, batch_size=7, max_in_flight=most)
     made = done.to_arrow()
     np.testing.assert_allclose(
@@ -180,7 +180,7 @@ def test_a_run_keeps_batches_with_the_device(played: Played, most: int | None) -
 
 
 def test_a_look_sends_whole_batches_and_few_of_them(played: Played) -> None:
-    data = mr.from_numpy(np.tile(ROWS, (50, 1))).with_options(engine="inline", progress=False)
+    data = hr.from_numpy(np.tile(ROWS, (50, 1))).with_options(engine="inline", progress=False)
     assert len(data.predict(nn.Linear(2, 1), batch_size=32, max_in_flight=2).take(40)) == 40
     sent = [step for step in played.steps if step[0] == "s"]
     assert sent == ["send (32, 2) torch.float32"] * 2, "two hold the 40 rows"
@@ -195,7 +195,7 @@ def test_memory_that_does_not_suffice_on_the_device(played: Played) -> None:
         return send(tensor)
 
     played.to_device = tight  # type: ignore[method-assign]
-    data = mr.from_numpy(ROWS).with_options(engine="inline", progress=False)
+    data = hr.from_numpy(ROWS).with_options(engine="inline", progress=False)
     assert data.predict(nn.Linear(2, 1), batch_size=8).to_arrow().num_rows == 12
     assert [step for step in played.steps if step[0] == "s"] == ["send (4, 2) torch.float32"] * 3
 
@@ -214,7 +214,7 @@ def test_what_the_device_finds_later_names_the_batch(played: Played) -> None:
                 raise RuntimeError("CUDA error: device-side assert triggered")
 
     played.mark = mark  # type: ignore[method-assign]
-    data = mr.from_numpy(ROWS).with_options(engine="inline", progress=False)
+    data = hr.from_numpy(ROWS).with_options(engine="inline", progress=False)
     with pytest.raises(StepError, match=r"device-side assert triggered. It was working on .* 4 to 7"):
         data.predict(nn.Linear(2, 1), batch_size=4).to_arrow()
 

@@ -15,9 +15,9 @@ import pytest
 import torch
 import transformers
 
-import millrace as mr
-from millrace.core.artifacts import Artifact
-from millrace.errors import (
+import headrace as hr
+from headrace.core.artifacts import Artifact
+from headrace.errors import (
     ArgumentError,
     BadInput,
     MissingLibrary,
@@ -25,8 +25,8 @@ from millrace.errors import (
     ModelUnreadable,
     UntrustedPickle,
 )
-from millrace.predictors.transformers import TransformersPredictor, kind_of
-from millrace.testing.predictors import PredictorContract
+from headrace.predictors.transformers import TransformersPredictor, kind_of
+from headrace.testing.predictors import PredictorContract
 
 from .news import TEXTS, tokenizer
 
@@ -103,7 +103,7 @@ def test_a_pipeline_in_training_mode_predicts_without_dropout_and_comes_back_as_
     np.testing.assert_allclose(predictor.predict({"text": TEXTS})["score"], expected, atol=1e-6)
     predictor.close()
     assert [part.training for part in given.model.modules()] == modes
-    rows = mr.from_items([{"text": text} for text in TEXTS]).with_options(engine="inline", progress=False)
+    rows = hr.from_items([{"text": text} for text in TEXTS]).with_options(engine="inline", progress=False)
     made = rows.predict(given, inputs=["text"]).take_all()
     np.testing.assert_allclose([row["score"] for row in made], expected, atol=1e-6)
     assert [part.training for part in given.model.modules()] == modes
@@ -287,7 +287,7 @@ def test_folders_with_pickled_weights_only(folders: Path, tmp_path: Path) -> Non
     torch.save(bert().state_dict(), tmp_path / "m" / "pytorch_model.bin")
     with pytest.raises(
         UntrustedPickle,
-        match=r"pytorch_model.bin is a pickle.*writes safetensors\..*mr.load_model\((?!.*bin).*trust_pickle=True\)",
+        match=r"pytorch_model.bin is a pickle.*writes safetensors\..*hr.load_model\((?!.*bin).*trust_pickle=True\)",
     ):
         TransformersPredictor(tmp_path / "m")
     made = loaded(tmp_path / "m", trust_pickle=True).predict({"text": TEXTS})
@@ -324,7 +324,7 @@ def test_the_task_is_read_from_the_folder(folders: Path, tmp_path: Path) -> None
     assert {name: TransformersPredictor(folders / name)._task for name in tasks} == tasks
     shutil.copytree(folders / "classes", tmp_path / "m")
     (tmp_path / "m" / "config.json").write_text('{"architectures": ["BertForChess"]}')
-    with pytest.raises(ArgumentError, match=r"say it with task=: mr\.load_model\('.*m', task='text-"):
+    with pytest.raises(ArgumentError, match=r"set task=: hr\.load_model\('.*m', task='text-"):
         TransformersPredictor(tmp_path / "m")
 
 
@@ -362,12 +362,12 @@ def test_the_pin_is_checked(folders: Path) -> None:
 
 def test_a_missing_library_is_named(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingLibrary, match=r"needs transformers.*millrace\[transformers\]"):
+    with pytest.raises(MissingLibrary, match=r"needs transformers.*headrace\[transformers\]"):
         TransformersPredictor(folders / "classes")
 
 
 def test_identity_is_the_weights_and_the_options() -> None:
-    from millrace.plan.identity import fingerprint
+    from headrace.plan.fingerprint import fingerprint
 
     made = pipeline()
     before = fingerprint(TransformersPredictor(made).identity())

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from millrace.errors import ModelError, ModelUnreadable, UntrustedPickle
-from millrace.predictors.keras import KerasPredictor
-from millrace.predictors.mlflow import MLflowPredictor
-from millrace.predictors.onnx import OnnxPredictor
-from millrace.predictors.saved_models import why_untrusted
+from headrace.errors import ModelError, ModelUnreadable, UntrustedPickle
+from headrace.predictors.keras import KerasPredictor
+from headrace.predictors.mlflow import MLflowPredictor
+from headrace.predictors.onnx import OnnxPredictor
+from headrace.predictors.saved_models import why_untrusted
 
 onnx = pytest.importorskip("onnx")
 tensorflow = pytest.importorskip("tensorflow")

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import xgboost
 
-from millrace.errors import (
+from headrace.errors import (
     ArgumentError,
     BadInput,
     MissingLibrary,
@@ -22,9 +22,9 @@ from millrace.errors import (
     ModelUnreadable,
     UntrustedPickle,
 )
-from millrace.plan.identity import fingerprint
-from millrace.predictors.xgboost import XGBoostPredictor, kind_of
-from millrace.testing import PredictorContract
+from headrace.plan.fingerprint import fingerprint
+from headrace.predictors.xgboost import XGBoostPredictor, kind_of
+from headrace.testing import PredictorContract
 
 from .tables import FEATURES, digits, ride_columns, rides
 
@@ -315,7 +315,7 @@ def test_files_of_other_kinds(tmp_path: Path) -> None:
 
     refused("m.json", b'{"model_config": {}}', "is no XGBoost model")
     refused("m.ubj", b"", "its end is missing")
-    refused("m.ubj", bytes(range(256)), "its end is missing")
+    refused("m.ubj", bytes(range(256)), "unknown kind")
     refused("m.model", b"binf" + bytes(500), "cannot be read")
     refused("n.json", b'{"learner":{}}', "cannot be read")
     with pytest.raises(ModelUnreadable, match="There is no model"):
@@ -342,7 +342,7 @@ def test_a_file_can_be_pinned(tmp_path: Path) -> None:
 def test_a_missing_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fares().save_model(tmp_path / "m.ubj")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingLibrary, match=r"m.ubj needs xgboost.*pip install 'millrace\[xgboost\]'"):
+    with pytest.raises(MissingLibrary, match=r'm.ubj needs xgboost.*pip install "headrace\[xgboost\]"'):
         XGBoostPredictor(tmp_path / "m.ubj")
 
 

@@ -12,9 +12,9 @@ import pyarrow.csv as pacsv
 import pytest
 from hypothesis import given, settings
 
-from millrace.errors import ArgumentError, SinkError
-from millrace.sinks.csv import CsvSink
-from millrace.testing.sinks import SCHEMA, FileSinkContract, bound, rows, task
+from headrace.errors import ArgumentError, SinkError
+from headrace.sinks.csv import CsvSink
+from headrace.testing.sinks import SCHEMA, FileSinkContract, bound, rows, task
 
 from .tables import PLAIN, SCALARS, batches_of, tables
 

@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.errors import ArgumentError, SinkError
-from millrace.sinks.json import JsonSink
-from millrace.testing.sinks import SCHEMA, FileSinkContract, bound, task
+from headrace.errors import ArgumentError, SinkError
+from headrace.sinks.json import JsonSink
+from headrace.testing.sinks import SCHEMA, FileSinkContract, bound, task
 
 from .tables import NESTED, SCALARS, batches_of, tables
 

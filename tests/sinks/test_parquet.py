@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 
-from millrace.core.ragged import RaggedTensorType
-from millrace.core.values import column_from
-from millrace.errors import ArgumentError, SinkError
-from millrace.sinks import parquet
-from millrace.sinks.parquet import ParquetSink
-from millrace.testing.sinks import SCHEMA, FileSinkContract, bound, rows, task
+from headrace.core.ragged import RaggedTensorType
+from headrace.core.values import column_from
+from headrace.errors import ArgumentError, SinkError
+from headrace.sinks import parquet
+from headrace.sinks.parquet import ParquetSink
+from headrace.testing.sinks import SCHEMA, FileSinkContract, bound, rows, task
 
 from .tables import NESTED, SCALARS, batches_of, tables
 
@@ -179,9 +179,9 @@ def test_a_real_full_file_system_is_told_and_leaves_nothing(tmp_path: Path) -> N
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
     import pyarrow as pa, numpy as np
-    from millrace.core.work import Shard, Task
-    from millrace.errors import OutputWriteFailed
-    from millrace.sinks.parquet import ParquetSink
+    from headrace.core.work import Shard, Task
+    from headrace.errors import OutputWriteFailed
+    from headrace.sinks.parquet import ParquetSink
     sink = ParquetSink(sys.argv[1]).bind(run="r", staging=sys.argv[1], digits=4, durability="power")
     batch = pa.RecordBatch.from_arrays([pa.array(np.random.default_rng(0).random(50_000))], ["x"])
     writer = sink.open(Task(Shard(0, ()), 1), batch.schema)
@@ -207,10 +207,10 @@ def test_neither_pandas_nor_datasets_are_imported(tmp_path: Path) -> None:
     script = """
     import sys
     import pyarrow as pa
-    from millrace.core.work import Shard, Task
-    from millrace.sinks.parquet import ParquetSink
-    from millrace.sinks.csv import CsvSink
-    from millrace.sinks.json import JsonSink
+    from headrace.core.work import Shard, Task
+    from headrace.sinks.parquet import ParquetSink
+    from headrace.sinks.csv import CsvSink
+    from headrace.sinks.json import JsonSink
     offsets = pa.py_buffer(bytes([0, 0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 0]))
     text = pa.StringArray.from_buffers(2, offsets, pa.py_buffer(b'a"b'))
     batch = pa.RecordBatch.from_arrays([text], ["x"])

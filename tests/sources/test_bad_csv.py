@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millrace.errors import UnreadableFile
-from millrace.sources.csv import CsvSource
-from millrace.testing.sources import read_all, read_sound, read_told
+from headrace.errors import UnreadableFile
+from headrace.sources.csv import CsvSource
+from headrace.testing.sources import read_all, read_sound, read_told
 
 QUICK = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millrace.errors import UnreadableFile
-from millrace.sources.json import JsonSource
-from millrace.sources.json_lines import DEEPEST, TooDeep, refuse_deep
-from millrace.testing.sources import read_all, read_sound, read_told
+from headrace.errors import UnreadableFile
+from headrace.sources.json import JsonSource
+from headrace.sources.json_lines import DEEPEST, TooDeep, refuse_deep
+from headrace.testing.sources import read_all, read_sound, read_told
 
 QUICK = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 SCHEMA = pa.schema([("a", pa.int64()), ("s", pa.string())])
@@ -113,7 +113,7 @@ def test_two_objects_on_a_line_are_bad_where_lines_are_told_apart(tmp_path: Path
 def test_a_null_where_a_block_begins_does_not_end_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
-    monkeypatch.setattr("millrace.sources.text._BLOCK", block)
+    monkeypatch.setattr("headrace.sources.text._BLOCK", block)
     path = tmp_path / "a.jsonl"
     for before in range(30):
         for gap in ("", "\n", " \r\n" * block):
@@ -187,7 +187,7 @@ def test_a_line_that_is_nested_too_deeply_is_one_bad_row(
 def test_one_behind_those_from_which_the_schema_is_inferred_is(
     deep: Callable[[int], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millrace.sources.text.HEAD_BYTES", 20)
+    monkeypatch.setattr("headrace.sources.text.HEAD_BYTES", 20)
     path = tmp_path / "a.jsonl"
     for start in ('{"a": 0}\n{"a": 1}\n{"a": 2}\n', '{"a": null}\n' * 3):
         path.write_text(f"{start}{deep(200_000)}\n")

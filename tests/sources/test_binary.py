@@ -8,9 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from millrace.errors import InputChanged, NothingMatched
-from millrace.sources.binary import BinarySource
-from millrace.testing.sources import read_all
+from headrace.errors import InputChanged, NothingMatched
+from headrace.sources.binary import BinarySource
+from headrace.testing.sources import read_all
 
 
 def test_files_become_rows_in_order(tmp_path: Path) -> None:
@@ -23,7 +23,7 @@ def test_files_become_rows_in_order(tmp_path: Path) -> None:
         "bytes": [b"", b"\x00\xff", b"d"],
         "path": [str(tmp_path / name) for name in ("a.txt", "b.jpg", "c/d")],
     }
-    assert source.locate(source.splits()[0], 1) == str(tmp_path / "b.jpg")
+    assert str(source.locate(source.splits()[0], 1)) == str(tmp_path / "b.jpg")
     assert BinarySource(tmp_path).schema().names == ["bytes"]
 
 
@@ -61,8 +61,8 @@ def test_a_file_of_two_gigabytes_needs_larger_offsets(tmp_path: Path) -> None:
 
 
 def test_batches_end_early_when_they_get_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millrace.sources.binary._BATCH_BYTES", 10)
-    monkeypatch.setattr("millrace.sources.whole.SPLITS", 1)
+    monkeypatch.setattr("headrace.sources.binary._BATCH_BYTES", 10)
+    monkeypatch.setattr("headrace.sources.whole_files.SPLITS", 1)
     for number in range(5):
         (tmp_path / str(number)).write_bytes(b"x" * 4)
     source = BinarySource(tmp_path)

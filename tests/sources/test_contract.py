@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millrace.core.ports import Source
-from millrace.sources.binary import BinarySource
-from millrace.sources.csv import CsvSource
-from millrace.sources.json import JsonSource
-from millrace.sources.memory import MemorySource
-from millrace.sources.parquet import ParquetSource
-from millrace.sources.range import RangeSource
-from millrace.testing.sources import SourceContract
+from headrace.core.ports import Source
+from headrace.sources.binary import BinarySource
+from headrace.sources.csv import CsvSource
+from headrace.sources.json import JsonSource
+from headrace.sources.memory import MemorySource
+from headrace.sources.parquet import ParquetSource
+from headrace.sources.range import RangeSource
+from headrace.testing.sources import SourceContract, read_sound
 
 
 def table(first: int, rows: int) -> pa.Table:
@@ -30,7 +32,7 @@ class TestParquet(SourceContract):
 
     @pytest.fixture(autouse=True)
     def small_splits(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("millrace.sources.parquet.MERGE_BELOW", 1)
+        monkeypatch.setattr("headrace.sources.parquet.MERGE_BELOW", 1)
 
     def make(self) -> Source:
         if not (self.folder / "y=1").exists():
@@ -47,7 +49,7 @@ class TestParquetInPieces(SourceContract):
 
     @pytest.fixture(autouse=True)
     def small_pieces(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("millrace.sources.parquet_files._LEAST_ROWS", 2)
+        monkeypatch.setattr("headrace.sources.parquet_files._LEAST_ROWS", 2)
 
     def make(self) -> Source:
         if not (self.folder / "y=1").exists():
@@ -81,6 +83,11 @@ class TestCsv(SourceContract):
                 (self.folder / name).write_text("id,half,name\n" + lines)
         return CsvSource(self.folder, block_bytes=40)
 
+    def make_bad(self) -> tuple[Source, list[int]]:
+        (self.folder / "a.csv").write_text("id,name\n0,a\n1\n2,c\n3,d,e\n4,f\n")
+        (self.folder / "b.csv").write_text("id,name\n5\n6,g\n")
+        return CsvSource(self.folder, block_bytes=8), [1, 3, 5]
+
 
 class TestCompressedCsv(SourceContract):
     folder: Path
@@ -91,6 +98,10 @@ class TestCompressedCsv(SourceContract):
             if not (self.folder / name).exists():
                 (self.folder / name).write_bytes(gzip.compress(f"id,half,name\n{lines}".encode()))
         return CsvSource(self.folder)
+
+    def make_bad(self) -> tuple[Source, list[int]]:
+        (self.folder / "a.csv.gz").write_bytes(gzip.compress(b"id,name\n0,a\n1\n2\n3,d\n"))
+        return CsvSource(self.folder), [1, 2]
 
 
 class TestJson(SourceContract):
@@ -103,14 +114,18 @@ class TestJson(SourceContract):
                 (self.folder / name).write_text(lines)
         return JsonSource(self.folder, block_bytes=60)
 
+    def make_bad(self) -> tuple[Source, list[int]]:
+        (self.folder / "a.jsonl").write_text('{"id": 0}\n{"id":\n{"id": 2}\n{"id": "x"}\n{"id": 4}\n')
+        return JsonSource(self.folder, block_bytes=10), [1, 3]
+
 
 class TestBinary(SourceContract):
     folder: Path
 
     @pytest.fixture(autouse=True)
     def small_splits(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("millrace.sources.whole.SPLIT_FILES", 3)
-        monkeypatch.setattr("millrace.sources.whole.SPLITS", 1)
+        monkeypatch.setattr("headrace.sources.whole_files.SPLIT_FILES", 3)
+        monkeypatch.setattr("headrace.sources.whole_files.SPLITS", 1)
 
     def make(self) -> Source:
         for n in range(8):
@@ -133,3 +148,18 @@ class TestMemoryInChunks(SourceContract):
 class TestRange(SourceContract):
     def make(self) -> Source:
         return RangeSource(20, rows_per_split=7)
+
+
+class Stutters(RangeSource):
+    """It begins with a batch without rows."""
+
+    def read(self, *arguments: Any) -> Iterator[pa.RecordBatch]:
+        for batch in super().read(*arguments):
+            yield batch.slice(0, 0)
+            yield batch
+
+
+def test_a_batch_without_rows_is_called_so() -> None:
+    source = Stutters(20, rows_per_split=7)
+    with pytest.raises(AssertionError, match="a batch without rows"):
+        read_sound(source, source.splits()[0])

@@ -14,15 +14,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millrace.errors import (
+from headrace.errors import (
     ArgumentError,
     InputChanged,
     SchemaMismatch,
     UnknownColumn,
     UnreadableFile,
 )
-from millrace.sources.csv import CsvSource
-from millrace.testing.sources import read_all
+from headrace.sources.csv import CsvSource
+from headrace.testing.sources import read_all
 
 
 @pytest.fixture
@@ -240,7 +240,7 @@ def test_text_of_another_encoding(read: Read, start: str) -> None:
         ("PK\x03\x04\x14\0", r"begins with PK.*, so it is a zip archive or an Excel workbook"),
         ("\x89HDF\r\n\x1a\n\0", "an HDF5 file"),
         ("name" + "\0" * 253 + "ustar", "a tar archive"),
-        ("\xff\xfea\0,\0b\0\n\0", "begins with the mark of UTF-16 text; say encoding='utf-16'"),
+        ("\xff\xfea\0,\0b\0\n\0", "begins with the mark of UTF-16 text; set encoding='utf-16'"),
         ("n,caf\xe9\n1,2\n", r"the header line is not valid UTF-8 \(byte 0xe9\).*encoding='latin1'"),
         ("\xe9,\xe9\xe8\n", "the header line is not valid UTF-8"),
     ],

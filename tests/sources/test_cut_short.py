@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
-from millrace.errors import UnreadableFile
-from millrace.sources.csv import CsvSource
-from millrace.sources.images import ImageSource
-from millrace.sources.json import JsonSource
-from millrace.sources.lines import TextSource
-from millrace.testing.sources import read_all
+from headrace.errors import UnreadableFile
+from headrace.sources.csv import CsvSource
+from headrace.sources.images import ImageSource
+from headrace.sources.json import JsonSource
+from headrace.sources.lines import TextSource
+from headrace.testing.sources import read_all
 
 ROWS = 3000
 

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millrace.errors import SchemaMismatch, UnreadableFile
-from millrace.sources.csv import CsvSource
-from millrace.sources.json import JsonSource
-from millrace.testing.sources import read_all, read_told
+from headrace.errors import SchemaMismatch, UnreadableFile
+from headrace.sources.csv import CsvSource
+from headrace.sources.json import JsonSource
+from headrace.testing.sources import read_all, read_told
 
 BIG = 2**53 + 1
 Make = Callable[..., Any]

@@ -9,16 +9,16 @@ from typing import Any, cast
 
 import pytest
 
-from millrace.core.input_files import check_unchanged
-from millrace.core.ports import Source
-from millrace.errors import ArgumentError, InputChanged, NothingMatched, UnreadableFile
-from millrace.sources.binary import BinarySource
-from millrace.sources.csv import CsvSource
-from millrace.sources.files import absolute_paths, expand, hive_values, record
-from millrace.sources.images import ImageSource
-from millrace.sources.json import JsonSource
-from millrace.sources.lines import TextSource
-from millrace.sources.parquet import ParquetSource
+from headrace.core.input_files import check_unchanged
+from headrace.core.ports import Source
+from headrace.errors import ArgumentError, InputChanged, NothingMatched, UnreadableFile
+from headrace.sources.binary import BinarySource
+from headrace.sources.csv import CsvSource
+from headrace.sources.files import absolute_paths, expand, hive_values, record
+from headrace.sources.images import ImageSource
+from headrace.sources.json import JsonSource
+from headrace.sources.lines import TextSource
+from headrace.sources.parquet import ParquetSource
 
 NAMES = [
     "a.parquet",

@@ -17,13 +17,13 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-import millrace as mr
-from millrace.core.batch import one_array, to_numpy
-from millrace.core.ports import Source
-from millrace.core.ragged import RaggedTensorType
-from millrace.errors import ArgumentError, InputChanged, UnreadableFile
-from millrace.sources.images import MODES, ImageSource
-from millrace.testing.sources import SourceContract, read_all, read_sound
+import headrace as hr
+from headrace.core.batch import one_array, to_numpy
+from headrace.core.ports import Source
+from headrace.core.ragged import RaggedTensorType
+from headrace.errors import ArgumentError, InputChanged, UnreadableFile
+from headrace.sources.images import MODES, ImageSource
+from headrace.testing.sources import SourceContract, read_all, read_sound
 
 RANDOM = np.random.default_rng(0)
 
@@ -45,8 +45,8 @@ class ImageContract(SourceContract):
 
     @pytest.fixture(autouse=True)
     def small_splits(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("millrace.sources.whole.SPLIT_FILES", 3)
-        monkeypatch.setattr("millrace.sources.whole.SPLITS", 1)
+        monkeypatch.setattr("headrace.sources.whole_files.SPLIT_FILES", 3)
+        monkeypatch.setattr("headrace.sources.whole_files.SPLITS", 1)
 
     def prepare(self) -> Path:
         for number, (height, width) in enumerate(self.sizes):
@@ -106,7 +106,7 @@ def test_images_of_many_sizes_go_through_every_verb(tmp_path: Path) -> None:
         image = picture(4 + number, 9)
         image.save(folder / f"{number}.png")
         expected[str(folder / f"{number}.png")] = np.asarray(image)
-    data = mr.read_images(folder, include_paths=True).with_options(engine="inline", progress=False)
+    data = hr.read_images(folder, include_paths=True).with_options(engine="inline", progress=False)
 
     def brightest(row: dict[str, Any]) -> dict[str, Any]:
         return {**row, "max": int(row["image"].max())}
@@ -127,7 +127,7 @@ def test_images_of_many_sizes_go_through_every_verb(tmp_path: Path) -> None:
     table = pq.read_table(tmp_path / "out")
     again = to_numpy(one_array(table["image"]))
     assert all((a == b).all() for a, b in zip(again, expected.values(), strict=True))
-    back = mr.read_parquet(tmp_path / "out").with_options(engine="inline", progress=False).take(1)[0]
+    back = hr.read_parquet(tmp_path / "out").with_options(engine="inline", progress=False).take(1)[0]
     assert back["image"].shape == (4, 9, 3)
 
 
@@ -135,7 +135,7 @@ def test_workers_read_images_of_many_sizes(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for number in range(4):
         picture(4 + number, 9).save(tmp_path / "in" / f"{number}.png")
-    data = mr.read_images(tmp_path / "in").with_options(progress=False)
+    data = hr.read_images(tmp_path / "in").with_options(progress=False)
     assert (
         data.map_batches(lambda b: {"h": [i.shape[0] for i in b["image"]]})
         .write_parquet(tmp_path / "out")
@@ -223,8 +223,8 @@ def test_splits_are_measured_in_pixels(tmp_path: Path) -> None:
 
 
 def test_batches_end_early_when_they_get_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millrace.sources.image_reader._BATCH_BYTES", 200)
-    monkeypatch.setattr("millrace.sources.whole.SPLITS", 1)
+    monkeypatch.setattr("headrace.sources.image_reader._BATCH_BYTES", 200)
+    monkeypatch.setattr("headrace.sources.whole_files.SPLITS", 1)
     for number in range(5):
         picture(5, 5).save(tmp_path / f"{number}.png")
     source = ImageSource(tmp_path)
@@ -292,8 +292,8 @@ def test_damaged_files_are_told_and_left_out(tmp_path: Path, options: dict[str, 
         names += [Path(path).name for path in sound.table["path"].to_pylist()]
         for rows, error in sound.bad.items():
             assert isinstance(error, UnreadableFile)
-            assert str(error).startswith(f"Cannot read the image {source.locate(split, rows.start)!r}: ")
-            told.append(Path(source.locate(split, rows.start)).name.partition("-")[2])
+            assert str(error).startswith(f"Cannot read the image {source.locate(split, rows.start).file!r}: ")
+            told.append(Path(source.locate(split, rows.start).file).name.partition("-")[2])
     assert names == ["1.png", "3.png", "5.png", "7.png"]
     assert told == list(damaged())
 
@@ -313,7 +313,7 @@ def test_of_a_thousand_images_exactly_the_bad_ones_are_told(tmp_path: Path) -> N
     told, given = [], []
     for split in source.splits():
         sound = read_sound(source, split, rows=100)
-        told += [Path(source.locate(split, row)) for rows in sound.bad for row in rows]
+        told += [Path(source.locate(split, row).file) for rows in sound.bad for row in rows]
         given += map(Path, sound.table["path"].to_pylist())
     assert len(told) == 27
     assert told == [paths[number] for number in sorted(wrong)]
@@ -400,15 +400,15 @@ def test_a_changed_file(tmp_path: Path) -> None:
 )
 def test_wrong_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
-        mr.read_images("a", **options)
+        hr.read_images("a", **options)
 
 
 def test_pillow_is_imported_by_reading_alone(tmp_path: Path) -> None:
     picture(5, 5).save(tmp_path / "a.png")
     code = f"""
-import sys, millrace as mr
-data = mr.read_images({str(tmp_path)!r}, size=(4, 4))
-from millrace.sources.images import ImageSource
+import sys, headrace as hr
+data = hr.read_images({str(tmp_path)!r}, size=(4, 4))
+from headrace.sources.images import ImageSource
 source = ImageSource({str(tmp_path)!r}, size=(4, 4))
 splits = source.splits()
 assert "PIL" not in sys.modules and "pyarrow" not in sys.modules

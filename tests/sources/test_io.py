@@ -10,22 +10,22 @@ from typing import Any
 
 import pytest
 
-import millrace as mr
-from millrace import io
-from millrace.core.arguments import known_arguments
-from millrace.errors import ArgumentError, StepError, UnknownArgument
-from millrace.sources.csv import CsvSource
-from millrace.sources.images import ImageSource
-from millrace.sources.json import JsonSource
-from millrace.sources.lines import TextSource
-from millrace.sources.parquet import ParquetSource
+import headrace as hr
+from headrace.core.arguments import known_arguments
+from headrace.errors import ArgumentError, StepError, UnknownArgument
+from headrace.readers import files as io
+from headrace.sources.csv import CsvSource
+from headrace.sources.images import ImageSource
+from headrace.sources.json import JsonSource
+from headrace.sources.lines import TextSource
+from headrace.sources.parquet import ParquetSource
 
-NAMES = [name for name in mr.__all__ if name.startswith(("read_", "from_", "range"))]
+NAMES = [name for name in hr.__all__ if name.startswith(("read_", "from_", "range"))]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_wrong_argument_name_is_answered_with_the_nearest(name: str) -> None:
-    function = getattr(mr, name)
+    function = getattr(hr, name)
     right = list(inspect.signature(function).parameters)[-1]
     with pytest.raises(
         UnknownArgument, match=rf"{name}\(\) has no argument '{right}s'. Did you mean '{right}'"
@@ -40,7 +40,7 @@ def test_a_name_like_no_other_lists_them_all() -> None:
 
 def test_options_are_keyword_only() -> None:
     for name in NAMES:
-        first, *others = inspect.signature(getattr(mr, name)).parameters.values()
+        first, *others = inspect.signature(getattr(hr, name)).parameters.values()
         assert first.kind is first.POSITIONAL_OR_KEYWORD
         assert all(other.kind is other.KEYWORD_ONLY for other in others)
 
@@ -75,7 +75,7 @@ def test_functions_offer_what_sources_take(function: object, source: type, not_o
 
 def test_every_option_is_documented() -> None:
     for name in NAMES:
-        function = getattr(mr, name)
+        function = getattr(hr, name)
         for parameter in inspect.signature(function).parameters:
             assert re.search(rf"^    (\w+, )*{parameter}(, \w+)*$", function.__doc__, re.MULTILINE), parameter
 
@@ -86,7 +86,7 @@ def test_mistakes_are_found_at_the_call() -> None:
     with pytest.raises(ArgumentError, match="columns"):
         io.read_parquet("a", columns="x")
     with pytest.raises(ArgumentError, match="number of rows"):
-        mr.range(-1)
+        hr.range(-1)
 
 
 # ---------------------------------------------------------------- unfinished output
@@ -97,7 +97,7 @@ READERS = [io.read_parquet, io.read_csv, io.read_json, io.read_binary_files, io.
 @pytest.mark.parametrize("read", READERS)
 def test_an_unfinished_output_is_warned_of_once(read: Callable[[Any], object], tmp_path: Path) -> None:
     out = tmp_path / "out"
-    (out / "_millrace").mkdir(parents=True)
+    (out / "_headrace").mkdir(parents=True)
     for paths in (out, str(out), [out, f"{out}/", tmp_path]):
         with pytest.warns(UserWarning, match="again completes it") as caught:
             read(paths)
@@ -110,12 +110,12 @@ def test_an_unfinished_output_is_warned_of_once(read: Callable[[Any], object], t
 
 @pytest.mark.parametrize("read", READERS)
 def test_other_folders_are_not_warned_of(read: Callable[[Any], object], tmp_path: Path) -> None:
-    (tmp_path / "_millrace").write_bytes(b"a file")
+    (tmp_path / "_headrace").write_bytes(b"a file")
     read([tmp_path, tmp_path / "nowhere", tmp_path / "*.x"])
 
 
 def test_a_run_that_stopped_is_warned_of_and_completing_it_ends_that(tmp_path: Path) -> None:
-    data = mr.range(5000).with_options(engine="inline", progress=False)
+    data = hr.range(5000).with_options(engine="inline", progress=False)
 
     def stops(row: dict[str, int]) -> dict[str, int]:
         if row["id"] == 4000:

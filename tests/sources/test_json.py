@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millrace.errors import ArgumentError, InputChanged, SchemaMismatch, UnreadableFile
-from millrace.sources.json import JsonSource
-from millrace.testing.sources import read_all
+from headrace.errors import ArgumentError, InputChanged, SchemaMismatch, UnreadableFile
+from headrace.sources.json import JsonSource
+from headrace.testing.sources import read_all
 
 
 @pytest.fixture

@@ -11,19 +11,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-import millrace as mr
-from millrace.core.batch import to_numpy
-from millrace.core.ragged import RaggedTensorType
-from millrace.errors import ArgumentError
-from millrace.sources.memory import (
+import headrace as hr
+from headrace.core.batch import to_numpy
+from headrace.core.ragged import RaggedTensorType
+from headrace.errors import ArgumentError
+from headrace.sources.memory import (
     MemorySource,
     table_from_arrays,
     table_from_arrow,
     table_from_frames,
     table_from_items,
 )
-from millrace.sources.range import RangeSource
-from millrace.testing.sources import read_all
+from headrace.sources.range import RangeSource
+from headrace.testing.sources import read_all
 
 TABLE = pa.table(
     {
@@ -78,7 +78,7 @@ def test_description_is_the_same_in_another_process() -> None:
     items = [{"a": 1, "b": "x", "c": [1.5]}, {"a": 2, "b": None, "c": []}]
     here = MemorySource(table_from_items(items), "from_items").describe()
     code = (
-        "from millrace.sources.memory import *\n"
+        "from headrace.sources.memory import *\n"
         f"print(MemorySource(table_from_items({items!r}), 'from_items').describe())"
     )
     there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -122,7 +122,7 @@ def test_range_counts() -> None:
     source = RangeSource(1_000_000)
     table = read_all(source)
     assert table["id"].to_pylist() == list(range(1_000_000))
-    assert source.locate(source.splits()[1], 5) == "range, row 15630"
+    assert str(source.locate(source.splits()[1], 5)) == "range, row 15630"
 
 
 @pytest.mark.parametrize("n", [-1, 2.5, "3", True])
@@ -171,7 +171,7 @@ def test_cells_of_frames_may_be_arrays_of_any_shape() -> None:
     assert table.schema.types == [
         pa.list_(pa.int64(), 2), pa.fixed_shape_tensor(pa.float64(), (2, 2)), RaggedTensorType(pa.uint8(), 2),
     ]  # fmt: skip
-    rows = mr.from_pandas(frame).map(lambda row: {"twice": row["v"] * 2, "crop": row["crop"] * 2}).take_all()
+    rows = hr.from_pandas(frame).map(lambda row: {"twice": row["v"] * 2, "crop": row["crop"] * 2}).take_all()
     assert rows[0]["twice"].tolist() == [0, 2] and rows[0]["crop"].tolist() == [[2, 2]]
 
 
@@ -253,17 +253,18 @@ def test_sources_leave_pandas_and_datasets_alone(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"a": [1, {"b": 2}]}\n'.replace("1, ", ""))
     code = f"""
 import pickle, sys
-import millrace.io, millrace.sources.binary, millrace.sources.csv, millrace.sources.json, millrace.sources.range
-from millrace.sources.parquet import ParquetSource
+import headrace.readers.files, headrace.sources.binary, headrace.sources.csv
+import headrace.sources.json, headrace.sources.range
+from headrace.sources.parquet import ParquetSource
 assert "pyarrow" not in sys.modules and "numpy" not in sys.modules
-from millrace.sources.memory import MemorySource, table_from_items
+from headrace.sources.memory import MemorySource, table_from_items
 import numpy as np
 for source in (
     ParquetSource({str(tmp_path)!r}),
-    millrace.sources.csv.CsvSource({str(tmp_path)!r}),
-    millrace.sources.json.JsonSource({str(tmp_path)!r}),
-    millrace.sources.binary.BinarySource({str(tmp_path)!r}, include_paths=True),
-    millrace.sources.range.RangeSource(3),
+    headrace.sources.csv.CsvSource({str(tmp_path)!r}),
+    headrace.sources.json.JsonSource({str(tmp_path)!r}),
+    headrace.sources.binary.BinarySource({str(tmp_path)!r}, include_paths=True),
+    headrace.sources.range.RangeSource(3),
     MemorySource(table_from_items([{{"a": 1, "b": "x"}}]), "from_items"),
 ):
     source.describe()

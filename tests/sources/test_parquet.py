@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millrace.errors import (
+from headrace.errors import (
     ArgumentError,
     InputChanged,
     NothingMatched,
@@ -26,9 +26,9 @@ from millrace.errors import (
     UnknownColumn,
     UnreadableFile,
 )
-from millrace.sources.parquet import ParquetSource
-from millrace.sources.parquet_files import Footer, Grain
-from millrace.testing.sources import read_all, read_sound, read_told
+from headrace.sources.parquet import ParquetSource
+from headrace.sources.parquet_files import Footer, Grain
+from headrace.testing.sources import read_all, read_sound, read_told
 
 
 def write(path: Path, columns: dict[str, object], **options: object) -> Path:
@@ -68,10 +68,10 @@ def test_rows_are_located_in_their_file(tmp_path: Path) -> None:
     path = write(tmp_path / "rides.parquet", {"x": range(300_000)}, row_group_size=150_000)
     source = ParquetSource(path)
     splits = source.splits()
-    assert source.locate(splits[1], 4) == f"{path}, row 18754"
-    assert source.locate(splits[8], 4) == f"{path}, row 150004"
+    assert str(source.locate(splits[1], 4)) == f"{path}, row 18754"
+    assert str(source.locate(splits[8], 4)) == f"{path}, row 150004"
     for split in splits:
-        at = source.locate(split, 7)
+        at = str(source.locate(split, 7))
         assert at == f"{path}, row {read_all(source, [split])['x'][7].as_py()}"
 
 
@@ -79,7 +79,7 @@ def test_few_row_groups_are_cut_in_pieces(tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", {"x": range(50_000)}, use_dictionary=False)
     splits = ParquetSource(path).splits()
     assert [(s.start, s.stop, s.first, s.rows) for s in splits] == [(0, 1, 6250 * n, 6250) for n in range(8)]
-    (group,) = ParquetSource(path)._look().footers[0].groups
+    (group,) = ParquetSource(path).refreshed().footers[0].groups
     assert sum(s.bytes for s in splits) == group[1]
     assert max(s.bytes for s in splits) - min(s.bytes for s in splits) <= 1
 
@@ -387,8 +387,8 @@ def test_a_damaged_row_group_is_told_and_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: bool
 ) -> None:
     if not pieces:
-        monkeypatch.setattr("millrace.sources.parquet_files._FEW_GROUPS", 1)
-        monkeypatch.setattr("millrace.sources.parquet_files._SPLITS", 1)
+        monkeypatch.setattr("headrace.sources.parquet_files._FEW_GROUPS", 1)
+        monkeypatch.setattr("headrace.sources.parquet_files._SPLITS", 1)
     path = write(tmp_path / "a.parquet", {"x": range(40_000)}, row_group_size=10_000, use_dictionary=False)
     damage(path, 1)
     damage(path, 3)
@@ -409,7 +409,7 @@ def test_rows_before_the_damage_are_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: bool
 ) -> None:
     if not pieces:
-        monkeypatch.setattr("millrace.sources.parquet_files._FEW_GROUPS", 1)
+        monkeypatch.setattr("headrace.sources.parquet_files._FEW_GROUPS", 1)
     path = write(
         tmp_path / "a.parquet",
         {"x": range(80_000)},
@@ -430,8 +430,8 @@ def test_spoilt_bytes_never_end_the_process(tmp_path: Path) -> None:
     code = f"""
 import random
 from pathlib import Path
-from millrace.errors import SourceError
-from millrace.sources.parquet import ParquetSource
+from headrace.errors import SourceError
+from headrace.sources.parquet import ParquetSource
 whole = Path({str(tmp_path)!r}, "whole.parquet").read_bytes()
 path = Path({str(tmp_path)!r}, "spoilt.parquet")
 for seed in range(400):

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import millrace as mr
-from millrace.core.work import Split
-from millrace.errors import UnreadableFile
-from millrace.run.reading import Reading
-from millrace.sources.parquet import ParquetSource
-from millrace.testing.sources import read_all, read_sound, read_told
+import headrace as hr
+from headrace.core.work import Split
+from headrace.errors import UnreadableFile
+from headrace.sources.parquet import ParquetSource
+from headrace.testing.sources import read_all, read_sound, read_told
+from headrace.worker.reading import SplitReader
 
 OFF = 100_000  # what the second column has more than the first
 
@@ -105,7 +105,7 @@ def test_a_piece_of_a_row_group_is_not_given_when_the_group_is_short(tmp_path: P
 def test_a_row_group_too_big_to_hold_back_is_an_error_even_for_who_leaves_bad_rows_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millrace.sources.parquet_reader._HELD_BYTES", 1000)
+    monkeypatch.setattr("headrace.sources.parquet_reader._HELD_BYTES", 1000)
     path = write(tmp_path / "a.parquet", 1000, 1000, data_page_size=1000, write_batch_size=100)
     shorten(path, 0, [0], 200, 150)
     source = ParquetSource(path)
@@ -120,7 +120,7 @@ def test_a_window_of_a_short_row_group_holds_no_wrong_row(tmp_path: Path) -> Non
     source = ParquetSource(path)
     (split,) = source.splits()
     window = msgspec.structs.replace(split, low=200, high=300)
-    reading = Reading(source, window, None, tolerant=True)
+    reading = SplitReader(source, window, None, tolerant=True)
     rejected = 0
     while (read := reading.next()) is not None:
         assert not len(read.rows)
@@ -144,7 +144,7 @@ def test_a_footer_that_contradicts_itself_is_refused(tmp_path: Path, where: str)
 def test_a_run_ends_over_it(tmp_path: Path, verb: str) -> None:
     path = write(tmp_path / "a.parquet", 5, 5)
     shorten(path, 0, [0, 1], 5, 2)
-    dataset = mr.read_parquet(path).with_options(engine="inline", progress=False)
+    dataset = hr.read_parquet(path).with_options(engine="inline", progress=False)
     with pytest.raises(UnreadableFile, match=r"a\.parquet.*footer says 5 rows"):
         if verb == "write":
             dataset.write_parquet(tmp_path / "out")
@@ -161,12 +161,12 @@ def test_set_aside_they_are_accounted_for(tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", 5, 5)
     shorten(path, 0, [0, 1], 5, 2)
     write(tmp_path / "b.parquet", 5, 5)
-    dataset = mr.read_parquet(tmp_path / "*.parquet").with_options(
+    dataset = hr.read_parquet(tmp_path / "*.parquet").with_options(
         engine="inline", progress=False, on_error="reject"
     )
     result = dataset.write_parquet(tmp_path / "out")
     assert (result.rows, result.rejected, result.ledger.read) == (5, 5, 10)
-    rejected = mr.read_rejected(tmp_path / "out").to_arrow()
+    rejected = hr.read_rejected(tmp_path / "out").to_arrow()
     assert rejected["_row"].to_pylist() == list(range(5))
     assert "footer says 5 rows" in rejected["_error"][0].as_py()
 
@@ -184,7 +184,7 @@ class Boastful(ParquetSource):
 @pytest.mark.parametrize("on_error", ["raise", "reject"])
 def test_a_source_that_gives_fewer_rows_than_it_said_ends_the_run(tmp_path: Path, on_error: str) -> None:
     write(tmp_path / "a.parquet", 5, 5)
-    dataset = mr.Dataset.from_source(Boastful(tmp_path / "a.parquet")).with_options(
+    dataset = hr.Dataset.from_source(Boastful(tmp_path / "a.parquet")).with_options(
         engine="inline",
         progress=False,
         on_error=on_error,  # type: ignore[arg-type]

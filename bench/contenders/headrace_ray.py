@@ -1,0 +1,22 @@
+"""Headrace with its workers on Ray: what the cluster's engine costs where one machine would do."""
+
+from __future__ import annotations
+
+import os
+
+import ray
+
+from bench.contenders.headrace import predictions
+
+
+def main(job: str, data: str, out: str) -> None:
+    start()
+    run(job, data, out)
+
+
+def start() -> None:
+    ray.init(num_cpus=os.cpu_count(), include_dashboard=False, log_to_driver=False)
+
+
+def run(job: str, data: str, out: str) -> None:
+    predictions(job, data).with_options(engine="ray", progress=False).write_parquet(out)

@@ -1,0 +1,80 @@
+"""Metrics that count every row of a run once: for ``Dataset.accumulate`` and ``Dataset.evaluate``.
+
+Each fills the ``Accumulator`` port of ``headrace.core.ports``. Sums are exact, so the same rows give the same bits,
+in whatever order and however often a run was killed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace.accumulators.base import Estimate
+    from headrace.accumulators.by import By
+    from headrace.accumulators.classes import Accuracy, ConfusionMatrix, PrecisionRecallF1
+    from headrace.accumulators.moments import Count, Mean, MinMax, Sum, Variance
+    from headrace.accumulators.probabilities import BrierScore, Calibration, LogLoss
+    from headrace.accumulators.ranking import AUROC, AveragePrecision
+    from headrace.accumulators.regression import MAE, MSE, R2
+    from headrace.accumulators.retrieval import NDCG, RecallAtK
+    from headrace.accumulators.sketches import DistinctCount, Histogram, Quantiles
+    from headrace.accumulators.top import TopK
+    from headrace.accumulators.torch_metrics import TorchMetric
+
+__all__ = [
+    "AUROC",
+    "MAE",
+    "MSE",
+    "NDCG",
+    "R2",
+    "Accuracy",
+    "AveragePrecision",
+    "BrierScore",
+    "By",
+    "Calibration",
+    "ConfusionMatrix",
+    "Count",
+    "DistinctCount",
+    "Estimate",
+    "Histogram",
+    "LogLoss",
+    "Mean",
+    "MinMax",
+    "PrecisionRecallF1",
+    "Quantiles",
+    "RecallAtK",
+    "Sum",
+    "TopK",
+    "TorchMetric",
+    "Variance",
+]
+
+_HOMES = {
+    "base": ("Estimate",),
+    "by": ("By",),
+    "classes": ("Accuracy", "ConfusionMatrix", "PrecisionRecallF1"),
+    "moments": ("Count", "Mean", "MinMax", "Sum", "Variance"),
+    "probabilities": ("BrierScore", "Calibration", "LogLoss"),
+    "ranking": ("AUROC", "AveragePrecision"),
+    "regression": ("MAE", "MSE", "R2"),
+    "retrieval": ("NDCG", "RecallAtK"),
+    "sketches": ("DistinctCount", "Histogram", "Quantiles"),
+    "top": ("TopK",),
+    "torch_metrics": ("TorchMetric",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a metric when it is first used."""
+    import importlib
+
+    for home, names in _HOMES.items():
+        if name in names:
+            value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+            globals()[name] = value
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

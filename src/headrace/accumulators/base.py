@@ -1,0 +1,271 @@
+"""What the accumulators here have in common: settings, a state as bytes, and how columns are read."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import Any, Literal, TypeVar
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from headrace.core.batch import to_numpy
+from headrace.core.human import short_repr
+from headrace.core.row_selection import filtered
+from headrace.errors import ArgumentError, BadInput, nearest
+
+Array = np.ndarray[Any, Any]
+Nan = Literal["raise", "count"]
+M = TypeVar("M", bound="Metric")
+
+
+class Metric:
+    """Base of the accumulators here.
+
+    A subclass sets its settings in ``__init__`` and calls ``_begin``; ``_clear`` makes the state empty, ``_add``
+    takes arrays, ``_state`` and ``_restore`` turn the state into plain values and back. Equal states are equal bytes.
+    """
+
+    settings: tuple[str, ...] = ()
+
+    columns: tuple[str, ...] = ()
+    nan: Nan = "raise"
+    skipped: int = 0
+
+    def _begin(self, columns: Sequence[str | None], nan: Nan = "raise") -> None:
+        if nan not in ("raise", "count"):
+            raise ArgumentError(
+                f"nan={nan!r}: it is 'raise' or 'count'.{nearest(str(nan), ['raise', 'count'])}"
+            )
+        for name in columns:
+            if name is not None and (not isinstance(name, str) or not name):
+                raise ArgumentError(f"{type(self).__name__} takes names of columns, not {name!r}.")
+        self.columns = tuple(dict.fromkeys(name for name in columns if name is not None))
+        self.nan = nan
+        self.skipped = 0
+        self._clear()
+
+    # ------------------------------------------------------------ the port
+
+    def empty(self: M) -> M:
+        """Return one with the same settings that has seen no row."""
+        other = copy.copy(self)
+        other.skipped = 0
+        other._clear()
+        return other
+
+    def update(self, batch: pa.RecordBatch) -> None:
+        """Count more rows, which have at least ``columns``."""
+        arrays = self._read(batch)
+        if arrays is not None:
+            self._add(arrays)
+
+    def merge(self, other: Any) -> None:
+        """Merge another of the same settings."""
+        self.skipped += other.skipped
+        self._merge(other)
+
+    def result(self) -> Any:
+        """Return the number or numbers; None where there is none, and ``note`` has the reason."""
+        raise NotImplementedError
+
+    def note(self) -> str:
+        """Return what has to be known beside the result; an empty string if nothing."""
+        left = f"{self.skipped:,} {'row' if self.skipped == 1 else 'rows'} with null or NaN left out"
+        left = left if self.skipped else ""
+        return "; ".join(filter(None, [self._reason(), left]))
+
+    def chart(self) -> dict[str, Any] | None:
+        """Return plain data for drawing what was counted, with its ``kind``; None if there is nothing to draw."""
+        return None
+
+    def to_bytes(self) -> bytes:
+        """Return the state; ``from_bytes`` of one with the same settings takes it."""
+        return msgspec.msgpack.encode([type(self).__name__, self.skipped, self._state()])
+
+    def from_bytes(self: M, data: bytes) -> M:
+        """Return one with these settings and that state."""
+        kind, skipped, state = msgspec.msgpack.decode(data)
+        if kind != type(self).__name__:
+            raise ArgumentError(f"This is the state of {kind}, not of {type(self).__name__}.")
+        other = self.empty()
+        other.skipped = skipped
+        other._restore(state)
+        return other
+
+    def describe(self) -> dict[str, Any]:
+        """Return what identifies its settings: plain values."""
+        settings = {name: getattr(self, name) for name in self.settings}
+        return {"kind": type(self).__name__, **settings, "nan": self.nan}
+
+    def __repr__(self) -> str:
+        settings = ", ".join(
+            f"{name}={short_repr(getattr(self, name))}"
+            for name in self.settings
+            if getattr(self, name) is not None
+        )
+        return f"{type(self).__name__}({settings})"
+
+    # ------------------------------------------------------------ what a subclass does
+
+    def _clear(self) -> None:
+        raise NotImplementedError
+
+    def _add(self, arrays: dict[str, Array]) -> None:
+        raise NotImplementedError
+
+    def _merge(self, other: Any) -> None:
+        raise NotImplementedError
+
+    def _state(self) -> Any:
+        raise NotImplementedError
+
+    def _restore(self, state: Any) -> None:
+        raise NotImplementedError
+
+    def _reason(self) -> str:
+        return ""
+
+    # ------------------------------------------------------------ reading columns
+
+    def _read(self, batch: pa.RecordBatch) -> dict[str, Array] | None:
+        """Return the columns as arrays, without rows that have a null or NaN in one; None if no row is left."""
+        batch = self._without_nulls(batch)
+        arrays = {name: to_numpy(batch.column(name)) for name in self.columns}
+        bad = None
+        for name, values in arrays.items():
+            if values.dtype.kind == "f" and len(values) and math.isnan(float(values.min())):
+                holes = np.isnan(values)
+                if holes.ndim > 1:
+                    holes = holes.any(axis=tuple(range(1, holes.ndim)))
+                self._refuse(name, "NaN", int(np.count_nonzero(holes)))
+                bad = holes if bad is None else bad | holes
+        if bad is not None:
+            self.skipped += int(np.count_nonzero(bad))
+            arrays = {name: values[~bad] for name, values in arrays.items()}
+        return arrays if batch.num_rows and (bad is None or not bad.all()) else None
+
+    def _without_nulls(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        valid = None
+        for name in self.columns:
+            column = batch.column(name)
+            if not column.null_count:
+                continue
+            self._refuse(name, "null", column.null_count)
+            there = to_numpy(column.is_valid())
+            valid = there if valid is None else valid & there
+        if valid is None:
+            return batch.select(list(self.columns)) if self.columns else batch
+        self.skipped += int(np.count_nonzero(~valid))
+        return filtered(batch.select(list(self.columns)), valid)
+
+    def _refuse(self, name: str, what: str, count: int) -> None:
+        if self.nan == "raise":
+            raise BadInput(
+                f"{self!r}: column {name!r} holds {count:,} {what}. Mend or filter such rows before, or set "
+                "nan='count': they are left out of the metric and counted apart."
+            )
+
+    def _numbers(self, arrays: dict[str, Array], name: str) -> Array:
+        """Return a column as contiguous float64."""
+        values = arrays[name]
+        if values.dtype.kind not in "fiub" or values.ndim != 1:
+            raise BadInput(f"{self!r}: column {name!r} holds no numbers, but {kind_of(values)}.")
+        return np.ascontiguousarray(values, np.float64)
+
+    def _weights(self, arrays: dict[str, Array], name: str | None) -> Array | None:
+        """Return the weights, which are finite and not negative; None without a column of them."""
+        if name is None:
+            return None
+        weights = self._numbers(arrays, name)
+        if not (np.isfinite(weights).all() and (weights >= 0).all()):
+            raise BadInput(f"{self!r}: weights are finite and not negative, and column {name!r} has others.")
+        return weights
+
+    def _binary(self, arrays: dict[str, Array], name: str, positive: Any) -> Array:
+        """Return which rows are of the positive class."""
+        values = arrays[name]
+        if positive is not None:
+            return np.asarray(values == positive, np.bool_)
+        if values.dtype.kind == "b":
+            return values
+        if values.dtype.kind in "fiu" and values.ndim == 1:
+            labels: Array = values != 0
+            if (values[labels] == 1).all():
+                return labels
+        raise BadInput(
+            f"{self!r}: the labels in column {name!r} are not 0 and 1, or true and false, but other "
+            f"{kind_of(values)}. Say which value is the positive class: positive=…"
+        )
+
+
+def kind_of(values: Array) -> str:
+    """Return what an array holds, without its values."""
+    shape = f" of shape {values.shape[1:]} per row" if values.ndim > 1 else ""
+    return f"{'objects' if values.dtype == object else values.dtype}{shape}"
+
+
+def plain_key(value: Any) -> Any:
+    """Return a value as something that sorts, hashes and travels: equal numbers of any type become one."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, float):
+        if math.isnan(value):
+            return None
+        return int(value) if value.is_integer() and abs(value) < 2**53 else value
+    if value is None or isinstance(value, (int, str, bytes)):
+        return value
+    return str(value)
+
+
+def in_order(keys: Any) -> list[Any]:
+    """Sort keys of any types that ``plain_key`` gives: numbers, then text, then None."""
+    return sorted(keys, key=_rank)
+
+
+def _rank(key: Any) -> tuple[int, Any]:
+    if isinstance(key, tuple):
+        return 0, tuple(map(_rank, key))
+    if key is None:
+        return 4, 0
+    return (1, key) if isinstance(key, (int, float)) else (2 if isinstance(key, str) else 3, key)
+
+
+def codes_of(values: Array) -> tuple[Array, list[Any]]:
+    """Return the number of each row's value among the different ones, and these as plain keys."""
+    if values.dtype.kind == "b":
+        return values.astype(np.int64), [0, 1]
+    if values.dtype.kind in "iu" and len(values):
+        low, high = int(values.min()), int(values.max())
+        if high - low < 4 * len(values) + 1024:
+            return values.astype(np.int64) - low, list(range(low, high + 1))
+    if values.dtype == object:
+        numbers: dict[Any, int] = {}
+        codes = np.fromiter(
+            (numbers.setdefault(plain_key(v), len(numbers)) for v in values), np.int64, len(values)
+        )
+        return codes, list(numbers)
+    distinct, codes = np.unique(values, return_inverse=True)
+    return codes.astype(np.int64), [plain_key(value) for value in distinct]
+
+
+class Estimate(float):
+    """A number that is known to lie between ``low`` and ``high``."""
+
+    low: float
+    high: float
+
+    def __new__(cls, value: float, low: float, high: float) -> Estimate:
+        result = super().__new__(cls, value)
+        result.low, result.high = float(low), float(high)
+        return result
+
+    def __getnewargs__(self) -> tuple[float, float, float]:  # type: ignore[override]
+        return float(self), self.low, self.high
+
+    def __repr__(self) -> str:
+        return f"{float(self)!r} ({self.low!r} to {self.high!r})"

@@ -1,0 +1,247 @@
+"""Labels against predicted labels: the confusion matrix, and what follows from it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import numpy as np
+
+from headrace.accumulators import curves
+from headrace.accumulators.base import Array, Metric, Nan, codes_of, in_order, plain_key
+from headrace.accumulators.exact import SCALE, as_float, fixed_by, from_state, ratio, to_state
+from headrace.errors import ArgumentError, BadInput, nearest
+
+Average = Literal["binary", "macro", "micro", "weighted", "none"]
+_AVERAGES = ("binary", "macro", "micro", "weighted", "none")
+_MOST = 10_000  # classes
+
+
+class ConfusionMatrix(Metric):
+    """How often each label was predicted as which: ``{"labels": […], "matrix": [[…]]}``, rows are labels.
+
+    Parameters
+    ----------
+    label, prediction
+        Columns of labels: numbers, strings or booleans (which are 0 and 1). A prediction column of shape (n, k) has
+        the scores of k classes, and the biggest, the first of them, is the prediction.
+    threshold
+        ``prediction`` holds scores, and those of at least so much are 1, the others 0.
+    weight
+        A column of weights, to count them instead of rows.
+    nan
+        ``"count"`` leaves rows with null or NaN out, ``"raise"`` ends the run.
+
+    Raises
+    ------
+    ArgumentError
+        What is no name or no number. ``BadInput`` in a run: more than 10,000 classes.
+
+    Examples
+    --------
+    >>> import headrace as hr
+    >>> data = hr.from_items([{"y": "cat", "p": "cat"}, {"y": "dog", "p": "cat"}])
+    >>> data.evaluate(matrix=hr.ConfusionMatrix(label="y", prediction="p"))
+    {'matrix': {'labels': ['cat', 'dog'], 'matrix': [[1, 0], [1, 0]]}}
+    """
+
+    settings: Any = ("label", "prediction", "threshold", "weight")
+
+    def __init__(
+        self,
+        label: str,
+        prediction: str,
+        *,
+        threshold: float | None = None,
+        weight: str | None = None,
+        nan: Nan = "raise",
+    ) -> None:
+        if threshold is not None and (isinstance(threshold, (bool, str)) or not math.isfinite(threshold)):
+            raise ArgumentError(f"threshold={threshold!r} is no number.")
+        self.label, self.prediction, self.threshold, self.weight = label, prediction, threshold, weight
+        self._begin([label, prediction, weight], nan)
+
+    def result(self) -> Any:
+        """Return labels and matrix."""
+        labels = in_order({key for pair in self._cells for key in pair})
+        matrix = [[self._number(self._cells.get((a, b), 0)) for b in labels] for a in labels]
+        return {"labels": labels, "matrix": matrix}
+
+    def chart(self) -> dict[str, Any] | None:
+        """Return the matrix of the most frequent classes."""
+        found = ConfusionMatrix.result(self)
+        return curves.confusion(found["labels"], found["matrix"])
+
+    def _number(self, mass: int) -> int | float:
+        return mass >> SCALE if self.weight is None else as_float(mass)
+
+    def _clear(self) -> None:
+        self._cells: dict[tuple[Any, Any], int] = {}  # the mass of rows, in units of 2**-1074
+
+    def _add(self, arrays: dict[str, Array]) -> None:
+        weights = self._weights(arrays, self.weight)
+        true, labels = codes_of(arrays[self.label])
+        predicted, predictions = codes_of(self._predicted(arrays))
+        if len(labels) * len(predictions) <= 1 << 20:
+            joint, pairs = true * len(predictions) + predicted, None
+        else:
+            pairs, joint = np.unique(true * len(predictions) + predicted, return_inverse=True)
+        size = len(labels) * len(predictions) if pairs is None else len(pairs)
+        counts = np.bincount(joint, minlength=size)
+        masses = fixed_by(joint, weights, size) if weights is not None else None
+        for at in np.flatnonzero(counts).tolist():
+            a, b = divmod(at if pairs is None else int(pairs[at]), len(predictions))
+            mass = int(counts[at]) << SCALE if masses is None else masses[at]
+            cell = labels[a], predictions[b]
+            self._cells[cell] = self._cells.get(cell, 0) + mass
+        self._check()
+
+    def _check(self) -> None:
+        if len(self._cells) > _MOST:
+            raise BadInput(
+                f"{self!r}: more than {_MOST:,} pairs of label and prediction. These are no classes: if the "
+                "prediction is a score, set threshold=."
+            )
+
+    def _predicted(self, arrays: dict[str, Array]) -> Array:
+        values = arrays[self.prediction]
+        if values.ndim == 2 and values.dtype.kind in "fiu":
+            return np.asarray(values.argmax(axis=1))
+        if self.threshold is None:
+            return values
+        return np.asarray(self._numbers(arrays, self.prediction) >= self.threshold)
+
+    def _merge(self, other: ConfusionMatrix) -> None:
+        for cell, mass in other._cells.items():
+            self._cells[cell] = self._cells.get(cell, 0) + mass
+
+    def _state(self) -> Any:
+        return [[*cell, to_state(self._cells[cell])] for cell in in_order(self._cells)]
+
+    def _restore(self, state: Any) -> None:
+        self._cells = {(a, b): from_state(mass) for a, b, mass in state}
+
+    def _reason(self) -> str:
+        return "" if self._cells else "no rows"
+
+
+class Accuracy(ConfusionMatrix):
+    """The share of rows whose ``prediction`` is their ``label``; None if there is no row.
+
+    ``threshold``, ``weight`` and ``nan`` as in ``ConfusionMatrix``. Raises ``ArgumentError`` for what is no name or
+    no number; ``BadInput`` in a run for what are no classes.
+
+    >>> import headrace as hr
+    >>> data = hr.from_items([{"y": 1, "p": 0.75}, {"y": 0, "p": 0.5}])
+    >>> data.evaluate(accuracy=hr.Accuracy(label="y", prediction="p", threshold=0.5))
+    {'accuracy': 0.5}
+    """
+
+    def result(self) -> float | None:
+        """Return the share."""
+        right = sum(mass for (a, b), mass in self._cells.items() if a == b)
+        total = sum(self._cells.values())
+        return ratio(right, total) if total else None
+
+    def chart(self) -> dict[str, Any] | None:
+        """Return nothing: it does not count which class was predicted for which."""
+        return None
+
+    def _add(self, arrays: dict[str, Array]) -> None:
+        weights = self._weights(arrays, self.weight)
+        true, labels = codes_of(arrays[self.label])
+        predicted, predictions = codes_of(self._predicted(arrays))
+        places = {label: i for i, label in enumerate(labels)}
+        same = true == np.array([places.get(each, -1) for each in predictions], np.int64)[predicted]
+        if weights is None:
+            masses = [int(count) << SCALE for count in np.bincount(same, minlength=2)]
+        else:
+            masses = fixed_by(same.astype(np.int64), weights, 2)
+        for right in (0, 1):
+            if masses[right]:
+                self._cells[(0, right - 1)] = self._cells.get((0, right - 1), 0) + masses[right]
+
+
+class PrecisionRecallF1(ConfusionMatrix):
+    """Precision, recall and their harmonic mean: ``{"precision": …, "recall": …, "f1": …}``.
+
+    Parameters
+    ----------
+    label, prediction, threshold, weight, nan
+        As in ``ConfusionMatrix``.
+    average
+        ``"binary"``: those of the class ``positive``. ``"macro"``: the mean over all classes that occur;
+        ``"weighted"``: weighted by how often their labels do. ``"micro"``: of all decisions together. ``"none"``: a
+        dict of them for each class.
+    positive
+        The positive class, for ``"binary"``.
+
+    What would be a division by zero is 0, as in scikit-learn.
+
+    Raises
+    ------
+    ArgumentError
+        There is no such average. ``BadInput`` in a run: what are no classes.
+
+    Examples
+    --------
+    >>> import headrace as hr
+    >>> data = hr.from_items([{"y": 1, "p": 1}, {"y": 0, "p": 1}])
+    >>> data.evaluate(f=hr.PrecisionRecallF1(label="y", prediction="p"))
+    {'f': {'precision': 0.5, 'recall': 1.0, 'f1': 0.6666666666666666}}
+    """
+
+    settings: Any = ("label", "prediction", "average", "positive", "threshold", "weight")
+
+    def __init__(
+        self,
+        label: str,
+        prediction: str,
+        *,
+        average: Average = "binary",
+        positive: Any = 1,
+        threshold: float | None = None,
+        weight: str | None = None,
+        nan: Nan = "raise",
+    ) -> None:
+        if average not in _AVERAGES:
+            raise ArgumentError(
+                f"average={average!r}: one of {', '.join(_AVERAGES)}.{nearest(str(average), _AVERAGES)}"
+            )
+        self.average, self.positive = average, positive
+        super().__init__(label, prediction, threshold=threshold, weight=weight, nan=nan)
+
+    def result(self) -> Any:
+        """Return the three."""
+        classes = in_order({key for pair in self._cells for key in pair})
+        if not classes:
+            return None
+        right = {each: self._cells.get((each, each), 0) for each in classes}
+        labels = dict.fromkeys(classes, 0)
+        predictions = dict.fromkeys(classes, 0)
+        for (a, b), mass in self._cells.items():
+            labels[a] += mass
+            predictions[b] += mass
+        if self.average == "binary":
+            each = plain_key(self.positive)
+            return _three(right.get(each, 0), predictions.get(each, 0), labels.get(each, 0))
+        if self.average == "micro":
+            return _three(sum(right.values()), sum(predictions.values()), sum(labels.values()))
+        threes = {each: _three(right[each], predictions[each], labels[each]) for each in classes}
+        if self.average == "none":
+            return threes
+        weights = labels if self.average == "weighted" else dict.fromkeys(classes, 1)
+        total = sum(weights.values())
+        shares = {each: ratio(weights[each], total) if total else 0.0 for each in classes}
+        return {
+            name: math.fsum(shares[each] * threes[each][name] for each in classes)
+            for name in ("precision", "recall", "f1")
+        }
+
+
+def _three(right: int, predicted: int, labelled: int) -> dict[str, float]:
+    return {
+        "precision": ratio(right, predicted) if predicted else 0.0,
+        "recall": ratio(right, labelled) if labelled else 0.0,
+        "f1": ratio(2 * right, predicted + labelled) if predicted + labelled else 0.0,
+    }

@@ -1,0 +1,225 @@
+"""The program: its commands, and how each of them ends."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Annotated, Any
+
+import typer
+
+from headrace.cli import answer as answers
+from headrace.cli import clean, debug, estimate, failures, look, predict, report, resume, status, verify
+from headrace.cli.answer import Answer, OutputWriter, answer_of
+from headrace.cli.ends import as_interrupts, code_of_interrupt
+from headrace.cli.exits import (
+    CLOSED_PIPE,
+    DONE,
+    FAILED,
+    USAGE,
+    ScriptFailed,
+    Stopped,
+    UsageMistake,
+    code_of,
+)
+from headrace.cli.flat import flat
+from headrace.core.process import hold_standard_streams
+from headrace.core.terminal import say
+from headrace.errors import HeadraceError, nearest
+from headrace.session import invocation
+
+_EXAMPLES = """\
+[bold]A first run[/bold]
+  headrace inspect trips/                        what is there?
+  headrace predict fare.onnx trips/ -o fares/    a fare for every trip
+  headrace verify fares/                         is all as it was written?
+
+[bold]Exit codes[/bold]
+  0    done
+  1    failed
+  2    the command cannot be carried out as it was given; nothing was done
+  3    done, and some rows were set aside (--on-error reject)
+  130  interrupted; 143 by SIGTERM, 129 by SIGHUP
+"""
+
+app = typer.Typer(
+    name="headrace",
+    help="Offline batch inference: a dataset through a model, fast, and safe to kill.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from headrace.version import __version__
+
+        say(f"headrace {__version__}", sys.stdout)
+        raise typer.Exit()
+
+
+@app.callback(epilog=_EXAMPLES)
+def _program(
+    context: typer.Context,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show whole tracebacks of errors. Also: HEADRACE_DEBUG=1.")
+    ] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    context.obj = debug
+
+
+def _add(
+    panel: str | None, function: Callable[..., Answer | int], examples: str, group: typer.Typer = app
+) -> None:
+    """Make a function a command: its docstring is its help."""
+    epilog = "[bold]Examples[/bold]\n" + examples.replace("[", "\\[").rstrip()
+    group.command(rich_help_panel=panel, epilog=epilog, no_args_is_help=True)(flat(function))
+
+
+_add("Run", predict.predict, predict.PREDICT_EXAMPLES)
+_add("Run", predict.run, predict.RUN_EXAMPLES)
+_add("Run", resume.resume, resume.EXAMPLES)
+_add("Before a run", look.inspect, look.INSPECT_EXAMPLES)
+_add("Before a run", look.explain, look.EXPLAIN_EXAMPLES)
+_add("Before a run", estimate.estimate, estimate.EXAMPLES)
+_add("After a run", status.status, status.EXAMPLES)
+_add("After a run", report.report, report.EXAMPLES)
+_add("After a run", verify.verify, verify.EXAMPLES)
+_add("After a run", clean.clean, clean.EXAMPLES)
+
+_debug = typer.Typer(help="Look inside an output for a fault.", no_args_is_help=True, rich_markup_mode="rich")
+_add(None, debug.journal, debug.JOURNAL_EXAMPLES, _debug)
+app.add_typer(_debug, name="debug", rich_help_panel="After a run")
+
+
+def carry_out(argv: Sequence[str]) -> int:
+    """Carry out a command line; whatever happens, return an exit code."""
+    hold_standard_streams()
+    options = argv[: argv.index("--")] if "--" in argv else argv
+    writer = OutputWriter(as_json="--json" in options)
+    debug = failures.wants_debug("--debug" in options)
+    with writer.redirected(), _warnings_as_lines(), as_interrupts():
+        try:
+            answer = _answered(list(argv))
+        except BrokenPipeError:
+            return _closed_pipe()
+        except BaseException as error:
+            answer = _failed(error, debug=debug)
+            answer = replace(answer, data={"command": _named(options), **answer.data})
+        try:
+            writer.write(answer)
+        except BrokenPipeError:
+            writer.close()
+            return _closed_pipe()
+        except OSError as error:
+            writer.close()
+            failures.complain(
+                f"The answer could not be written: {error.strerror}. What was asked for was done."
+            )
+            return answer.code or FAILED
+    return answer.code
+
+
+def _answered(argv: list[str]) -> Answer:
+    if "" in (argv[: argv.index("--")] if "--" in argv else argv):  # as a path it would be the present folder
+        raise UsageMistake(
+            'An empty word is among the arguments, as a shell gives one for "$NAME" if NAME is not set. Nothing was '
+            "done."
+        )
+    with invocation.running([word for word in argv if word != "--debug"]):
+        return answer_of(_command(), argv)
+
+
+def _named(argv: Sequence[str]) -> str | None:
+    """Return the command that was asked for, if there is one of that name."""
+    name = next((word for word in argv if not word.startswith("-")), None)
+    return name if name in _command().commands else None
+
+
+@functools.cache
+def _command() -> Any:
+    return typer.main.get_command(app)
+
+
+def _failed(error: BaseException, *, debug: bool) -> Answer:
+    """Report what ended a command, and return the answer."""
+    if isinstance(error, Stopped):
+        assert error.__cause__ is not None
+        answer = _failed(error.__cause__, debug=debug)
+        return Answer(answer.code, {**error.data, **answer.data})
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else DONE if error.code is None else FAILED
+        if isinstance(error.code, str):
+            failures.complain(error.code)
+        return Answer(code, {"status": "done" if code == DONE else "failed", "exit_code": code})
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
+        code = code_of_interrupt(error)
+        return Answer(code, {"status": "interrupted", "exit_code": code})
+    if isinstance(error, _CLICK):
+        text, command = _usage(error)
+        if text:  # without any words, the help was shown
+            failures.complain(text)
+            failures.hint(command)
+        code = USAGE
+    elif isinstance(error, ScriptFailed):
+        assert error.__cause__ is not None
+        error = error.__cause__
+        failures.show_script(error, debug=debug)
+        code = FAILED
+    elif isinstance(error, HeadraceError):
+        failures.show(error, debug=debug)
+        if isinstance(error, UsageMistake) and error.command:
+            failures.hint(error.command)
+        code = code_of(error)
+    else:
+        failures.show(error, debug=True)
+        failures.complain("This is a mistake in Headrace itself; please report it with the lines above.")
+        code = FAILED
+    return Answer(code, {"status": "failed", "exit_code": code, "error": failures.described(error)})
+
+
+_CLICK: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+
+
+def _usage(error: Any) -> tuple[str, str]:
+    """Return what is wrong with a command line, and the command whose help explains it."""
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "headrace"
+    name = getattr(error, "option_name", None)
+    if name is not None and context is not None and type(error).__name__ == "NoSuchOption":
+        known = [opt for each in context.command.params for opt in each.opts if opt.startswith("--")]
+        return f"There is no option {name}.{nearest(name, [*known, '--help'])}", command
+    return " ".join(error.format_message().split()), command
+
+
+@contextlib.contextmanager
+def _warnings_as_lines() -> Any:
+    """Show warnings as lines of ours: there is no line of the user's that they could point at."""
+    with warnings.catch_warnings():
+        shown = warnings.showwarning
+
+        def show(
+            message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None
+        ) -> None:
+            if category is UserWarning and file is None:
+                failures.complain(str(message))
+            else:
+                shown(message, category, filename, lineno, file, line)
+
+        warnings.showwarning = show
+        yield
+
+
+def _closed_pipe() -> int:
+    """End without a message, also when Python flushes its streams: nobody reads the output any more."""
+    answers.discard(sys.stdout)
+    return CLOSED_PIPE

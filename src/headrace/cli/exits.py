@@ -1,0 +1,44 @@
+"""How a command ends: exit codes, and which error belongs to which."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.errors import REFUSALS, ArgumentError, HeadraceError
+
+DONE = 0
+FAILED = 1
+USAGE = 2  # the command cannot be carried out as it was given; nothing was done
+REJECTS = 3  # done, and some rows were set aside
+INTERRUPTED = 130
+CLOSED_PIPE = 141  # who read our output has enough: as for any program that SIGPIPE ends
+
+
+class UsageMistake(ArgumentError):
+    """An invalid command line; ``command`` is whose help explains it."""
+
+    def __init__(self, message: str, command: str = "") -> None:
+        super().__init__(message)
+        self.command = command
+
+
+class ScriptFailed(Exception):
+    """A script of the user's raised something; the cause is what."""
+
+
+class Stopped(Exception):
+    """A run did not end well; the cause is why, and ``data`` the data for ``--json``."""
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        super().__init__()
+        self.data = data
+
+
+def code_of(error: HeadraceError) -> int:
+    """Return the exit code for an error: 2 where other words would have helped, 1 where the work failed.
+
+    >>> from headrace import errors
+    >>> code_of(errors.UnknownColumn("…")), code_of(errors.StepError("…"))
+    (2, 1)
+    """
+    return USAGE if isinstance(error, REFUSALS) else FAILED

@@ -1,0 +1,89 @@
+"""What format files are in, by their names, and the dataset that reads them."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.cli.exits import UsageMistake
+from headrace.core.formats import DATA, data_format
+from headrace.errors import nearest
+
+if TYPE_CHECKING:
+    from headrace.dataset.dataset import Dataset
+
+FORMATS = tuple(DATA)
+_ENOUGH = 2_000  # names of a folder that are looked at
+
+
+def dataset_of(paths: Sequence[str], format: str | None, options: Mapping[str, Any]) -> Dataset:
+    """Return the dataset of files, folders and patterns; ``options`` are those of the reader."""
+    import headrace
+
+    kind = format or format_of(paths)
+    if kind not in FORMATS:
+        raise UsageMistake(f"--format {kind}: it is one of {', '.join(FORMATS)}.{nearest(kind, FORMATS)}")
+    read = getattr(headrace, DATA[kind].reader)
+    given = list(paths) if len(paths) > 1 else paths[0]
+    dataset: Dataset = read(given, **{**DATA[kind].options, **options})
+    return dataset
+
+
+def format_of(paths: Sequence[str]) -> str:
+    """Return the format by the names of files; raises ``UsageMistake`` if they have none that is known, or several.
+
+    >>> format_of(["a.csv.gz", "more/*.csv"])
+    'csv'
+    """
+    found: Counter[str] = Counter()
+    unknown: list[str] = []
+    for path in paths:
+        for name in _names_at(path):
+            by_name = data_format(name)
+            if by_name is None:
+                unknown.append(name)
+            else:
+                found[by_name.name] += 1
+    if len(found) == 1:
+        return next(iter(found))
+    if not found:
+        such = f" ({', '.join(map(repr, unknown[:3]))})" if unknown else ""
+        if not unknown:
+            return "parquet"  # there is nothing: the reader has the better message
+        raise UsageMistake(
+            f"The names of the input files do not show their format{such}. Give it: --format {'|'.join(FORMATS)}."
+        )
+    counts = ", ".join(f"{count} {kind}" for kind, count in found.most_common())
+    raise UsageMistake(
+        f"The input holds files of several formats ({counts}). Say which are meant: "
+        f"--format {found.most_common(1)[0][0]}."
+    )
+
+
+def _names_at(path: str) -> Iterator[str]:
+    """Yield names of files at a path: of a folder, enough to know what is in it."""
+    plain = path.removeprefix("local://").removeprefix("file://")
+    root = Path(os.path.expanduser(plain))
+    if not root.is_dir():
+        if data_format(plain) is not None or not any(mark in plain for mark in "*?["):
+            if root.exists() or data_format(plain) is not None:
+                yield plain
+            return
+        root = Path(*_before_pattern(root.parts))
+    seen = 0
+    for _, folders, files in os.walk(root):
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "_")) or "=" in name)
+        for name in sorted(files):
+            if not name.startswith((".", "_")):
+                yield name
+                seen += 1
+        if seen >= _ENOUGH:
+            return
+
+
+def _before_pattern(parts: Sequence[str]) -> Sequence[str]:
+    at = next(i for i, part in enumerate(parts) if any(mark in part for mark in "*?["))
+    return parts[:at] or (".",)

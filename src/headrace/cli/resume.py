@@ -1,0 +1,160 @@
+"""`headrace resume`: the command line that an output was written with, carried out again."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headrace.cli.answer import Answer, answer_of
+from headrace.cli.code_location import check_outside_output
+from headrace.cli.exits import DONE, REJECTS, UsageMistake
+from headrace.cli.texts import in_shell
+from headrace.core.paths import absolute
+from headrace.core.terminal import say
+from headrace.session import invocation
+
+EXAMPLES = """\
+  headrace resume fares/
+  headrace resume fares/ --dry-run                    only show the command
+  headrace resume fares/ --workers 8
+  headrace resume fares/ --on-change continue         the code was mended since
+"""
+
+_MAY = ("predict", "run")
+
+
+def resume(
+    context: typer.Context,
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="An output folder.", show_default=False)],
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the command, and do nothing.")] = False,
+    workers: Annotated[
+        str | None,
+        typer.Option("--workers", "-w", metavar="N", help="Another number of workers than before."),
+    ] = None,
+    on_change: Annotated[
+        str,
+        typer.Option(
+            "--on-change",
+            metavar="WHAT",
+            help="If the model or code is another than before: refuse, continue or restart.",
+        ),
+    ] = "refuse",
+    json: Annotated[
+        bool, typer.Option("--json", help="As for the command that is carried out: one JSON object.")
+    ] = False,
+) -> Answer | int:
+    """Go on with a run that was killed or failed: the command that OUT was written with is given again.
+
+    It is read from OUT as words, shown, and carried out in the folder in which it was given. Nothing else in OUT is
+    used, and nothing there is ever executed: a script or a model inside OUT is refused, and so is a command that
+    somebody else may have written. A run that is complete is left alone.
+    """
+    from headrace.output import runs as outputs
+
+    root = Path(absolute(str(out), "The output path"))
+    outputs.check_is_output(root)
+    run = outputs.next_run(root) or outputs.current_run(root)
+    if run is None:
+        raise UsageMistake(f"No run has begun in {out}: there is nothing to go on with.")
+    if run.finished and not run.hidden and (root / "_SUCCESS").exists() and run.is_whole(root):
+        rejected = run.state.ledger.rejected
+        code = REJECTS if rejected else DONE
+        data = {
+            "command": "resume",
+            "status": "complete",
+            "exit_code": code,
+            "output": str(root),
+            "run": run.name,
+        }
+        return Answer(code, data, f"{out} is complete: there is nothing to go on with.")
+    known = _known(run.folder, root)
+    more = ["--json"] if json and "--json" not in known["argv"] else []
+    more += ["--workers", workers] if workers is not None else []
+    argv = _with(known["argv"], [*more, "--on-change", on_change])
+    say(f"cd {in_shell([known['cwd']])} && headrace {in_shell(argv)}", sys.stderr)
+    if dry_run:
+        data = {
+            "command": "resume",
+            "status": "dry run",
+            "exit_code": DONE,
+            "argv": argv,
+            "cwd": known["cwd"],
+        }
+        return Answer(DONE, data)
+    with invocation.running(known["argv"], origin=root):
+        check_outside_output(Path(known["cwd"]), None)
+        _enter(known["cwd"])
+        return answer_of(context.find_root().command, argv)
+
+
+def _enter(folder: str) -> None:
+    """Go where the command was given."""
+    try:
+        os.chdir(folder)
+    except OSError as error:
+        raise UsageMistake(
+            f"The folder {folder}, in which the command was given, cannot be entered: {error.strerror}. "
+            "Bring it back, or give the command yourself, in the folder that replaced it."
+        ) from error
+
+
+def _known(folder: Path, root: Path) -> dict[str, Any]:
+    """Read the command that a run was made with; refuse what is not ours, or not meant for this folder."""
+    path = folder / invocation.COMMAND
+    known = invocation.recorded(folder)
+    if known is None:
+        how = "It is damaged" if path.exists() else "It was written by a program of its own"
+        raise UsageMistake(
+            f"There is no command line to be found in {path}. {how}: run the program again that wrote {root}, "
+            "and it goes on where it stopped."
+        )
+    for each in (path, folder):
+        status = each.stat()
+        if status.st_uid not in (os.getuid(), 0) or status.st_mode & 0o022:
+            raise UsageMistake(
+                f"{each} belongs to somebody else, or others may write to it, so its command is not carried out. "
+                f"If it is what you want, give it yourself: cd {in_shell([known['cwd']])} && headrace "
+                f"{in_shell(known['argv'])}"
+            )
+    if not known["argv"] or known["argv"][0] not in _MAY:
+        raise UsageMistake(f"{path} holds no command that can be given again: {in_shell(known['argv'])}.")
+    _check_place(known["output"], root, known["argv"])
+    if os.path.isdir(known["cwd"]):
+        _check_place(known["cwd"], None, known["argv"])
+    return known
+
+
+def _check_place(recorded: str, root: Path | None, argv: list[str]) -> None:
+    """Refuse a folder that is not named by its one full path, or that is not ``root``.
+
+    ``.``, a link or ``/proc/self/cwd`` would be wherever this output was unpacked, and whatever lies there would run.
+    """
+    if not os.path.isabs(recorded) or _real(recorded) != recorded:
+        raise UsageMistake(
+            f"The command that was found in the output names the folder {recorded!r}, which is no full path without "
+            "links: Headrace has not written that, so it is not carried out. If it is what you want, give it "
+            f"yourself: headrace {in_shell(argv)}"
+        )
+    if root is not None and recorded != os.path.realpath(root):
+        raise UsageMistake(
+            f"{root} was written as {recorded}, and the command still names that. Move it back, or give the "
+            f"command yourself with the new folder: headrace {in_shell(argv)}"
+        )
+
+
+def _real(path: str) -> str:
+    try:
+        return os.path.realpath(path)
+    except ValueError:  # a NUL in it, or no characters
+        return ""
+
+
+def _with(argv: list[str], more: list[str]) -> list[str]:
+    """Add options; the last one of a name counts, and what stands behind ``--`` is the script's."""
+    end = argv.index("--") if "--" in argv else len(argv)
+    return [*argv[:end], *more, *argv[end:]]

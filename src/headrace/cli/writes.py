@@ -1,0 +1,129 @@
+"""Flags of the commands that write: the output's format, and what happens to one that is there."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.cli import texts
+from headrace.cli.exits import UsageMistake
+from headrace.errors import nearest
+
+if TYPE_CHECKING:
+    from headrace.dataset.dataset import Dataset
+    from headrace.result import Result
+
+_PANEL = "Output"
+FORMATS = ("parquet", "csv", "json")
+
+Text = str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """The output's format and mode, as a command line gives them."""
+
+    output_format: Annotated[
+        str,
+        typer.Option(
+            "--output-format",
+            metavar="NAME",
+            help="parquet, csv or json (lines).",
+            autocompletion=texts.choices(*FORMATS),
+            rich_help_panel=_PANEL,
+        ),
+    ] = "parquet"
+    write: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--write",
+            metavar="NAME=VALUE",
+            help="An option of the writer, as Dataset.write_parquet and its like have it: --write compression=zstd.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    mode: Annotated[
+        Text,
+        typer.Option(
+            "--mode",
+            metavar="NAME",
+            autocompletion=texts.choices("resume", "overwrite"),
+            help="resume (default) goes on with what is there, overwrite replaces it when the new one is complete.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    on_change: Annotated[
+        Text,
+        typer.Option(
+            "--on-change",
+            metavar="WHAT",
+            autocompletion=texts.choices("refuse", "continue", "restart"),
+            help="If the model or code is another than before: refuse (default), continue or restart.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    stats: Annotated[
+        Path | None,
+        typer.Option(
+            "--stats",
+            metavar="FILE",
+            help="Leave a JSON file with the counts of rows done, failed and left, however the run ends.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+
+    def write_dataset(self, data: Dataset, output: Path) -> Result:
+        """Run a dataset into a folder."""
+        if self.output_format not in FORMATS:
+            raise UsageMistake(
+                f"--output-format {self.output_format}: it is one of {', '.join(FORMATS)}."
+                f"{nearest(self.output_format, FORMATS)}"
+            )
+        options: dict[str, Any] = {
+            name: texts.value_of(text) for name, text in texts.assignments("--write", self.write).items()
+        }
+        for name, flag in {
+            "path": "-o OUT",
+            **{each: f"--{each.replace('_', '-')}" for each in self.modes()},
+        }.items():
+            if name in options:
+                raise UsageMistake(f"--write {name}={options[name]}: give it by {flag}.")
+        options |= self.modes()
+        write = getattr(data, f"write_{self.output_format}")
+        result: Result = write(output, **options)
+        return result
+
+    def modes(self) -> dict[str, str]:
+        """Return what is to happen to an output that is there, as far as it was given."""
+        given = {"mode": self.mode, "on_change": self.on_change}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def check_stats(self, out: Path | None) -> None:
+        """Refuse, before anything is done, a file for the stats that could not be written, or that lies in OUT."""
+        if self.stats is None:
+            return
+        folder = self.stats.absolute().parent
+        if not (folder.is_dir() and os.access(folder, os.W_OK)) or self.stats.is_dir():
+            raise UsageMistake(
+                f"--stats {self.stats} cannot be written: name a file in a folder that is there."
+            )
+        if out is not None and folder.resolve() == out.resolve():
+            raise UsageMistake(
+                f"--stats {self.stats} lies in the output, where a reader would read it as rows: put it elsewhere."
+            )
+
+    def leave_stats(self, data: dict[str, Any]) -> None:
+        """Write the file that ``--stats`` names, at once or not at all."""
+        if self.stats is None:
+            return
+        temporary = self.stats.with_name(f".{self.stats.name}.tmp")
+        try:
+            temporary.write_text(json.dumps(data, indent=2, ensure_ascii=False, default=str) + "\n", "utf-8")
+            temporary.replace(self.stats)
+        except OSError as error:
+            raise UsageMistake(f"--stats {self.stats} cannot be written: {error.strerror}.") from error

@@ -1,0 +1,1 @@
+"""Ray AIR's older names: ``BatchPredictor`` and checkpoints."""

@@ -1,0 +1,457 @@
+"""Ray AIR's ``BatchPredictor``: a model or a function over a frame, a table, an array, a dataset or files."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from headrace.compat.air.checkpoint import Checkpoint
+from headrace.compat.air.scored_data import ScoredData, given_data
+from headrace.compat.air.scoring_hosts import CachedPredictor, InProcessPredictor, UserPredictor, method_of
+from headrace.core.arguments import known_arguments, unframed
+from headrace.core.direct_predictor import COLUMN, Direct
+from headrace.errors import ArgumentError, ColumnExists, UnknownArgument, nearest
+from headrace.plan.functions import callable_name
+from headrace.plan.parameters import given_batch_bytes, given_batch_size, given_names
+from headrace.plan.strategies import worker_bounds
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+BATCH_SIZE = 4096
+OUTPUT = "output_column_name"
+_AT_A_TIME = 131_072  # rows that a model in this process is given at a time, if they are no heavier than
+_AT_A_TIME_BYTES = 16 << 20  # this
+_SAMPLE = 1_024
+_ALONE = ("TorchPredictor", "OnnxPredictor", "XGBoostPredictor", "LightGBMPredictor", "KerasPredictor")
+_WITHOUT_EFFECT = {  # entries of ray_remote_args that change nothing here
+    *(
+        "max_restarts",
+        "max_task_retries",
+        "max_retries",
+        "retry_exceptions",
+        "max_calls",
+        "scheduling_strategy",
+    ),
+    *("num_returns", "name", "namespace", "lifetime", "object_store_memory", "max_pending_calls"),
+}
+_NOT_SUPPORTED = {
+    "runtime_env": "workers have this process's environment, folder and sys.path: set them up before",
+    "resources": "workers are given cores, GPUs and memory, and nothing by other names",
+    "accelerator_type": "the GPUs of this machine are the ones that there are",
+    "max_concurrency": "a worker predicts one batch after the other; Dataset.predict(max_in_flight=) is for models "
+    "that wait",
+}
+
+
+class BatchPredictor:
+    """Carries a model, or a function of DataFrames, over data of any form: Ray AIR's class of this name.
+
+    Made by ``from_checkpoint`` or ``from_pandas_udf``; ``predict`` does the work, and may be called many times.
+    It calls ``Dataset.predict`` and ``Dataset.map_batches``, whose pages explain more. ``BatchPredictor(checkpoint,
+    predictor_cls, **predictor_kwargs)`` is ``from_checkpoint`` by another name, and raises the same.
+
+    Examples
+    --------
+    >>> import headrace as hr, pandas as pd, torch
+    >>> model = torch.nn.Linear(2, 1)
+    >>> _ = torch.nn.init.ones_(model.weight), torch.nn.init.zeros_(model.bias)
+    >>> predictor = hr.BatchPredictor.from_checkpoint(hr.TorchCheckpoint.from_model(model), hr.TorchPredictor)
+    >>> rides = pd.DataFrame({"km": [1.0, 2.0], "hours": [0.5, 0.25], "city": ["Oslo", "Bonn"]}, index=[7, 9])
+    >>> predictor.predict(rides, feature_columns=["km", "hours"], keep_columns=["city"])
+       city  predictions
+    7  Oslo         1.50
+    9  Bonn         2.25
+    """
+
+    @unframed
+    def __init__(self, checkpoint: Any, predictor_cls: Any, **predictor_kwargs: Any) -> None:
+        """Do as ``from_checkpoint`` does."""
+        self._checkpoint = checkpoint
+        if isinstance(checkpoint, (str, os.PathLike)) and _is_ours(predictor_cls):
+            self._checkpoint = Checkpoint.from_directory(checkpoint)
+        self._kind, self._kwargs = predictor_cls, predictor_kwargs
+        self._function: Callable[..., Any] | None = None
+        self._bytes: int | None = None
+        self._cached: dict[str, tuple[Any, CachedPredictor]] = {}
+        self._check()
+
+    @classmethod
+    @unframed
+    def from_checkpoint(cls, checkpoint: Any, predictor_cls: Any, **kwargs: Any) -> BatchPredictor:
+        """Predict with the model of a checkpoint.
+
+        Parameters
+        ----------
+        checkpoint
+            ``TorchCheckpoint.from_model(model)`` or its like for other libraries, or the folder that
+            ``to_directory`` wrote. For a class of your own, whatever its ``from_checkpoint`` takes.
+        predictor_cls
+            ``hr.TorchPredictor``, ``SklearnPredictor``, ``XGBoostPredictor``, ``LightGBMPredictor``,
+            ``KerasPredictor``, ``OnnxPredictor``; or a class of your own with a class
+            method ``from_checkpoint(checkpoint, **kwargs)``, called once per worker, and one of
+            ``predict(batch, **kwargs)``, ``_predict_pandas(frame)`` and ``_predict_numpy(dict of arrays)``, which
+            give one result per row: an array (n,) or (n, k…), a dict of arrays, or a DataFrame. Batches are
+            DataFrames, unless its attribute ``batch_format`` says ``"numpy"`` or ``"pyarrow"``.
+        kwargs
+            Of ours, options of the class: ``device=``, ``method=``, … For PyTorch also ``model=``, what the weights
+            belong to where the checkpoint cannot know, and ``use_gpu=True``, with which each worker gets a GPU.
+
+        Raises
+        ------
+        ArgumentError
+            The checkpoint is of another library, or the class has no method that predicts.
+        ModelChanged, ModelUnreadable, MissingLibrary
+            The checkpoint's files are not what was written, or cannot be read here.
+        """
+        return cls(checkpoint, predictor_cls, **kwargs)
+
+    @classmethod
+    @known_arguments
+    def from_pandas_udf(
+        cls,
+        pandas_udf: Callable[[pd.DataFrame], Any],
+        batch_size_bytes: int | str | None = None,
+        predict_batch_kwargs: Mapping[str, Any] | None = None,
+    ) -> BatchPredictor:
+        """Carry a function over the data: it gets DataFrames, and returns a DataFrame or one result per row.
+
+        ``pandas_udf`` is the function. What it returns without names, an array (n,), (n, 1) or (n, k) or a Series,
+        becomes the column ``predictions``. ``batch_size_bytes``: each batch is about so many bytes in memory, a
+        number or text such as ``"16MiB"``. ``predict_batch_kwargs`` as in ``predict``, for all calls. Without
+        ``keep_columns`` the function may return another number of rows. Raises ``ArgumentError`` for anything that
+        is no function.
+
+        >>> import headrace as hr, pandas as pd
+        >>> double = hr.BatchPredictor.from_pandas_udf(lambda df: pd.DataFrame({"double": 2 * df["a"]}))
+        >>> double.predict(pd.DataFrame({"a": [1, 2]}))["double"].tolist()
+        [2, 4]
+        >>> hr.BatchPredictor.from_pandas_udf(lambda df: 2 * df["a"].to_numpy()).predict(pd.DataFrame({"a": [1, 2]}))
+           predictions
+        0            2
+        1            4
+        """
+        if not callable(pandas_udf):
+            raise ArgumentError(f"from_pandas_udf({pandas_udf!r}): it takes a function of a DataFrame.")
+        made = object.__new__(cls)
+        made._checkpoint = made._kind = None
+        made._kwargs, made._cached = _options("from_pandas_udf", predict_batch_kwargs), {}
+        made._function, made._bytes = pandas_udf, given_batch_bytes(batch_size_bytes, None)
+        return made
+
+    def __repr__(self) -> str:
+        if self._function is not None:
+            return f"BatchPredictor(PandasUDF={getattr(self._function, '__name__', self._function)!s})"
+        return f"BatchPredictor(checkpoint={self._checkpoint!r}, predictor_cls={self._kind.__name__})"
+
+    @unframed
+    def predict(
+        self,
+        data: Any,
+        *,
+        feature_columns: str | Sequence[str] | None = None,
+        keep_columns: str | Sequence[str] | None = None,
+        batch_size: int = BATCH_SIZE,
+        min_scoring_workers: int = 1,
+        max_scoring_workers: int | None = None,
+        num_cpus_per_worker: float | None = None,
+        num_gpus_per_worker: float | None = None,
+        predict_batch_kwargs: Mapping[str, Any] | None = None,
+        separate_gpu_stage: bool | None = None,
+        ray_remote_args: Mapping[str, Any] | None = None,
+        object_store_memory_per_worker: float | None = None,
+        trainer_resources: Any = None,
+        **predict_kwargs: Any,
+    ) -> Any:
+        """Return the predictions for ``data``, row for row and in order, in the form in which it came.
+
+        Parameters
+        ----------
+        data
+            A DataFrame: the result is a DataFrame with the same index. An Arrow Table or RecordBatch: a Table. An
+            array (n,) or (n, k…): an array with a result per row, or a dict of arrays if the model has several.
+            A ``Dataset``, or the path of a Parquet, CSV or JSON file or folder, or a list of paths: a lazy
+            ``Dataset``, which does its work when it is written or looked at.
+        feature_columns
+            The columns that the model or function gets; default: all.
+        keep_columns
+            Columns that stand beside the predictions, before them; default: none. They are never converted.
+        batch_size
+            Rows per call of the model; the last one may be smaller.
+        min_scoring_workers, max_scoring_workers
+            How many workers at least and at most; default: as many as there are cores, and none other than this
+            process for few rows, or where the model uses all cores by itself (PyTorch, ONNX, XGBoost, LightGBM,
+            Keras) and the data are in memory. ``max_scoring_workers=1`` stays in this process, too.
+        num_cpus_per_worker, num_gpus_per_worker
+            What one worker needs.
+        predict_batch_kwargs
+            ``{"output_column_name": "score"}`` names the column of a model's only result (default:
+            ``predictions``; several results have names of their own); a function that has an argument of this name
+            gets it, too. Else options of the predictor, as in
+            ``from_checkpoint``; or further arguments of your own ``predict``, or of the function. For PyTorch,
+            ``dtype`` is that of the inputs, as in Ray AIR: a ``torch.dtype``, or a dict of them by column.
+        predict_kwargs
+            The same by name: ``predict(data, dtype=torch.float32)``.
+        separate_gpu_stage, object_store_memory_per_worker, trainer_resources
+            Taken, and of no effect: there is no preprocessor and no object store.
+        ray_remote_args
+            ``num_cpus``, ``num_gpus`` and ``memory`` of one worker are heeded, what concerns Ray's scheduling is of
+            no effect, and what would change the result (``runtime_env``, …) is refused.
+
+        Raises
+        ------
+        ArgumentError
+            For a value that makes no sense. An argument that is not known is an ``UnknownArgument``.
+        ColumnExists
+            A prediction has the name of a column in ``keep_columns``.
+        StepError
+            What the model or function raises, with the rows at which it was.
+        """
+        given = given_data(data)
+        features = None if feature_columns is None else given_names("feature_columns", feature_columns)
+        keep = (
+            ()
+            if keep_columns is None or len(keep_columns) == 0
+            else given_names("keep_columns", keep_columns)
+        )
+        needs = _needs(num_cpus_per_worker, num_gpus_per_worker, ray_remote_args)
+        if self._kwargs.get("use_gpu") and needs["num_gpus"] is None:
+            needs["num_gpus"] = 1
+        if (bounds := _bounds(min_scoring_workers, max_scoring_workers)) is not None:
+            needs["concurrency"] = bounds
+        options = _options("predict", predict_batch_kwargs) | self._checked(predict_kwargs)
+        given.check(features, keep)
+        if self._function is not None:
+            return self._mapped(given, features, keep, batch_size, needs, options)
+        size = given_batch_size(batch_size) or BATCH_SIZE
+        return self._predicted(given, features, keep, size, needs, options)
+
+    def predict_pipelined(self, *_: Any, **__: Any) -> Any:
+        """Not here: raises ``ArgumentError``, which says what to use instead."""
+        raise ArgumentError(
+            "predict_pipelined is not needed here: windows of data are for engines that hold all of it in memory, "
+            "and predict streams anyway. Call predict(data, …) with a Dataset or a path, and write the result: "
+            "predict(hr.read_parquet('in/')).write_parquet('out/')."
+        )
+
+    # ------------------------------------------------------------ a model
+
+    def _checked(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the keyword arguments of ``predict``; raise ``UnknownArgument`` for those that nothing accepts."""
+        if self._function is not None:
+            accepted = _names_of(self._function)
+        elif _is_ours(self._kind):
+            accepted = (*(_names_of(self._kind.__init__) or ()), *(name for name in ("model", "use_gpu")))
+        else:
+            accepted = _names_of(getattr(self._kind, method_of(self._kind)))
+        for name in kwargs:
+            if accepted is not None and name not in (*accepted, OUTPUT):
+                known = [*inspect.signature(BatchPredictor.predict).parameters, *accepted, OUTPUT]
+                known = [each for each in known if each not in ("self", "predict_kwargs")]
+                raise UnknownArgument(f"predict() has no argument {name!r}.{nearest(name, known)}")
+        return dict(kwargs)
+
+    def _check(self) -> None:
+        if _is_ours(self._kind):
+            if not callable(getattr(self._checkpoint, "given_to", None)):
+                raise ArgumentError(
+                    f"from_checkpoint: {self._kind.__name__} takes a checkpoint such as TorchCheckpoint.from_model("
+                    f"model), or the folder of one, not {type(self._checkpoint).__name__}."
+                )
+            self._adapter({})
+            return
+        if not isinstance(self._kind, type) or not callable(getattr(self._kind, "from_checkpoint", None)):
+            name = getattr(self._kind, "__name__", repr(self._kind))
+            raise ArgumentError(
+                f"from_checkpoint: {name} is no predictor class. It takes hr.TorchPredictor or one of its like, or a "
+                "class with the class method from_checkpoint(checkpoint) and the method predict(batch)."
+            )
+        UserPredictor(self._kind, self._checkpoint, self._kwargs, {}, COLUMN)
+
+    def _adapter(self, options: Mapping[str, Any]) -> Any:
+        given = dict(options)
+        if self._kind.__name__ == "TorchPredictor" and "dtype" in given:
+            given["input_dtype"] = given.pop(
+                "dtype"
+            )  # of `predict`; that of `from_checkpoint` is the weights'
+        made: Direct = self._kind.from_checkpoint(self._checkpoint, **{**self._kwargs, **given})
+        return made
+
+    def _predicted(
+        self,
+        given: ScoredData,
+        features: tuple[str, ...] | None,
+        keep: tuple[str, ...],
+        size: int,
+        needs: dict[str, Any],
+        options: dict[str, Any],
+    ) -> Any:
+        column = _column(options.pop(OUTPUT, COLUMN))
+        if column in keep:
+            raise ColumnExists(
+                f"The predictions are to be named {column!r}, and keep_columns has a column of that name. Name them "
+                f"otherwise: predict_batch_kwargs={{{OUTPUT!r}: 'score'}}."
+            )
+        if given.eager and not given.sample(1)[0]:
+            return given.empty_result(keep, column)
+        here = given.eager and needs.get("concurrency") == (1, 1)
+        model: Any
+        if _is_ours(self._kind):
+            model, cached = self._cached_predictor(options)
+            here = here or (given.eager and self._kind.__name__ in _ALONE and not any(needs.values()))
+            if here:
+                model = InProcessPredictor(model, size, cached)
+                size *= max(1, _rows_per_call(given) // size)
+        else:
+            model = UserPredictor(self._kind, self._checkpoint, self._kwargs, options, column)
+        data = given.dataset(alone=here)
+        made = data.predict(
+            model,
+            inputs=features,
+            output=column,
+            keep=given.columns_to_carry(keep),
+            batch_size=size,
+            **(_checked_only(needs) if here else needs),
+        )
+        return given.result(made, keep, column)
+
+    def _cached_predictor(self, options: Mapping[str, Any]) -> tuple[Any, CachedPredictor | None]:
+        """Return the predictor for these options; and its cache in this process, if it is read from files."""
+        key = repr(sorted(options.items()))
+        if key not in self._cached:
+            cached = CachedPredictor()
+            self._cached[key] = self._adapter(options), cached
+            weakref.finalize(self, cached.close).atexit = False
+        adapter, cached = self._cached[key]
+        from_files = getattr(self._checkpoint, "path", None) is not None
+        return adapter, cached if from_files else None
+
+    # ------------------------------------------------------------ a function
+
+    def _mapped(
+        self,
+        given: ScoredData,
+        features: tuple[str, ...] | None,
+        keep: tuple[str, ...],
+        batch_size: Any,
+        needs: dict[str, Any],
+        options: dict[str, Any],
+    ) -> Any:
+        assert self._function is not None
+        options = {**self._kwargs, **options}
+        named = options.pop(OUTPUT, None)
+        column = _column(COLUMN if named is None else named)
+        if _takes(self._function, OUTPUT, given=named is not None):
+            options[OUTPUT] = column
+        size = given_batch_size(batch_size) or BATCH_SIZE
+        if self._bytes is not None and size != BATCH_SIZE:
+            raise ArgumentError(
+                f"batch_size={size}: from_pandas_udf was given batch_size_bytes, which already sets it."
+            )
+        here = given.eager and needs.get("concurrency") == (1, 1)
+        data = given.dataset(alone=here)
+        more: dict[str, Any] = {"batch_format": "pandas", "fn_kwargs": options}
+        more |= {"batch_size": size} if self._bytes is None else {"batch_size_bytes": self._bytes}
+        more |= _checked_only(needs) if here else needs
+        if keep:
+            made = data.predict(
+                self._function, inputs=features, output=column, keep=given.columns_to_carry(keep), **more
+            )
+        else:
+            function = self._function if isinstance(self._function, type) else _Named(self._function, column)
+            made = data.map_batches(function, columns=features, **more)
+        return given.result(made, keep, column)
+
+
+class _Named:
+    """A function of DataFrames with names for what it returns without names."""
+
+    def __init__(self, function: Callable[..., Any], column: str) -> None:
+        self._function, self._column = function, column
+        self.__qualname__ = callable_name(function)
+
+    def __call__(self, frame: Any, **options: Any) -> Any:
+        from headrace.core.results import flat, has_names
+
+        made = self._function(frame, **options)
+        if made is None or isinstance(made, Iterator) or has_names(made):
+            return made
+        return {self._column: flat(made)}
+
+
+def _options(verb: str, kwargs: Any) -> dict[str, Any]:
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise ArgumentError(f"{verb}(predict_batch_kwargs={kwargs!r}): it takes a dict of arguments by name.")
+    return dict(kwargs or {})
+
+
+def _names_of(function: Callable[..., Any]) -> tuple[str, ...] | None:
+    """Return the names of a function's arguments; None if it takes any, or has no signature."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    if any(each.kind is each.VAR_KEYWORD for each in parameters):
+        return None
+    return tuple(each.name for each in parameters if each.name not in ("self", "cls"))
+
+
+def _takes(function: Callable[..., Any], name: str, *, given: bool) -> bool:
+    """Say whether to pass an argument on: the function names it, and the user gave it or there is no default."""
+    try:
+        parameter = inspect.signature(function).parameters.get(name)
+    except (TypeError, ValueError):
+        return False
+    return parameter is not None and (given or parameter.default is parameter.empty)
+
+
+def _is_ours(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Direct)
+
+
+def _rows_per_call(given: ScoredData) -> int:
+    """Return how many rows a model in this process gets at a time, by the size of the first of them."""
+    rows, weight = given.sample(_SAMPLE)
+    return min(_AT_A_TIME, int(_AT_A_TIME_BYTES // max(weight / max(rows, 1), 1)))
+
+
+def _bounds(least: Any, most: Any) -> tuple[int, int] | None:
+    """Return how many workers there may be; None if it was not given."""
+    (least, _) = worker_bounds("min_scoring_workers", least)
+    if most is None:
+        return None if least == 1 else (least, max(least, os.cpu_count() or 1))
+    worker_bounds("max_scoring_workers", most)
+    if most < least:
+        raise ArgumentError(f"max_scoring_workers={most} is less than min_scoring_workers={least}.")
+    return least, most
+
+
+def _needs(num_cpus: float | None, num_gpus: float | None, remote: Any) -> dict[str, Any]:
+    """Return what one worker needs, in the words of ``Dataset.predict``."""
+    needs: dict[str, Any] = {"num_cpus": num_cpus, "num_gpus": num_gpus, "memory": None}
+    if remote is not None and not isinstance(remote, Mapping):
+        raise ArgumentError(f"ray_remote_args={remote!r}: it takes a dict of arguments by name.")
+    for name, value in (remote or {}).items():
+        if name in _NOT_SUPPORTED:
+            raise ArgumentError(f"ray_remote_args: {name!r} is not supported: {_NOT_SUPPORTED[name]}.")
+        if name in needs:
+            needs[name] = value if needs[name] is None else needs[name]
+        elif name not in _WITHOUT_EFFECT:
+            raise UnknownArgument(
+                f"ray_remote_args has an unknown entry {name!r}.{nearest(str(name), (*needs, *_WITHOUT_EFFECT))}"
+            )
+    return needs
+
+
+def _checked_only(needs: dict[str, Any]) -> dict[str, Any]:
+    """Return what one worker needs, without how many: this process does the work, and there must be as much here."""
+    return {name: value for name, value in needs.items() if name != "concurrency"}
+
+
+def _column(name: Any) -> str:
+    if not isinstance(name, str) or not name:
+        raise ArgumentError(f"{OUTPUT}={name!r}: it takes the name of the column with the predictions.")
+    return name

@@ -1,0 +1,267 @@
+"""Data in the form in which a user has them → a dataset, and predictions back in that form."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from headrace.core.formats import data_format
+from headrace.dataset.dataset import Dataset
+from headrace.errors import ArgumentError, ColumnExists, UnknownColumn, nearest
+
+DATA = "data"  # the only column of an array
+_TABLES = ("parquet", "csv", "tsv", "json")
+
+
+class ScoredData:
+    """A dataset: its predictions stay lazy. Subclasses are for data in other forms.
+
+    ``eager``: the data are in this process's memory, and predictions are made at once.
+    """
+
+    eager = False
+
+    def __init__(self, data: Dataset) -> None:
+        self._data = data
+
+    def check(self, features: Sequence[str] | None, keep: Sequence[str]) -> None:
+        """Raise ``UnknownColumn`` for columns that are not there, as far as that is known by now."""
+
+    def dataset(self, *, alone: bool) -> Dataset:
+        """Return the dataset; ``alone``: this process does the work by itself."""
+        return self._data
+
+    def columns_to_carry(self, keep: tuple[str, ...]) -> Any:
+        """Return the ``keep`` argument for ``Dataset.predict``."""
+        return list(keep) if keep else "none"
+
+    def sample(self, rows: int) -> tuple[int, int]:
+        """Return how many rows the first ones are, and their bytes in memory."""
+        table = self._data.take_batch(rows, batch_format="pyarrow")
+        return table.num_rows, table.nbytes
+
+    def result(self, made: Dataset, keep: tuple[str, ...], column: str) -> Any:
+        """Return the predictions in the form in which the data came."""
+        return made
+
+    def empty_result(self, keep: tuple[str, ...], column: str) -> Any:
+        """Return the predictions for no rows, whose type is unknown."""
+        raise NotImplementedError
+
+
+class _Table(ScoredData):
+    """Arrow data: views of it go to the model; ``keep_columns`` are carried."""
+
+    eager = True
+    kind = "the table"
+
+    def __init__(self, table: Any) -> None:
+        self._table = table
+
+    def check(self, features: Sequence[str] | None, keep: Sequence[str]) -> None:
+        _check_names(self._table.schema.names, features, keep)
+
+    def dataset(self, *, alone: bool) -> Dataset:
+        from headrace.sources.memory import MemorySource
+
+        rows = (
+            max(1, self._table.num_rows) if alone else None
+        )  # one worker has no use for more than one split
+        data = Dataset.from_source(MemorySource(self._table, self.kind, rows_per_split=rows))
+        return data.with_options(engine="inline") if alone else data
+
+    def sample(self, rows: int) -> tuple[int, int]:
+        head = self._table.slice(0, rows)
+        return head.num_rows, head.nbytes
+
+    def result(self, made: Dataset, keep: tuple[str, ...], column: str) -> Any:
+        return made.to_arrow()
+
+    def empty_result(self, keep: tuple[str, ...], column: str) -> Any:
+        import pyarrow as pa
+
+        return self._table.select(list(keep)).append_column(column, pa.nulls(0))
+
+
+class _Frame(_Table):
+    """A DataFrame. Its ``keep_columns`` are copied into the result at the end, and go to no worker."""
+
+    kind = "the DataFrame"
+
+    def __init__(self, frame: Any) -> None:
+        self._frame = frame
+        self._by_name = {str(name): name for name in frame.columns}
+        if len(self._by_name) < len(frame.columns):
+            raise ArgumentError(
+                "predict: two columns of the DataFrame have the same name. Rename one of them."
+            )
+
+    def check(self, features: Sequence[str] | None, keep: Sequence[str]) -> None:
+        _check_names(list(self._by_name), features, keep)
+        self._table = _from_frame(self._frame, [self._by_name[name] for name in features or self._by_name])
+
+    def columns_to_carry(self, keep: tuple[str, ...]) -> Any:
+        return "none"
+
+    def result(self, made: Dataset, keep: tuple[str, ...], column: str) -> Any:
+        frame = _to_frame(made.to_arrow())
+        same = len(frame) == len(self._frame)
+        if same:
+            frame.index = self._frame.index
+        if keep:
+            for name in keep:
+                if name in frame.columns:
+                    raise ColumnExists(
+                        f"A prediction has the name {name!r}, and keep_columns has a column of that name. Rename one "
+                        "of them."
+                    )
+            result = self._frame[[self._by_name[name] for name in keep]].copy(deep=False)
+            for name in frame.columns:
+                result[name] = frame[name]
+            return result
+        return frame
+
+    def empty_result(self, keep: tuple[str, ...], column: str) -> Any:
+        return self._frame[[self._by_name[name] for name in keep]].assign(**{column: []})
+
+
+class _Array(_Table):
+    """An array: one column."""
+
+    kind = "the array"
+
+    def __init__(self, array: Any) -> None:
+        from headrace.sources.memory import table_from_arrays
+
+        super().__init__(table_from_arrays(array))
+
+    def check(self, features: Sequence[str] | None, keep: Sequence[str]) -> None:
+        if features is not None or keep:
+            raise ArgumentError(
+                "predict: an array has no columns to choose from; give a DataFrame or a Table."
+            )
+
+    def result(self, made: Dataset, keep: tuple[str, ...], column: str) -> Any:
+        from headrace.core.batch import one_batch, to_format
+
+        arrays = to_format(one_batch(made.to_arrow()), "numpy")
+        return arrays[column] if list(arrays) == [column] else arrays
+
+    def empty_result(self, keep: tuple[str, ...], column: str) -> Any:
+        import numpy as np
+
+        return np.zeros(0)
+
+
+def given_data(data: Any) -> ScoredData:
+    """Say what the user's data are."""
+    if isinstance(data, Dataset):
+        return ScoredData(data)
+    if _is_paths(data):
+        return ScoredData(_read(data))
+    numpy, arrow = sys.modules.get("numpy"), sys.modules.get("pyarrow")
+    if arrow is not None and isinstance(data, arrow.Table):
+        return _Table(data)
+    if arrow is not None and isinstance(data, arrow.RecordBatch):
+        return _Table(arrow.Table.from_batches([data]))
+    if hasattr(data, "iloc") and hasattr(data, "columns"):
+        return _Frame(data)
+    if numpy is not None and isinstance(data, numpy.ndarray):
+        return _Array(data)
+    raise ArgumentError(
+        f"predict takes a DataFrame, an Arrow Table, an array, a Dataset, or paths of Parquet, CSV or JSON files, "
+        f"not {type(data).__name__}."
+    )
+
+
+def _is_paths(data: Any) -> bool:
+    if isinstance(data, (str, os.PathLike)):
+        return True
+    return isinstance(data, (list, tuple)) and bool(data) and all(map(_is_paths, data))
+
+
+def _read(paths: Any) -> Dataset:
+    """Read files by what their names end in; of a folder, the first file with a known suffix decides."""
+    from headrace.readers import files as io
+
+    first = paths[0] if isinstance(paths, (list, tuple)) else paths
+    place = Path(first).expanduser()
+    names = _seen_in(place) if place.is_dir() else [str(place)]
+    for name in names:
+        by_name = data_format(name)
+        if by_name is not None and by_name.name in _TABLES:
+            dataset: Dataset = getattr(io, by_name.reader)(paths, **by_name.options)
+            return dataset
+    raise ArgumentError(
+        f"predict({str(first)!r}): nothing there ends in .parquet, .csv, .json or .jsonl. Say how it is read: "
+        "predict(hr.read_parquet(…)), or read_csv, read_json, read_images, …"
+    )
+
+
+def _seen_in(folder: Path) -> Iterator[str]:
+    """Yield the files in a folder that are not hidden, as our own record of a run is."""
+    for path in sorted(folder.rglob("*")):
+        if not any(name.startswith(("_", ".")) for name in path.relative_to(folder).parts):
+            yield str(path)
+
+
+def _check_names(there: Sequence[str], features: Sequence[str] | None, keep: Sequence[str]) -> None:
+    for argument, names in (("feature_columns", features or ()), ("keep_columns", keep)):
+        for name in names:
+            if name not in there:
+                raise UnknownColumn(
+                    f"predict({argument}=…) asks for column {name!r}, but the columns are {', '.join(there)}."
+                    f"{nearest(name, there)}"
+                )
+
+
+def _from_frame(frame: Any, columns: list[Any]) -> Any:
+    """Make a table of some of a frame's columns; numbers are views of it, so that NaN stays NaN.
+
+    Arrow's own way would look at each number, to make nulls of NaN.
+    """
+    import pyarrow as pa
+
+    from headrace.core.layout import ConversionError
+    from headrace.core.pandas_frames import frame_batch
+
+    made = {name: _view(frame[name]) for name in columns}
+    rest = [name for name, array in made.items() if array is None]
+    try:
+        if rest:
+            made.update(zip(rest, frame_batch(frame[rest]).columns, strict=True))
+        return pa.table({str(name): array for name, array in made.items()})
+    except (ConversionError, pa.ArrowException, TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"predict cannot make Arrow columns of this DataFrame: {error}. feature_columns= leaves columns out."
+        ) from error
+
+
+def _view(column: Any) -> Any:
+    """Return a view of a column of numbers that numpy holds; None for any other."""
+    import numpy as np
+
+    from headrace.core.layout import ARROW_OF, flat
+
+    if not isinstance(column.dtype, np.dtype) or column.dtype not in ARROW_OF:
+        return None
+    return flat(np.ascontiguousarray(column.to_numpy()))
+
+
+def _to_frame(table: Any) -> Any:
+    """Make a frame of results: numbers by numpy, which is quicker, and the rest as Arrow does it."""
+    import numpy as np
+    import pandas as pd
+
+    from headrace.core.batch import NUMPY_OF, to_frame, to_numpy
+
+    columns = {}
+    for name, column in zip(table.schema.names, table.columns, strict=True):
+        if column.type in NUMPY_OF and not column.null_count:
+            columns[name] = np.concatenate([to_numpy(chunk) for chunk in column.chunks] or [np.zeros(0)])
+        else:
+            columns[name] = to_frame(table.select([name]))[name].array
+    return pd.DataFrame(columns, copy=False)

@@ -1,0 +1,156 @@
+"""How a ``BatchPredictor`` puts its model to work: predictors of libraries in this process, and classes of users."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from headrace.core.human import short_repr
+from headrace.errors import ArgumentError
+
+
+class CachedPredictor:
+    """A predictor that stays loaded in this process between calls; its owner closes it."""
+
+    def __init__(self) -> None:
+        self.predictor: Any = None
+
+    def close(self) -> None:
+        """Close the predictor."""
+        predictor, self.predictor = self.predictor, None
+        if predictor is not None:
+            predictor.close()
+
+
+class InProcessPredictor:
+    """A library's predictor that gets many batches at once, and runs its model on ``rows`` rows at a time.
+
+    Slicing, concatenation and conversions are then done once for many batches. ``cached`` holds the loaded predictor
+    if it was read from files: reading them takes longer than most calls.
+    """
+
+    def __init__(self, predictor: Any, rows: int, cached: CachedPredictor | None) -> None:
+        self._predictor, self._rows, self._cached = predictor, rows, cached
+        self._loaded: Any = None
+        self.batch_format = predictor.batch_format
+        self.label = predictor.label
+
+    def load(self) -> None:
+        """See ``Predictor.load``."""
+        loaded = self._cached.predictor if self._cached is not None else None
+        if loaded is None:
+            loaded = copy.copy(self._predictor)
+            loaded.load()
+            if self._cached is not None:
+                self._cached.predictor = loaded
+        self._loaded, self.batch_format = loaded, loaded.batch_format
+
+    def predict(self, batch: Any) -> Any:
+        """See ``Predictor.predict``."""
+        whole = getattr(self._loaded, "predict_in_pieces", None)
+        if whole is not None:
+            return whole(batch, self._rows)
+        rows = len(next(iter(batch.values()))) if isinstance(batch, dict) else len(batch)
+        if rows <= self._rows:
+            return self._loaded.predict(batch)
+        starts = range(0, rows, self._rows)
+        return _joined([self._loaded.predict(_cut(batch, at, at + self._rows)) for at in starts])
+
+    def close(self) -> None:
+        """See ``Predictor.close``."""
+        loaded, self._loaded = self._loaded, None
+        if loaded is not None and self._cached is None:
+            loaded.close()
+
+    def identity(self) -> Any:
+        """See ``Predictor``."""
+        return self._predictor.identity()
+
+    def __copy__(self) -> InProcessPredictor:
+        """Return another for this process, which uses the same loaded predictor."""
+        return InProcessPredictor(self._predictor, self._rows, self._cached)
+
+
+def _cut(batch: Any, start: int, stop: int) -> Any:
+    if isinstance(batch, dict):
+        return {name: array[start:stop] for name, array in batch.items()}
+    return batch.iloc[start:stop]
+
+
+def _joined(parts: list[Any]) -> Any:
+    if isinstance(parts[0], dict):
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return np.concatenate(parts)
+
+
+class UserPredictor:
+    """A predictor of a user's class, as in Ray AIR: made from a checkpoint, once per worker."""
+
+    def __init__(
+        self,
+        kind: Any,
+        checkpoint: Any,
+        kwargs: Mapping[str, Any],
+        call_kwargs: Mapping[str, Any],
+        column: str,
+    ) -> None:
+        self._kind, self._checkpoint, self._kwargs = kind, checkpoint, dict(kwargs)
+        self._call_kwargs, self._column = dict(call_kwargs), column
+        self._method = method_of(kind)
+        self._made: Any = None
+        self.batch_format = _format_of(kind, self._method)
+        self.label = kind.__name__
+
+    def load(self) -> None:
+        """See ``Predictor.load``."""
+        self._made = self._kind.from_checkpoint(self._checkpoint, **self._kwargs)
+
+    def predict(self, batch: Any) -> Any:
+        """See ``Predictor.predict``."""
+        if isinstance(
+            batch, dict
+        ):  # arrays of its own, which it may write to: the user's data are not to change
+            batch = {name: array.copy() for name, array in batch.items()}
+        return getattr(self._made, self._method)(batch, **self._call_kwargs)
+
+    def close(self) -> None:
+        """See ``Predictor.close``."""
+        close = getattr(self._made, "close", None)
+        if callable(close):
+            close()
+        self._made = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what was made."""
+        return {**self.__dict__, "_made": None}
+
+
+def method_of(kind: Any) -> str:
+    """Return which method of a user's class predicts; ``predict`` wins if it is the class's own."""
+    for name in ("predict", "_predict_pandas", "_predict_numpy"):
+        if callable(getattr(kind, name, None)):
+            return name
+    raise ArgumentError(
+        f"{short_repr(getattr(kind, '__name__', kind))} has no predict(batch, **kwargs), _predict_pandas(frame) or "
+        "_predict_numpy(arrays): one of them has to make the predictions."
+    )
+
+
+def _format_of(kind: Any, method: str) -> str:
+    """Return the batches that a class wants: by its attribute, by the name of its method, else DataFrames."""
+    format_ = getattr(kind, "batch_format", None)
+    preferred = getattr(kind, "preferred_batch_format", None)
+    if format_ is None and callable(preferred) and inspect.ismethod(preferred):
+        format_ = preferred()
+        format_ = getattr(format_, "value", format_)
+    if format_ is None:
+        format_ = "numpy" if method == "_predict_numpy" else "pandas"
+    if format_ not in ("numpy", "pandas", "pyarrow"):
+        raise ArgumentError(
+            f"{kind.__name__} wants batches as {format_!r}; it may be 'numpy', 'pandas' or 'pyarrow'."
+        )
+    return str(format_)

@@ -1,0 +1,56 @@
+"""Ray's names for Headrace's executor and datasets: change ``import ray`` to ``from headrace.compat import ray``.
+
+Only names: tasks and actors run on a ``headrace.Executor``, ``ray.data`` are the verbs of
+``headrace.Dataset``. Other names raise ``NotOffered``; ``docs/coming-from-ray.md`` says what to do instead.
+
+>>> from headrace.compat import ray
+>>> @ray.remote
+... def double(x):
+...     return 2 * x
+>>> ray.get([double.remote(n) for n in range(3)])
+[0, 2, 4]
+>>> ray.shutdown()
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from headrace.compat.ray.calls import cancel, get, kill, put, wait
+from headrace.compat.ray.offered import missing
+from headrace.compat.ray.references import ObjectRef
+from headrace.compat.ray.remote import remote
+from headrace.compat.ray.session import (
+    available_resources,
+    cluster_resources,
+    get_gpu_ids,
+    init,
+    is_initialized,
+    shutdown,
+)
+
+__all__ = [
+    "ObjectRef",
+    "available_resources",
+    "cancel",
+    "cluster_resources",
+    "get",
+    "get_gpu_ids",
+    "init",
+    "is_initialized",
+    "kill",
+    "put",
+    "remote",
+    "shutdown",
+    "wait",
+]
+
+_MODULES = ("data", "exceptions", "train", "util")
+
+
+def __getattr__(name: str) -> Any:
+    """Import a part when it is first used, as Ray does; raise for what is not offered."""
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise missing("ray", name, [*__all__, *_MODULES])

@@ -1,0 +1,129 @@
+"""Names of Ray that are not offered here, and the errors that say what to do instead."""
+
+from __future__ import annotations
+
+import dis
+import importlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.abc import MetaPathFinder
+from types import FrameType
+from typing import Any
+
+from headrace.core.arguments import Unsupported
+from headrace.errors import HeadraceError, NotOffered, nearest
+
+PAGE = "docs/coming-from-ray.md"
+
+_NAMED = "actors have no names and end with the program; keep their handles"
+_ONE_MACHINE = "there is one machine, and a call asks for what it needs by num_cpus=, num_gpus= and memory="
+_OFFLINE = "Headrace predicts offline, and does nothing else of what Ray does"
+_NO_INSIGHT = "there is no cluster to look at; ray.cluster_resources() has what there is"
+
+REASONS = {
+    "address": "all runs on this machine, without a cluster to join",
+    "air": _OFFLINE,
+    "dag": "pass the reference that one call returned to the next",
+    "experimental": _OFFLINE,
+    "get_actor": _NAMED,
+    "get_runtime_context": "a worker knows nothing of who started it; pass what it needs as arguments",
+    "method": "a method has one result, and needs no options of its own",
+    "nodes": _NO_INSIGHT,
+    "placement_group": _ONE_MACHINE,
+    "queue": "the program directs actors and calls: submit what is to be done from there",
+    "rllib": _OFFLINE,
+    "serve": _OFFLINE,
+    "timeline": "there is no trace of calls",
+    "tune": _OFFLINE,
+    "workflow": "what is to go on after a kill is a Dataset that is written",
+}
+
+OPTIONS = {  # of ray.remote, and where they ask for nothing
+    "accelerator_type": Unsupported("the GPUs of this machine are the ones that there are"),
+    "concurrency_groups": Unsupported("an actor runs one method after another; make several, in an ActorPool"),
+    "enable_task_events": Unsupported("", None),
+    "get_if_exists": Unsupported(_NAMED, (None, False)),
+    "label_selector": Unsupported(_ONE_MACHINE),
+    "lifetime": Unsupported(_NAMED, (None, "non_detached")),
+    "max_calls": Unsupported("", None),
+    "max_concurrency": Unsupported(
+        "an actor runs one method after another; make several, in an ActorPool", (None, 1)
+    ),
+    "max_pending_calls": Unsupported("calls wait without limit", (None, -1)),
+    "name": Unsupported(_NAMED),
+    "namespace": Unsupported(_NAMED),
+    "num_returns": Unsupported("a call has one result; return a tuple and take it apart", (None, 1)),
+    "object_store_memory": Unsupported("", None),
+    "resources": Unsupported(_ONE_MACHINE, (None, {})),
+    "retry_exceptions": Unsupported(
+        "what a call raises is raised by ray.get; catch it, and call again", (None, False)
+    ),
+    "runtime_env": Unsupported("workers have the environment of this program; set it up before", (None,)),
+    "scheduling_strategy": Unsupported(_ONE_MACHINE, (None, "DEFAULT", "SPREAD")),
+}  # fmt: skip
+
+
+class NotImportable(HeadraceError, ImportError):
+    """The ``NotOffered`` of a name of Ray's that is imported: ``from … import`` shows its message."""
+
+
+def not_offered(name: str, known: Sequence[str] = (), why: str = "") -> NotOffered:
+    """Return the error for a name of Ray's that is not there."""
+    last = name.rpartition(".")[2]
+    why = why or REASONS.get(last, "")
+    hint = "" if why else nearest(last, known)
+    because = f": {why.rstrip('.')}" if why else ""
+    return NotOffered(f"{name} is not offered here{because}.{hint} {PAGE} says what to do instead.")
+
+
+def missing(module: str, name: str, known: Sequence[str], why: str = "") -> HeadraceError | AttributeError:
+    """Return the error for a module's ``__getattr__``.
+
+    ``from module import name`` drops an ``AttributeError`` with its message, so it gets an ``ImportError``.
+    """
+    if name.startswith("__"):
+        return AttributeError(name)
+    error = not_offered(f"{module}.{name}", known, why)
+    return NotImportable(str(error)) if _imported(sys._getframe(2)) else error
+
+
+def _imported(asking: FrameType) -> bool:
+    """Return whether ``from module import name`` asks for the attribute."""
+    if (
+        asking.f_globals.get("__name__") == "importlib._bootstrap"
+    ):  # which looks before the statement itself does
+        return asking.f_code.co_name == "_handle_fromlist"
+    return asking.f_lasti >= 0 and dis.opname[asking.f_code.co_code[asking.f_lasti]] == "IMPORT_FROM"
+
+
+class _Absent(MetaPathFinder):
+    """Comes after all other finders, and raises for modules of Ray that none of them found."""
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+        here, _, name = fullname.partition("headrace.compat.ray.")
+        if not here and name and not name.rpartition(".")[2].startswith("_"):
+            raise NotImportable(str(not_offered(f"ray.{name}")), name=fullname)
+
+
+def names_of_headrace(
+    module: str,
+    names: Sequence[str] | Mapping[str, str],
+    adapt: Callable[[Any], Any] = lambda found: found,
+) -> Callable[[str], Any]:
+    """Return a module's ``__getattr__`` that looks names up in ``headrace``, and passes what it finds to ``adapt``.
+
+    A mapping has the names by Ray's.
+    """
+    known = tuple(names)
+
+    def look_up(name: str) -> Any:
+        if name in names:
+            ours = names[name] if isinstance(names, Mapping) else name
+            return adapt(getattr(importlib.import_module("headrace"), ours))
+        reasons = importlib.import_module("headrace.plan.ray_unsupported").NO_FUNCTIONS
+        raise missing(module, name, known, reasons.get(name, ""))
+
+    return look_up
+
+
+sys.meta_path.append(_Absent())

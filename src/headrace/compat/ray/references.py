@@ -1,0 +1,15 @@
+"""Ray's one name for what ``put`` and what calls return."""
+
+from __future__ import annotations
+
+from abc import ABC
+
+from headrace.tasks import CallFuture, Ref
+
+
+class ObjectRef(ABC):  # noqa: B024 - only a name: nobody implements it
+    """A reference to a value that is put, or to the result of a call."""
+
+
+ObjectRef.register(Ref)
+ObjectRef.register(CallFuture)

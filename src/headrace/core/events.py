@@ -1,0 +1,268 @@
+"""What happened, as frozen values for observers. An event says; it never decides."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from headrace.core.work import Faults, Ledger, Timings
+
+
+class StageDescribed(msgspec.Struct, frozen=True):
+    """A stage: its steps in words, and how many workers it has at most."""
+
+    name: str
+    workers: int
+
+
+class RunDescribed(msgspec.Struct, frozen=True):
+    """What a driver is about to do, with what, and where; comes before ``RunStarted``.
+
+    ``elapsed``: seconds that it took to come so far. ``options`` are those that differ from the defaults, in words;
+    ``plan`` is what ``explain`` says; ``price`` an amount per hour and its currency.
+    """
+
+    run: str
+    version: str
+    python: str
+    system: str
+    host: str
+    process: int
+    cores: int
+    memory_limit: int
+    engine: str
+    options: dict[str, str]
+    plan: str
+    steps: tuple[str, ...]
+    stages: tuple[StageDescribed, ...]
+    elapsed: float = 0.0
+    price: tuple[float, str] | None = None
+
+
+class RunStarted(msgspec.Struct, frozen=True):
+    """A run begins or goes on: ``shards_done`` of ``shards`` were committed before, with so many rows and bytes."""
+
+    run: str
+    output: str
+    shards: int
+    shards_done: int
+    rows_done: int
+    rows: int  # -1 when only reading would tell
+    workers: int
+    written_done: int = 0
+    rejected_done: int = 0
+    nulled_done: int = 0
+    bytes_done: int = 0
+
+
+class RowsRead(msgspec.Struct, frozen=True):
+    """A worker got on inside its shard; not yet committed, may be told again after a retry."""
+
+    worker: int
+    shard: int
+    rows: int
+    faults: Faults = Faults()
+
+
+class WorkerReady(msgspec.Struct, frozen=True):
+    """A worker can work now: constructing the user's classes and loading models took it ``seconds``."""
+
+    worker: int
+    seconds: float
+
+
+Outcome = Literal["done", "going on", "put off", "failed", "lost"]
+
+
+class Worked(msgspec.Struct, frozen=True):
+    """A worker of ``stage`` was at a shard for ``seconds``, until now.
+
+    ``outcome``: the attempt, or the task of an earlier stage, is done; it goes on later; it is put off until more is
+    known; it failed; or the worker is gone. What is done says how many ``rows`` it has read, and by ``timings`` what
+    took how long: reading, computing and encoding may overlap, so these may add up to more than ``seconds``.
+    """
+
+    stage: int
+    worker: int
+    shard: int
+    attempt: int
+    seconds: float
+    outcome: Outcome
+    rows: int = 0
+    timings: Timings = Timings()
+
+
+class MemoryTaken(msgspec.Struct, frozen=True):
+    """The private memory of the run's processes, in bytes: of the driver, of each stage's workers, and of blocks."""
+
+    driver: int
+    blocks: int
+    stages: tuple[int, ...]
+    limit: int
+
+
+class BatchShrunk(msgspec.Struct, frozen=True):
+    """Memory did not suffice for a batch of ``before`` rows: this worker gives ``step`` at most ``now`` at a time."""
+
+    worker: int
+    step: str
+    before: int
+    now: int
+
+
+class CallRetried(msgspec.Struct, frozen=True):
+    """A call of the user's code failed with an error of a kind that passes, and is tried again."""
+
+    worker: int
+    step: str
+    error: str
+
+
+class BatchSized(msgspec.Struct, frozen=True):
+    """A worker found that ``step`` does best with ``rows`` rows at a time: ``rows_per_second``, in the step alone."""
+
+    worker: int
+    step: str
+    rows: int
+    rows_per_second: float
+
+
+class ShardCommitted(msgspec.Struct, frozen=True):
+    """A shard's rows are in the output for good."""
+
+    shard: int
+    attempt: int
+    ledger: Ledger
+    bytes: int
+    timings: Timings
+
+
+class ShardRetried(msgspec.Struct, frozen=True):
+    """A shard is tried again, for ``reason``."""
+
+    shard: int
+    attempt: int
+    reason: str
+
+
+class WorkerLost(msgspec.Struct, frozen=True):
+    """A worker process ended on its own."""
+
+    worker: int
+    reason: str
+
+
+class WorkerRetired(msgspec.Struct, frozen=True):
+    """A worker had to be ended so that the run stays within its memory; ``replaced``: another takes its place.
+
+    ``idle``: it was between two shards, so that nothing has to be done again.
+    """
+
+    stage: int
+    worker: int
+    taken: int
+    limit: int
+    replaced: bool
+    idle: bool
+    reason: str
+
+
+class ShardDivided(msgspec.Struct, frozen=True):
+    """A shard is in ``parts`` now: it did not fit into memory; or, ``early``, the first of them is done already."""
+
+    shard: int
+    parts: int
+    early: bool = False
+
+
+class PoolResized(msgspec.Struct, frozen=True):
+    """A stage's pool has another size now, as there is more or less for it to do."""
+
+    stage: int
+    workers: int
+
+
+class PoolWaits(msgspec.Struct, frozen=True):
+    """A pool has ``here`` workers and has been waiting for the cluster to place more of them for ``seconds``."""
+
+    pool: str
+    here: int
+    wanted: int
+    each: str
+    seconds: float
+
+
+class StageUse(msgspec.Struct, frozen=True):
+    """What a stage was: its steps in words, its workers at most, and the share of their time in which they worked."""
+
+    name: str
+    workers: int
+    busy: float
+
+
+class Ceiling(msgspec.Struct, frozen=True):
+    """Memory did not suffice for more than ``rows`` rows at a time in ``step``."""
+
+    step: str
+    rows: int
+
+
+class Batches(msgspec.Struct, frozen=True):
+    """What ``step`` does best with, as its workers found: from ``least`` to ``most`` rows at a time."""
+
+    step: str
+    least: int
+    most: int
+
+
+class RunFinished(msgspec.Struct, frozen=True):
+    """The run is complete and ``_SUCCESS`` stands, or it ended with ``error``."""
+
+    run: str
+    output: str
+    ledger: Ledger
+    timings: Timings
+    bytes: int
+    files: int
+    seconds: float
+    error: str = ""
+    retries: int = 0
+    stages: tuple[StageUse, ...] = ()
+    ceilings: tuple[Ceiling, ...] = ()
+    faults: Faults = Faults()
+    retried: tuple[tuple[str, str, int], ...] = ()  # step, class of the error, calls
+    retired: int = 0  # workers, for want of memory
+    divided: int = 0  # shards
+    batches: tuple[Batches, ...] = ()
+    trace: str = ""  # the user's own traceback, if their code raised the error
+
+
+class MetricsCounted(msgspec.Struct, frozen=True):
+    """The metrics of the whole output: results and notes by name, and plain data for drawing those that have some."""
+
+    results: dict[str, Any]
+    notes: dict[str, str]
+    charts: dict[str, Any]
+
+
+Event = (
+    RunDescribed
+    | RunStarted
+    | RowsRead
+    | WorkerReady
+    | Worked
+    | MemoryTaken
+    | BatchShrunk
+    | CallRetried
+    | BatchSized
+    | ShardCommitted
+    | ShardRetried
+    | WorkerLost
+    | WorkerRetired
+    | ShardDivided
+    | PoolResized
+    | MetricsCounted
+    | PoolWaits
+    | RunFinished
+)

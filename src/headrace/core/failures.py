@@ -1,0 +1,152 @@
+"""Errors on their way from a worker to the user's screen."""
+
+from __future__ import annotations
+
+import traceback
+from types import TracebackType
+from typing import Any
+
+from headrace import errors
+from headrace.core.process import is_worker
+from headrace.core.terminal import encodable, one_line
+from headrace.core.work import ErrorReport
+from headrace.errors import HeadraceError, RemoteTraceback
+
+MESSAGE_CHARS = 2_000
+NAME_CHARS = 200
+TRACEBACK_CHARS = 20_000
+_OURS = ("headrace", "asyncio", "concurrent")  # what stands between a run and the user's code
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Say whether somebody wants the run to end.
+
+    Workers ignore SIGINT: a ``KeyboardInterrupt`` there is an error that the user's code raised, like any other.
+    """
+    return isinstance(error, KeyboardInterrupt) and not is_worker()
+
+
+def words(error: BaseException) -> str:
+    """Return what the error says, at most 2,000 characters of it, even if asking it raises; UTF-8 can hold it."""
+    try:
+        text = str(error)
+    except BaseException as second:
+        if is_interrupt(second):
+            raise
+        return f"(no message: its __str__ raised {name_of(second)})"
+    return shortened(encodable(text), MESSAGE_CHARS)
+
+
+def name_of(error: BaseException) -> str:
+    """Return the name of an error's class, fit for a line of ours.
+
+    >>> name_of(ValueError("x"))
+    'ValueError'
+    """
+    return shortened(one_line(class_name(type(error))), NAME_CHARS)
+
+
+def class_name(kind: type) -> str:
+    """Return a class's own name, whatever its metaclass says."""
+    name: str = type.__dict__["__name__"].__get__(kind)
+    return name
+
+
+def library_of(kind: type) -> str:
+    """Return the name of the package that a class is from."""
+    return str(type.__dict__["__dict__"].__get__(kind).get("__module__", "")).partition(".")[0]
+
+
+def shortened(text: str, most: int) -> str:
+    """Cut the middle out of a long text.
+
+    >>> shortened("abcdefghij", 5)
+    'ab … ij'
+    """
+    half = most // 2
+    return text if len(text) <= most else f"{text[:half]} … {text[-half:]}"
+
+
+def report(error: BaseException) -> ErrorReport:
+    """Put an error into words that can travel: ours by class and message, foreign ones with a traceback."""
+    if isinstance(error, HeadraceError):
+        cause = error.__cause__
+        text = user_traceback(cause) if cause is not None and error.foreign_cause else ""
+        return ErrorReport(type(error).__name__, str(error), text)
+    text = _formatted(error, error.__traceback__)
+    said = f"{name_of(error)}: {words(error)}"
+    message = f"An unexpected error inside Headrace: {said}. This is a defect of ours."
+    return ErrorReport("HeadraceError", message, text)
+
+
+def without_message(error: BaseException) -> Exception:
+    """Return an error with the traceback of another and without its message, which may hold data."""
+    return RuntimeError(f"{name_of(error)} (its words are hidden)").with_traceback(error.__traceback__)
+
+
+def of_a_call(error: BaseException) -> ErrorReport:
+    """Put into words what a call of a worker raised: an import that fails there is the plan's, not ours."""
+    odd = isinstance(error, (ImportError, AttributeError)) or not isinstance(error, Exception)
+    if odd and not isinstance(error, HeadraceError):
+        return ErrorReport(
+            "StepError",
+            f"A worker could not load the plan's functions: {name_of(error)}: {words(error)}. A function "
+            "that is imported must be importable in a fresh process with the same sys.path and working directory.",
+            user_traceback(error),
+        )
+    return report(error)
+
+
+def revive(failure: ErrorReport) -> HeadraceError:
+    """Make the error again in the driver; the user's own traceback is its cause."""
+    kind = getattr(errors, failure.kind, HeadraceError)
+    error: HeadraceError = kind(failure.message)
+    if failure.traceback:
+        error.__cause__ = RemoteTraceback(failure.traceback)
+    return error
+
+
+def user_traceback(error: BaseException) -> str:
+    """Format a traceback from the user's first own frame on."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None and _is_ours(trace):
+        trace = trace.tb_next
+    return _formatted(error, trace)
+
+
+def _formatted(error: BaseException, trace: TracebackType | None) -> str:
+    """Format a traceback, of an error that may be odd in any way."""
+    try:
+        text = "".join(traceback.format_exception(type(error), error, trace))
+    except Exception:  # it asks errors for their attributes, which may be anything
+        text = "".join(
+            [
+                "Traceback (most recent call last):\n",
+                *traceback.format_tb(trace),
+                f"{name_of(error)}: {words(error)}",
+            ]
+        )
+    return shortened(encodable(text.rstrip()), TRACEBACK_CHARS)
+
+
+def of_the_user(error: BaseException) -> str:
+    """Return the traceback of the user's code that an error of ours tells of; an empty string if there is none."""
+    cause = error.__cause__
+    for each in (cause, cause.__cause__ if cause is not None else None):
+        if isinstance(each, RemoteTraceback):
+            return str(each).strip()
+    theirs = isinstance(error, HeadraceError) and error.foreign_cause
+    return user_traceback(cause) if cause is not None and theirs else ""
+
+
+def first_line(error: BaseException) -> tuple[str, int] | None:
+    """Return the line at which an error left the user's code for ours; None if it is ours altogether."""
+    trace = error.__traceback__
+    while trace is not None and _is_ours(trace):
+        trace = trace.tb_next
+    return None if trace is None else (trace.tb_frame.f_code.co_filename, trace.tb_lineno)
+
+
+def _is_ours(trace: TracebackType) -> bool:
+    name: Any = trace.tb_frame.f_globals.get("__name__", "")
+    return str(name).split(".")[0] in _OURS

@@ -1,0 +1,100 @@
+"""File formats: the suffixes by which each is known, and which reader, sink or predictor is for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
+"""Suffixes of text files that are compressed as a whole."""
+
+PART_SUFFIX = r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)?"
+"""How the name of a part may end, behind the first dot; an output knows its parts by it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataFormat:
+    """A format of rows, and the reader for it, with the options that it takes for this format."""
+
+    name: str
+    suffixes: tuple[str, ...]
+    reader: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    compressible: bool = False
+    writer: str | None = None
+
+    def all_suffixes(self) -> tuple[str, ...]:
+        """Return the suffixes, with those of compressed files.
+
+        >>> DATA["csv"].all_suffixes()
+        ('.csv', '.csv.gz', '.csv.zst', '.csv.bz2', '.csv.lz4')
+        """
+        endings = ("", *COMPRESSIONS) if self.compressible else ("",)
+        return tuple(suffix + ending for suffix in self.suffixes for ending in endings)
+
+
+DATA = {
+    each.name: each
+    for each in (
+        DataFormat("parquet", (".parquet", ".pq", ".parq"), "read_parquet", writer="write_parquet"),
+        DataFormat("csv", (".csv",), "read_csv", compressible=True, writer="write_csv"),
+        DataFormat("tsv", (".tsv",), "read_csv", {"delimiter": "\t"}, compressible=True),
+        DataFormat(
+            "json", (".jsonl", ".ndjson", ".json"), "read_json", compressible=True, writer="write_json"
+        ),
+        DataFormat("text", (".txt", ".text", ".log"), "read_text", compressible=True),
+        DataFormat(
+            "images",
+            (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp"),
+            "read_images",
+        ),
+        DataFormat("binary", (), "read_binary_files"),
+    )
+}
+"""Formats of rows by their names, as on the command line."""
+
+MODELS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "keras": {"archive": (".keras",), "hdf5": (".h5", ".hdf5")},
+    "onnx": {"onnx": (".onnx",)},
+    "sklearn": {"skops": (".skops",), "pickle": (".pkl", ".pickle", ".joblib")},
+    "torch": {"export": (".pt2",), "pickle": (".pt", ".pth"), "safetensors": (".safetensors",)},
+    "xgboost": {"ubj": (".ubj",)},
+}
+"""Formats of models by library: a model's content decides first, its suffix only where the content does not."""
+
+
+def data_format(path: str) -> DataFormat | None:
+    """Return the format of rows that a file's name tells; None if it tells none.
+
+    >>> data_format("trips/JAN.CSV.gz").name, data_format("trips/jan")
+    ('csv', None)
+    """
+    name = path.lower()
+    return next((each for each in DATA.values() if name.endswith(each.all_suffixes() or ("\0",))), None)
+
+
+def suffixes_read_by(reader: str) -> tuple[str, ...]:
+    """Return the suffixes of the files that a reader looks for in a folder."""
+    return tuple(suffix for each in DATA.values() if each.reader == reader for suffix in each.all_suffixes())
+
+
+def compressed_suffixes(suffix: str, *compressions: str) -> dict[str | None, str]:
+    """Return the suffix of a part by its compression, None included.
+
+    >>> compressed_suffixes("csv", "gzip")
+    {None: 'csv', 'gzip': 'csv.gz'}
+    """
+    endings = {compression: ending for ending, compression in COMPRESSIONS.items()}
+    return {None: suffix, **{each: suffix + endings[each] for each in compressions}}
+
+
+def model_format(path: str, library: str) -> str | None:
+    """Return the format of a library's model that a file's name tells; None if it tells none.
+
+    >>> model_format("model.PT", "torch"), model_format("model.bin", "torch")
+    ('pickle', None)
+    """
+    name = path.lower()
+    formats = MODELS[library].items()
+    return next((each for each, suffixes in formats if name.endswith(suffixes)), None)

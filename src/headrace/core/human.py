@@ -1,0 +1,126 @@
+"""Numbers as people read them: counts, sizes in bytes, times, shares; and rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headrace.core.terminal import one_line
+
+_BYTES = 64
+_ITEMS = 16
+_CHARS = 1_000
+
+
+def count(number: float) -> str:
+    """Return a count with its unit.
+
+    >>> [count(n) for n in (0, 9_999, 12_345, 999_499, 999_500, 1_230_000, 340_000_000)]
+    ['0', '9,999', '12.3 k', '999 k', '1 M', '1.2 M', '340 M']
+    """
+    if round(number) < 10_000:
+        return f"{round(number):,}"
+    return _scaled(number, 1000, ("", "k", "M", "G", "T", "P"))
+
+
+def size(number: float, *, digits: int = 1) -> str:
+    """Return a number of bytes, with ``digits`` decimals at most; two where two close sizes are compared.
+
+    >>> [size(n) for n in (0, 1000, 1536, 1023.9 * 1024, 340 << 20, 5 << 40)]
+    ['0 B', '1000 B', '1.5 KiB', '1 MiB', '340 MiB', '5 TiB']
+    >>> size(2.046 * 2**30, digits=2), size(2 << 30, digits=2)
+    ('2.05 GiB', '2 GiB')
+    """
+    return _scaled(number, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"), digits)
+
+
+def duration(seconds: float) -> str:
+    """Return a span of time.
+
+    >>> [duration(s) for s in (0.161, 12.34, 59.99, 125, 3599.6, 3725, 7199)]
+    ['0.16 s', '12.3 s', '1 min 00 s', '2 min 05 s', '1 h 00 min', '1 h 02 min', '2 h 00 min']
+    """
+    if seconds < 0.995:
+        return f"{seconds:.2f} s"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes:02d} min"
+
+
+def percent(share: float, digits: int = 0) -> str:
+    """Return a share of one.
+
+    >>> percent(0.256), percent(0.00123, 2)
+    ('26 %', '0.12 %')
+    """
+    return f"{100 * share:.{digits}f} %"
+
+
+def countdown(seconds: float) -> str:
+    """Return the time that is left, of even width while it falls.
+
+    >>> [countdown(s) for s in (0.2, 31, 3725)]
+    ['0:01', '0:31', '1:02:05']
+    """
+    whole = max(1, round(seconds))
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes}:{rest:02d}"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}"
+
+
+def plural(number: int, noun: str, plural: str = "") -> str:
+    """Return a count and its noun.
+
+    >>> plural(1, "retry", "retries"), plural(2, "file")
+    ('1 retry', '2 files')
+    """
+    return f"{count(number)} {noun if number == 1 else plural or noun + 's'}"
+
+
+def _scaled(number: float, base: int, units: Sequence[str], decimals: int = 1) -> str:
+    index = 0
+    while index < len(units) - 1 and float(_rounded(number, index, decimals)) >= base:
+        number /= base
+        index += 1
+    text = _rounded(number, index, decimals)
+    return f"{text.rstrip('0').rstrip('.') if '.' in text else text} {units[index]}"
+
+
+def _rounded(number: float, index: int, decimals: int) -> str:
+    return f"{number:.{decimals}f}" if index and number < 99.95 else f"{number:.0f}"
+
+
+def row_text(row: Mapping[str, Any]) -> str:
+    """Return a row as a dict is printed, without the middle of long values.
+
+    >>> row_text({"id": 1, "data": b"x" * 1000})
+    "{'id': 1, 'data': b'xxxxxxxxxxxxxxxxxxxxxxxx'... (1,000 bytes)}"
+    """
+    return "{" + ", ".join(f"{name!r}: {_value_text(value)}" for name, value in row.items()) + "}"
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, bytes) and len(value) > _BYTES:
+        return f"{value[:24]!r}... ({len(value):,} bytes)"
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        if value.ndim and value.size > _ITEMS:
+            first = ", ".join(one_line(str(item)) for item in value.reshape(-1)[:4].tolist())
+            return f"array([{first}, ...], shape={value.shape}, dtype={value.dtype})"
+        return " ".join(repr(value).split())
+    if isinstance(value, str) and len(value) > _CHARS:
+        return f"{value[:_CHARS]!r}... ({len(value):,} characters)"
+    if isinstance(value, list) and len(value) > _ITEMS:
+        return f"[{', '.join(_value_text(item) for item in value[:4])}, ... ({len(value):,} items)]"
+    return repr(value)
+
+
+def short_repr(value: Any) -> str:
+    """Return a short ``repr`` fit for one line of a message."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,71 @@
+"""Input files as they were planned with, and whether they still are what they were."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from headrace.errors import InputChanged, UnreadableFile
+
+_ADVICE = "Run again to plan with the input as it is now; files must not change while they are read."
+
+
+class InputFile(NamedTuple):
+    """A file as it was when the input was listed."""
+
+    path: str
+    size: int
+    mtime_ns: int
+
+
+class FileState(NamedTuple):
+    """What the system says of a file's changes. ``access`` is who may do what with it, and how many names it has."""
+
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+    access: tuple[int, int, int, int]
+
+
+def check_unchanged(file: InputFile, before: FileState | None = None) -> FileState:
+    """Return the state of a file; raise ``InputChanged`` unless it is as it was when the input was listed.
+
+    ``before`` is its state when reading began. It tells of a file of the same size whose old time was set again: the
+    time at which the system last changed anything about a file cannot be set. Other permissions, another owner or
+    a further link change that time, too, and are no change of the content.
+    """
+    try:
+        status = os.stat(file.path)
+    except FileNotFoundError as error:
+        raise InputChanged(
+            f"Input file {file.path!r} is gone since the run was planned. {_ADVICE}"
+        ) from error
+    except OSError as error:
+        raise UnreadableFile(f"Cannot look at input file {file.path!r}: {error.strerror}.") from error
+    changes = []
+    if status.st_size != file.size:
+        changes.append(f"its size was {file.size:,} bytes and is {status.st_size:,}")
+    if status.st_mtime_ns != file.mtime_ns:
+        changes.append(f"its time of change was {_time(file.mtime_ns)} and is {_time(status.st_mtime_ns)}")
+    if changes:
+        told = " and ".join(changes)
+        raise InputChanged(f"Input file {file.path!r} changed since the run was planned: {told}. {_ADVICE}")
+    access = (status.st_mode, status.st_uid, status.st_gid, status.st_nlink)
+    now = FileState(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, access)
+    if before is not None and now.ctime_ns != before.ctime_ns:
+        if now.inode == before.inode and now.access != before.access:
+            return now
+        what = "another file took its place" if now.inode != before.inode else "it was written to"
+        raise InputChanged(
+            f"Input file {file.path!r} changed while it was read: {what}, although its size and time of change are "
+            f"as before. {_ADVICE}"
+        )
+    return now
+
+
+def _time(mtime_ns: int) -> str:
+    from datetime import datetime, timezone
+
+    moment = datetime.fromtimestamp(mtime_ns // 10**9, tz=timezone.utc)
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{mtime_ns % 10**9:09d} UTC"

@@ -1,0 +1,28 @@
+"""What a model or function gave back: columns with names, or values that have none yet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.core.layout import ConversionError
+
+
+def has_names(result: Any) -> bool:
+    """Say whether a result is a dict, a RecordBatch, or a table of whatever library."""
+    if hasattr(result, "keys") or isinstance(result, (pa.RecordBatch, pa.Table)):
+        return not hasattr(result, "iloc") or hasattr(result, "columns")  # a Series has keys, too
+    return hasattr(result, "columns") and (hasattr(result, "iloc") or hasattr(result, "to_arrow"))
+
+
+def flat(values: Any) -> Any:
+    """Make one number per row, (n, 1) as many networks give it, a plain column."""
+    shape = getattr(values, "shape", None)
+    if shape is not None and len(shape) > 1 and 0 in tuple(shape[1:]):
+        raise ConversionError(
+            f"it returned an array of shape {tuple(shape)}, which has no values for any row"
+        )
+    if shape is not None and len(shape) == 2 and shape[1] == 1 and hasattr(values, "reshape"):
+        return values.reshape(-1)
+    return values

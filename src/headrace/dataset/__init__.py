@@ -1,0 +1,1 @@
+"""The Dataset and its verbs, one module for each thing that they are for."""

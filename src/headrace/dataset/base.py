@@ -1,0 +1,85 @@
+"""The base of all verbs: a plan, its options, and the report of the last run."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING
+
+from headrace.errors import ArgumentError
+from headrace.plan.logical import Plan
+from headrace.plan.parameters import given_rows
+from headrace.plan.steps.base import Step
+from headrace.plan.steps.columns import SelectColumns
+from headrace.session import read as execution
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from typing_extensions import Self
+
+    from headrace.options import RunOptions
+
+
+class DatasetBase:
+    """A plan and its options. Neither ever changes; ``_last_report``, the report of the last run, does."""
+
+    __slots__ = ("_last_report", "_options", "_plan")
+
+    def __init__(self, plan: Plan, options: RunOptions) -> None:
+        self._plan = plan
+        self._options = options
+        self._last_report = ""
+
+    def _then(self, step: Step) -> Self:
+        return type(self)(self._plan.then(step), self._options)
+
+    def _batches(
+        self, columns: tuple[str, ...] | None = None, *, marks: bool = False
+    ) -> Generator[pa.RecordBatch, None, None]:
+        """Run the plan for its rows, or for some columns of them; ``marks`` as in ``execution.read``."""
+        plan = self._plan if columns is None else self._plan.then(SelectColumns(columns))
+        yield from execution.read(plan, self._options, self._note, marks=marks)
+
+    @property
+    def _shares_memory(self) -> bool:
+        """True if batches may be views of data that is read again: the user's own, or a kept result."""
+        return self._plan.source.shares_memory
+
+    def _note(self, report: str) -> None:
+        self._last_report = report
+
+    def _all_batches(self, verb: str, limit: int | None) -> Iterator[pa.RecordBatch]:
+        """Yield all of the output, but stop at once when it has more than ``limit`` rows."""
+        left = given_rows("limit", limit) if limit is not None else None
+        with contextlib.closing(self._batches()) as batches:
+            for batch in batches:
+                if left is not None:
+                    left -= batch.num_rows
+                    if left < 0:
+                        raise ArgumentError(
+                            f"{verb}(limit={limit}): the dataset has more rows. take({limit}) gives the first ones."
+                        )
+                yield batch
+
+    def _schema(self) -> pa.Schema:
+        from headrace.core.forms import unmarked
+        from headrace.plan.compile import columns_at
+
+        schema = self._plan.source.schema()
+        if None not in columns_at(self._plan.steps, schema):
+            return execution.static_schema(self._plan)
+        for batch in execution.head(self._plan, 16, self._options):
+            return unmarked(batch.schema)
+        return execution.static_schema(self._plan)
+
+    def _table(self, verb: str, limit: int | None = None) -> pa.Table:
+        from headrace.core.forms import without_marks
+
+        return without_marks(self._marked_table(verb, limit))
+
+    def _marked_table(self, verb: str, limit: int | None = None) -> pa.Table:
+        """Return all of the output; lists that were made of arrays are marked."""
+        import pyarrow as pa
+
+        batches = list(self._all_batches(verb, limit))
+        return pa.Table.from_batches(batches) if batches else self._schema().empty_table()

@@ -1,0 +1,160 @@
+"""The Dataset: an immutable, lazy description; every verb returns a new one, and some verbs run it."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from headrace.core.arguments import unframed
+from headrace.core.ports import Source
+from headrace.core.terminal import one_line
+from headrace.dataset.columns import ColumnVerbs
+from headrace.dataset.consumption import ConsumptionVerbs
+from headrace.dataset.inspection import InspectionVerbs
+from headrace.dataset.maps import MapVerbs
+from headrace.dataset.metrics import MetricVerbs
+from headrace.dataset.predicts import PredictVerbs
+from headrace.dataset.writes import WriteVerbs
+from headrace.errors import ArgumentError, NotASequence, NotOffered, nearest
+from headrace.options import RunOptions
+from headrace.plan.logical import Plan
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_SOURCE = ("describe", "schema", "splits", "splits_in_batches", "read", "locate", "decodes", "shares_memory")
+
+
+class _NamesOfFunctions(type):
+    """Says what makes a dataset where a function of the module is looked for on the class."""
+
+    @unframed
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}")
+        from headrace.plan.ray_unsupported import reason_for_function
+
+        reason = _function(name) or reason_for_function(name)
+        known = [*_functions(), *(each for each in dir(cls) if not each.startswith("_"))]
+        raise NotOffered(f"Dataset has no {name}{f': {reason}' if reason else '.' + nearest(name, known)}")
+
+
+def _functions() -> list[str]:
+    names = dir(sys.modules["headrace"])  # which stands above this module
+    return [name for name in names if name.startswith(("from_", "read_", "range"))]
+
+
+def _function(name: str) -> str:
+    """Say that a function of the module makes datasets, if it is one."""
+    return f"hr.{name}(…) makes a dataset." if name in _functions() else ""
+
+
+class Dataset(
+    MapVerbs,
+    PredictVerbs,
+    ColumnVerbs,
+    MetricVerbs,
+    InspectionVerbs,
+    ConsumptionVerbs,
+    WriteVerbs,
+    metaclass=_NamesOfFunctions,
+):
+    """A lazy, immutable description of data and of what is done with it.
+
+    Made by ``read_*`` and ``from_*``; nothing is read before a verb that runs it (``write_*``, ``take``,
+    ``show``, ``count``, ``iter_batches``, …). Arrays of shape (n, k…) are n rows with a tensor of shape (k…) each.
+    Verbs that other libraries have and this one has not raise ``NotOffered``, which says why.
+
+    >>> import headrace as hr
+    >>> hr.range(6).filter(lambda row: row["id"] % 2 == 0).take_all()
+    [{'id': 0}, {'id': 2}, {'id': 4}]
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def from_source(cls, source: Source) -> Dataset:
+        """Make a dataset of ``source``, a subclass of the port ``Source``.
+
+        Raises ``ArgumentError`` for what is no source, and for a ``HEADRACE_*`` variable of the environment with an
+        invalid value.
+
+        >>> from headrace.sources.range import RangeSource
+        >>> Dataset.from_source(RangeSource(2)).take_all()
+        [{'id': 0}, {'id': 1}]
+        """
+        missing = [name for name in _SOURCE if not hasattr(source, name)]
+        if missing or isinstance(source, type):
+            raise ArgumentError(
+                f"from_source({source!r}): it takes an instance of a subclass of headrace.core.ports.Source, or of "
+                "headrace.sources.file_source.FileSource. read_parquet, read_csv, … take paths."
+            )
+        return cls(Plan(source), RunOptions.from_environment())
+
+    @unframed
+    def with_options(self, **options: Any) -> Self:
+        """Say how the plan is to be carried out; ``options`` have the names and meanings of ``RunOptions``.
+
+        Raises ``UnknownArgument`` and ``ArgumentError`` for what is no option or no value of it.
+
+        >>> import headrace as hr
+        >>> hr.range(3).with_options(engine="inline").count()
+        3
+        """
+        return type(self)(self._plan, self._options.updated(options))
+
+    @unframed
+    def __init__(self, plan: Plan | None = None, options: RunOptions | None = None) -> None:
+        """Not for users: ``read_*``, ``from_*`` and ``from_source`` make datasets."""
+        if not isinstance(plan, Plan):
+            given = "" if plan is None else type(plan).__name__
+            raise ArgumentError(
+                f"Dataset({given}) makes none: read_parquet, read_csv, … take paths, from_pandas a DataFrame, "
+                "from_items a list, from_numpy arrays, from_arrow a table."
+            )
+        super().__init__(plan, RunOptions() if options is None else options)
+
+    @unframed
+    def __iter__(self) -> NoReturn:
+        """Say what iterates: rows or batches."""
+        raise NotASequence(
+            "A dataset is not iterated over by itself: iter_rows() yields rows as dicts, iter_batches() batches, and "
+            "take(n) gives the first rows as a list."
+        )
+
+    @unframed
+    def __len__(self) -> int:
+        """Say what counts: it may have to read everything, which ``len`` should not."""
+        raise NotASequence("A dataset has no length until it is read: count() counts its rows.")
+
+    def __bool__(self) -> bool:
+        """Return True: whether there are rows is not known before they are read."""
+        return True
+
+    @unframed
+    def __getitem__(self, key: object) -> NoReturn:
+        """Say what chooses rows and columns."""
+        shown = repr(key)
+        raise NotASequence(
+            f"ds[{shown if len(shown) <= 60 else '…'}] is not how a dataset is asked: select_columns chooses "
+            "columns, filter rows, take(n) and limit(n) the first ones."
+        )
+
+    def __repr__(self) -> str:
+        source = type(self._plan.source).__name__.removesuffix("Source")
+        return one_line(" → ".join([f"Dataset({source})", *(step.label() for step in self._plan.steps)]))
+
+    @unframed
+    def __getattr__(self, name: str) -> Any:
+        """Say why a verb that somebody may look for is not here."""
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        from headrace.plan.ray_unsupported import FAMILIAR_VERBS, NO_VERBS
+
+        reason = NO_VERBS.get(name) or FAMILIAR_VERBS.get(name)
+        if reason:
+            raise NotOffered(f"Headrace has no {name}: {reason}")
+        if made := _function(name):
+            raise NotOffered(f"A dataset has no verb {name!r}: {made}")
+        verbs = [each for each in dir(type(self)) if not each.startswith("_")]
+        raise NotOffered(f"A dataset has no verb {name!r}.{nearest(name, verbs)}")

@@ -1,0 +1,393 @@
+"""What a job would take: a sample of it is run, and what that took is extrapolated, with ranges.
+
+The sample is many small shards from all over the input, few rows at first and twice as many in each round, so that
+a slow model is not given too much and a fast one not too little. It is written to a folder of its own for some
+seconds; what is under way then is given up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headrace.core.events import Event, ShardCommitted
+from headrace.core.locations import Location
+from headrace.core.ports import Bad, Source
+from headrace.core.work import Split
+from headrace.engines.local import memory
+from headrace.errors import PlanError
+from headrace.plan.compile import limits_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headrace.dataset.dataset import Dataset
+
+FIRST_ROWS = 64
+ROUNDS = 4  # of the last ones, whose slowest and fastest give the range
+_COUNTED = 16  # splits whose rows are counted where only reading tells
+_COUNT_SECONDS = 3.0
+_MOST_SHARDS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A number, and between which numbers it may lie."""
+
+    low: float
+    likely: float
+    high: float
+
+    def over(self, amount: Range) -> Range:
+        """Return how long an amount takes at these rates."""
+        return Range(*(a / r if r else math.inf for a, r in (
+            (amount.low, self.high), (amount.likely, self.likely), (amount.high, self.low)
+        )))  # fmt: skip
+
+    def times(self, factor: Range) -> Range:
+        """Return the product."""
+        return Range(self.low * factor.low, self.likely * factor.likely, self.high * factor.high)
+
+    def plus(self, number: float) -> Range:
+        """Return the sum with a number that is known."""
+        return Range(self.low + number, self.likely + number, self.high + number)
+
+    @property
+    def exact(self) -> bool:
+        """True if there is no doubt."""
+        return self.low == self.high
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What the whole job would take.
+
+    ``rows`` to read; ``rate`` rows a second, once all workers are at work; ``startup`` seconds until then;
+    ``seconds`` in all; ``size`` bytes of output; ``memory`` bytes, of the sample at its ordinary and at its peak.
+    ``sampled`` rows were read for this in ``took`` seconds. ``whole``: the sample was all there is.
+    """
+
+    rows: Range
+    rate: Range
+    startup: float
+    seconds: Range
+    size: Range
+    memory: Range
+    sampled: int
+    shards: int
+    took: float
+    whole: bool
+    rejected: int = 0
+    notes: tuple[str, ...] = ()
+
+
+def estimate(dataset: Dataset, seconds: float) -> Estimate:
+    """Run a sample of a dataset's plan for about so many seconds; raises what the run would raise."""
+    plan, options = dataset._plan, dataset._options
+    limits = limits_of(plan.steps)
+    plan = replace(plan, steps=tuple(step for step in plan.without_metrics().steps if step.row_limit is None))
+    from headrace.session.execution_plan import ExecutionPlan
+
+    workers = max(stage.workers for stage in ExecutionPlan(plan, options).stages)
+    splits, counted = _counted(plan.source)
+    if not splits:
+        raise PlanError("The input has no rows, so there is nothing that could be estimated.")
+    rows = _total(plan.source.splits(), counted)
+    if limits:
+        rows = Range(*(min(each, *limits) for each in (rows.low, rows.likely, rows.high)))
+    pieces = list(sample_splits(splits, workers, int(rows.likely)))
+    watch = SampleObserver(seconds, os.getpid())
+    observers = (*options.observers, watch)
+    sample = type(dataset)(
+        replace(plan, source=Sample(plan.source, pieces)),
+        options.updated({"shard_rows": 1, "progress": False, "mode": "resume", "observers": observers}),
+    )
+    _run(sample, watch)
+    return extrapolated(watch, rows, workers, whole=watch.rows >= rows.likely and not limits)
+
+
+# ---------------------------------------------------------------- which rows
+
+
+class Sample(Source):
+    """A source of which only some splits are read, or parts of them."""
+
+    def __init__(self, source: Source, chosen: Sequence[Split]) -> None:
+        self._source = self.wraps = source
+        self._chosen = list(chosen)
+        self.decodes = source.decodes
+
+    def splits(self) -> Sequence[Split]:
+        """Return those that were chosen."""
+        return self._chosen
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the source says."""
+        return self._source.describe()
+
+    def schema(self) -> pa.Schema:
+        """Return the source's schema."""
+        return self._source.schema()
+
+    def forms(self) -> Mapping[str, str]:
+        """Return the forms of the source's columns."""
+        return self._source.forms()
+
+    def files(self) -> list[tuple[str, int, int]]:
+        """Return the source's files."""
+        return self._source.files()
+
+    def files_of(self, split: Split) -> range:
+        """Return the files of a split."""
+        return self._source.files_of(split)
+
+    def pinned(self, paths: Sequence[str]) -> Source:
+        """Return a sample of the pinned source."""
+        return Sample(self._source.pinned(paths), self._chosen)
+
+    def read(
+        self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Read a split; who asked for it takes its window."""
+        return self._source.read(split, columns, batch_rows, bad)
+
+    def check_unchanged(self, split: Split) -> None:
+        """Check the source's files."""
+        self._source.check_unchanged(split)
+
+    def locate(self, split: Split, row: int) -> Location:
+        """Say where a row stands."""
+        return self._source.locate(split, row)
+
+    def close(self) -> None:
+        """Close the source."""
+        self._source.close()
+
+
+def spread(count: int) -> list[int]:
+    """Return the numbers below ``count`` so that the first few of them are from all over.
+
+    >>> spread(8)
+    [0, 4, 2, 6, 1, 5, 3, 7]
+    """
+    bits = max(1, (count - 1).bit_length())
+    order = (int(format(i, f"0{bits}b")[::-1], 2) for i in range(1 << bits))
+    return [i for i in order if i < count]
+
+
+def _counted(source: Source) -> tuple[list[Split], list[Split]]:
+    """Return splits with known rows from all over the input, and those of them that were counted just now."""
+    splits = list(source.splits())
+    order = [splits[i] for i in spread(len(splits))]
+    if all(split.rows >= 0 for split in splits):
+        return [split for split in order if split.rows], splits
+    counted: list[Split] = []
+    until = time.monotonic() + _COUNT_SECONDS
+    for split in order[:_COUNTED]:
+        rows = split.rows
+        if rows < 0:
+            rows = sum(batch.num_rows for batch in source.read(split, None, 65_536, lambda *_: None))
+        counted.append(msgspec.structs.replace(split, rows=rows))
+        if time.monotonic() > until:
+            break
+    source.close()
+    return [split for split in counted if split.rows], counted
+
+
+def _total(splits: Sequence[Split], counted: Sequence[Split]) -> Range:
+    """Return how many rows there are to read, by the rows per byte of those that were counted."""
+    if len(counted) == len(splits):
+        rows = float(sum(split.rows for split in counted))
+        return Range(rows, rows, rows)
+    size = sum(max(split.bytes, 1) for split in splits)
+    rates = [split.rows / max(split.bytes, 1) for split in counted]
+    likely = sum(split.rows for split in counted) / sum(max(split.bytes, 1) for split in counted)
+    return Range(min(rates) * size, likely * size, max(rates) * size)
+
+
+def sample_splits(splits: Sequence[Split], workers: int, total: int) -> Iterator[Split]:
+    """Cut windows of splits: a few rows for each worker, then twice as many, and so on; no row twice."""
+    used = [0] * len(splits)
+    at = made = 0
+    rows = FIRST_ROWS
+    most = max(FIRST_ROWS, total // (4 * workers))
+    while made < _MOST_SHARDS and any(done < split.rows for done, split in zip(used, splits, strict=True)):
+        for _ in range(workers):
+            left = rows
+            for _ in range(len(splits)):
+                split, done = splits[at], used[at]
+                take = min(left, split.rows - done)
+                if take > 0:
+                    yield msgspec.structs.replace(split, low=split.low + done, high=split.low + done + take)
+                    used[at] += take
+                    left -= take
+                    made += 1
+                at = (at + 1) % len(splits)
+                if left < rows / 2:  # the rest would be crumbs
+                    break
+        rows = min(2 * rows, most)
+
+
+# ---------------------------------------------------------------- the run
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A shard that was done: when, how many rows were read for it, and the bytes that it takes."""
+
+    time: float
+    read: int
+    size: int
+
+
+@dataclass(slots=True)
+class SampleObserver:
+    """What is seen of the sample's run; it is interrupted when its time is over."""
+
+    budget: float
+    process: int
+    begun: float = 0.0
+    ended: float = 0.0
+    commits: list[Commit] = field(default_factory=list)
+    memory: list[int] = field(default_factory=list)
+    rejected: int = 0
+    stopped: bool = False
+
+    @property
+    def rows(self) -> int:
+        return sum(commit.read for commit in self.commits)
+
+    def on_event(self, event: Event) -> None:
+        """Note when shards are done."""
+        if isinstance(event, ShardCommitted):
+            self.commits.append(Commit(time.monotonic(), event.ledger.read, event.bytes))
+            self.rejected += event.ledger.rejected
+
+    def tick(self) -> None:
+        """Look at the clock and at the memory; called about five times a second."""
+        import psutil
+
+        with contextlib.suppress(OSError, psutil.Error):
+            workers = psutil.Process(self.process).children(recursive=True)
+            self.memory.append(memory.of([self.process, *(worker.pid for worker in workers)]))
+
+    def close(self) -> None:
+        """The run is over."""
+
+    def over(self) -> bool:
+        """Say whether the time is over: counted from the first shard that was done."""
+        return bool(self.commits) and time.monotonic() > self.commits[0].time + self.budget
+
+
+@contextlib.contextmanager
+def _interruptible(number: signal.Signals) -> Iterator[None]:
+    """Take a signal for Ctrl-C that this program was started to ignore, as by ``nohup``."""
+    ours = threading.current_thread() is threading.main_thread()
+    if not ours or signal.getsignal(number) is not signal.SIG_IGN:
+        yield
+        return
+    signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _run(sample: Dataset, watch: SampleObserver) -> None:
+    """Write the sample to a folder that is gone afterwards."""
+    ended = threading.Event()
+    main = threading.main_thread().ident or 0
+
+    def guard() -> None:
+        while not ended.wait(0.05):
+            if watch.over() and not watch.stopped:
+                watch.stopped = True
+                signal.pthread_kill(main, signal.SIGINT)  # as Ctrl-C does: what is committed is kept
+                return
+
+    guarding = threading.Thread(target=guard, daemon=True)
+    watch.begun = time.monotonic()
+    with _interruptible(signal.SIGINT), tempfile.TemporaryDirectory(prefix="headrace-estimate-") as folder:
+        guarding.start()
+        try:
+            try:
+                sample.write_parquet(os.path.join(folder, "sample"))
+            finally:
+                watch.ended = time.monotonic()
+                ended.set()
+                guarding.join()
+                time.sleep(0)  # a signal that came in the last moment is raised here
+        except KeyboardInterrupt:
+            if not watch.stopped:
+                raise
+
+
+# ---------------------------------------------------------------- what follows
+
+
+def extrapolated(watch: SampleObserver, rows: Range, workers: int, *, whole: bool) -> Estimate:
+    """Return what follows for so many rows from what was seen of a sample."""
+    commits = watch.commits
+    notes: list[str] = []
+    rounds = list(_rounds(commits, workers))
+    rates = [count / span for count, span in rounds[-ROUNDS:] if span > 0]
+    if rates:
+        spans = rounds[-ROUNDS:]
+        likely = sum(count for count, _ in spans) / sum(span for _, span in spans)
+        rate = Range(min(rates), likely, max(rates))
+        startup = max(0.0, commits[0].time - watch.begun - commits[0].read * workers / likely)
+    else:
+        span = max(watch.ended - watch.begun, 1e-9)
+        rate = Range(watch.rows / span / 2, watch.rows / span, watch.rows / span * 2)
+        startup = 0.0
+        notes.append("the sample was over so soon that start-up and speed cannot be told apart")
+    if len(rates) == 1:
+        rate = Range(rate.likely / 1.5, rate.likely, rate.likely * 1.5)
+        notes.append("there was one round of shards only: the range is a guess of half as much either way")
+    sizes = [each.size / each.read for each in commits[-ROUNDS * workers :] if each.read]
+    per_row = Range(min(sizes), sum(sizes) / len(sizes), max(sizes)) if sizes else Range(0, 0, 0)
+    used = sorted(watch.memory) or [memory.own(watch.process)]
+    spread_of = Range(used[len(used) // 4], used[len(used) // 2], used[-1])
+    if watch.rejected:
+        notes.append(f"{watch.rejected:,} rows of the sample failed and were set aside")
+    return Estimate(
+        rows,
+        rate,
+        startup,
+        rate.over(rows).plus(startup),
+        per_row.times(rows),
+        spread_of,
+        watch.rows,
+        len(commits),
+        watch.ended - watch.begun,
+        whole,
+        watch.rejected,
+        tuple(notes),
+    )
+
+
+def _rounds(commits: Sequence[Commit], workers: int) -> Iterator[tuple[int, float]]:
+    """Yield rows and seconds of rounds in which every worker did a shard or more, after the first round.
+
+    Shards are noted in groups, so a round is no shorter than an eighth of all the time that is looked at.
+    """
+    if len(commits) <= workers:
+        return
+    since = commits[workers - 1].time
+    least = max(1e-3, (commits[-1].time - since) / (2 * ROUNDS))
+    rows = shards = 0
+    for commit in commits[workers:]:
+        rows, shards = rows + commit.read, shards + 1
+        if shards % workers == 0 and commit.time - since >= least:
+            yield rows, commit.time - since
+            since, rows, shards = commit.time, 0, 0

@@ -1,0 +1,230 @@
+"""Verbs that add a function of batches or rows to the plan: nothing runs yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from headrace.core.arguments import known_arguments
+from headrace.dataset.base import DatasetBase
+from headrace.errors import ArgumentError
+from headrace.plan import ray_unsupported
+from headrace.plan.parameters import (
+    given_batch_bytes,
+    given_batch_format,
+    given_batch_size,
+    given_function,
+    given_in_flight,
+    given_names,
+    given_resources,
+)
+from headrace.plan.step_options import StepOptions
+from headrace.plan.steps.map_batches import MapBatches
+from headrace.plan.steps.rows import Filter, FlatMap, MapRows
+
+if TYPE_CHECKING:
+    from typing import Literal
+
+    import pyarrow.compute as pc
+    from typing_extensions import Self, Unpack
+
+
+class MapVerbs(DatasetBase):
+    """Verbs that call a function of the user's."""
+
+    __slots__ = ()
+
+    @known_arguments(also=ray_unsupported.MAP_BATCHES, options=StepOptions)
+    def map_batches(
+        self,
+        fn: Callable[..., Any],
+        *,
+        batch_size: int | Literal["auto"] | None = "auto",
+        batch_size_bytes: int | str | None = None,
+        batch_format: Literal["numpy", "pandas", "pyarrow", "default"] | None = "numpy",
+        columns: Sequence[str] | None = None,
+        max_in_flight: int | None = None,
+        **options: Unpack[StepOptions],
+    ) -> Self:
+        """Replace each batch by what ``fn`` returns for it.
+
+        Parameters
+        ----------
+        fn
+            A function, a callable object, or a class, which is constructed once per worker and then called.
+            It gets one batch and returns one: a dict of columns (arrays of shape (n,) or (n, k…), lists), a
+            DataFrame, an Arrow Table or RecordBatch; or it is a generator that yields several. Arrays of
+            shape (n, k) become fixed-size-list columns. The number of rows may change. Named levels of a
+            DataFrame's index become columns, unnamed ones are dropped. Functions that wait, for an endpoint say,
+            may be async: ``async def``, or a class with ``async def __call__``, which is then also constructed
+            on the event loop.
+        batch_size
+            Rows per batch; the last one of a shard may be smaller. ``"auto"``: each worker begins with 128
+            rows or fewer, and finds with how many ``fn`` gets most rows done per second, up to about 16 MiB and
+            65,536 rows; so batches differ from run to run. None: as ``"auto"``. Where memory does not suffice for
+            a batch, it is halved and tried again, and batches stay as small as that for the rest of the run.
+        batch_size_bytes
+            About how many bytes of input a batch has, instead of ``batch_size``: a number, or text such as
+            ``"16MiB"``.
+        batch_format
+            ``"numpy"``: a dict of read-only arrays; ``"pandas"``: a DataFrame; ``"pyarrow"``: a Table. As
+            in Ray Data, ``"default"`` is numpy, and None what costs no conversion: a Table.
+        columns
+            The columns that ``fn`` gets; no others are read for it. Default: all.
+        max_in_flight
+            How many batches each worker sends to ``fn`` before the first has come back; results keep the order of
+            the rows, and so many batches are in memory. An async function gets them on one event loop (default:
+            16), a plain one in so many threads (default: 1, in none). Timeouts and further tries are its own.
+        fn_args, fn_kwargs
+            Further arguments of each call, after the batch.
+        fn_constructor_args, fn_constructor_kwargs
+            Arguments of the class.
+        compute, concurrency
+            How many workers: ``ActorPoolStrategy(size=2)``, or ``concurrency=2`` or ``(1, 8)`` for short.
+        num_cpus, num_gpus, memory
+            What one worker needs: cores, devices, bytes (a number, or text such as ``"2GiB"``).
+        ray_remote_args
+            What a Ray cluster is told about each worker of this step besides: a dict of ``resources``,
+            ``label_selector``, ``runtime_env``, ``scheduling_strategy``, …. It has no effect on other engines.
+        version
+            A name for this code. When given, the run is recognised by it instead of by the bytecode of ``fn``.
+
+        Raises
+        ------
+        ArgumentError
+            For an invalid value. What ``fn`` raises comes as ``StepError`` when the plan runs.
+
+        Examples
+        --------
+        >>> import headrace as hr
+        >>> hr.range(3).map_batches(lambda batch: {"double": batch["id"] * 2}).take_all()
+        [{'double': 0}, {'double': 2}, {'double': 4}]
+
+        >>> async def lengths(batch):  # which would await a client's answer
+        ...     return {"length": [len(text) for text in batch["text"]]}
+        >>> hr.from_items([{"text": "one"}, {"text": "three"}]).map_batches(lengths, max_in_flight=8).take_all()
+        [{'length': 3}, {'length': 5}]
+        """
+        function = given_function("map_batches", fn, options)
+        return self._then(
+            MapBatches(
+                function,
+                given_batch_size(batch_size),
+                given_batch_format(batch_format),
+                given_names("columns", columns) if columns is not None else None,
+                given_resources(options),
+                given_in_flight(max_in_flight),
+                given_batch_bytes(batch_size_bytes, batch_size),
+            )
+        )
+
+    @known_arguments(also=ray_unsupported.STEPS, options=StepOptions)
+    def map(
+        self,
+        fn: Callable[..., Any],
+        **options: Unpack[StepOptions],
+    ) -> Self:
+        """Replace each row, a dict of Python values, by the dict that ``fn`` returns for it.
+
+        Parameters
+        ----------
+        fn
+            A function, callable object or class. Tensors come to it as arrays of shape (k…), times as Python's
+            ``datetime`` where it can hold them.
+        fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs
+            As in ``map_batches``, which is far faster.
+        compute, concurrency, num_cpus, num_gpus, memory, ray_remote_args, version
+            As in ``map_batches``.
+
+        Raises
+        ------
+        ArgumentError
+            As in ``map_batches``. ``StepError``, with file and row, comes when the plan runs.
+
+        Examples
+        --------
+        >>> import headrace as hr
+        >>> hr.range(2).map(lambda row: {"text": str(row["id"])}).take_all()
+        [{'text': '0'}, {'text': '1'}]
+        """
+        function = given_function("map", fn, options)
+        return self._then(MapRows(function, given_resources(options)))
+
+    @known_arguments(also=ray_unsupported.STEPS, options=StepOptions)
+    def flat_map(
+        self,
+        fn: Callable[..., Any],
+        **options: Unpack[StepOptions],
+    ) -> Self:
+        """Replace each row by the rows of the list that ``fn`` returns for it, which may be empty.
+
+        Parameters
+        ----------
+        fn
+            A function, callable object or class, of one row as in ``map``; it returns any iterable of dicts.
+        fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs
+            As in ``map_batches``.
+        compute, concurrency, num_cpus, num_gpus, memory, ray_remote_args, version
+            As in ``map_batches``.
+
+        Raises
+        ------
+        ArgumentError
+            As in ``map_batches``. ``StepError``, with file and row, comes when the plan runs.
+
+        Examples
+        --------
+        >>> import headrace as hr
+        >>> hr.range(3).flat_map(lambda row: [row] * row["id"]).take_all()
+        [{'id': 1}, {'id': 2}, {'id': 2}]
+        """
+        function = given_function("flat_map", fn, options)
+        return self._then(FlatMap(function, given_resources(options)))
+
+    @known_arguments(also=ray_unsupported.STEPS, options=StepOptions)
+    def filter(
+        self,
+        fn: Callable[..., Any] | None = None,
+        expr: pc.Expression | str | None = None,
+        **options: Unpack[StepOptions],
+    ) -> Self:
+        """Keep the rows for which ``fn`` (of a row) or ``expr`` (of columns, far faster) is true.
+
+        Parameters
+        ----------
+        fn
+            A function, callable object or class; it gets one row as a dict, as in ``map``.
+        expr
+            An Arrow expression, ``pc.field("id") > 2``, or its text, ``"id > 2 and name in ['a', 'b']"``: columns,
+            numbers, strings, ``+ - * /``, comparisons, ``in``, ``and``, ``or``, ``not``, ``is None``. A null is not
+            true.
+        fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs
+            As in ``map_batches``.
+        compute, concurrency, num_cpus, num_gpus, memory, ray_remote_args, version
+            As in ``map_batches``.
+
+        Raises
+        ------
+        ArgumentError
+            Neither or both are given, or ``expr`` is no expression. ``UnknownColumn``, for a column that it names,
+            comes when the plan runs; ``StepError``, for what ``fn`` raises, too.
+
+        Examples
+        --------
+        >>> import headrace as hr, pyarrow.compute as pc
+        >>> hr.range(5).filter(expr=pc.field("id") > 2).take_all()
+        [{'id': 3}, {'id': 4}]
+        >>> hr.range(5).filter(expr="id > 2").take_all()
+        [{'id': 3}, {'id': 4}]
+        >>> hr.range(5).filter(lambda row: row["id"] > 2).take_all()
+        [{'id': 3}, {'id': 4}]
+        """
+        if (fn is None) == (expr is None):
+            raise ArgumentError("filter takes either a function of a row or expr=, an Arrow expression.")
+        resources = given_resources(options)
+        if fn is None:
+            from headrace.plan.predicates import given_expression
+
+            return self._then(Filter(None, given_expression(expr), resources))
+        function = given_function("filter", fn, options)
+        return self._then(Filter(function, None, resources))

@@ -1,0 +1,102 @@
+"""Verbs that compute metrics of the rows of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from headrace.core.ports import Accumulator
+from headrace.dataset.base import DatasetBase
+from headrace.errors import ArgumentError
+from headrace.plan.steps.accumulate import Accumulate
+from headrace.session import read as execution
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from headrace.result import Metrics
+
+
+class MetricVerbs(DatasetBase):
+    """Verbs that take accumulators."""
+
+    __slots__ = ()
+
+    def accumulate(self, **metrics: Accumulator) -> Self:
+        """Have ``metrics`` see the columns as they are here; they count the rows that are written in the end.
+
+        So rows that are filtered, rejected or cut by ``limit`` later do not count, and columns may be dropped,
+        renamed or changed later. A metric counts each row once, however often a run is killed and goes on; with the
+        result come ``result.metrics["name"]`` and a line of the summary. Only ``write_*`` and ``evaluate`` count:
+        other verbs return the rows as if there were no metrics. Metrics belong to the plan that
+        an output is recognised by.
+
+        Parameters
+        ----------
+        metrics
+            By name: those of ``headrace.accumulators``, such as ``AUROC``, or anything that fills the
+            ``Accumulator`` port.
+
+        Raises
+        ------
+        ArgumentError
+            It is no metric, or there is one of that name already. ``PlanError``: ``map_batches`` or ``flat_map``
+            comes later, which may give back other rows. ``UnknownColumn`` comes when the plan is checked.
+
+        Examples
+        --------
+        >>> import tempfile, headrace as hr
+        >>> data = hr.range(5).accumulate(mean=hr.Mean("id"), rows=hr.Count()).filter(expr="id > 1")
+        >>> data = data.with_options(engine="inline", progress=False)
+        >>> data.write_parquet(f"{tempfile.mkdtemp()}/out").metrics
+        {'mean': 3.0, 'rows': 3}
+        """
+        return self._then(self._accumulate("accumulate", metrics))
+
+    def evaluate(self, **metrics: Accumulator) -> Metrics:
+        """Run the plan for ``metrics`` alone, those of ``accumulate`` before it included; no row is written.
+
+        Returns their results by name, a dict whose ``notes`` has words beside some of them, such as why there is
+        none. Only columns that somebody needs are read. Raises ``ArgumentError`` for what is no metric, or if there
+        is none; and what a run raises.
+
+        >>> import headrace as hr
+        >>> hr.range(5).evaluate(mean=hr.Mean("id"))
+        {'mean': 2.0}
+        """
+        plan = self._plan
+        if metrics or not plan.metrics:
+            plan = plan.then(self._accumulate("evaluate", metrics))
+        return execution.evaluate(plan, self._options, self._note)
+
+    def _accumulate(self, verb: str, metrics: Mapping[str, Accumulator]) -> Accumulate:
+        from headrace.accumulators.by import is_accumulator
+
+        if not metrics:
+            raise ArgumentError(
+                f"{verb}() takes metrics by name, such as {verb}(auc=hr.AUROC(label='y', score='p'))."
+            )
+        for name, metric in metrics.items():
+            if not is_accumulator(metric):
+                raise ArgumentError(f"{verb}({name}={_shown(metric)}) is no metric{_way_out(metric)}.")
+            if name in dict(self._plan.metrics):
+                raise ArgumentError(
+                    f"{verb}({name}=…): there is a metric of that name before it in the plan."
+                )
+        made = tuple((name, metric.empty()) for name, metric in metrics.items())
+        return Accumulate(made, len(self._plan.accumulates))
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _way_out(value: object) -> str:
+    if isinstance(value, type):
+        return f": it is a class. Say {value.__name__}(…)"
+    if any(each.__module__.partition(".")[0] == "torchmetrics" for each in type(value).__mro__):
+        return (
+            ", as nobody knows which columns it reads. Say hr.TorchMetric(metric, inputs=['score', 'label'])"
+        )
+    return ", such as hr.AUROC(label='y', score='p'), or what fills headrace.core.ports.Accumulator"

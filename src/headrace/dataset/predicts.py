@@ -1,0 +1,156 @@
+"""Verbs that add a column to each row, a model's result above all: nothing runs yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from headrace.core.arguments import known_arguments
+from headrace.dataset.base import DatasetBase
+from headrace.errors import ArgumentError
+from headrace.plan import ray_unsupported
+from headrace.plan.step_options import StepOptions, WorkerOptions
+
+if TYPE_CHECKING:
+    from typing import Literal
+
+    from typing_extensions import Self, Unpack
+
+
+class PredictVerbs(DatasetBase):
+    """Verbs that add columns; rows stay as they are."""
+
+    __slots__ = ()
+
+    @known_arguments(also=ray_unsupported.PREDICT, options=StepOptions)
+    def predict(
+        self,
+        model: Any,
+        *,
+        inputs: str | Sequence[str] | None = None,
+        output: str = "prediction",
+        keep: str | Sequence[str] | None = "all",
+        replace: bool = False,
+        batch_size: int | Literal["auto"] | None = "auto",
+        batch_size_bytes: int | str | None = None,
+        batch_format: Literal["numpy", "pandas", "pyarrow", "default"] = "numpy",
+        max_in_flight: int | None = None,
+        **options: Unpack[StepOptions],
+    ) -> Self:
+        """Add a model's result to each row; every other column is carried unchanged.
+
+        Parameters
+        ----------
+        model
+            A predictor (``hr.load_model(path, …)``, ``hr.TorchPredictor(net, device="cuda")``, your own object with
+            ``load``, ``predict`` and ``close``), a model object (a torch module, a scikit-learn, XGBoost, LightGBM
+            or Keras model, a Hugging Face pipeline, …), a class, a function, or the path of a model file or folder.
+            Classes and functions get a batch as in ``map_batches``; a library's model gets what it wants: one input
+            column as its array, several by name or side by side. One result per row: an array of shape (n,) or
+            (n, 1), a list; (n, k…) becomes a column of tensors; or a dict, DataFrame or Table, which brings its
+            own column names.
+            A dict of models, ``{"small": a, "large": dict(model=b, batch_size=256)}``, runs them all on the same
+            rows in one pass; each adds a column named by its key, or several named ``key_name``.
+        inputs
+            The columns that the model reads; no others are read for it. Default: all.
+        output
+            The name of the column that is added.
+        keep
+            The columns that are carried: ``"all"``, ``"none"``, or names. They are never converted: types, nulls
+            and order stay as they are.
+        replace
+            A result may take the place of a carried column of the same name; without it, that is an error.
+        batch_size, batch_size_bytes, batch_format
+            As in ``map_batches``. A batch holds only inputs. A library's model has a format of its own.
+        max_in_flight
+            As in ``map_batches``; a predictor's ``predict`` may be async as well. One that has ``submit`` and
+            ``collect`` (PyTorch's) gets 2 by default.
+        fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs
+            As in ``map_batches``, for a class or a function.
+        compute, concurrency, num_cpus, num_gpus, memory, ray_remote_args, version
+            As in ``map_batches``.
+
+        Raises
+        ------
+        ColumnExists
+            A result has the name of a carried column.
+        BadReturn
+            A model returned another number of rows than it got; ``map_batches`` is for that.
+        ModelError
+            The model cannot be read, or its library is not here.
+
+        Examples
+        --------
+        >>> import headrace as hr
+        >>> rides = hr.from_items([{"km": 2.0, "city": "Oslo"}, {"km": 5.0, "city": "Bonn"}])
+        >>> rides.predict(lambda batch: 3 + 2 * batch["km"], inputs=["km"], output="fare").take_all()
+        [{'km': 2.0, 'city': 'Oslo', 'fare': 7.0}, {'km': 5.0, 'city': 'Bonn', 'fare': 13.0}]
+        """
+        from headrace.session.models import given_predict
+
+        return self._then(
+            given_predict(
+                model,
+                inputs=inputs,
+                output=output,
+                keep=keep,
+                replace=replace,
+                batch_size=batch_size,
+                batch_size_bytes=batch_size_bytes,
+                batch_format=batch_format,
+                max_in_flight=max_in_flight,
+                **options,
+            )
+        )
+
+    @known_arguments(also=ray_unsupported.STEPS, options=WorkerOptions)
+    def add_column(
+        self,
+        col: str,
+        fn: Callable[..., Any],
+        *,
+        batch_format: Literal["numpy", "pandas", "pyarrow", "default"] = "pandas",
+        **options: Unpack[WorkerOptions],
+    ) -> Self:
+        """Add the column ``col``, or replace it, by what ``fn`` makes of each batch: ``predict`` in Ray Data's words.
+
+        Parameters
+        ----------
+        col
+            The name of the column.
+        fn
+            A function of a batch of all columns. It returns one value per row: an array of shape (n,) or (n, k…), a
+            Series, an Arrow array, a list.
+        batch_format
+            As in ``map_batches``, but pandas by default, as in Ray Data; ``"numpy"`` is faster.
+        compute, concurrency, num_cpus, num_gpus, memory, ray_remote_args, version
+            As in ``map_batches``.
+
+        Raises
+        ------
+        ArgumentError
+            ``col`` is no name, or ``fn`` no function. ``BadReturn``, for another number of values than rows, comes
+            when the plan runs.
+
+        Examples
+        --------
+        >>> import headrace as hr
+        >>> hr.range(2).add_column("half", lambda batch: batch["id"] / 2, batch_format="numpy").take_all()
+        [{'id': 0, 'half': 0.0}, {'id': 1, 'half': 0.5}]
+        """
+        if not isinstance(col, str) or not col:
+            raise ArgumentError(f"add_column({col!r}): it takes the name of a column.")
+        if not callable(fn) or isinstance(fn, type):
+            raise ArgumentError(f"add_column({col!r}, {fn!r}): it takes a function of a batch.")
+        from headrace.plan.steps.predict import AddColumn
+        from headrace.session.models import given_predict
+
+        step = given_predict(
+            fn,
+            output=col,
+            keep="all",
+            replace=True,
+            batch_format=batch_format,
+            **options,
+        )
+        return self._then(AddColumn(step.models, step.keep, step.replace))

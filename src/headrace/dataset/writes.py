@@ -1,0 +1,243 @@
+"""Verbs that run the plan and write its rows to a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from headrace.core.arguments import known_arguments
+from headrace.core.ports import Sink
+from headrace.dataset.base import DatasetBase
+from headrace.errors import ArgumentError
+from headrace.plan import ray_unsupported
+from headrace.plan.parameters import given_folder
+from headrace.result import Result
+from headrace.session import write as writing
+
+if TYPE_CHECKING:
+    import os
+
+    import pyarrow as pa
+
+    from headrace.core.work import Durability
+    from headrace.options import Mode, OnChange
+
+
+class WriteVerbs(DatasetBase):
+    """Verbs that write all rows."""
+
+    __slots__ = ()
+
+    @known_arguments(also=ray_unsupported.WRITE)
+    def write_parquet(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        compression: str | None = "snappy",
+        compression_level: int | None = None,
+        schema: pa.Schema | None = None,
+        mode: Mode | None = None,
+        on_change: OnChange | None = None,
+        durability: Durability | None = None,
+    ) -> Result:
+        """Run the plan and write its rows to the folder ``path`` as Parquet files, in input order.
+
+        Killed at any moment and run again, it goes on where it stopped; run again when finished, it returns
+        the recorded result. The folder is complete once ``_SUCCESS`` stands in it.
+
+        Parameters
+        ----------
+        path
+            A new or empty folder, or the output of an earlier run of the same plan.
+        compression, compression_level
+            The codec: ``"snappy"``, ``"zstd"``, ``"gzip"``, ``"lz4"``, ``"brotli"`` or None.
+        schema
+            The output's Arrow schema; default: the first rows settle it.
+        mode, on_change, durability
+            See ``RunOptions``; here they override ``with_options``.
+
+        Raises
+        ------
+        PlanChanged
+            The folder belongs to another plan, or to other code; the message has the words to add.
+        ForeignOutput, RunLocked, OutputWriteFailed, SourceError, StepError, WorkerDied
+            See ``headrace.errors``. Shards that were committed before are kept.
+
+        Examples
+        --------
+        >>> import tempfile, headrace as hr
+        >>> folder = tempfile.mkdtemp()
+        >>> data = hr.range(3).with_options(engine="inline", progress=False)
+        >>> data.write_parquet(f"{folder}/out").rows
+        3
+        >>> hr.read_parquet(f"{folder}/out").take(1)
+        [{'id': 0}]
+        """
+
+        def sink() -> Sink:
+            from headrace.sinks.parquet import ParquetSink
+
+            return ParquetSink(
+                given_folder(path), compression=compression, compression_level=compression_level
+            )
+
+        return self._write(sink, schema, mode, on_change, durability)
+
+    @known_arguments(also=ray_unsupported.WRITE)
+    def write_csv(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        delimiter: str = ",",
+        header: bool = True,
+        compression: str | None = None,
+        escape_formulas: bool = False,
+        schema: pa.Schema | None = None,
+        mode: Mode | None = None,
+        on_change: OnChange | None = None,
+        durability: Durability | None = None,
+    ) -> Result:
+        """Run the plan and write its rows to the folder ``path`` as CSV files.
+
+        Parameters
+        ----------
+        path, schema, mode, on_change, durability
+            As in ``write_parquet``.
+        delimiter
+            One ASCII character between the values.
+        header
+            Whether each file begins with the names of the columns.
+        compression
+            None, ``"gzip"`` or ``"zstd"``.
+        escape_formulas
+            True: text that a spreadsheet would take for a formula, as it begins with ``=``, ``+``, ``-``, ``@``, a
+            tab or the end of a line, gets an apostrophe before it; names of columns, too. Numbers stay numbers.
+
+        Raises
+        ------
+        ArgumentError
+            There is no such delimiter or compression.
+        SinkError
+            Nested and binary columns have no place in CSV. All else as in ``write_parquet``.
+
+        Examples
+        --------
+        >>> import tempfile, headrace as hr
+        >>> data = hr.range(3).with_options(engine="inline", progress=False)
+        >>> data.write_csv(f"{tempfile.mkdtemp()}/out", delimiter=";").rows
+        3
+        """
+
+        def sink() -> Sink:
+            from headrace.sinks.csv import CsvSink
+
+            return CsvSink(
+                given_folder(path),
+                delimiter=delimiter,
+                header=header,
+                compression=compression,
+                escape_formulas=escape_formulas,
+            )
+
+        return self._write(sink, schema, mode, on_change, durability)
+
+    @known_arguments(also=ray_unsupported.WRITE)
+    def write_json(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        compression: str | None = None,
+        schema: pa.Schema | None = None,
+        mode: Mode | None = None,
+        on_change: OnChange | None = None,
+        durability: Durability | None = None,
+    ) -> Result:
+        """Run the plan and write its rows to the folder ``path`` as files of JSON lines, one object per row.
+
+        Parameters
+        ----------
+        path, schema, mode, on_change, durability
+            As in ``write_parquet``.
+        compression
+            None, ``"gzip"`` or ``"zstd"``.
+
+        Raises
+        ------
+        ArgumentError
+            There is no such compression. All else as in ``write_parquet``.
+
+        Examples
+        --------
+        >>> import tempfile, headrace as hr
+        >>> data = hr.range(3).with_options(engine="inline", progress=False)
+        >>> data.write_json(f"{tempfile.mkdtemp()}/out", compression="gzip").rows
+        3
+        """
+
+        def sink() -> Sink:
+            from headrace.sinks.json import JsonSink
+
+            return JsonSink(given_folder(path), compression=compression)
+
+        return self._write(sink, schema, mode, on_change, durability)
+
+    @known_arguments
+    def write_to(
+        self,
+        sink: Sink,
+        *,
+        schema: pa.Schema | None = None,
+        mode: Mode | None = None,
+        on_change: OnChange | None = None,
+        durability: Durability | None = None,
+    ) -> Result:
+        """Run the plan and write its rows with a sink of your own: anything that fills the ``Sink`` port.
+
+        Commits, resuming, ``mode`` and ``verify`` are as for the formats that are here; docs/extending.md has a
+        sink of a few lines.
+
+        Parameters
+        ----------
+        sink
+            Where the rows go; a subclass of ``headrace.sinks.files.FileSink`` needs a suffix and an encoder.
+        schema, mode, on_change, durability
+            As in ``write_parquet``.
+
+        Raises
+        ------
+        ArgumentError
+            ``sink`` is not one. All else as in ``write_parquet``.
+
+        Examples
+        --------
+        >>> import tempfile, headrace as hr
+        >>> from headrace.sinks.json import JsonSink
+        >>> data = hr.range(3).with_options(engine="inline", progress=False)
+        >>> data.write_to(JsonSink(f"{tempfile.mkdtemp()}/out")).rows
+        3
+        """
+        missing = [name for name in ("bind", "open", "publish", "finish") if not hasattr(sink, name)]
+        if missing or isinstance(sink, type):
+            raise ArgumentError(
+                f"write_to({sink!r}): it takes an object with the methods of the Sink port, such as an instance of a "
+                "subclass of headrace.sinks.files.FileSink. write_parquet, write_csv and write_json take a folder."
+            )
+        return self._write(lambda: sink, schema, mode, on_change, durability)
+
+    def _write(
+        self,
+        sink: Callable[[], Sink],  # sinks import pyarrow: they are made when workers are on their way
+        schema: pa.Schema | None,
+        mode: Mode | None,
+        on_change: OnChange | None,
+        durability: Durability | None,
+    ) -> Result:
+        if schema is not None and not hasattr(schema, "serialize"):
+            raise ArgumentError(
+                f"schema={schema!r} is not a pyarrow.Schema, such as pa.schema({{'x': pa.int64()}})."
+            )
+        given = {"mode": mode, "on_change": on_change, "durability": durability}
+        options = self._options.updated({name: value for name, value in given.items() if value is not None})
+        result = writing.write(self._plan, lambda plan: plan.into(sink(), schema), options)
+        self._note(result.summary)
+        return result

@@ -1,0 +1,276 @@
+"""The only loop: schedule, submit, wait, complete, commit."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+
+from headrace.core import failures
+from headrace.core.events import Event, ShardDivided
+from headrace.core.ports import Pool
+from headrace.core.work import (
+    AttemptFinishing,
+    CallEnded,
+    CallStarted,
+    CommitRecord,
+    Failed,
+    Outcome,
+    ShrinkBatches,
+)
+from headrace.driver.attempts import AttemptAnswer, AttemptCalls
+from headrace.driver.loop_state import LoopState
+from headrace.driver.orders import Begin, Order, Prepare
+from headrace.driver.policy import (
+    Action,
+    DivideShard,
+    DumpStacks,
+    Emit,
+    EndRun,
+    EndWorker,
+    Policies,
+    Policy,
+    Release,
+    ResizePool,
+    Restrict,
+    ShrinkBatch,
+)
+from headrace.driver.ports import BlockHolder, Committer, RunPorts
+from headrace.driver.reader_output import ReaderOutput
+from headrace.driver.scheduler import Scheduler
+from headrace.driver.upstream.single_stage import SingleStage
+
+if TYPE_CHECKING:
+    from typing_extensions import assert_never
+
+    from headrace.driver.upstream.pools import UpstreamPools
+    from headrace.driver.upstream.scheduler import UpstreamScheduler
+else:
+
+    def assert_never(action: object) -> None:
+        """Stand in for the standard library's, which Python has from 3.11 on."""
+        raise AssertionError(action)
+
+
+TICK = 0.2  # seconds: the loop turns at least as often
+GROUP = 0.025  # seconds: commits that come faster than this share one sync of the journal
+WHOLE_RUN = -1  # the shard of an outcome that ends the run and is of no shard
+
+
+class Runner:
+    """Drives one scheduler over the pools of a plan's stages, into one committer.
+
+    ``upstream`` decides for the stages before the last, if there are any.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        committer: Committer,
+        *,
+        policies: Iterable[Policy] = (),
+        upstream: UpstreamScheduler | None = None,
+        ports: RunPorts | None = None,
+    ) -> None:
+        self.scheduler = scheduler
+        self._committer = committer
+        self._policies = Policies(policies)
+        self._upstream_scheduler = upstream
+        self._ports = ports or RunPorts()
+        self._reader = ReaderOutput()
+        self._schema = scheduler.schema
+        self._flushed = -GROUP
+
+    def notify(self, worker: int, message: Any) -> None:
+        """Receive a worker's message; may be called from any thread."""
+        self._ports.inbox.put(message)
+
+    def run(self, pools: Sequence[Pool], blocks: BlockHolder | None = None) -> None:
+        """Drive the plan to its end."""
+        for _ in self.stream(pools, blocks):
+            pass
+
+    def stream(self, pools: Sequence[Pool], blocks: BlockHolder | None = None) -> Iterator[pa.RecordBatch]:
+        """Drive the plan to its end; yields its output, in order, if the plan is read rather than written.
+
+        ``pools`` has one pool for each stage; ``blocks`` holds the blocks between them, if there are several.
+        """
+        self._connect(pools, blocks)
+        scheduler, committer = self.scheduler, self._committer
+        while not scheduler.finished:
+            self._before_schedule()
+            for order in self._schedule():
+                self._submit(order)
+            self._after_schedule()
+            for outcome in self._wait():
+                for record in self._complete(outcome):
+                    committer.commit(record)
+                self._settle_schema()
+            self._flush()
+            self._ports.observer.tick()
+            yield from self._reader.ready(scheduler.head)
+        committer.flush()
+        yield from self._reader.ready(scheduler.head)
+        if scheduler.error is not None:
+            raise failures.revive(scheduler.error)
+
+    def _connect(self, pools: Sequence[Pool], blocks: BlockHolder | None) -> None:
+        scheduler, ports = self.scheduler, self._ports
+        self._pools = pools
+        self._state = LoopState(scheduler, self._upstream_scheduler, pools, ports.clock)
+        self._attempts = AttemptCalls(
+            pools[-1], len(pools) - 1, scheduler, self._policies, ports, emit=self._emit
+        )
+        self._upstream: UpstreamPools | SingleStage = SingleStage()
+        if self._upstream_scheduler is not None:
+            from headrace.driver.upstream.pools import UpstreamPools  # a plan of one stage has no use for it
+
+            assert blocks is not None
+            self._upstream = UpstreamPools(
+                self._upstream_scheduler, pools, blocks, self._policies, ports, emit=self._emit
+            )
+
+    # ------------------------------------------------------------ schedule and submit
+
+    def _before_schedule(self) -> None:
+        self._state.restriction = Restrict()
+        for policy in self._policies:
+            self._carry_out(policy.before_schedule(self._state))
+
+    def _schedule(self) -> list[Order]:
+        usable = self._state.usable(len(self._pools) - 1)
+        orders = self.scheduler.ready(usable, ahead=self._state.restriction.ahead)
+        self._state.nothing_begins = not orders and self.scheduler.idle and bool(usable)
+        return orders
+
+    def _submit(self, order: Order) -> None:
+        if isinstance(order, Prepare):
+            self._upstream.prepare(order.task, order.worker)
+        elif isinstance(order, Begin):
+            after = self._reader.delivered(order.task.shard.index)
+            task = self._upstream.open(order.task, order.worker)
+            self._attempts.begin(order.worker, msgspec.structs.replace(task, after=after))
+        else:
+            self._attempts.proceed(order)
+
+    def _after_schedule(self) -> None:
+        state = self._state
+        usable = [state.usable(stage) for stage in range(state.stages - 1)]
+        self._upstream.schedule(usable, needed_only=state.restriction.needed_only)
+        for policy in self._policies:
+            self._carry_out(policy.after_schedule(state))
+
+    # ------------------------------------------------------------ wait
+
+    def _wait(self) -> Iterator[Outcome]:
+        """Yield the outcomes that have arrived, once at least one message has, or time is up."""
+        inbox, state = self._ports.inbox, self._state
+        timeout = GROUP
+        if not self._committer.pending:
+            now = state.now
+            timeout = max(0.0, min(TICK, self._policies.next_wakeup(now) - now))
+        try:
+            message = inbox.get(timeout=timeout)
+            while True:
+                state.messages += 1
+                outcome = self._received(message)
+                if outcome is not None:
+                    yield outcome
+                if self._upstream.error is not None:
+                    yield Failed(WHOLE_RUN, -1, self._upstream.error)
+                message = inbox.get_nowait()
+        except queue.Empty:
+            state.silence += timeout  # too much if there were messages, which does no harm
+
+    def _received(self, message: Any) -> Outcome | None:
+        """Pass a message on to where it belongs; return the outcome if it is the answer to a call."""
+        if isinstance(message, AttemptAnswer):
+            return self._attempts.outcome(message)
+        if isinstance(message, AttemptFinishing):
+            self.scheduler.finishing(message.shard, message.attempt)
+        elif isinstance(message, (CallStarted, CallEnded)):  # too many for observers
+            self._policies.on_message(message, self._state.now)
+        elif not self._upstream.received(message):
+            self._emit(message)
+        return None
+
+    # ------------------------------------------------------------ complete and commit
+
+    def _complete(self, outcome: Outcome) -> Sequence[CommitRecord]:
+        """Return the records to commit now, in order."""
+        state = self._state
+        if state.is_current(outcome):
+            self._reader.add(outcome)
+        outcome = self._upstream.completed(outcome)
+        for policy in self._policies:
+            decided = policy.on_outcome(outcome, state)
+            if decided is None:
+                return ()
+            if isinstance(decided, DivideShard):
+                self._divide(decided)
+            else:
+                outcome = decided
+        records = self.scheduler.complete(outcome)
+        for record in records:
+            self._reader.committed(record.shard)
+        return records
+
+    def _settle_schema(self) -> None:
+        if self._schema is None and self.scheduler.schema is not None:
+            self._schema = self.scheduler.schema
+            self._committer.settle(self._schema)
+
+    def _flush(self) -> None:
+        """Make commits durable, in groups."""
+        committer, now = self._committer, self._state.now
+        if committer.pending and (self.scheduler.finished or now - self._flushed >= GROUP):
+            committer.flush()
+            self._flushed = self._state.now
+
+    # ------------------------------------------------------------ actions of policies
+
+    def _emit(self, event: Event) -> None:
+        self._policies.on_message(event, self._state.now)
+        self._ports.observer.on_event(event)
+
+    def _carry_out(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Emit):
+                self._emit(action.event)
+            elif isinstance(action, Restrict):
+                self._state.restriction = action
+            elif isinstance(action, EndWorker):
+                self._end_worker(action)
+            elif isinstance(action, ShrinkBatch):
+                self._pools[action.stage].feed(action.worker, -1, -1, ShrinkBatches())
+            elif isinstance(action, ResizePool):
+                open_workers = self._state.open_workers(action.stage)
+                self._pools[action.stage].resize(action.size, keep=open_workers)
+            elif isinstance(action, Release):
+                self.scheduler.complete(action.outcome)
+            elif isinstance(action, DivideShard):
+                self._divide(action)
+            elif isinstance(action, DumpStacks):
+                for pool in self._pools:
+                    pool.dump()
+                self._ports.sleep(action.seconds)
+            elif isinstance(action, EndRun):
+                self.scheduler.complete(Failed(WHOLE_RUN, -1, action.error))
+            else:
+                assert_never(action)
+
+    def _end_worker(self, end: EndWorker) -> None:
+        pools = self._pools if end.stage is None else [self._pools[end.stage]]
+        for pool in pools:
+            pool.kill(end.worker, end.reason, replace=end.replaced)
+        if not end.charged:
+            self.scheduler.never_charge(end.worker)
+
+    def _divide(self, division: DivideShard) -> None:
+        parts = division.parts
+        self._committer.divide(parts, early=division.early)
+        self.scheduler.divide(parts)
+        self._emit(ShardDivided(parts[0].index, len(parts), early=division.early))

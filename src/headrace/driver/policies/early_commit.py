@@ -1,0 +1,29 @@
+"""Commits long shards in parts, so that less has to be done again after a crash."""
+
+from __future__ import annotations
+
+import msgspec
+
+from headrace.core.work import Done, Outcome, Task
+from headrace.driver.policy import AnyTask, Decision, DivideShard, Policy, RunView
+from headrace.driver.shard_division import split_off
+
+
+class EarlyCommit(Policy):
+    """Lets an attempt end after ``seconds`` of work; the rest of its shard becomes a shard of its own."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def before_submit(self, task: AnyTask) -> AnyTask:
+        """Say after how long an attempt may end."""
+        return msgspec.structs.replace(task, every=self._seconds) if isinstance(task, Task) else task
+
+    def on_outcome(self, outcome: Outcome, view: RunView) -> Decision:
+        """Divide a shard of which an attempt left the rest."""
+        if not isinstance(outcome, Done) or outcome.rest is None or not view.is_current(outcome):
+            return outcome
+        shard = view.shard(outcome.shard)
+        return DivideShard(
+            split_off(shard, outcome.rest, view.shards, view.family(outcome.shard)), early=True
+        )

@@ -1,0 +1,80 @@
+"""How many rows may fail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.core.events import RowsRead
+from headrace.core.work import Done, Faults, Ledger, Outcome
+from headrace.driver.policy import Decision, Policy, RunView
+from headrace.errors import TooManyErrors
+
+SAMPLE = 1_000  # rows that have to be read before a share of them is judged
+KINDS = 5  # of errors that a message names
+
+
+class ErrorBudget(Policy):
+    """Counts the rows that failed, in finished and open shards; raises ``TooManyErrors`` if they are too many.
+
+    >>> from headrace.core.work import Fault, Timings
+    >>> budget = ErrorBudget(2)
+    >>> faults = Faults(((Fault("map(parse)", "ValueError", "no number: 'x'"), 3),))
+    >>> budget.count(Done(0, 0, (), Ledger(100, 97, 3), Timings(), faults=faults))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    headrace.errors.TooManyErrors: 3 of the 100 rows read so far failed, more than max_errors=2 allows: ...
+    """
+
+    def __init__(
+        self, most: float | None = None, ledger: Ledger | None = None, faults: Faults | None = None
+    ) -> None:
+        """``ledger`` and ``faults`` are those of earlier drivers of the run."""
+        self._most = most
+        self._read = ledger.read if ledger is not None else 0
+        self._faults = faults or Faults()
+        self._open: dict[int, tuple[int, Faults]] = {}  # by shard: rows read so far, and how many failed
+
+    def on_message(self, message: Any, now: float) -> None:
+        """Count the rows of an open shard that failed so far."""
+        if self._most is not None and isinstance(message, RowsRead) and message.faults.counts:
+            self._open[message.shard] = message.rows, message.faults
+            self._check()
+
+    def on_outcome(self, outcome: Outcome, view: RunView) -> Decision:
+        """Count the rows of an attempt before it is committed."""
+        self.count(outcome)
+        return outcome
+
+    def count(self, outcome: Outcome) -> None:
+        """Count the rows of an attempt that has ended."""
+        if self._most is None:
+            return
+        self._open.pop(outcome.shard, None)
+        if isinstance(outcome, Done):
+            self._read += outcome.ledger.read
+            self._faults += outcome.faults
+            self._check()
+
+    def _check(self) -> None:
+        assert self._most is not None
+        read = self._read + sum(rows for rows, _ in self._open.values())
+        faults = sum((each for _, each in self._open.values()), self._faults)
+        share = 0 < self._most < 1
+        most = self._most * read if share else self._most
+        if faults.total > most and not (share and read < SAMPLE):
+            raise TooManyErrors(
+                f"{faults.total:,} of the {read:,} rows read so far failed, more than max_errors={self._most:g} "
+                f"allows: {format_faults(faults)}. What was committed is kept: mend the cause, or allow more and "
+                "run again."
+            )
+
+
+def format_faults(faults: Faults) -> str:
+    """Return how many rows failed with which error, the most frequent first."""
+    counts = sorted(faults.counts, key=lambda each: -each[1])
+    parts = [
+        f"{count:,} in {fault.step} with {fault.kind}"
+        + (f', such as "{fault.message}"' if fault.message else "")
+        for fault, count in counts[:KINDS]
+    ]
+    rest = sum(count for _, count in counts[KINDS:])
+    return "; ".join([*parts, f"{rest:,} others"] if rest else parts)

@@ -1,0 +1,41 @@
+"""A pause before a shard whose worker died is tried again."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import Counter
+from collections.abc import Iterable
+
+from headrace.core.work import AttemptLost, Outcome
+from headrace.driver.policy import NEVER, Action, Decision, Policy, Release, RunView
+
+FIRST = 0.1  # seconds; doubles with each death over the same shard
+LONGEST = 5.0
+
+
+class RetryBackoff(Policy):
+    """Holds lost attempts back for a while: what a worker died of may pass, such as a machine short of memory."""
+
+    def __init__(self) -> None:
+        self._deaths: Counter[int] = Counter()  # by shard
+        self._held: list[tuple[float, int, AttemptLost]] = []  # a heap of the times when each pause ends
+        self._order = itertools.count()
+
+    def on_outcome(self, outcome: Outcome, view: RunView) -> Decision:
+        """Hold an attempt back whose shard is charged with its worker's death."""
+        if not isinstance(outcome, AttemptLost) or not outcome.charged:
+            return outcome
+        pause = min(LONGEST, FIRST * 2 ** self._deaths[outcome.shard])
+        self._deaths[outcome.shard] += 1
+        heapq.heappush(self._held, (view.now + pause, next(self._order), outcome))
+        return None
+
+    def before_schedule(self, view: RunView) -> Iterable[Action]:
+        """Go on with the attempts whose pause is over."""
+        while self._held and self._held[0][0] <= view.now:
+            yield Release(heapq.heappop(self._held)[2])
+
+    def next_wakeup(self, now: float) -> float:
+        """Return when the next pause ends."""
+        return self._held[0][0] if self._held else NEVER

@@ -1,0 +1,297 @@
+"""The protocol between the loop and its policies: what a policy is asked, and the actions that it may answer with.
+
+A policy decides and the loop acts. Policies do no I/O, start no thread and read no clock: what they need to know is
+in the arguments, and what they want done is in the actions that they return. So each can be tested alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from headrace.core.events import Event
+from headrace.core.work import ErrorReport, Outcome, Shard, Task, UpstreamTask
+
+if TYPE_CHECKING:
+    from headrace.errors import WorkerDied
+
+AnyTask = TypeVar("AnyTask", Task, UpstreamTask)
+"""An attempt at a shard, or a task of a stage before the last."""
+
+NEVER = float("inf")
+
+
+# ---------------------------------------------------------------- actions
+
+
+@dataclass(frozen=True, slots=True)
+class Emit:
+    """Report an event to the observers and to all policies."""
+
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class EndWorker:
+    """End a worker; its calls fail with ``reason``.
+
+    ``stage`` is None if only the worker's number is known. ``replaced``: the pool starts another one. ``charged``:
+    the death may count against the shard that the worker is at.
+    """
+
+    worker: int
+    reason: str
+    stage: int | None = None
+    replaced: bool = True
+    charged: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ShrinkBatch:
+    """Have a worker give the user's code half as many rows at a time."""
+
+    stage: int
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResizePool:
+    """Have a stage's pool grow or shrink to ``size`` workers."""
+
+    stage: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restrict:
+    """For this turn: give no work to the workers in ``ending``, and begin less.
+
+    ``ahead`` False: no attempt begins behind another. ``needed_only``: the stages before the last make only what an
+    attempt needs next.
+    """
+
+    ending: frozenset[int] = frozenset()
+    ahead: bool = True
+    needed_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Go on with an outcome that the policy had held back."""
+
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class DivideShard:
+    """Replace a shard by ``parts``; the first has its number. ``early``: the first part is done already."""
+
+    parts: Sequence[Shard]
+    early: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DumpStacks:
+    """Have all workers print the stacks of their threads, and wait ``seconds`` for that."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class EndRun:
+    """End the run with an error, once what is committed is made durable."""
+
+    error: ErrorReport
+
+
+Action = Emit | EndWorker | ShrinkBatch | ResizePool | Restrict | Release | DivideShard | DumpStacks | EndRun
+Decision = Outcome | DivideShard | None
+"""What becomes of an outcome: see ``Policy.on_outcome``."""
+
+
+# ---------------------------------------------------------------- what policies see
+
+
+class RunView(Protocol):
+    """The state of a run, as far as policies may look at it."""
+
+    @property
+    def now(self) -> float:
+        """The time, in seconds of the driver's clock."""
+        ...
+
+    @property
+    def stages(self) -> int:
+        """The number of stages, and of pools."""
+        ...
+
+    @property
+    def nothing_begins(self) -> bool:
+        """True if no attempt is open and this turn began none, although there are workers for one."""
+        ...
+
+    @property
+    def finished(self) -> bool:
+        """True once nothing is left to do, or an error ended the run."""
+        ...
+
+    @property
+    def messages(self) -> int:
+        """The number of messages received so far."""
+        ...
+
+    @property
+    def silence(self) -> float:
+        """The seconds spent waiting for messages that did not come, in total."""
+        ...
+
+    @property
+    def attempts_waiting(self) -> int:
+        """The number of attempts whose worker waits for a block."""
+        ...
+
+    @property
+    def block_bytes(self) -> int:
+        """The bytes of the blocks between stages."""
+        ...
+
+    def loads(self, stage: int) -> Mapping[int, int]:
+        """Return the number of unanswered calls of each live worker of a stage."""
+        ...
+
+    def memory(self, stage: int) -> Mapping[int, int]:
+        """Return the private memory of each live worker of a stage, in bytes."""
+        ...
+
+    def tasks_waiting(self, stage: int) -> int:
+        """Return how many shards, or tasks of an earlier stage, wait for a worker."""
+        ...
+
+    def open_workers(self, stage: int) -> set[int]:
+        """Return the workers of a stage that have begun something and not ended it, even if it is paused."""
+        ...
+
+    def is_current(self, outcome: Outcome) -> bool:
+        """Say whether an outcome is of the attempt that is open at its shard."""
+        ...
+
+    def shard(self, number: int) -> Shard:
+        """Return the shard of a number."""
+        ...
+
+    @property
+    def shards(self) -> int:
+        """The number of shards so far: the number that the next part gets."""
+        ...
+
+    @property
+    def dividable(self) -> bool:
+        """True if shards may be divided."""
+        ...
+
+    def family(self, shard: int) -> set[tuple[int, ...]]:
+        """Return the places of all parts of the planned shard that a shard is, or is a part of."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerDeath:
+    """A worker died that had a call for ``shard``.
+
+    ``rows``: how many of the shard's rows it had read, if that is known. ``at_work``: whether it worked on this shard
+    when it died; None if nobody knows.
+    """
+
+    error: WorkerDied
+    worker: int
+    shard: int
+    rows: int | None = None
+    at_work: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What follows from a death: the shard is ``charged`` with it, or it ends the run with an ``error``.
+
+    ``restart``: the attempt at the shard must begin anew, because the shard will be divided.
+    """
+
+    charged: bool = False
+    error: ErrorReport | None = None
+    restart: bool = False
+
+
+# ---------------------------------------------------------------- the protocol
+
+
+class Policy:
+    """A rule that the loop asks at fixed points. Every method has a default that changes nothing."""
+
+    def before_schedule(self, view: RunView) -> Iterable[Action]:
+        """Return what to do before work is given out; asked once per turn of the loop."""
+        return ()
+
+    def after_schedule(self, view: RunView) -> Iterable[Action]:
+        """Return what to do once all work that could be given out is; asked once per turn."""
+        return ()
+
+    def before_submit(self, task: AnyTask) -> AnyTask:
+        """Return the task as the worker is to get it."""
+        return task
+
+    def on_message(self, message: Any, now: float) -> None:
+        """Note a worker's message, or an event of the driver."""
+
+    def on_death(self, death: WorkerDeath) -> Verdict | None:
+        """Decide what follows from a worker's death; None leaves that to the next policy."""
+        return None
+
+    def on_outcome(self, outcome: Outcome, view: RunView) -> Decision:
+        """Return the outcome to go on with; None holds it back. Asked before it is completed.
+
+        A shard is divided before its outcome, which stays as it is, goes on. Raising ends the run at once.
+        """
+        return outcome
+
+    def next_wakeup(self, now: float) -> float:
+        """Return the time by which the loop has to ask again even if no message comes."""
+        return NEVER
+
+
+class Policies:
+    """The policies of a run, in the order in which they are asked."""
+
+    def __init__(self, policies: Iterable[Policy] = ()) -> None:
+        self._policies = tuple(policies)
+
+    def __iter__(self) -> Iterator[Policy]:
+        return iter(self._policies)
+
+    def before_submit(self, task: AnyTask) -> AnyTask:
+        """Let each policy change a task."""
+        for policy in self._policies:
+            task = policy.before_submit(task)
+        return task
+
+    def on_message(self, message: Any, now: float) -> None:
+        """Pass a message on to each policy."""
+        for policy in self._policies:
+            policy.on_message(message, now)
+
+    def on_death(self, death: WorkerDeath) -> Verdict:
+        """Return the first verdict; without one the shard is charged."""
+        for policy in self._policies:
+            verdict = policy.on_death(death)
+            if verdict is not None:
+                return verdict
+        return Verdict(charged=True)
+
+    def next_wakeup(self, now: float) -> float:
+        """Return the first time by which one of them wants to be asked."""
+        return min((policy.next_wakeup(now) for policy in self._policies), default=NEVER)
+
+
+def shard_number(task: Task | UpstreamTask) -> int:
+    """Return the number of the shard that a task is part of."""
+    return task.shard.index if isinstance(task, Task) else task.shard

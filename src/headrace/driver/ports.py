@@ -1,0 +1,98 @@
+"""What the loop needs from outside: a committer, an observer, a clock, an inbox, and who holds blocks."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from headrace.core.events import Event
+from headrace.core.ports import Observer
+from headrace.core.work import BlockRef, CommitRecord, Shard
+
+
+class Committer(Protocol):
+    """Takes commit records and makes them durable."""
+
+    def settle(self, schema: bytes) -> None:
+        """Make the output schema durable, before any worker opens a part with it."""
+        ...
+
+    @property
+    def ceilings(self) -> dict[str, int]:
+        """The most rows at a time that fit into memory, by the labels of steps, as far as that is known."""
+        ...
+
+    def lower(self, step: str, rows: int) -> None:
+        """Record a lower ceiling; durable from the next ``flush`` on."""
+        ...
+
+    def commit(self, record: CommitRecord) -> None:
+        """Accept a record; durable from the next ``flush`` on."""
+        ...
+
+    def divide(self, parts: Sequence[Shard], *, early: bool = False) -> None:
+        """Record that a shard is replaced by parts; durable at once, or with the next ``flush`` if ``early``."""
+        ...
+
+    def flush(self) -> None:
+        """Make everything accepted so far durable."""
+        ...
+
+    @property
+    def pending(self) -> bool:
+        """True while something waits for ``flush``."""
+        ...
+
+
+class Inbox(Protocol):
+    """Where answers and messages arrive, from any thread; raises ``queue.Empty`` as ``queue.SimpleQueue`` does."""
+
+    def put(self, message: Any) -> None:
+        """Add a message."""
+        ...
+
+    def get(self, *, timeout: float) -> Any:
+        """Return the next message; waits for at most ``timeout`` seconds."""
+        ...
+
+    def get_nowait(self) -> Any:
+        """Return the next message."""
+        ...
+
+
+class BlockHolder(Protocol):
+    """Whoever holds the blocks between stages: an engine."""
+
+    def hold(self, ref: BlockRef) -> None:
+        """Hold a block for two readers."""
+        ...
+
+    def release(self, ref: BlockRef) -> None:
+        """Let go of a block that nobody will read."""
+        ...
+
+
+class NoObserver:
+    """An observer that ignores everything."""
+
+    def on_event(self, event: Event) -> None:
+        """Ignore it."""
+
+    def tick(self) -> None:
+        """Draw nothing."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunPorts:
+    """Who watches a run, what time it is, and where messages arrive."""
+
+    observer: Observer = field(default_factory=NoObserver)
+    clock: Callable[[], float] = time.monotonic
+    inbox: Inbox = field(default_factory=queue.SimpleQueue)
+    sleep: Callable[[float], None] = time.sleep

@@ -1,0 +1,397 @@
+"""Which attempt begins or goes on next, and on which worker. No I/O, no thread, no clock.
+
+The scheduler owns all state about shards that are not yet committed. The loop asks ``ready`` for orders, carries them
+out, and passes what came of them to ``complete``.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from headrace.core.work import (
+    AttemptLost,
+    CommitRecord,
+    Deferred,
+    Done,
+    ErrorReport,
+    Failed,
+    Outcome,
+    OutputBlocks,
+    Proposal,
+    Shard,
+    Task,
+)
+from headrace.driver.orders import Begin, Order, Prepare, Proceed
+from headrace.driver.schema_settlement import Merge, SchemaSettlement
+from headrace.driver.shard_table import ShardTable
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """An open attempt. ``paused``: it waits for ``Proceed``; ``prepared``: it is not begun yet."""
+
+    worker: int
+    number: int
+    paused: bool = False
+    finishing: bool = False
+    prepared: Task | None = None
+
+
+class Scheduler:
+    """Decides the order of work for one plan.
+
+    ``done`` says which shards were committed before. With ``limits`` (the rows that the plan's ``limit`` steps still
+    let pass) or ``ordered``, shards are committed in their order. ``reading`` marks a run whose blocks go to a reader
+    in the order of shards. Each worker has up to ``ahead`` attempts at a time; with ``has_upstream``, stages before
+    this one make what they need, and may begin with it. What a reader needs next never waits behind a later shard, so
+    a later one is only prepared.
+    """
+
+    def __init__(
+        self,
+        shards: Sequence[Shard],
+        *,
+        merge: Merge,
+        done: bytearray | None = None,
+        schema: bytes | None = None,
+        revision: int = 0,
+        limits: Sequence[int] = (),
+        ordered: bool = False,
+        reading: bool = False,
+        max_attempts: int = 3,
+        ahead: int = 2,
+        has_upstream: bool = False,
+    ) -> None:
+        self._shards = ShardTable(shards, done)
+        self._settlement = SchemaSettlement(merge, schema, self._shards)
+        self.retries = 0
+        self.error: ErrorReport | None = None
+        self._revision = revision
+        self._limits = list(limits)  # rows that may still pass
+        self._ordered = ordered or bool(limits) or reading
+        self._reading = reading
+        self._max_attempts = max_attempts
+        self._ahead = ahead
+        self._has_upstream = has_upstream
+        self._next = 0  # the first shard that was never begun
+        self._retry_heap: list[int] = []  # shards to begin again
+        self._open: dict[int, _Attempt] = {}  # by shard
+        self._stopped: set[int] = (
+            set()
+        )  # shards whose attempt is paused or prepared; some that are not any more, too
+        self._attempts: dict[int, int] = {}  # by shard: how many were begun
+        self._deaths: dict[int, int] = {}  # by shard: those that it is charged with
+        self._charged: set[int] = set()  # dead workers whose death is charged already, or never will be
+        self._shard_at_death: dict[int, int | None] = {}  # by dead worker
+        self._uncommitted: dict[int, Done] = {}  # by shard: those that wait for the shards before them
+        if any(limit == 0 for limit in self._limits):
+            self._close()
+
+    # ------------------------------------------------------------ state
+
+    @property
+    def schema(self) -> bytes | None:
+        """The settled output schema."""
+        return self._settlement.schema
+
+    @property
+    def empty_schema(self) -> bytes | None:
+        """The output schema as a shard without rows has it."""
+        return self._settlement.empty_schema
+
+    @property
+    def finished(self) -> bool:
+        """True once nothing is left to do, or an error ended the run."""
+        return self.error is not None or self._shards.left == 0
+
+    @property
+    def head(self) -> int:
+        """The first shard that is not yet committed."""
+        return self._shards.head
+
+    @property
+    def idle(self) -> bool:
+        """True when no attempt is open: if none is ready either, the run would never end."""
+        return not self._open
+
+    @property
+    def open_workers(self) -> set[int]:
+        """The workers that have an open attempt, even if it is paused."""
+        return {attempt.worker for attempt in self._open.values()}
+
+    @property
+    def waiting(self) -> int:
+        """The number of shards that no worker has begun."""
+        return max(0, self._shards.left - len(self._open) - len(self._uncommitted))
+
+    @property
+    def count(self) -> int:
+        """The number of shards."""
+        return len(self._shards)
+
+    @property
+    def dividable(self) -> bool:
+        """True if shards may be divided: they need not be committed in their order."""
+        return not self._ordered
+
+    def shard_of(self, shard: int) -> Shard:
+        """Return the shard of a number."""
+        return self._shards[shard]
+
+    def family(self, shard: int) -> set[tuple[int, ...]]:
+        """Return the places of all parts of the planned shard that a shard is, or is a part of."""
+        return self._shards.family(shard)
+
+    def divide(self, parts: Sequence[Shard]) -> None:
+        """Replace a shard that is not committed by parts: the first has its number, the others new ones.
+
+        An open attempt at it counts as one at the first part.
+        """
+        self._shards.divide(parts)
+
+    def attempt_of(self, shard: int) -> int:
+        """Return the number of the open attempt at ``shard``, or -1."""
+        return self._open[shard].number if shard in self._open else -1
+
+    # ------------------------------------------------------------ orders
+
+    def ready(self, loads: Mapping[int, int], *, ahead: bool = True) -> list[Order]:
+        """Return the orders to carry out now; ``loads`` has the number of unanswered calls of each live worker.
+
+        Without ``ahead`` no attempt is begun behind another.
+        """
+        self._remove_dead(loads)
+        if self.finished:
+            return []
+        load = dict(loads)
+        orders = [*self._proceed(load), *self._begin_prepared(load, loads)]
+        if self._retry_heap and self._retry_heap[0] <= self._awaited:
+            # Every worker has rows that wait for this shard's: one of them makes room for it.
+            idle = [
+                worker for worker in sorted(load, key=lambda each: (load[each], each)) if not loads[worker]
+            ]
+            for worker in idle[:1]:
+                load[worker] += 1
+                orders.append(self._begin(heapq.heappop(self._retry_heap), worker))
+        self._begin_new(load, orders, ahead=ahead)
+        return orders
+
+    def _proceed(self, load: dict[int, int]) -> list[Order]:
+        """Let paused attempts go on that can; their workers count as having a call more."""
+        orders: list[Order] = []
+        for shard, attempt in self._stopped_attempts():
+            if not attempt.paused:
+                continue
+            if self.schema is not None and (not self._reading or shard == self.head):
+                attempt.paused = False
+                orders.append(Proceed(attempt.worker, shard, self.schema))
+            load[attempt.worker] = load.get(attempt.worker, 0) + 1
+        return orders
+
+    def _begin_prepared(self, load: dict[int, int], calls: Mapping[int, int]) -> list[Order]:
+        """Begin prepared attempts whose worker is free, or only has attempts that wait for this one."""
+        orders: list[Order] = []
+        for shard, attempt in self._stopped_attempts():
+            if attempt.prepared is None:
+                continue
+            load[attempt.worker] += 1
+            if load[attempt.worker] == 1 or (shard <= self._awaited and not calls[attempt.worker]):
+                orders.append(Begin(attempt.worker, attempt.prepared))
+                attempt.prepared = None
+        return orders
+
+    def _begin_new(self, load: dict[int, int], orders: list[Order], *, ahead: bool) -> None:
+        """Begin shards on workers that have room for them: each gets one before any gets another."""
+        alone = (self._reading and not self._has_upstream) or bool(self._limits) or self.schema is None
+        depth = self._ahead if ahead and not alone else 1
+        workers = sorted(load)
+        for level in range(depth):
+            if level and not self._has_upstream and self._shards.left - len(self._open) <= 2 * len(load):
+                return  # near the end, a shard that waits behind another may delay the end of the run
+            for worker in workers:
+                if load[worker] != level:
+                    continue
+                if level and self._retry_heap and self._retry_heap[0] <= self._awaited:
+                    return
+                shard = self._next_shard()
+                if shard is None:
+                    return
+                load[worker] += 1
+                orders.append(self._begin(shard, worker, prepare=self._reading and level > 0))
+
+    def _begin(self, shard: int, worker: int, *, prepare: bool = False) -> Begin | Prepare:
+        number = self._attempts.get(shard, 0)
+        self._attempts[shard] = number + 1
+        task = Task(self._shards[shard], number, self.schema, tuple(self._limits))
+        self._open[shard] = _Attempt(worker, number, prepared=task if prepare else None)
+        if prepare:
+            self._stopped.add(shard)
+        return Prepare(worker, task) if prepare else Begin(worker, task)
+
+    def _next_shard(self) -> int | None:
+        """Return the shard to begin next, if there is one."""
+        if self._one_by_one:
+            if self._open:
+                return None
+            if self.schema is None and self._settlement.is_deferred(self.head):
+                return self._settlement.probe  # it is asked for its schema only
+            return self.head
+        if self._retry_heap:
+            return heapq.heappop(self._retry_heap)
+        while self._next < len(self._shards) and self._shards.is_committed(self._next):
+            self._next += 1
+        if self._next == len(self._shards):
+            return None
+        self._next += 1
+        return self._next - 1
+
+    @property
+    def _one_by_one(self) -> bool:
+        """True if limits must be exact, since rows that a reader has cannot be taken back."""
+        return self._reading and bool(self._limits)
+
+    @property
+    def _awaited(self) -> int:
+        """The shard that paused attempts may wait for: it settles the schema, or is the next that a reader gets."""
+        if self._one_by_one:
+            return -1
+        if self.schema is None:
+            return self._settlement.probe
+        return self.head if self._reading else -1
+
+    def _stopped_attempts(self) -> list[tuple[int, _Attempt]]:
+        """Return the attempts that are paused or prepared: few of the thousands that may be open."""
+        found = [(shard, self._open[shard]) for shard in sorted(self._stopped) if shard in self._open]
+        found = [(shard, each) for shard, each in found if each.paused or each.prepared is not None]
+        self._stopped = {shard for shard, _ in found}
+        return found
+
+    # ------------------------------------------------------------ outcomes
+
+    def complete(self, outcome: Outcome) -> list[CommitRecord]:
+        """Record what came of an attempt; return the records to commit now, in order."""
+        if isinstance(outcome, Failed) and outcome.shard < 0:
+            self.error = outcome.error  # of the whole run, or of an earlier stage
+            return []
+        attempt = self._open.get(outcome.shard)
+        if attempt is None or attempt.number != outcome.attempt:
+            return []  # of an attempt that was given up: its files keep their staged names
+        if isinstance(outcome, Failed):
+            self.error = outcome.error
+            return []
+        if isinstance(outcome, (Proposal, OutputBlocks)):
+            self._pause(outcome, attempt)
+            return []
+        del self._open[outcome.shard]
+        if isinstance(outcome, AttemptLost):
+            # Calls of a worker that died fail in their order: the first was at work, the others only waited.
+            charged = outcome.charged and attempt.worker not in self._charged
+            if outcome.charged:
+                self._charged.add(attempt.worker)
+            self._retry(outcome.shard, outcome.reason, charged=charged)
+            return []
+        if isinstance(outcome, Deferred):
+            self._settlement.defer(outcome.shard, outcome.schema)
+            self._retry_released()
+            return []
+        return self._finish(outcome)
+
+    def _pause(self, outcome: Proposal | OutputBlocks, attempt: _Attempt) -> None:
+        attempt.paused = True
+        self._stopped.add(outcome.shard)
+        if isinstance(outcome, Proposal):
+            self._settlement.propose(outcome.shard, outcome.schema, final=outcome.last)
+            self._retry_released()
+            if self._one_by_one and outcome.shard != self.head:
+                del self._open[outcome.shard]
+
+    def finishing(self, shard: int, attempt: int) -> None:
+        """An attempt has nothing left to do but to close its part."""
+        if self.attempt_of(shard) == attempt:
+            self._open[shard].finishing = True
+
+    def _finish(self, done: Done) -> list[CommitRecord]:
+        if not done.ledger.written:
+            self._settlement.skip(done.shard, done.schema)
+            self._retry_released()
+        if not self._ordered:
+            return [self._commit(done)]
+        self._uncommitted[done.shard] = done
+        records = []
+        while self.head in self._uncommitted and not self.finished:
+            next_ = self._uncommitted.pop(self.head)
+            if any(passed > left for passed, left in zip(next_.passed, self._limits, strict=True)):
+                heapq.heappush(self._retry_heap, next_.shard)  # earlier shards used its budget up
+                break
+            self._limits = [left - passed for passed, left in zip(next_.passed, self._limits, strict=True)]
+            records.append(self._commit(next_))
+            if any(left == 0 for left in self._limits):
+                self._close()
+        return records
+
+    def _commit(self, done: Done) -> CommitRecord:
+        self._shards.commit(done.shard)
+        self._attempts.pop(done.shard, None)
+        self._deaths.pop(done.shard, None)
+        return CommitRecord(
+            done.shard,
+            done.attempt,
+            self._revision,
+            done.files,
+            done.ledger,
+            done.timings,
+            done.passed,
+            done.states,
+            done.faults,
+        )
+
+    def _close(self) -> None:
+        """A limit is used up: later shards are not read."""
+        self._shards.close()
+        self._open.clear()
+        self._uncommitted.clear()
+
+    def _retry_released(self) -> None:
+        for shard in self._settlement.released():
+            heapq.heappush(self._retry_heap, shard)
+
+    # ------------------------------------------------------------ deaths
+
+    def never_charge(self, worker: int) -> None:
+        """A worker is about to end, and no shard is the cause."""
+        self._charged.add(worker)
+
+    def shard_at_death(self, worker: int) -> int | None:
+        """Return the shard that a worker was at when it died: the first whose rows were not all through."""
+        if worker not in self._shard_at_death:
+            begun = [
+                (attempt.finishing, place, shard)
+                for place, (shard, attempt) in enumerate(self._open.items())
+                if attempt.worker == worker and not attempt.paused and attempt.prepared is None
+            ]
+            self._shard_at_death[worker] = min(begun)[2] if begun else None
+        return self._shard_at_death[worker]
+
+    def _remove_dead(self, loads: Mapping[int, int]) -> None:
+        """Retry the paused attempts whose worker died: no call of theirs failed."""
+        for shard, attempt in self._stopped_attempts():
+            if attempt.worker not in loads:
+                alone = attempt.worker not in self._charged and self.shard_at_death(attempt.worker) is None
+                charged = attempt.paused and alone
+                del self._open[shard]
+                self._retry(shard, "the worker ended while the attempt waited", charged=charged)
+
+    def _retry(self, shard: int, reason: str, *, charged: bool = True) -> None:
+        deaths = self._deaths[shard] = self._deaths.get(shard, 0) + charged
+        if deaths >= self._max_attempts:
+            self.error = ErrorReport(
+                "ShardFailed",
+                f"Shard {shard} ended its worker {deaths} times, the last time so: {reason}. Something in its "
+                "rows or in the function brings the process down (a crash in native code, or too little "
+                "memory). Committed shards are kept: mend the function or the input, then run again.",
+            )
+            return
+        self.retries += 1
+        heapq.heappush(self._retry_heap, shard)

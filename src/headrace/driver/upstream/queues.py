@@ -1,0 +1,174 @@
+"""The tasks of the stages before the last, and the blocks that they gave: one queue for each attempt and stage."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from headrace.core.work import Block, Ledger, Shard, TrailingRejects, UpstreamDone, UpstreamTask
+from headrace.driver.upstream.stages import UpstreamStages
+
+MAX_ITEMS = 128  # blocks that a task is made of, however few rows they have
+
+
+@dataclass(slots=True, eq=False)
+class QueuedTask:
+    """A task and the blocks that it gave so far. ``index`` is its position in its stage's queue."""
+
+    stage: int
+    index: int
+    task: UpstreamTask
+    shared_block: int | None = None  # the block that the next task begins with
+    source_end: tuple[int, int] = (
+        0,
+        0,
+    )  # in the queue of the stage before: tasks, and blocks of the next one
+    worker: int | None = None
+    calls: int = 0  # that are not answered
+    blocks: list[Block | TrailingRejects] = field(default_factory=list)
+    passed_on: int = 0  # how many of them were passed to the next stage or the attempt
+    ledgers: list[Ledger] = field(default_factory=list)  # when each of them was given
+    ended: UpstreamDone | None = None
+
+    def reset(self, number: int) -> None:
+        """Begin anew, as task ``number``."""
+        self.task = msgspec.structs.replace(self.task, number=number)
+        self.worker, self.ended = None, None
+        self.blocks, self.ledgers = [], []
+
+
+@dataclass(slots=True, eq=False)
+class StageQueue:
+    """The tasks of one stage, in order, and the blocks collected for the next one."""
+
+    tasks: list[QueuedTask] = field(default_factory=list)
+    first: int = 0  # index of the first that may have something to pass on
+    complete: bool = False  # no more tasks will come
+    waits_for: QueuedTask | None = None  # the task without whose blocks there will be no more tasks
+    items: list[Block | TrailingRejects] = field(default_factory=list)
+    skip: int = 0  # rows of the first item that belong to the task before
+    rows: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class AttemptQueue:
+    """The tasks whose blocks one attempt at a shard takes; ``limits`` are the rows that may pass each ``limit``."""
+
+    shard: Shard
+    attempt: int
+    worker: int
+    limits: tuple[int, ...]
+    stages: list[StageQueue] = field(default_factory=list)
+    unread: dict[int, Block] = field(default_factory=dict)  # blocks that no worker was given, by number
+    sent: int = 0  # blocks, to the attempt
+    held: int = 0  # bytes of its blocks
+    needed: QueuedTask | None = None  # the task that has to give the attempt's next block
+    complete: bool = False
+    waiting: bool = False  # its worker has used up what it was sent
+    aborted: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """True while blocks are made for it."""
+        return not self.complete and not self.aborted
+
+    @property
+    def tasks(self) -> Iterator[QueuedTask]:
+        """The tasks of all stages."""
+        return itertools.chain.from_iterable(stage.tasks for stage in self.stages)
+
+
+class TaskQueues:
+    """Divides shards into tasks, and forms the tasks of later stages from the blocks of earlier ones.
+
+    Where a stage has a unit, its tasks end at multiples of that many rows, counted from the start of the shard; the
+    rows of a block beyond that belong to the next task. So batches are cut as they would be in a single stage.
+    ``on_done`` is called for each task that has nothing more to give.
+    """
+
+    def __init__(self, stages: UpstreamStages, on_done: Callable[[QueuedTask], None]) -> None:
+        self._stages = stages
+        self._on_done = on_done
+        self._numbers = itertools.count()
+        self.tasks: dict[int, QueuedTask] = {}  # by number: those that answers are expected for
+
+    def begin(self, attempt: AttemptQueue) -> None:
+        """Queue the tasks of the first stage; those of the others are formed of the blocks that come."""
+        attempt.stages = [StageQueue() for _ in range(self._stages.count)]
+        for rows in self._stages.split(attempt.shard):
+            task = UpstreamTask(
+                attempt.shard.index, self.number(), rows.splits, skip=rows.skip, rows=rows.rows
+            )
+            self._add(attempt, 0, task)
+        attempt.stages[0].complete = True
+
+    def number(self) -> int:
+        """Return a number that no task has had."""
+        return next(self._numbers)
+
+    def _add(self, attempt: AttemptQueue, stage: int, task: UpstreamTask) -> QueuedTask:
+        queue = attempt.stages[stage].tasks
+        queued = self.tasks[task.number] = QueuedTask(stage, len(queue), task)
+        queue.append(queued)
+        return queued
+
+    def next_block(self, attempt: AttemptQueue, stage: int) -> Block | TrailingRejects | QueuedTask | None:
+        """Take the next block that a stage gave, or return the task that has to give it; None: there are no more."""
+        queue = attempt.stages[stage]
+        while queue.first < len(queue.tasks):
+            task = queue.tasks[queue.first]
+            if task.passed_on < len(task.blocks):
+                task.passed_on += 1
+                return task.blocks[task.passed_on - 1]
+            if task.ended is None:
+                return task
+            self._on_done(task)
+            queue.first += 1
+        return None if queue.complete else queue.waits_for
+
+    def form_tasks(self, attempt: AttemptQueue) -> None:
+        """Form the tasks of all stages but the first, as far as the blocks for them are there."""
+        for stage in range(1, len(attempt.stages)):
+            queue = attempt.stages[stage]
+            while not queue.complete:
+                found = self.next_block(attempt, stage - 1)
+                if isinstance(found, QueuedTask):
+                    queue.waits_for = found
+                    break
+                if found is not None:
+                    queue.items.append(found)
+                if isinstance(found, Block):
+                    queue.rows += found.rows
+                queue.complete = found is None
+                self._form_task(attempt, stage)
+
+    def _form_task(self, attempt: AttemptQueue, stage: int) -> None:
+        """Form a task of the collected blocks, once they are enough; rows in excess begin the next one."""
+        queue, unit = attempt.stages[stage], self._stages.unit(stage)
+        excess = 0
+        if not queue.complete and len(queue.items) < MAX_ITEMS:
+            if queue.rows < max(unit, 1):
+                return
+            excess = queue.rows % unit if unit else 0
+        if not queue.items:
+            return
+        task = UpstreamTask(
+            attempt.shard.index,
+            self.number(),
+            blocks=tuple(queue.items),
+            skip=queue.skip,
+            rows=queue.rows - excess,
+        )
+        queued = self._add(attempt, stage, task)
+        before = attempt.stages[stage - 1]
+        blocks = before.tasks[before.first].passed_on if before.first < len(before.tasks) else 0
+        queued.source_end = before.first, blocks
+        last = queue.items[-1]
+        queue.items, queue.skip, queue.rows = [], 0, 0
+        if excess:
+            assert isinstance(last, Block)
+            queue.items, queue.skip, queue.rows = [last], last.rows - excess, excess
+            queued.shared_block = last.ref.number

@@ -1,0 +1,352 @@
+"""Which block is made next, and by which worker: the stages before the last. No I/O, no thread, no clock.
+
+A shard's attempt is open on one worker of the last stage, which consumes the shard's blocks in order. Blocks are made
+by *tasks*: a task is some of the shard's splits, or some neighbouring blocks of the stage before. One worker begins a
+task, and gives one block of it per call. So a worker is never blocked by a task: one that is not asked for more
+blocks is paused, and its worker can work on a task that is needed sooner.
+
+Backpressure is one number: the bytes of all blocks that exist or are being made, against a budget. What an attempt
+needs next while its worker waits is asked for even beyond the budget, one block at a time for each open shard. So the
+run always goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from headrace.core.work import (
+    AttemptWaiting,
+    Block,
+    BlockMade,
+    BlocksFreed,
+    Done,
+    ErrorReport,
+    Failed,
+    Progress,
+    Task,
+    TrailingRejects,
+    UpstreamDone,
+    UpstreamFailed,
+    UpstreamLost,
+)
+from headrace.driver.upstream.block_budget import BlockBudget
+from headrace.driver.upstream.ledgers import with_upstream
+from headrace.driver.upstream.orders import (
+    BeginTask,
+    CancelTask,
+    DropBlock,
+    EndAttempt,
+    KeepBlock,
+    NextBlock,
+    SendBlock,
+    UpstreamOrder,
+)
+from headrace.driver.upstream.placement import MAX_CALLS, by_need, choose_task, unfinished, with_limits
+from headrace.driver.upstream.queues import AttemptQueue, QueuedTask, TaskQueues
+from headrace.driver.upstream.stages import UpstreamStages
+
+
+class UpstreamScheduler:
+    """Decides which worker makes which block, and sends attempts their blocks in order.
+
+    ``budget`` is in bytes. A task over which ``max_attempts`` workers die ends the run. ``same_machine`` says
+    whether two workers are on one machine.
+    """
+
+    def __init__(
+        self,
+        stages: UpstreamStages,
+        *,
+        budget: int,
+        max_attempts: int = 3,
+        same_machine: Callable[[int, int], bool] = lambda worker, other: True,
+    ) -> None:
+        self._stages = stages
+        self._max_attempts = max_attempts
+        self._same_machine = same_machine
+        self._attempts: dict[int, AttemptQueue] = {}  # by shard
+        self._queues = TaskQueues(stages, self._expect_no_more)
+        self._budget = BlockBudget(budget, stages.count)
+        self._deaths: dict[tuple[int, int, int], int] = {}  # by shard, stage and index of a task
+        self._dead: set[tuple[int, int]] = set()  # stages and workers whose death was counted
+        self._orders: list[UpstreamOrder] = []
+        self.error: ErrorReport | None = None
+
+    @property
+    def held(self) -> int:
+        """The bytes of all blocks."""
+        return self._budget.held
+
+    @property
+    def peak(self) -> int:
+        """The most bytes that blocks used so far."""
+        return self._budget.peak
+
+    # ------------------------------------------------------------ attempts
+
+    def open(self, task: Task, worker: int) -> Task:
+        """An attempt begins on ``worker``: have its blocks made. Return the task for its worker.
+
+        A task's budgets are those of all ``limit`` steps of the plan; the earlier stages' come first.
+        """
+        shard, own = task.shard.index, self._stages.limit_count
+        if shard in self._attempts:  # its worker died while it was paused
+            self.close(shard, self._attempts[shard].attempt)
+        attempt = AttemptQueue(task.shard, task.attempt, worker, task.budgets[:own])
+        self._attempts[shard] = attempt
+        self._queues.begin(attempt)
+        return msgspec.structs.replace(task, budgets=task.budgets[own:])
+
+    def close(self, shard: int, attempt: int) -> None:
+        """An attempt has ended, in whichever way: make nothing more for it."""
+        queue = self._attempts.get(shard)
+        if queue is not None and queue.attempt == attempt:
+            del self._attempts[shard]
+            self._discard(queue)
+
+    def with_upstream(self, done: Done) -> Done | Failed:
+        """Add what the earlier stages did to the outcome of an attempt that is not closed yet."""
+        return with_upstream(done, self._attempts[done.shard], self._stages)
+
+    def restart(self, shard: int, reason: str) -> None:
+        """End the attempt at a shard, which will begin anew."""
+        attempt = self._attempts.get(shard)
+        if attempt is not None and not attempt.aborted:
+            self._abort(attempt, reason)
+
+    def attempt_waits(self, note: AttemptWaiting) -> None:
+        """An attempt's worker has used up the blocks that it was sent by then."""
+        attempt = self._attempts.get(note.shard)
+        if attempt is not None and attempt.attempt == note.attempt:
+            attempt.waiting = note.taken == attempt.sent
+
+    def attempt_of(self, shard: int) -> int:
+        """Return which attempt at a shard is open; -1 if none is."""
+        return self._attempts[shard].attempt if shard in self._attempts else -1
+
+    @property
+    def attempts_waiting(self) -> int:
+        """The number of attempts whose worker waits for a block."""
+        return sum(attempt.waiting for attempt in self._attempts.values())
+
+    # ------------------------------------------------------------ tasks
+
+    def complete(self, outcome: Progress) -> None:
+        """Record the outcome of a call for a task."""
+        task = self._queues.tasks.get(outcome.task_number)
+        if task is not None:
+            self._answered(task)
+        if isinstance(outcome, BlockMade):
+            self._add_block(task, outcome)
+        elif task is None:
+            return
+        elif isinstance(outcome, UpstreamDone):
+            task.ended = outcome
+            if outcome.rejects:
+                task.blocks.append(TrailingRejects(outcome.rejects))
+                task.ledgers.append(outcome.ledger)
+        elif isinstance(outcome, UpstreamLost):
+            self._lose(task, outcome)
+        elif isinstance(outcome, UpstreamFailed):
+            self.error = self.error or outcome.error
+
+    def had_ended(self, task: int) -> None:
+        """A call for a task found that it had ended before."""
+        if task in self._queues.tasks:
+            self._answered(self._queues.tasks[task])
+
+    def freed(self, note: BlocksFreed) -> None:
+        """Nobody reads these blocks any more."""
+        for number in note.numbers:
+            self._budget.remove(number)
+
+    def shard_of(self, task: int) -> int | None:
+        """Return the shard of a task; None if the task is not needed any more."""
+        found = self._queues.tasks.get(task)
+        return None if found is None else found.task.shard
+
+    def rows_read(self, task: int) -> int:
+        """Return how many rows a task had read when it gave its last block."""
+        found = self._queues.tasks.get(task)
+        return found.ledgers[-1].read if found is not None and found.ledgers else 0
+
+    def tasks_waiting(self, stage: int) -> int:
+        """Return how many tasks of a stage wait for a worker; none while the budget has no room."""
+        if not self._budget.has_room(stage):
+            return 0
+        limited = self._stages.limited
+        attempts = (attempt for attempt in self._attempts.values() if attempt.is_open)
+        return sum(
+            task.worker is None
+            for attempt in attempts
+            for task in unfinished(attempt, stage, limited=limited)
+        )
+
+    def open_workers(self, stage: int) -> set[int]:
+        """Return the workers of a stage that have begun a task and not ended it."""
+        return {
+            task.worker
+            for task in self._queues.tasks.values()
+            if task.stage == stage and task.worker is not None and task.ended is None
+        }
+
+    # ------------------------------------------------------------ orders
+
+    def ready(self, loads: Sequence[Mapping[int, int]], *, needed_only: bool = False) -> list[UpstreamOrder]:
+        """Return the orders to carry out now.
+
+        ``loads`` has, for each earlier stage, the number of unanswered calls of each worker. ``needed_only``: ask
+        only for the blocks that attempts wait for.
+        """
+        self._budget.needed_only = needed_only
+        for stage, load in enumerate(loads):
+            self._restart_orphans(stage, load)
+        for attempt in self._attempts.values():
+            if not attempt.aborted:
+                self._queues.form_tasks(attempt)
+            self._send_blocks(attempt)
+        attempts = by_need(self._attempts.values())
+        for stage in reversed(range(len(loads))):  # downstream first
+            self._give_out(stage, dict(loads[stage]), attempts)
+        orders, self._orders = self._orders, []
+        return orders
+
+    def _send_blocks(self, attempt: AttemptQueue) -> None:
+        while attempt.is_open:
+            found = self._queues.next_block(attempt, -1)
+            if isinstance(found, QueuedTask):
+                attempt.needed = found
+                return
+            attempt.waiting = False
+            attempt.complete = found is None
+            attempt.sent += 1
+            if isinstance(found, Block):
+                del attempt.unread[found.ref.number]
+            self._orders.append(SendBlock(attempt.worker, attempt.shard.index, attempt.attempt, found))
+        attempt.needed = None
+
+    def _give_out(self, stage: int, loads: dict[int, int], attempts: Sequence[AttemptQueue]) -> None:
+        """Give each worker of a stage up to ``MAX_CALLS`` calls; each gets one before any gets another."""
+        for level in range(MAX_CALLS):
+            for worker in sorted(loads):
+                if loads[worker] != level:
+                    continue
+                task = choose_task(
+                    worker,
+                    stage,
+                    attempts,
+                    room=self._budget.has_room(stage),
+                    limited=self._stages.limited,
+                    same_machine=self._same_machine,
+                )
+                if task is not None:
+                    loads[worker] += 1
+                    self._ask(task, worker)
+
+    def _ask(self, task: QueuedTask, worker: int) -> None:
+        """Have a worker give the next block of a task; it begins the task if nobody has."""
+        task.calls += 1
+        self._budget.called(task.stage)
+        if task.worker is not None:
+            self._orders.append(NextBlock(task.stage, worker, task.task.number))
+            return
+        task.worker = worker
+        attempt = self._attempts[task.task.shard]
+        for block in task.task.blocks:
+            if isinstance(block, Block) and block.ref.number == task.shared_block:
+                self._orders.append(KeepBlock(block.ref))
+            elif isinstance(block, Block):  # the worker lets go of it
+                del attempt.unread[block.ref.number]
+        self._orders.append(BeginTask(task.stage, worker, with_limits(task, attempt, self._stages)))
+
+    # ------------------------------------------------------------ answers and blocks
+
+    def _add_block(self, task: QueuedTask | None, made: BlockMade) -> None:
+        attempt = self._attempts[task.task.shard] if task is not None else None
+        if task is None or attempt is None or attempt.aborted:
+            self._orders.append(DropBlock(made.block.ref))
+            return
+        task.ledgers.append(made.ledger)
+        task.blocks.append(made.block)
+        ref = made.block.ref
+        attempt.unread[ref.number] = made.block
+        self._budget.add(ref.number, ref.size, task.stage, attempt)
+
+    def _answered(self, task: QueuedTask) -> None:
+        task.calls -= 1
+        self._budget.answered(task.stage)
+
+    def _expect_no_more(self, task: QueuedTask) -> None:
+        """Ignore the answers to the calls for a task from now on."""
+        if self._queues.tasks.pop(task.task.number, None) is not None:
+            self._budget.answered(task.stage, task.calls)
+            task.calls = 0
+
+    def _cancel(self, task: QueuedTask) -> None:
+        self._expect_no_more(task)
+        if task.worker is not None and task.ended is None:
+            self._orders.append(CancelTask(task.stage, task.worker, task.task.number))
+
+    def _discard(self, attempt: AttemptQueue) -> None:
+        """Cancel all tasks of an attempt, and drop the blocks that nobody was given."""
+        for task in attempt.tasks:
+            self._cancel(task)
+        for block in list(attempt.unread.values()):
+            self._drop(attempt, block)
+
+    def _drop(self, attempt: AttemptQueue, block: Block) -> None:
+        del attempt.unread[block.ref.number]
+        self._orders.append(DropBlock(block.ref))
+        self._budget.remove(block.ref.number)
+
+    # ------------------------------------------------------------ deaths
+
+    def _restart_orphans(self, stage: int, loads: Mapping[int, int]) -> None:
+        """Begin the tasks anew whose worker died while they were paused: no call of theirs failed."""
+        for task in list(self._queues.tasks.values()):
+            paused = task.worker is not None and not task.calls and task.ended is None
+            if task.stage != stage or not paused or task.worker in loads:
+                continue
+            if task.task.number in self._queues.tasks:  # not discarded with another task of its attempt
+                self._restart(task, "a worker ended before it had given all of a block's rows")
+
+    def _lose(self, task: QueuedTask, gone: UpstreamLost) -> None:
+        """A worker died that had a call for a task. Its calls fail in order: it was at work on the first."""
+        if gone.charged and (task.stage, gone.worker) not in self._dead:
+            self._dead.add((task.stage, gone.worker))
+            key = task.task.shard, task.stage, task.index
+            deaths = self._deaths[key] = self._deaths.get(key, 0) + 1
+            if deaths >= self._max_attempts:
+                self.error = ErrorReport(
+                    "ShardFailed",
+                    f"A part of shard {task.task.shard} ended its worker {deaths} times, the last time so: "
+                    f"{gone.reason}. Something in its rows or in the function brings the process down (a crash in "
+                    "native code, or too little memory). Committed shards are kept: mend the function or the "
+                    "input, then run again.",
+                )
+        if task.ended is None:
+            self._restart(task, gone.reason)
+
+    def _restart(self, task: QueuedTask, reason: str) -> None:
+        """Begin a task anew, or all tasks of its attempt; or the attempt, if it was sent a block already."""
+        attempt = self._attempts[task.task.shard]
+        if attempt.aborted:
+            return
+        if not task.task.blocks and not task.passed_on:
+            self._cancel(task)
+            for block in task.blocks:
+                if isinstance(block, Block):
+                    self._drop(attempt, block)
+            task.reset(self._queues.number())
+            self._queues.tasks[task.task.number] = task
+        elif not attempt.sent:
+            self._discard(attempt)
+            self._queues.begin(attempt)
+        else:
+            self._abort(attempt, reason)
+
+    def _abort(self, attempt: AttemptQueue, reason: str) -> None:
+        attempt.aborted = True
+        self._orders.append(EndAttempt(attempt.worker, attempt.shard.index, attempt.attempt, reason))

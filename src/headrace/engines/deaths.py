@@ -1,0 +1,71 @@
+"""How worker processes ended, and the text that says so."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """How a worker process ended: its exit status or, below zero, the signal; what it was preparing, if anything.
+
+    ``last_words`` are the last lines of its stderr. ``out_of_memory``: the kernel ended it because memory ran out;
+    None if that is not known. ``unknown``: there is no exit status, as the program ignores SIGCHLD.
+    """
+
+    pid: int
+    code: int
+    preparing: str
+    last_words: str
+    out_of_memory: bool | None = None
+    unknown: bool = False
+
+    def __str__(self) -> str:
+        words = f"; its last words: {self.last_words}" if self.last_words else ""
+        return (
+            f"worker process {self.pid} {'was ' if self.code < 0 else ''}{self.way}{self._killed_by}{words}"
+        )
+
+    @property
+    def _killed_by(self) -> str:
+        if self.code != -signal.SIGKILL:
+            return ""
+        if self.out_of_memory is None:
+            return " (by the kernel, if memory ran out)"
+        return " (by the kernel, because memory ran out)" if self.out_of_memory else " (from outside)"
+
+    @property
+    def way(self) -> str:
+        """The signal or the exit status in words, and what it was preparing."""
+        if self.unknown:
+            way = "ended with unknown status (the program ignores SIGCHLD)"
+        elif self.code >= 0:
+            way = f"exited with status {self.code}"
+        elif -self.code in set(signal.Signals):
+            way = f"killed by {signal.Signals(-self.code).name}"
+        else:
+            way = f"killed by signal {-self.code}"
+        return f"{way} while {self.preparing}" if self.preparing else way
+
+
+def never_ready(pool: str, deaths: Sequence[Death]) -> str:
+    """Say that workers of a pool ended, one after another, before any of them could work."""
+    ways = Counter(death.way for death in deaths)
+    listed = "; ".join(way if count == 1 else f"{way} ({count} times)" for way, count in ways.items())
+    words = f" The last one's last words: {deaths[-1].last_words}." if deaths[-1].last_words else ""
+    if any(death.out_of_memory for death in deaths):
+        advice = (
+            "The kernel ended them because memory ran out. Let fewer workers share it (workers=, concurrency=), or "
+            "use a machine with more."
+        )
+    elif any(death.code in (-signal.SIGKILL, -signal.SIGTERM) for death in deaths):
+        advice = (
+            "They were ended from outside; the kernel does that if memory runs out (see `dmesg`). Then let fewer "
+            "workers share the memory (workers=, concurrency=), or use a machine with more."
+        )
+    else:
+        advice = "Something there takes the process down: try it in a Python process of its own to see what."
+    return f"{len(deaths)} workers of {pool} in a row ended before they could work: {listed}.{words} {advice}"

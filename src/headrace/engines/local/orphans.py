@@ -1,0 +1,125 @@
+"""Ends what user code started in workers when their driver was killed and can end nothing any more."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import threading
+import weakref
+
+# It notes the groups that the driver names, until the driver is gone: then it ends those that are left. It has a
+# session of its own, so that neither the terminal nor a signal to the driver's group ends it together with the
+# driver. A shell starts in a millisecond; an interpreter of ours would take fifteen.
+_WATCH = """
+trap '' HUP INT QUIT TERM
+groups=' '
+while read -r what group; do
+  case $what in
+    add) groups="$groups$group " ;;
+    remove) case $groups in *" $group "*) groups="${groups%% $group *} ${groups#* $group }" ;; esac ;;
+  esac
+done
+for group in $groups; do kill -s KILL -- "-$group"; done
+"""
+_SHELL = "/bin/sh"
+_ENDS_WITHIN = 1.0  # seconds, unless it was stopped
+_NO_SIGPIPE: int = getattr(socket, "MSG_NOSIGNAL", 0)
+
+
+class Watcher:
+    """A process beside the driver that outlives it for a moment, and ends what is left of its workers' groups.
+
+    Each worker leads a group. A killed driver cannot end them, and the kernel ends the workers at most, not what
+    they started. Where there is no shell, there is no watcher.
+    """
+
+    def __init__(self) -> None:
+        self._groups: set[int] = set()
+        self._sock: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+
+    def add(self, group: int) -> None:
+        """Watch over the group of a worker that has started, once ``start`` is called."""
+        with self._lock:
+            self._groups.add(group)
+            self._say(f"add {group}\n")
+
+    def remove(self, group: int) -> None:
+        """A group has been ended: its number may be another's from now on."""
+        with self._lock:
+            self._groups.discard(group)
+            self._say(f"remove {group}\n")
+
+    def start(self) -> None:
+        """Start the process, unless it runs; again if it was ended."""
+        with (
+            self._lock,
+            contextlib.suppress(OSError),
+        ):  # the run can do without, if the system has no process more
+            if self._sock is None:
+                self._stop()
+                self._start()
+
+    def close(self) -> None:
+        """End the process; nothing is left to watch over."""
+        with self._lock:
+            self._stop()
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        try:
+            self._process = subprocess.Popen(
+                [_SHELL, "-c", _WATCH, "headrace-watch"],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                start_new_session=True,
+            )
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        ours.setblocking(False)  # one that was stopped must not stop the driver
+        self._sock = ours
+        _open.add(ours)
+        for group in sorted(self._groups):
+            self._say(f"add {group}\n")
+
+    def _say(self, line: str) -> None:
+        if self._sock is None:
+            return
+        try:
+            self._sock.sendall(line.encode(), _NO_SIGPIPE)
+        except OSError:  # it was ended or stopped: the next ``start`` makes another
+            assert self._process is not None
+            self._process.kill()  # the end of its input would be the order to end all groups
+            self._stop()
+
+    def _stop(self) -> None:
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None
+        if self._process is not None:
+            try:
+                self._process.wait(_ENDS_WITHIN)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+
+
+# A fork of the driver, made by the user's code, must not look as if the driver were still there.
+_open: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+
+def _close_in_child() -> None:
+    for sock in list(_open):
+        sock.close()
+
+
+os.register_at_fork(after_in_child=_close_in_child)

@@ -1,0 +1,211 @@
+"""One worker process, as the driver holds it."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import queue
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import Future
+from typing import Any
+
+from headrace.core.process import hold_standard_streams
+from headrace.engines.deaths import Death
+from headrace.engines.local import wire
+from headrace.engines.local.cgroups import oom_kills
+from headrace.engines.local.descendants import end_descendants
+from headrace.engines.local.orphans import Watcher
+from headrace.engines.local.output_relay import Relay
+from headrace.engines.pool import Message, WorkerHandle
+from headrace.errors import EngineError
+
+_BOOT = "import sys; sys.path[:] = {path!r}; from headrace.engines.local.host import main; main({fd}, {pid}, {pause})"
+_THREADS = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "ARROW_IO_THREADS",
+)
+# Arrow's default, mimalloc, keeps 40 to 100 MiB per worker that nobody uses. The system's allocator gives them
+# back; with glibc's own thresholds it maps every batch anew, and a job that only moves data is 4 % slower.
+_ALLOCATOR = {
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "MALLOC_MMAP_THRESHOLD_": str(16 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(64 << 20),
+}
+_END_WITHIN = 10.0
+
+
+class WorkerProcess(WorkerHandle):
+    """One process: its socket, its output, and the calls that it has not answered.
+
+    ``visible`` are the GPUs that it was given.
+    """
+
+    _numbers = itertools.count()
+
+    def __init__(self, threads: int, pause: float, watcher: Watcher) -> None:
+        """``pause``: seconds that the process waits before it imports anything big."""
+        super().__init__(next(self._numbers))
+        self.visible: tuple[str, ...] | None = None
+        self.heard_at = time.monotonic()
+        self.inbox = wire.Inbox()
+        self._sending = threading.Lock()
+        self._watcher = watcher
+        self._oom_kills = oom_kills()
+        hold_standard_streams()  # a socket by such a number would not reach the worker
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            raise _not_started(error) from error
+        ours.setblocking(True)  # whatever socket.setdefaulttimeout says
+        theirs.setblocking(True)
+        environment = {name: str(threads) for name in _THREADS} | _ALLOCATOR | dict(os.environ)
+        boot = _BOOT.format(path=sys.path, fd=theirs.fileno(), pid=os.getpid(), pause=pause)
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", boot],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=environment,
+                start_new_session=True,  # it leads a group, which ends with it; Ctrl-C comes to the driver only
+            )
+        except OSError as error:
+            ours.close()
+            raise _not_started(error) from error
+        finally:
+            theirs.close()
+        self.sock = ours
+        self.pidfd = _pidfd(self.process.pid)
+        self.relays = [Relay(self.process.stdout, "stdout"), Relay(self.process.stderr, "stderr")]
+
+    def send(self, message: Message, attached: int | None = None) -> None:
+        """See ``WorkerHandle``: with a descriptor. If the worker is dead, the listener will find out."""
+        try:
+            with self._sending:
+                wire.send(self.sock, message, -1 if attached is None else attached)
+        except ConnectionError:
+            pass
+        except OSError:
+            self.process.kill()  # part of it may be on its way: nothing that follows could be read
+
+    def add_call(self, number: int, future: Future[Any]) -> None:
+        """See ``WorkerHandle``."""
+        if not self.calls:
+            self.heard_at = time.monotonic()
+        super().add_call(number, future)
+
+    def end(self, *, kill: bool) -> None:
+        """Ask the process to end, or end it; then wait for it. Our descriptors of it stay open until ``release``."""
+        if not kill:
+            self.send(("end",))
+            self._wait(_END_WITHIN)
+        self.kill()
+        self.process.wait()
+
+    def _wait(self, seconds: float) -> None:
+        """Wait for the end of the process, but leave its number taken where that is possible: it names the group."""
+        if self.pidfd >= 0:
+            poll = select.poll()
+            poll.register(self.pidfd, select.POLLIN)
+            poll.poll(seconds * 1000)
+            return
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(seconds)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process alone."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """See ``WorkerHandle``: with whatever the process started."""
+        if self.process.returncode is None:  # its number is its own until we have asked how it ended
+            end_descendants(self.process.pid)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.kill()
+
+    def release(self) -> None:
+        """Pass on the last output and close all descriptors."""
+        self._watcher.remove(self.process.pid)
+        while self.inbox.fds:
+            os.close(self.inbox.fds.popleft())
+        for relay in self.relays:
+            relay.finish()
+        self.sock.close()
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1
+
+    def death(self) -> Death:
+        """Return how the process ended, with the last lines that it wrote to stderr."""
+        code, out_of_memory = self.process.wait(), None
+        kills = oom_kills() if code == -signal.SIGKILL else None
+        if kills is not None and self._oom_kills is not None:
+            out_of_memory = kills > self._oom_kills
+        unknown = code == 0 and signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
+        return Death(self.process.pid, code, self.preparing, self.relays[1].tail(), out_of_memory, unknown)
+
+
+def _not_started(error: OSError) -> EngineError:
+    return EngineError(f"A worker process could not be started: {error.strerror}.{wire.advice(error)}")
+
+
+class Spawner:
+    """Starts worker processes in one thread, which lives until ``close``.
+
+    A process that asked to die with its parent dies with the *thread* that started it, and the user's threads come
+    and go.
+    """
+
+    def __init__(self) -> None:
+        self._wanted: queue.SimpleQueue[tuple[Future[WorkerProcess], int, float] | None] = queue.SimpleQueue()
+        self._watcher = Watcher()
+        self._thread = threading.Thread(target=self._run, name="headrace-spawn", daemon=True)
+        wire.start(self._thread)
+
+    def worker(self, threads: int, pause: float = 0.0) -> WorkerProcess:
+        """Start a process, from any thread."""
+        future: Future[WorkerProcess] = Future()
+        self._wanted.put((future, threads, pause))
+        return future.result()
+
+    def close(self) -> None:
+        """End the thread; on Linux, the kernel ends every process that is left with it."""
+        self._wanted.put(None)
+        self._thread.join()
+        self._watcher.close()
+
+    def _run(self) -> None:
+        while (wanted := self._wanted.get()) is not None:
+            future, threads, pause = wanted
+            try:
+                worker = WorkerProcess(threads, pause, self._watcher)
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                self._watcher.add(worker.process.pid)
+                future.set_result(worker)
+                self._watcher.start()
+                del worker
+            del wanted, future  # who waits for the next one holds no worker
+
+
+def _pidfd(pid: int) -> int:
+    """Return a descriptor that becomes readable when the process ends, where the system has such."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return -1

@@ -1,0 +1,131 @@
+"""Frames between a pool and its workers: ``<u64 length>`` and a pickle, maybe with one file descriptor."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import socket
+import struct
+import threading
+from collections import deque
+from typing import Any
+
+from headrace.errors import EngineError
+
+_LENGTH = struct.Struct("<Q")
+
+
+def send(sock: socket.socket, message: Any, fd: int = -1) -> None:
+    """Send one message; blocks until all of it is on its way."""
+    body = pickle.dumps(message, protocol=5)
+    header = _LENGTH.pack(len(body))
+    if fd >= 0:
+        socket.send_fds(sock, [header], [fd])
+        sock.sendall(body)
+    elif len(body) < 1 << 16:
+        sock.sendall(header + body)
+    else:
+        sock.sendall(header)
+        sock.sendall(body)
+
+
+def receive(sock: socket.socket) -> tuple[Any, int]:
+    """Wait for one message; returns it with the descriptor that came along, or -1.
+
+    Raises ``EOFError`` or ``ConnectionError`` when the other side is gone.
+    """
+    header, fds = _take(sock, _LENGTH.size, 1)
+    while 0 < len(header) < _LENGTH.size:
+        more = sock.recv(_LENGTH.size - len(header))
+        if not more:
+            raise EOFError
+        header += more
+    if not header:
+        raise EOFError
+    body = bytearray(_LENGTH.unpack(header)[0])
+    view, at = memoryview(body), 0
+    while at < len(body):
+        count = sock.recv_into(view[at:])
+        if not count:
+            raise EOFError
+        at += count
+    return pickle.loads(body), fds[0] if fds else -1
+
+
+NO_MORE = (
+    "As many processes and threads run as are allowed: raise that limit (ulimit -u, or pids.max of the "
+    "container), or let fewer workers run (workers=, concurrency=)."
+)
+
+
+def start(thread: threading.Thread) -> None:
+    """Start a thread, or say why there can be no more of them."""
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise EngineError(f"A thread could not be started: {error}. {NO_MORE}") from error
+
+
+def advice(error: OSError) -> str:
+    """Say what to do about an error of the system, if it is one of those that have a remedy."""
+    if error.errno == errno.EAGAIN:
+        return f" {NO_MORE}"
+    if error.errno not in (errno.EMFILE, errno.ENFILE):
+        return ""
+    import resource
+
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return f" It may have {most:,} files open: raise that limit (ulimit -n), or keep fewer open."
+
+
+def _take(sock: socket.socket, size: int, most: int) -> tuple[bytes, list[int]]:
+    """Read some bytes and the descriptors that come with them, or raise: none of those may be missing unnoticed,
+    or the next one would pass for it."""
+    data, fds, flags, _ = socket.recv_fds(sock, size, most)
+    for fd in fds:
+        os.set_inheritable(fd, False)
+    if flags & socket.MSG_CTRUNC:
+        for fd in fds:
+            os.close(fd)
+        raise OSError(errno.EMFILE, "a descriptor was lost, as too many files are open")
+    return data, fds
+
+
+class Inbox:
+    """Puts frames together from a socket that is read as bytes come, without waiting.
+
+    ``fds`` holds descriptors that came along and that nobody has taken yet, in their order.
+    """
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self.fds: deque[int] = deque()
+
+    def read(self, sock: socket.socket) -> tuple[bool, list[Any]]:
+        """Read what has come; return whether there was anything, and the messages that are complete now.
+
+        Raises ``OSError`` if the system denies what is needed for that.
+        """
+        try:
+            data, fds = _take(sock, 1 << 20, 16)
+        except (BlockingIOError, ConnectionError):
+            return False, []
+        self.fds.extend(fds)
+        return bool(data), self.feed(data) if data else []
+
+    def feed(self, data: bytes) -> list[Any]:
+        """Take some bytes; return the messages that are complete now."""
+        self._buffer += data
+        messages = []
+        at = 0
+        while len(self._buffer) - at >= _LENGTH.size:
+            length = _LENGTH.unpack_from(self._buffer, at)[0]
+            end = at + _LENGTH.size + length
+            if end > len(self._buffer):
+                break
+            messages.append(pickle.loads(memoryview(self._buffer)[at + _LENGTH.size : end]))
+            at = end
+        if at:
+            del self._buffer[:at]
+        return messages

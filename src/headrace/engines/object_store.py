@@ -1,0 +1,195 @@
+"""Values that the driver stores for workers: what was put, calls on their way, and what calls returned.
+
+Each has a memory file of its own, if it has big buffers; a worker that needs it gets the descriptor, once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import pickle
+import threading
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from headrace.engines.memory_files import content, most_files, write_all
+from headrace.engines.references import collecting_references, resolving_references
+from headrace.errors import ExecutorClosed
+
+if TYPE_CHECKING:
+    from headrace.engines.out_of_band_pickle import OutOfBandPickle
+
+# `out_of_band_pickle` imports cloudpickle and numpy: imported in functions, after the first workers have started.
+
+Message = tuple[Any, ...]
+
+
+class StoredObject(ABC):
+    """One value, pickled. It lives as long as anybody refers to it: a ``Ref``, a future, a call under way.
+
+    ``store`` gave it its number. ``links`` are the values that it refers to. ``known`` are the workers that were
+    sent it; ``once``: they need it for one call, and forget it by themselves. ``size``: how many bytes it takes.
+    """
+
+    __slots__ = ("__weakref__", "_release", "known", "links", "number", "once", "size", "store")
+
+    def __init__(
+        self, number: int, size: int, store: ObjectStore, *, fd: int = -1, once: bool = False
+    ) -> None:
+        self.number = number
+        self.size = size
+        self.store = store
+        self.once = once
+        self.links: tuple[StoredObject, ...] = ()
+        self.known: set[int] = set()
+        self._release = weakref.finalize(self, store.release, number, fd, self.known)
+        self._release.atexit = False
+
+    @abstractmethod
+    def value(self) -> Any:
+        """Unpickle the value, with its buffers where they lie."""
+
+    @abstractmethod
+    def to_send(self) -> AbstractContextManager[tuple[Message, Any]]:
+        """Return the message that takes it to a worker, and what goes with it: a descriptor, or Ray's references."""
+
+    def close(self) -> None:
+        """Free the memory now."""
+        self._release()
+
+    def _check_alive(self) -> None:
+        if not self._release.alive:
+            raise ExecutorClosed("This value is gone: the executor that it was put to is shut down.")
+
+
+class FileObject(StoredObject):
+    """A value with its big buffers in a memory file, or where there are too many of these, in ordinary memory."""
+
+    __slots__ = ("_content", "_packed")
+
+    def __init__(
+        self, number: int, packed: OutOfBandPickle, store: ObjectStore, *, once: bool = False
+    ) -> None:
+        self._packed = packed
+        self._content: bytearray | None = None
+        if packed.fd >= 0 and not store.may_open_file():
+            self._content = content(packed.fd)
+            os.close(packed.fd)
+            self._packed = replace(packed, fd=-1)
+        if self._packed.fd >= 0:
+            store.files.add(number)
+        size = len(packed.pickled) + sum(size for _, size in packed.places)
+        super().__init__(number, size, store, fd=self._packed.fd, once=once)
+
+    def value(self) -> Any:
+        """See ``StoredObject``."""
+        from headrace.engines.out_of_band_pickle import unpack
+
+        self._check_alive()
+        pickled, places = self._packed.pickled, self._packed.places
+        with resolving_references(self.links):
+            if self._content is None:
+                return unpack(pickled, places, os.dup(self._packed.fd) if self._packed.fd >= 0 else -1)
+            view = memoryview(self._content)
+            return pickle.loads(pickled, buffers=[view[at : at + size] for at, size in places])
+
+    @contextlib.contextmanager
+    def to_send(self) -> Iterator[tuple[Message, int]]:
+        """See ``StoredObject``: with the descriptor, or -1."""
+        from headrace.engines.out_of_band_pickle import memory_file
+
+        self._check_alive()
+        links = tuple(linked.number for linked in self.links)
+        message = ("value", self.number, self._packed.pickled, self._packed.places, links)
+        if self._content is None:
+            yield message, self._packed.fd
+            return
+        fd = memory_file()
+        try:
+            write_all(fd, self._content)
+            yield message, fd
+        finally:
+            os.close(fd)
+
+    def close(self) -> None:
+        """See ``StoredObject``."""
+        super().close()
+        self._content = None
+
+
+class ObjectStore:
+    """Makes ``StoredObject`` values, and calls ``on_release(number, workers)`` when nobody refers to one any more.
+
+    Memory files take descriptors, of which a process may have only so many: a fourth of them is used at most, and
+    what comes beyond lies in ordinary memory of the driver.
+    """
+
+    def __init__(self, on_release: Callable[[int, set[int]], None]) -> None:
+        self._on_release = on_release
+        self._numbers = itertools.count()
+        self._all: weakref.WeakValueDictionary[int, StoredObject] = weakref.WeakValueDictionary()
+        self.files: set[int] = set()
+        self._put: weakref.WeakSet[StoredObject] = weakref.WeakSet()
+        self._adding = threading.Lock()
+        self._most_files = most_files()
+
+    def put(self, value: Any, *, once: bool = False) -> tuple[StoredObject, list[Any]]:
+        """Pickle and store a value; return it, and the references in it: the caller sets ``links``."""
+        with collecting_references() as references:
+            packed = self._pack(value)
+        stored = self._add(packed, once)
+        with self._adding:
+            self._put.add(stored)
+        return stored, references
+
+    def add_packed(self, packed: Any) -> StoredObject:
+        """Store what a worker returned."""
+        stored = self._add(packed, once=False)
+        stored.links = tuple(self._all.get(number) or _released(self) for number in packed.links)
+        return stored
+
+    def close(self) -> None:
+        """Free all that was put. What workers returned belongs to those who refer to it."""
+        with self._adding:
+            put = list(self._put)
+        for stored in put:
+            stored.close()
+
+    def may_open_file(self) -> bool:
+        """Say whether there may be another memory file."""
+        return len(self.files) < self._most_files
+
+    def release(self, number: int, fd: int, known: set[int]) -> None:
+        """Nobody refers to a value any more. Runs wherever the last reference goes, so it does little."""
+        if fd >= 0:
+            self.files.discard(number)
+            os.close(fd)
+        if known:
+            self._on_release(number, known)
+
+    def _add(self, packed: Any, once: bool) -> StoredObject:
+        stored = self._stored(next(self._numbers), packed, once)
+        self._all[stored.number] = stored
+        return stored
+
+    def _pack(self, value: Any) -> Any:
+        from headrace.engines.out_of_band_pickle import pack
+
+        return pack(value)
+
+    def _stored(self, number: int, packed: Any, once: bool) -> StoredObject:
+        return FileObject(number, packed, self, once=once)
+
+
+def _released(store: ObjectStore) -> StoredObject:
+    """Return a value that is not there any more."""
+    from headrace.engines.out_of_band_pickle import OutOfBandPickle
+
+    stored = FileObject(-1, OutOfBandPickle(b"", (), -1), store)
+    stored.close()
+    return stored

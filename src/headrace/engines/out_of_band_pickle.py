@@ -1,0 +1,214 @@
+"""A pickled value whose big buffers lie in memory that every worker maps.
+
+Protocol 5 passes each buffer (Arrow, numpy, torch, …) out of band; they are written end to end to one anonymous
+memory file. Workers get its descriptor over their socket and map it privately: one copy per machine, a write gets a
+page of its own, and the kernel frees all of it with the last process, however that ends.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import mmap
+import os
+import pickle
+import tempfile
+import threading
+import weakref
+from collections import ChainMap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+import numpy as np
+
+from headrace.engines.memory_files import content, most_files
+from headrace.engines.tensors import reducers
+
+_ALIGN = 64
+SMALL = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfBandPickle:
+    """What travels to a worker: the pickle, and where its buffers lie in the memory file ``fd``.
+
+    ``fd`` is -1 if there are none; the sender owns it and closes it. ``links``: the numbers of stored values that it
+    refers to.
+    """
+
+    pickled: bytes
+    places: tuple[tuple[int, int], ...]
+    fd: int
+    links: tuple[int, ...] = ()
+
+    def close(self) -> None:
+        """Close the sender's descriptor; mappings stay."""
+        if self.fd >= 0:
+            os.close(self.fd)
+
+
+@dataclass(frozen=True, slots=True)
+class PickledSizes:
+    """The memory that a value takes in workers, in bytes: what all of them share, and what each has of its own."""
+
+    shared: int
+    private: int
+
+
+def pack(value: Any) -> OutOfBandPickle:
+    """Pickle ``value`` with its buffers in a fresh memory file."""
+    pickled, buffers = pickle_apart(value)
+    if not buffers:
+        return OutOfBandPickle(pickled, (), -1)
+    fd = memory_file()
+    places, at = [], 0
+    for buffer in buffers:
+        with buffer.raw() as view:
+            _write_all(fd, view, at)
+            places.append((at, view.nbytes))
+            at += -(-view.nbytes // _ALIGN) * _ALIGN
+        buffer.release()
+    os.ftruncate(fd, max(at, 1))
+    return OutOfBandPickle(pickled, tuple(places), fd)
+
+
+def apart(value: Any) -> tuple[bytes, list[np.ndarray[Any, np.dtype[np.uint8]]]]:
+    """Pickle ``value``; its big buffers come beside it, as arrays of bytes that lie where they are."""
+    pickled, buffers = pickle_apart(value)
+    return pickled, [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]
+
+
+def unpack(pickled: bytes, places: Sequence[tuple[int, int]], fd: int) -> Any:
+    """Unpickle the value; its buffers are private views of the memory file. Closes ``fd``."""
+    if fd < 0:
+        return pickle.loads(pickled)
+    # Mapped writable: a library that writes to a read-only page would take the process down.
+    mapped = mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    os.close(fd)
+    view = memoryview(mapped)
+    return pickle.loads(pickled, buffers=[view[at : at + size] for at, size in places])
+
+
+class ReceivedPickle:
+    """A pickled value in the process that uses it, unpickled as often as it is asked for. ``fd`` is its own.
+
+    Each time its buffers are mapped once more, privately: who writes to them gets pages of its own, and the next call
+    gets what was sent. All are views of the one copy in memory. Where there are too many descriptors already,
+    this process has a copy in ordinary memory instead.
+    """
+
+    _files = 0  # how many have a descriptor, in this process
+    _counting = threading.Lock()
+
+    def __init__(self, pickled: bytes, places: Sequence[tuple[int, int]], fd: int) -> None:
+        self._pickled = pickled
+        self._places = places
+        self._fd = fd
+        self._content: bytearray | None = None
+        if fd >= 0:
+            with ReceivedPickle._counting:
+                ReceivedPickle._files += 1
+            if ReceivedPickle._files > most_files():
+                self._content = content(fd)
+                self.close()
+
+    def load(self) -> Any:
+        """Return the value as it was sent."""
+        if self._content is not None:
+            buffers = [self._content[at : at + size] for at, size in self._places]
+            return pickle.loads(self._pickled, buffers=buffers)
+        return unpack(self._pickled, self._places, os.dup(self._fd) if self._fd >= 0 else -1)
+
+    def close(self) -> None:
+        """Close the descriptor; what was unpickled stays."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+            with ReceivedPickle._counting:
+                ReceivedPickle._files -= 1
+
+
+def sizes(value: Any) -> PickledSizes:
+    """Return how much of ``value`` workers will share: what is unpickled from a buffer and goes on using it.
+
+    Many libraries (trees of scikit-learn, for one) expose buffers but copy them when they are unpickled, so
+    the value is unpickled here, from the buffers as they lie, to see which of them it still holds.
+
+    >>> sizes([np.zeros(1 << 20), b"abc"]).shared
+    8388608
+    """
+    pickled, buffers = pickle_apart(value)
+    arrays = [
+        np.frombuffer(buffer.raw().toreadonly(), np.uint8) for buffer in buffers
+    ]  # the user's own memory
+    alive = [weakref.ref(array) for array in arrays]
+    nbytes = [array.nbytes for array in arrays]
+    try:
+        again = pickle.loads(pickled, buffers=arrays)
+    except Exception:  # it wants to write to them, perhaps
+        again = None
+    del arrays
+    shared = sum(size for ref, size in zip(alive, nbytes, strict=True) if ref() is not None)
+    del again
+    return PickledSizes(shared, len(pickled) + sum(nbytes) - shared)
+
+
+def pickle_apart(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
+    """Pickle ``value``; big buffers come beside it."""
+    buffers: list[pickle.PickleBuffer] = []
+
+    def in_band(buffer: pickle.PickleBuffer) -> bool:
+        with buffer.raw() as view:
+            if view.nbytes < SMALL:
+                return True
+        buffers.append(buffer)
+        return False
+
+    with io.BytesIO() as file:
+        _Pickler(file, in_band).dump(value)
+        return file.getvalue(), buffers
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """cloudpickle's, with reducers of our own for some types; they are looked up once, when it is made."""
+
+    def __init__(self, file: io.BytesIO, in_band: Callable[[pickle.PickleBuffer], bool]) -> None:
+        self.dispatch_table = ChainMap(
+            reducers(), {_CACHE: _reduce_cache}, cloudpickle.Pickler.dispatch_table
+        )
+        super().__init__(file, protocol=5, buffer_callback=in_band)
+
+
+_CACHE = type(functools.lru_cache(len))
+
+
+def _reduce_cache(cached: Any) -> Any:
+    """Reduce a cached function to the function where the worker cannot import it: each has a cache of its own."""
+    if cached.__module__ not in (None, "__main__") and "<locals>" not in cached.__qualname__:
+        return cached.__reduce__()
+    parameters = cached.cache_parameters()
+    return _cached, (parameters["maxsize"], parameters["typed"], cached.__wrapped__)
+
+
+def _cached(maxsize: int | None, typed: bool, function: Any) -> Any:
+    return functools.lru_cache(maxsize, typed)(function)
+
+
+def memory_file(size: int = 0) -> int:
+    """Return a descriptor of ``size`` bytes of memory that belongs to no process and no folder."""
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("headrace", os.MFD_CLOEXEC)
+    else:
+        with tempfile.TemporaryFile() as file:  # unlinked from the start
+            fd = os.dup(file.fileno())
+    if size:
+        os.ftruncate(fd, size)
+    return fd
+
+
+def _write_all(fd: int, view: memoryview, at: int) -> None:
+    done = 0
+    while done < view.nbytes:
+        done += os.pwrite(fd, view[done : done + (1 << 30)], at + done)

@@ -1,0 +1,292 @@
+"""A pool of workers as the driver holds it: calls, blocks and replacements, for processes and actors alike."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future, InvalidStateError
+from typing import Any, Generic, TypeVar
+
+from headrace.core.ports import PoolSpec
+from headrace.core.work import BlockRef, BlocksFreed
+from headrace.engines.block_registry import BlockRegistry, blocks_in
+from headrace.engines.deaths import Death
+from headrace.engines.object_store import StoredObject
+from headrace.engines.restart_policy import RestartPolicy
+from headrace.errors import HeadraceError, NeverReady, WorkerDied
+
+Notify = Callable[[int, Any], None]
+Message = tuple[Any, ...]
+
+
+class WorkerHandle(ABC):
+    """One worker, and the calls that it has not answered.
+
+    ``preparing``: what it does before it can work; empty if it can. ``round``: after how many rounds of deaths it was
+    started. ``kill_reason``: why we ended it, if we did. ``placed``: it has a machine. ``leaving``: it gets nothing
+    more to do.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.calls: dict[int, Future[Any]] = {}
+        self.preparing = "starting"
+        self.round = 0
+        self.kill_reason = ""
+        self.placed = True
+        self.leaving = False
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it may be given something to do."""
+        return self.placed and not self.leaving
+
+    @abstractmethod
+    def send(self, message: Message, attached: Any = None) -> None:
+        """Send a message, from any thread, with what cannot be pickled. A worker that is dead misses it."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """End it, at once."""
+
+    def send_object(self, stored: StoredObject) -> None:
+        """Send a stored value, and before it those that it refers to, unless the worker has them."""
+        for link in stored.links:
+            self.send_object(link)
+        if self.number in stored.known:
+            return
+        if not stored.once:
+            stored.known.add(self.number)
+        with stored.to_send() as (message, attached):
+            self.send(message, attached)
+
+    def add_call(self, number: int, future: Future[Any]) -> None:
+        """A call is about to be sent."""
+        self.calls[number] = future
+
+    def fail(self, error: BaseException) -> None:
+        """Its calls will not be answered any more."""
+        for future in list(self.calls.values()):
+            with contextlib.suppress(InvalidStateError):
+                future.set_exception(error)
+        self.calls.clear()
+
+
+W = TypeVar("W", bound=WorkerHandle)
+
+
+class WorkerPool(ABC, Generic[W]):
+    """What pools have in common; see ``Pool``. ``blocks`` are those of the engine."""
+
+    def __init__(self, spec: PoolSpec, notify: Notify, blocks: BlockRegistry) -> None:
+        self._spec = spec
+        self._notify = notify
+        self._blocks = blocks
+        self._lock = threading.RLock()
+        self._workers: dict[int, W] = {}
+        self._call_numbers = itertools.count()
+        self._restarts = RestartPolicy()
+        self._broken: HeadraceError | None = None
+        self._closing = False
+        self._size = spec.size
+
+    # ------------------------------------------------------------ the port
+
+    def loads(self) -> dict[int, int]:
+        """See ``Pool.loads``."""
+        with self._lock:
+            self._check_usable()
+            return {number: len(each.calls) for number, each in self._workers.items() if each.is_ready}
+
+    def submit(self, method: str, *args: Any, worker: int | None = None) -> Future[Any]:
+        """See ``Pool.submit``. Stored values travel once per worker; the call has their numbers."""
+        future: Future[Any] = Future()
+        with self._lock:
+            self._check_usable()
+            if worker is None:
+                worker = self._least_loaded().number
+            future.worker = worker  # type: ignore[attr-defined]
+            chosen = self._workers.get(worker)
+            if chosen is not None:
+                number = next(self._call_numbers)
+                chosen.add_call(number, future)
+        if chosen is None:
+            future.set_exception(WorkerDied(f"worker {worker} is gone"))
+            self._skip_reader(worker, args)
+        else:
+            for value in args:
+                if isinstance(value, StoredObject):
+                    chosen.send_object(value)
+            sent = tuple(value.number if isinstance(value, StoredObject) else value for value in args)
+            self._send_with_blocks(chosen, ("call", number, method, sent), args)
+        return future
+
+    def feed(self, worker: int, *args: Any) -> None:
+        """See ``Pool.feed``."""
+        with self._lock:
+            chosen = self._workers.get(worker)
+        if chosen is None:
+            self._skip_reader(worker, args)
+        else:
+            self._send_with_blocks(chosen, ("feed", args), args)
+
+    def resize(self, size: int, *, keep: Collection[int] = ()) -> None:
+        """See ``Pool.resize``."""
+        with self._lock:
+            if self._closing:
+                return
+            size = self._possible_size(size)
+            staying = self._staying()
+            surplus = max(0, len(staying) - size)
+            idle = [each for each in staying if not each.calls and each.number not in keep]
+            leaving = sorted(idle, key=lambda each: each.placed)[:surplus]  # those not placed yet first
+            for each in leaving:
+                del self._workers[each.number]
+            self._size = max(size, len(self._staying()))
+            self._fill()
+        self._end_idle(leaving)
+
+    def kill(self, worker: int, reason: str, *, replace: bool = True) -> None:
+        """See ``Pool.kill``."""
+        with self._lock:
+            chosen = self._workers.get(worker)
+            if chosen is not None:
+                chosen.kill_reason = reason
+                self._size = self._size if replace else max(1, self._size - 1)
+                chosen.kill()
+
+    def send_to(self, worker: int, message: Message) -> None:
+        """Send a message to a worker, if it is one of ours."""
+        with self._lock:
+            chosen = self._workers.get(worker)
+        if chosen is not None:
+            chosen.send(message)
+
+    def workers(self) -> list[W]:
+        """The live workers."""
+        with self._lock:
+            return list(self._workers.values())
+
+    # ------------------------------------------------------------ what comes from workers
+
+    def on_message(self, worker: W, message: Message, block: Any = None) -> None:
+        """Handle a message of a worker; ``block``: what came beside it."""
+        kind = message[0]
+        if kind in ("result", "error"):
+            self._answered(worker, *message)
+        elif kind == "note":
+            self._notify(worker.number, message[1])
+        elif kind == "released":
+            self._free(worker.number, self._blocks.release(message[1], worker.number))
+        elif kind == "preparing":
+            worker.preparing = message[1]
+        else:
+            self._on_other_message(worker, message, block)
+
+    def remove_dead(self, worker: W, cause: BaseException | None = None) -> None:
+        """A worker is gone: fail its calls, and start another in its place."""
+        with self._lock:
+            if self._closing or self._workers.pop(worker.number, None) is None:
+                return
+            worker.kill()
+            death, error = self._cause_of_death(worker, cause)
+            if death is not None and death.preparing and not worker.kill_reason:
+                self._restarts.on_death(death, worker.round)
+            if self._broken is None and self._restarts.should_give_up(self._size):
+                self._broken = WorkerDied(self._never_ready(self._restarts.deaths))
+            self._fill()
+        self._free(worker.number, self._blocks.remove_dead(worker.number))
+        worker.fail(error)
+
+    def give_up(self, error: HeadraceError) -> None:
+        """Nothing more can come from this pool: fail every call, now and later."""
+        with self._lock:
+            self._broken = self._broken or error
+        for worker in self.workers():
+            worker.fail(error if isinstance(error, WorkerDied) else NeverReady(str(error)))
+
+    def _answered(self, worker: W, kind: str, number: int, value: Any) -> None:
+        with self._lock:
+            self._restarts.on_answer()
+            future = worker.calls.pop(number, None)
+        if future is not None:
+            with contextlib.suppress(InvalidStateError):
+                future.set_exception(value) if kind == "error" else future.set_result(value)
+
+    # ------------------------------------------------------------ blocks
+
+    def _send_with_blocks(self, worker: W, message: Message, args: tuple[Any, ...]) -> None:
+        blocks = []
+        for ref in blocks_in(args):
+            held = self._blocks.add_reader(ref, worker.number)
+            if held is None:
+                self._free(worker.number, self._blocks.skip_reader(ref))
+            else:
+                blocks.append((ref, held))
+        self._send(worker, message, blocks)
+
+    def _skip_reader(self, worker: int, args: tuple[Any, ...]) -> None:
+        for ref in blocks_in(args):
+            self._free(worker, self._blocks.skip_reader(ref))
+
+    def _free(self, reader: int, refs: list[BlockRef]) -> None:
+        """Nobody reads these blocks any more."""
+        if refs:
+            self._notify(reader, BlocksFreed(tuple(ref.number for ref in refs)))
+
+    # ------------------------------------------------------------ workers
+
+    def _check_usable(self) -> None:
+        if self._broken is not None:
+            raise self._broken
+
+    def _staying(self) -> list[W]:
+        return [worker for worker in self._workers.values() if not worker.leaving]
+
+    def _least_loaded(self) -> W:
+        ready = [worker for worker in self._workers.values() if worker.is_ready]
+        return min(ready or self._staying() or self._workers.values(), key=lambda worker: len(worker.calls))
+
+    def _fill(self) -> None:
+        """Start the workers that are missing."""
+        with self._lock:
+            wanted = self._wanted_size()
+            while self._broken is None and not self._closing and len(self._staying()) < wanted:
+                self._start_worker()
+
+    def _possible_size(self, size: int) -> int:
+        """Return how many of ``size`` workers there can be."""
+        return size
+
+    def _wanted_size(self) -> int:
+        """Return how many workers there should be now."""
+        return self._size
+
+    # ------------------------------------------------------------ what differs
+
+    @abstractmethod
+    def _start_worker(self) -> None:
+        """Start one worker more."""
+
+    @abstractmethod
+    def _end_idle(self, workers: Sequence[W]) -> None:
+        """Let workers, which are not in the pool any more, close what they host; then end them."""
+
+    @abstractmethod
+    def _send(self, worker: W, message: Message, blocks: Sequence[tuple[BlockRef, Any]]) -> None:
+        """Send a message, with the blocks that it refers to and what is held for each."""
+
+    @abstractmethod
+    def _on_other_message(self, worker: W, message: Message, block: Any) -> None:
+        """Handle a message that only workers of this kind send."""
+
+    @abstractmethod
+    def _cause_of_death(self, worker: W, cause: BaseException | None) -> tuple[Death | None, WorkerDied]:
+        """Return how a worker ended, None if the pool is not to blame, and the error for its calls."""
+
+    @abstractmethod
+    def _never_ready(self, deaths: Sequence[Death]) -> str:
+        """Say that workers ended, one after another, before any of them could work."""

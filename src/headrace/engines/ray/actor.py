@@ -1,0 +1,89 @@
+"""The class that actors are of, and the options that Ray gets for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import ray
+import ray.exceptions
+import ray.util
+
+from headrace.core.ports import PoolSpec
+from headrace.engines.ray.host import ActorTransport
+from headrace.engines.ray.messages import first_line
+from headrace.errors import ArgumentError, NodeLost
+
+LOST_AFTER = 600.0  # seconds after which a block that does not come counts as lost
+
+
+class RayNode:
+    """See ``headrace.engines.ray.host.Node``."""
+
+    def fetch(self, reference: Any) -> Any:
+        """See ``Node``."""
+        try:
+            return ray.get(reference, timeout=LOST_AFTER)
+        except ray.exceptions.RayError as error:
+            raise NodeLost(f"a block was lost: {first_line(error)}") from None
+
+    def prefetch(self, reference: Any) -> None:
+        """See ``Node``."""
+        ray.wait([reference], timeout=0, fetch_local=True)
+
+    def devices(self) -> tuple[str, ...]:
+        """See ``Node``."""
+        return tuple(map(str, ray.get_gpu_ids()))
+
+    def address(self) -> str:
+        """See ``Node``."""
+        return str(ray.util.get_node_ip_address())
+
+    def node_id(self) -> str:
+        """See ``Node``."""
+        return str(ray.get_runtime_context().get_node_id())
+
+
+class RayWorker:
+    """The actor; see ``ActorTransport``, which it has inside because Ray wraps whatever its actors inherit."""
+
+    def __init__(self, *args: Any) -> None:
+        self._transport = ActorTransport(RayNode(), *args)
+
+    @ray.method(concurrency_group="in", num_returns=0)  # type: ignore[untyped-decorator]
+    def send(self, number: int, message: tuple[Any, ...], objects: Mapping[int, Any]) -> None:
+        """See ``ActorTransport``."""
+        self._transport.send(number, message, objects)
+
+    @ray.method(concurrency_group="out", num_returns=2)  # type: ignore[untyped-decorator]
+    def poll(self) -> tuple[list[tuple[Any, ...]], Any]:
+        """See ``ActorTransport``."""
+        return self._transport.poll()
+
+    def end(self) -> None:
+        """See ``ActorTransport``."""
+        self._transport.end()
+
+
+def options_of(spec: PoolSpec) -> dict[str, Any]:
+    """Return Ray's options for each worker of a pool."""
+    options: dict[str, Any] = {}
+    if spec.num_gpus:
+        options["num_gpus"] = spec.num_gpus
+    if spec.memory:
+        options["memory"] = spec.memory
+    # An actor with no options about resources is placed where a core is free, and then takes none.
+    if spec.num_cpus is not None or options or "resources" in spec.extra:
+        options["num_cpus"] = spec.num_cpus or 0
+    return options | dict(spec.extra)
+
+
+def actor_class(options: Mapping[str, Any]) -> Any:
+    """Return the class of actors with these options, which end with the driver and are replaced by their pool."""
+    groups = {"in": 1, "out": 1}
+    try:
+        return ray.remote(**options, max_restarts=0, max_task_retries=0, concurrency_groups=groups)(RayWorker)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"Ray refuses these options, given by ray_remote_args= of a step or hr.Ray(remote_args=…): {error}"
+        ) from error

@@ -1,0 +1,169 @@
+"""Batches as PyTorch's tensors, and PyTorch's datasets as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.core.values import ConversionError, column_from, from_columns, from_rows
+from headrace.errors import ArgumentError
+from headrace.interop.libraries import library
+
+# ---------------------------------------------------------------- to PyTorch
+
+
+@dataclass(frozen=True, slots=True)
+class Tensors:
+    """How a batch becomes tensors: of which dtypes, where they go, or by which function of the user's."""
+
+    dtypes: Any = None
+    device: Any = "auto"
+    collate_fn: Callable[[dict[str, np.ndarray[Any, Any]]], Any] | None = None
+    pin_memory: bool = False
+
+    @property
+    def batch_format(self) -> Literal["numpy", "tensors"]:
+        """In which form batches come: a ``collate_fn`` is promised columns as they are."""
+        return "tensors" if self.collate_fn is None else "numpy"
+
+    def check(self) -> None:
+        """Raise ``ArgumentError`` for what PyTorch cannot do here, and ``MissingLibrary`` where it is not."""
+        torch = library("iter_torch_batches", "torch")
+        if self.collate_fn is not None and self.dtypes is not None:
+            raise ArgumentError(
+                "iter_torch_batches: give either collate_fn= or dtypes=; collate_fn makes the tensors."
+            )
+        dtypes = self.dtypes.values() if isinstance(self.dtypes, Mapping) else [self.dtypes]
+        for dtype in dtypes:
+            if dtype is not None and not isinstance(dtype, torch.dtype):
+                raise ArgumentError(
+                    f"iter_torch_batches: dtypes={self.dtypes!r}; give a torch.dtype such as torch.float32, or a "
+                    "dict of them by column."
+                )
+        for option, tried in (("device", self._place), ("pin_memory", "cpu" if self.pin_memory else None)):
+            if tried is not None:
+                _check(torch, option, getattr(self, option), tried)
+
+    def over(self, batches: Iterator[dict[str, np.ndarray[Any, Any]]]) -> Generator[Any, None, None]:
+        """Turn each batch into a dict of tensors that own their memory, or into what ``collate_fn`` makes of it."""
+        torch = library("iter_torch_batches", "torch")
+        for batch in batches:
+            if self.collate_fn is not None:
+                yield _moved(torch, self.collate_fn(batch), self._place)
+                continue
+            result = {name: _tensor(torch, name, array, self._dtype(name)) for name, array in batch.items()}
+            if self.pin_memory:
+                result = {
+                    name: [each.pin_memory() for each in tensor]
+                    if isinstance(tensor, list)
+                    else tensor.pin_memory()
+                    for name, tensor in result.items()
+                }
+            yield _moved(torch, result, self._place)
+
+    @property
+    def _place(self) -> Any:
+        return None if self.device in ("auto", None) else self.device
+
+    def _dtype(self, name: str) -> Any:
+        return self.dtypes.get(name) if isinstance(self.dtypes, Mapping) else self.dtypes
+
+
+def _check(torch: Any, option: str, given: Any, device: Any) -> None:
+    """Try it with a tensor of one number, as a device may be known to PyTorch and not be there."""
+    try:
+        tensor = torch.zeros(1, device=device)
+        if option == "pin_memory":
+            tensor.pin_memory()
+    except (AssertionError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ArgumentError(
+            f"iter_torch_batches({option}={given!r}): PyTorch cannot do this here: {reason}"
+        ) from error
+
+
+def _tensor(torch: Any, name: str, array: np.ndarray[Any, Any], dtype: Any) -> Any:
+    if array.dtype == object and len(array) and all(_is_ragged(each) for each in array):
+        return [_tensor(torch, name, each, dtype) for each in array]
+    if array.dtype.kind not in "biuf":
+        held = (
+            "lists of different lengths, texts, bytes or nulls" if array.dtype == object else str(array.dtype)
+        )
+        raise ArgumentError(
+            f"iter_torch_batches: column {name!r} holds {held}, of which there are no tensors. Choose columns with "
+            "select_columns, or set collate_fn= for what becomes of a batch."
+        )
+    tensor = torch.from_numpy(np.array(array))  # a copy: tensors are written to
+    return tensor if dtype is None else tensor.to(dtype)
+
+
+def _is_ragged(value: Any) -> bool:
+    """Say whether a value is one of a column of ragged tensors, which have two axes or more."""
+    return isinstance(value, np.ndarray) and value.ndim > 1
+
+
+def _moved(torch: Any, value: Any, device: Any) -> Any:
+    """Move tensors to a device, those in dicts, lists and tuples too."""
+    if device is None:
+        return value
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    if isinstance(value, Mapping):
+        return {key: _moved(torch, each, device) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)([_moved(torch, each, device) for each in value])
+    return value
+
+
+# ---------------------------------------------------------------- from PyTorch
+
+
+def from_torch(dataset: Any, names: Sequence[str] | None) -> pa.Table:
+    """Read a PyTorch dataset item by item; the tensors of a ``TensorDataset`` are read whole."""
+    library("from_torch", "torch")
+    tensors = getattr(dataset, "tensors", None)
+    try:
+        if isinstance(tensors, tuple) and tensors and type(dataset).__name__ == "TensorDataset":
+            columns = {name: column_from(_array(each)) for name, each in _named(tensors, names).items()}
+            return pa.Table.from_pydict(columns)
+        rows = [_row(item, names) for item in _items(dataset)]
+        batch = from_rows(rows) if rows else from_columns({name: [] for name in names or ["item"]})
+        return pa.Table.from_batches([batch])
+    except ConversionError as error:
+        raise ArgumentError(f"from_torch cannot make columns of these items: {error}.") from error
+
+
+def _items(dataset: Any) -> Iterator[Any]:
+    if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
+        return (dataset[i] for i in range(len(dataset)))
+    if hasattr(dataset, "__iter__"):
+        return iter(dataset)
+    raise ArgumentError(f"from_torch takes a dataset of PyTorch, not {type(dataset).__name__}.")
+
+
+def _row(item: Any, names: Sequence[str] | None) -> dict[str, Any]:
+    if isinstance(item, Mapping):
+        return {str(name): _array(value) for name, value in item.items()}
+    parts = tuple(item) if isinstance(item, (tuple, list)) else (item,)
+    return {name: _array(value) for name, value in _named(parts, names).items()}
+
+
+def _named(parts: Sequence[Any], names: Sequence[str] | None) -> dict[str, Any]:
+    """Name the parts of an item: ``item``, or ``item_0``, ``item_1``, … if there are several."""
+    if names is None:
+        names = ["item"] if len(parts) == 1 else [f"item_{i}" for i in range(len(parts))]
+    if len(names) != len(parts):
+        raise ArgumentError(f"from_torch got {len(names)} names in columns= for items of {len(parts)} parts.")
+    return dict(zip(names, parts, strict=True))
+
+
+def _array(value: Any) -> Any:
+    """Return a tensor's memory as an array; a number of no axes as that number."""
+    if not hasattr(value, "detach"):
+        return np.asarray(value) if hasattr(value, "__array_interface__") else value
+    array = value.detach().cpu().numpy()
+    return array if array.ndim else array.item()

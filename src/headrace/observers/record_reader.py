@@ -1,0 +1,201 @@
+"""Reads a record's lines back into the state of the run. Lines that cannot be understood are counted and left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from headrace.core.events import (
+    BatchShrunk,
+    BatchSized,
+    CallRetried,
+    MemoryTaken,
+    MetricsCounted,
+    PoolResized,
+    PoolWaits,
+    RunDescribed,
+    RunFinished,
+    RunStarted,
+    ShardDivided,
+    ShardRetried,
+    StageDescribed,
+    WorkerLost,
+    WorkerReady,
+    WorkerRetired,
+)
+from headrace.core.work import Fault, Faults, Ledger, Timings
+from headrace.observers.run_state import Folded, RunState
+from headrace.observers.sums import CommitSum, ProgressSample, Unlisted, WorkSum
+
+Line = dict[str, Any]
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
+
+KINDS: dict[str, type[Any]] = {
+    "described": RunDescribed,
+    "started": RunStarted,
+    "worker ready": WorkerReady,
+    "worked": WorkSum,
+    "committed": CommitSum,
+    "progress": ProgressSample,
+    "memory": MemoryTaken,
+    "batch shrunk": BatchShrunk,
+    "batch sized": BatchSized,
+    "call retried": CallRetried,
+    "shard retried": ShardRetried,
+    "worker lost": WorkerLost,
+    "worker retired": WorkerRetired,
+    "shard divided": ShardDivided,
+    "pool resized": PoolResized,
+    "pool waits": PoolWaits,
+    "more": Unlisted,
+    "metrics": MetricsCounted,
+    "finished": RunFinished,
+}
+"""What each line is, by its ``event``."""
+
+_EMPTY: dict[Any, Any] = {str: "", int: 0, float: 0.0, bool: False, Ledger: Ledger(), Timings: Timings()}
+
+
+def lines_of(data: bytes) -> Iterator[Line | None]:
+    """Yield the lines of a record; None for one that is damaged, such as the last of a driver that was killed."""
+    decoder = msgspec.json.Decoder()
+    for text in data.split(b"\n"):
+        if not text:
+            continue
+        try:
+            line = decoder.decode(text)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            line = None
+        yield line if isinstance(line, dict) else None
+
+
+def replay(state: RunState, lines: Iterable[Line | None]) -> None:
+    """Add the lines of a record to a state.
+
+    >>> state = RunState()
+    >>> lines = [{"at": 5.0, "event": "described"}, {"at": 7.0, "event": "committed", "shards": 1, "read": 9}]
+    >>> replay(state, lines)
+    >>> state.seconds, state.read, state.shards_done
+    (2.0, 9, 1)
+    """
+    for line in lines:
+        try:
+            if line is None:
+                raise ValueError("no line")
+            event, at = event_of(line), float(line["at"])
+            if event is not None:
+                state.add(event, at)
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
+            state.unread += 1
+
+
+def event_of(line: Line) -> Folded | None:
+    """Return what a line says; None for an event that this version does not know.
+
+    Of a driver's first and last lines every field that makes sense is used. Raises ``ValueError`` for another line
+    with a field that makes none.
+    """
+    kind = KINDS.get(str(line["event"]))
+    if kind is None:
+        return None
+    if kind is RunDescribed:
+        return _described(line)
+    if kind is RunStarted:
+        return _lenient(RunStarted, line, rows=-1)
+    if kind is RunFinished:
+        return _finished(line)
+    if kind is MetricsCounted:
+        return _lenient(MetricsCounted, line, results={}, notes={}, charts={})
+    if kind is WorkerRetired:
+        return _lenient(WorkerRetired, line)
+    event: Folded = msgspec.convert(line, kind)
+    return event
+
+
+def _described(line: Line) -> RunDescribed:
+    stages = line.get("stages")
+    found = tuple(
+        _lenient(StageDescribed, stage)
+        for stage in (stages if isinstance(stages, list) else ())
+        if isinstance(stage, dict)
+    )
+    price = table(line, "price")
+    amount = price.get("amount")
+    given = (float(amount), str(price.get("currency", ""))) if isinstance(amount, (int, float)) else None
+    rest = {name: value for name, value in line.items() if name not in ("stages", "price")}
+    return _lenient(RunDescribed, rest, options={}, steps=(), stages=found, price=given)
+
+
+def _finished(line: Line) -> RunFinished:
+    known = ("ledger", "faults", "retried")
+    rest = {name: value for name, value in line.items() if name not in known}
+    faults = [
+        (Fault(*(str(each.get(name, "")) for name in ("step", "kind", "message"))), whole(each, "rows"))
+        for each in listed(line, "faults")
+        if isinstance(each, dict)
+    ]
+    retried = tuple(
+        (str(each.get("step", "")), str(each.get("kind", "")), whole(each, "calls"))
+        for each in listed(line, "retried")
+        if isinstance(each, dict)
+    )
+    timings = _lenient(Timings, table(line, "timings"))
+    ledger = ledger_of(table(line, "ledger"))
+    rest.pop("timings", None)
+    return _lenient(
+        RunFinished, rest, ledger=ledger, timings=timings, faults=Faults(tuple(faults)), retried=retried
+    )
+
+
+def _lenient(kind: type[_Struct], line: Mapping[str, Any], **defaults: Any) -> _Struct:
+    """Return a struct with those fields of a line that make sense, and defaults for the others."""
+    values: dict[str, Any] = {}
+    for field in msgspec.structs.fields(kind):
+        name = field.name
+        if name in defaults:
+            values[name] = defaults[name]
+        elif field.required:
+            values[name] = _EMPTY[field.type]
+        if name in line:
+            try:
+                values[name] = msgspec.convert(line[name], field.type)
+            except msgspec.ValidationError:
+                continue
+    return kind(**values)
+
+
+# ------------------------------------------------------------ JSON of unknown origin
+
+
+def ledger_of(ledger: Mapping[str, Any]) -> Ledger:
+    """Return the ledger that the record, or ``_SUCCESS``, has as an object with a list ``steps``."""
+    steps = [step for step in listed(ledger, "steps") if isinstance(step, dict)]
+    return Ledger(
+        whole(ledger, "read"),
+        whole(ledger, "written"),
+        whole(ledger, "rejected"),
+        tuple((whole(step, "rows_in"), whole(step, "rows_out")) for step in steps),
+        tuple(whole(step, "rejected") for step in steps),
+        whole(ledger, "nulled"),
+        *(tuple(whole(step, name) for step in steps) for name in ("dropped", "added", "unused")),
+    )
+
+
+def table(line: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return a field that is an object; empty if it is none."""
+    found = line.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def listed(line: Mapping[str, Any], name: str) -> list[Any]:
+    """Return a field that is a list; empty if it is none."""
+    found = line.get(name)
+    return found if isinstance(found, list) else []
+
+
+def whole(line: Mapping[str, Any], name: str) -> int:
+    """Return a field that is a number, as an integer; 0 if it is none."""
+    found = line.get(name, 0)
+    return int(found) if isinstance(found, (int, float)) and abs(found) < 2**63 else 0

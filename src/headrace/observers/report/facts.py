@@ -1,0 +1,132 @@
+"""The results of a run, from the most reliable source: ``_SUCCESS``, else its last driver, else its record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from headrace.core.events import RunFinished
+from headrace.core.work import Ledger
+from headrace.observers.record_reader import ledger_of, listed, table, whole
+from headrace.observers.run_state import RunState
+
+Status = Literal["complete", "under way", "failed", "interrupted", "stopped"]
+
+
+class RejectedSample(msgspec.Struct, frozen=True):
+    """A rejected row: where it is, what it failed with, and its values as text, if they may be shown."""
+
+    where: str
+    step: str
+    error: str
+    values: str = ""
+
+
+class JournalTotals(msgspec.Struct, frozen=True):
+    """What the journal says of a run that is not complete."""
+
+    ledger: Ledger
+    shards: int
+    files: int
+    bytes: int
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """The results of a run: what its page says besides the history. ``shards`` are (done, all)."""
+
+    run: str
+    output: str
+    status: Status
+    error: str
+    ledger: Ledger
+    steps: tuple[str, ...]
+    files: int
+    bytes: int
+    shards: tuple[int, int]
+    faults: tuple[tuple[str, str, str, int], ...] = ()  # step, kind, message, rows
+    metrics: Mapping[str, Any] = {}
+    notes: Mapping[str, str] = {}
+    charts: Mapping[str, Any] = {}
+    samples: Sequence[RejectedSample] = ()
+    trace: str = ""
+
+
+def facts(
+    state: RunState,
+    *,
+    output: str,
+    success: Mapping[str, Any] | None = None,
+    alive: bool = False,
+    committed: JournalTotals | None = None,
+    samples: Sequence[RejectedSample] = (),
+) -> Facts:
+    """Collect the results. ``success`` is what ``_SUCCESS`` says; ``alive``: a driver is at work.
+
+    ``committed``, of a run that is not complete, takes precedence over its record.
+
+    >>> state = RunState()
+    >>> facts(state, output="/out").status
+    'stopped'
+    """
+    last = state.last
+    described = last.described if last is not None else None
+    finished = last.finished if last is not None else None
+    success_ledger = table(success or {}, "ledger")
+    labels = described.steps if described is not None else ()
+    if success_ledger:
+        ledger = ledger_of(success_ledger)
+        steps = [step for step in listed(success_ledger, "steps") if isinstance(step, dict)]
+        labels = tuple(str(step.get("step", "")) for step in steps)
+    elif success is None and committed is not None:
+        ledger = committed.ledger
+    elif finished is not None and finished.ledger.read:
+        ledger = finished.ledger
+    else:
+        ledger = Ledger(state.read, state.written, state.rejected, nulled=state.nulled)
+    error = last.error if last is not None else None
+    done = state.shards_done
+    if success is not None:
+        committed = None
+        done = whole(success, "shards") or done
+        files, size = whole(success, "files"), whole(success, "bytes") or state.bytes
+    elif committed is not None:
+        done, files, size = committed.shards, committed.files, committed.bytes
+    else:
+        files = finished.files if finished is not None else 0
+        size = (finished.bytes if finished is not None else 0) or state.bytes
+    counted = state.metrics if success is not None else None
+    return Facts(
+        str((success or {}).get("run") or (described.run if described is not None else "")),
+        output,
+        _status(success is not None, alive, error),
+        error or "",
+        ledger,
+        labels if len(labels) == len(ledger.steps) else (),
+        files,
+        size,
+        (done, max(done, state.shards)),
+        _faults(finished),
+        table(success or {}, "metrics") or (counted.results if counted is not None else {}),
+        {name: str(note) for name, note in counted.notes.items()} if counted is not None else {},
+        counted.charts if counted is not None else {},
+        samples,
+        finished.trace if finished is not None and error else "",
+    )
+
+
+def _status(complete: bool, alive: bool, error: str | None) -> Status:
+    if complete:
+        return "complete"
+    if alive:
+        return "under way"
+    if error is None or not error:
+        return "stopped"
+    return "interrupted" if error == "interrupted" else "failed"
+
+
+def _faults(finished: RunFinished | None) -> tuple[tuple[str, str, str, int], ...]:
+    counts = finished.faults.counts if finished is not None else ()
+    found = [(fault.step, fault.kind, fault.message, rows) for fault, rows in counts]
+    return tuple(sorted(found, key=lambda each: -each[3]))

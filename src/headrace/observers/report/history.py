@@ -1,0 +1,134 @@
+"""The state of a run, and what the report draws over time: rows, workers, memory, batch sizes, incidents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from headrace.core.events import (
+    BatchShrunk,
+    BatchSized,
+    CallRetried,
+    MemoryTaken,
+    PoolResized,
+    PoolWaits,
+    RunStarted,
+    ShardDivided,
+    ShardRetried,
+    WorkerLost,
+    WorkerReady,
+    WorkerRetired,
+)
+from headrace.observers.record_reader import Line, replay
+from headrace.observers.run_state import (
+    DIVIDED,
+    LOST,
+    READ_AGAIN,
+    RETIRED,
+    RETRIED_CALLS,
+    RETRIED_SHARDS,
+    Folded,
+    RunState,
+)
+from headrace.observers.sums import CommitSum, ProgressSample, WorkSum
+
+MOST_INCIDENTS = 500
+
+
+class WorkerSpan(msgspec.Struct):
+    """A worker in calls from ``start`` to ``end``. ``busy``: the share of that time in which it worked."""
+
+    start: float
+    end: float
+    busy: float = 1.0
+    calls: int = 1
+    outcome: str = "done"
+
+
+class History(RunState):
+    """A state that also keeps series, for the report. Times are seconds of work: between two drivers none passes.
+
+    >>> lines = [{"at": 5.0, "event": "described"}, {"at": 7.0, "event": "committed", "shards": 1, "read": 9}]
+    >>> found = history(lines)
+    >>> found.seconds, found.progress
+    (2.0, [(2.0, 9, 1)])
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.progress: list[tuple[float, int, int]] = []  # time, rows read, shards done
+        self.tracks: dict[int, dict[str, list[WorkerSpan]]] = {}  # stage → worker → its spans
+        self.ready_times: list[tuple[float, str, float]] = []  # time, worker, seconds of loading
+        self.memory_series: list[tuple[float, int, int, list[int]]] = []  # time, driver, blocks, stages
+        self.batches: list[tuple[float, str, str, int, float]] = []  # time, step, what, rows, rows per second
+        self.incidents: list[tuple[float, str, str]] = []  # time, what, words
+
+    def add(self, event: Folded, at: float) -> None:
+        """Add an event that happened at ``at``."""
+        most = self.rows
+        super().add(event, at)
+        now = self._work_time(at)
+        match event:
+            case RunStarted():
+                if most > self.rows:
+                    words = f"{most - self.rows:,} rows were read by a driver that did not commit them"
+                    self._note(now, READ_AGAIN, words)
+                self._note_progress(now)
+            case CommitSum() | ProgressSample():
+                self._note_progress(now)
+            case WorkerReady():
+                self.ready_times.append((now, self._name(event.worker), event.seconds))
+            case MemoryTaken():
+                self.memory_series.append((now, event.driver, event.blocks, list(event.stages)))
+            case BatchSized():
+                self.batches.append((now, event.step, "found best", event.rows, event.rows_per_second))
+            case BatchShrunk():
+                self.batches.append((now, event.step, "did not fit before", event.now, 0.0))
+                words = f"{event.step}: {event.before:,} rows did not fit, {event.now:,} at a time since"
+                self._note(now, "batch shrunk", words)
+            case CallRetried():
+                self._note(now, RETRIED_CALLS, f"{event.step}: {event.error}")
+            case ShardRetried():
+                self._note(now, RETRIED_SHARDS, f"shard {event.shard}: {event.reason}")
+            case WorkerLost():
+                self._note(now, LOST, f"worker {event.worker}: {event.reason}")
+            case WorkerRetired():
+                self._note(now, RETIRED, f"worker {event.worker}: {event.reason}")
+            case ShardDivided() if not event.early:
+                self._note(now, DIVIDED, f"shard {event.shard} is {event.parts} shards now")
+            case PoolResized():
+                self._note(now, "pool resized", f"stage {event.stage + 1}: {event.workers} workers")
+            case PoolWaits():
+                here = f"{event.here} of {event.wanted} workers ({event.each})"
+                self._note(now, "pool waits", f"{event.pool}: {here} after {event.seconds:.0f} s")
+
+    def _work(self, work: WorkSum) -> None:
+        super()._work(work)
+        bad = next((each for each in ("lost", "failed") if work.outcomes.get(each)), "done")
+        start, end = self._work_time(work.began), self._work_time(work.ended)
+        span = WorkerSpan(start, max(start, end), work.busy, work.calls, bad)
+        self.tracks.setdefault(work.stage, {}).setdefault(self._name(work.worker), []).append(span)
+
+    def _work_time(self, at: float) -> float:
+        driver = self.drivers[-1]
+        return driver.start + max(0.0, at - driver.began)
+
+    def _name(self, worker: int) -> str:
+        """Return a worker's name: those of each driver are numbered from 0."""
+        drivers = len(self.drivers)
+        return f"{worker}" if drivers == 1 else f"{drivers}.{worker}"
+
+    def _note_progress(self, now: float) -> None:
+        self.progress.append((now, self.rows, self.shards_done))
+
+    def _note(self, now: float, what: str, words: str) -> None:
+        if len(self.incidents) < MOST_INCIDENTS:
+            self.incidents.append((now, what, " ".join(words.split())[:300]))
+
+
+def history(lines: Iterable[Line | None]) -> History:
+    """Read a record; what cannot be understood is left out, and counted in ``unread``."""
+    found = History()
+    replay(found, lines)
+    return found

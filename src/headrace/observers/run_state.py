@@ -1,0 +1,553 @@
+"""The state of a run: one fold of its events, live or read back from the record. No stream, no clock.
+
+Progress, Prometheus, the summary, ``status`` and the report all read their figures here. Live, the event bus adds
+each event to one state; afterwards, or from another process, the record's lines are added to a state of the same
+kind (see ``record_reader``). Both have the same figures.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from headrace.core.events import (
+    Batches,
+    BatchShrunk,
+    BatchSized,
+    CallRetried,
+    Ceiling,
+    Event,
+    MemoryTaken,
+    MetricsCounted,
+    PoolResized,
+    PoolWaits,
+    RowsRead,
+    RunDescribed,
+    RunFinished,
+    RunStarted,
+    ShardCommitted,
+    ShardDivided,
+    ShardRetried,
+    StageUse,
+    Worked,
+    WorkerLost,
+    WorkerReady,
+    WorkerRetired,
+)
+from headrace.observers.sums import CommitSum, ProgressSample, Unlisted, WorkSum
+
+WINDOW = 30.0  # seconds over which speed is measured: long enough to be steady, short enough to follow
+SAMPLE = 1.0  # seconds between two samples
+BUSY = 0.7  # share of its time: the least of a stage that is the bottleneck
+LATE = 6.0  # seconds by which a sample may lag behind: a record has one every 5 s at least, written twice a second
+
+_FIRST_SAMPLES = 0.15  # seconds between the first ones
+_LONGEST = 1e9  # seconds: a longer time was not measured
+_AHEAD = 0.2  # by which that has to be more than any other stage's
+
+Phase = Literal["starting", "loading", "running", "ended"]
+"""Before the first shard; workers start and load models, and none is ready; at work; ended."""
+
+Folded = Event | WorkSum | CommitSum | ProgressSample | Unlisted
+"""What a state is made of: events, or what the record keeps of them."""
+
+RETRIED_CALLS, RETRIED_SHARDS = "call tried again", "shard tried again"
+LOST, RETIRED, DIVIDED, DIVIDED_EARLY = (
+    "worker lost",
+    "worker retired",
+    "shard divided",
+    "shard divided early",
+)
+READ_AGAIN = "rows read again"
+
+
+class Driver(msgspec.Struct):
+    """One process that drove the run, from ``began`` to ``ended`` in seconds since 1970.
+
+    ``start``: the time that earlier drivers took, in seconds. ``rows_before`` and ``shards_before`` were committed
+    before it. ``finished`` is None if it has not ended, or was killed.
+    """
+
+    began: float
+    start: float = 0.0
+    ended: float = 0.0
+    described: RunDescribed | None = None
+    started: RunStarted | None = None
+    finished: RunFinished | None = None
+    first_ready: float | None = None  # seconds from its start until its first worker was ready
+    loading: float = 0.0  # seconds: the longest that a worker took to load models and construct classes
+
+    @property
+    def seconds(self) -> float:
+        """How long it worked, as far as is known."""
+        if self.finished is not None and 0 < self.finished.seconds < _LONGEST:
+            return self.finished.seconds
+        return max(0.0, self.ended - self.began)
+
+    @property
+    def workers(self) -> list[int]:
+        """How many workers each stage had at most."""
+        return [max(1, stage.workers) for stage in self.described.stages] if self.described else []
+
+    @property
+    def error(self) -> str | None:
+        """What it failed with; empty if it did not; None if it has not ended, or was killed."""
+        return self.finished.error if self.finished is not None else None
+
+
+class StageState(msgspec.Struct):
+    """What the workers of one stage did, in seconds summed over all of them.
+
+    ``seconds``: in calls, of which ``read``, ``steps``, ``write`` and ``wait`` were measured inside the workers
+    (reading includes decoding). These overlap, so their sum may be more. ``lost``: in calls whose result is unused.
+    """
+
+    seconds: float = 0.0
+    read: float = 0.0
+    steps: float = 0.0
+    write: float = 0.0
+    wait: float = 0.0
+    lost: float = 0.0
+    rows: int = 0
+    recent: deque[tuple[float, float, float]] = msgspec.field(default_factory=deque)  # from, to, busy seconds
+
+    @property
+    def work(self) -> float:
+        """Seconds of anything but waiting."""
+        return self.read + self.steps + self.write
+
+
+class RunState:
+    """How a run is, as of the last event. A resumed run starts from what was committed before.
+
+    ``rows`` and ``share`` never decrease while a driver is at work: rows that are read again, after a worker was
+    lost, count once they are beyond the most so far. All times are seconds since 1970.
+
+    >>> state = RunState()
+    >>> state.add(RunStarted("r", "out", 12, 3, 250_000, 1_000_000, 2), at=100.0)
+    >>> state.add(RowsRead(worker=0, shard=3, rows=250_000), at=104.0)
+    >>> state.tick(at=105.0)
+    >>> state.rows, state.speed(105.0), state.time_left(105.0), state.share
+    (500000, 50000.0, 10.0, 0.5)
+    """
+
+    def __init__(self) -> None:
+        self.at = 0.0  # of the last event or tick
+        self.drivers: list[Driver] = []
+        self.rows = 0  # read, including those of shards that are not committed yet
+        self.read = self.written = self.rejected = self.nulled = self.bytes = 0  # in committed shards
+        self.shards_done = self.shards = 0
+        self.stages: dict[int, StageState] = {}
+        self.ready: dict[int, float] = {}  # worker → when it was ready, of the present driver
+        self.memory: MemoryTaken | None = None
+        self.memory_peak = 0
+        self.metrics: MetricsCounted | None = None
+        self.counts: Counter[str] = Counter()  # incidents
+        self.retried: Counter[tuple[str, str]] = Counter()  # (step, error) → calls
+        self.unread = 0  # lines of a record that could not be read
+        self.sample = ProgressSample(0, 0)
+        self.sampled_at = 0.0
+        self._samples: deque[tuple[float, int, int]] = deque()  # time, rows, shards
+        self._first = (0.0, 0, 0)
+        self._under_way: dict[int, tuple[int, int, int]] = {}  # shard → (worker, rows read, rows failed)
+        self._rows_under_way = self._failed_under_way = 0
+        self._share = 0.0
+        self._ceilings: dict[str, int] = {}
+        self._sizes: dict[str, dict[int, int]] = {}
+        self._last: dict[int, tuple[int, float, bool]] = {}  # worker → (stage, end, lost) of its last call
+
+    # ------------------------------------------------------------ the fold
+
+    def add(self, event: Folded, at: float) -> None:
+        """Add an event that happened at ``at``."""
+        at = round(at, 3)  # as the record has it
+        self.at = max(self.at, at)
+        if isinstance(event, RunDescribed):
+            self._begin(event, at)
+        elif not self.drivers:
+            self._begin(None, at)
+        self.drivers[-1].ended = max(self.drivers[-1].ended, at)
+        match event:
+            case RunStarted():
+                self._start(event, at)
+            case RowsRead():
+                self._forget(event.shard)
+                self._under_way[event.shard] = event.worker, event.rows, event.faults.total
+                self._rows_under_way += event.rows
+                self._failed_under_way += event.faults.total
+                self._reach(0)
+            case ShardCommitted():
+                self._forget(event.shard)
+                self._commit(CommitSum.of(event))
+            case CommitSum():
+                self._failed_under_way = max(0, self._failed_under_way - event.rejected - event.nulled)
+                self._commit(event)
+            case ProgressSample():
+                self.shards = event.planned or self.shards
+                self.shards_done = max(self.shards_done, event.shards)
+                self._failed_under_way = max(0, event.failed - self.rejected - self.nulled)
+                self._reach(event.rows)
+                self._take_sample(at)
+            case WorkerReady():
+                self._worker_ready(event, at)
+            case Worked():
+                self._work(WorkSum.of(event, at, self.ready.get(event.worker, 0.0)))
+            case WorkSum():
+                self._work(event)
+            case MemoryTaken():
+                self.memory = event
+                self.memory_peak = max(self.memory_peak, memory_of(event))
+            case MetricsCounted():
+                self.metrics = event
+            case RunFinished():
+                self._finish(event, at)
+            case _:
+                self._incident(event)
+
+    def tick(self, at: float) -> None:
+        """Note that it is ``at`` now, and take a sample if one is due."""
+        at = round(at, 3)
+        self.at = max(self.at, at)
+        if self._samples:
+            since = at - self.sampled_at
+            if since >= SAMPLE or since >= max(_FIRST_SAMPLES, 0.2 * (at - self._samples[0][0])):
+                self._sample_if_new(at)
+
+    def _begin(self, event: RunDescribed | None, at: float) -> None:
+        self._lose_unfinished()
+        start = self.seconds
+        elapsed = event.elapsed if event is not None and 0 <= event.elapsed < _LONGEST else 0.0
+        self.drivers.append(Driver(at - elapsed, start, at, event))
+        self.ready, self._last = {}, {}
+
+    def _start(self, event: RunStarted, at: float) -> None:
+        driver = self.drivers[-1]
+        driver.started = event
+        if self.rows > event.rows_done:
+            self.counts[READ_AGAIN] += 1
+        self.rows = self.read = event.rows_done
+        self.written, self.rejected, self.nulled = event.written_done, event.rejected_done, event.nulled_done
+        self.bytes = event.bytes_done
+        self.shards, self.shards_done = event.shards, event.shards_done
+        self._under_way, self._rows_under_way, self._failed_under_way = {}, 0, 0
+        self._share = 0.0
+        self._reach(0)
+        self._restart_samples(at)
+
+    def _worker_ready(self, event: WorkerReady, at: float) -> None:
+        driver = self.drivers[-1]
+        self.ready[event.worker] = at
+        driver.loading = max(driver.loading, event.seconds)
+        if driver.first_ready is None:
+            driver.first_ready = max(0.0, at - driver.began)
+            if self._samples and self.rows == self._samples[-1][1]:
+                self._restart_samples(at)  # before that, no row could be read
+
+    def _commit(self, done: CommitSum) -> None:
+        self.shards_done += done.shards
+        for name in ("read", "written", "rejected", "nulled", "bytes"):
+            setattr(self, name, getattr(self, name) + getattr(done, name))
+        self._reach(0)
+
+    def _reach(self, rows: int) -> None:
+        self.rows = max(self.rows, rows, self.read + self._rows_under_way)
+        done, total = (self.rows, self.rows_expected) if self._by_rows else (self.shards_done, self.shards)
+        if total:
+            self._share = max(self._share, min(1.0, done / total))
+
+    def _forget(self, shard: int) -> None:
+        _, rows, failed = self._under_way.pop(shard, (0, 0, 0))
+        self._rows_under_way -= rows
+        self._failed_under_way = max(0, self._failed_under_way - failed)
+
+    def _work(self, work: WorkSum) -> None:
+        stage = self.stages.setdefault(work.stage, StageState())
+        for name in ("seconds", "rows", "read", "steps", "write", "wait", "lost"):
+            setattr(stage, name, getattr(stage, name) + getattr(work, name))
+        stage.recent.append((work.began, work.ended, work.busy * (work.ended - work.began)))
+        while stage.recent[0][1] < self.at - WINDOW - LATE:
+            stage.recent.popleft()
+            if not stage.recent:
+                break
+        self._last[work.worker] = work.stage, work.ended, "lost" in work.outcomes or "failed" in work.outcomes
+
+    def _lose_unfinished(self) -> None:
+        """Count what workers were doing when their driver was killed, or gave up, as lost; no event says it."""
+        driver = self.drivers[-1] if self.drivers else None
+        if driver is None or (driver.finished is not None and not driver.error):
+            return
+        end = driver.began + driver.seconds
+        for worker, ready in self.ready.items():
+            stage, since, lost = self._last.get(worker, (0, ready, False))
+            known = worker in self._last or len(driver.workers) == 1
+            if known and not lost and end > since:
+                self._work(WorkSum(stage, worker, since, end, end - since, 1, {"lost": 1}, lost=end - since))
+
+    def _finish(self, event: RunFinished, at: float) -> None:
+        if self._samples:
+            self._sample_if_new(at)
+        self.drivers[-1].finished = event
+        if event.error:
+            self._lose_unfinished()
+
+    def _incident(self, event: Folded) -> None:
+        match event:
+            case ShardRetried():
+                self._forget(event.shard)
+                self.counts[RETRIED_SHARDS] += 1
+            case ShardDivided():
+                self.shards += max(0, event.parts - 1)
+                if not event.early:  # early ones are usual, and no incident
+                    self.counts[DIVIDED] += 1
+            case WorkerLost():
+                self.counts[LOST] += 1
+                lost = [shard for shard, (worker, *_) in self._under_way.items() if worker == event.worker]
+                for shard in lost:
+                    self._forget(shard)
+            case WorkerRetired():
+                self.counts[RETIRED] += 1
+            case CallRetried():
+                self.counts[RETRIED_CALLS] += 1
+                self.retried[event.step, event.error] += 1
+            case BatchShrunk():
+                self.counts["batch shrunk"] += 1
+                self._ceilings[event.step] = min(event.now, self._ceilings.get(event.step, event.now))
+            case BatchSized():
+                self._sizes.setdefault(event.step, {})[event.worker] = event.rows
+            case PoolResized():
+                self.counts["pool resized"] += 1
+            case PoolWaits():
+                self.counts["pool waits"] += 1
+            case Unlisted():
+                kinds = {"call retried": RETRIED_CALLS, "shard retried": RETRIED_SHARDS}
+                if event.of not in (DIVIDED_EARLY, "worker ready", "batch sized"):
+                    self.counts[kinds.get(event.of, event.of)] += event.count
+
+    # ------------------------------------------------------------ samples
+
+    def _restart_samples(self, at: float) -> None:
+        self._first = at, self.rows, self.shards_done
+        self._samples.clear()
+        self._take_sample(at)
+
+    def _sample_if_new(self, at: float) -> None:
+        if self.sample != self._present():
+            self._take_sample(at)
+
+    def _take_sample(self, at: float) -> None:
+        self.sample, self.sampled_at = self._present(), at
+        self._samples.append((at, self.rows, self.shards_done))
+        while len(self._samples) > 2 and self._samples[1][0] <= at - WINDOW - LATE:
+            self._samples.popleft()
+
+    def _present(self) -> ProgressSample:
+        return ProgressSample(self.rows, self.shards_done, self.shards, self.failed)
+
+    # ------------------------------------------------------------ how far
+
+    @property
+    def phase(self) -> Phase:
+        """What the present driver is doing."""
+        driver = self.last
+        if driver is None or driver.started is None:
+            return "starting" if driver is None or driver.finished is None else "ended"
+        if driver.finished is not None:
+            return "ended"
+        return "running" if self.ready or self.rows > driver.started.rows_done else "loading"
+
+    @property
+    def last(self) -> Driver | None:
+        """The driver that worked on the run last."""
+        return self.drivers[-1] if self.drivers else None
+
+    @property
+    def rows_expected(self) -> int | None:
+        """Rows of the input; None if it is not known before they are read."""
+        started = self.drivers[-1].started if self.drivers else None
+        return started.rows if started is not None and started.rows >= 0 else None
+
+    @property
+    def failed(self) -> int:
+        """Rows that were rejected, or got a null for a result, including those of shards not committed yet."""
+        return self.rejected + self.nulled + self._failed_under_way
+
+    @property
+    def share(self) -> float | None:
+        """How much of the run is done, from 0 to 1; None if there is nothing to do."""
+        total = self.rows_expected if self._by_rows else self.shards
+        return self._share if total else None
+
+    @property
+    def _by_rows(self) -> bool:
+        return self.rows_expected is not None
+
+    @property
+    def memory_limit(self) -> int:
+        """Bytes that the run's processes may take; 0 if that is not known."""
+        return self.memory.limit if self.memory is not None else 0
+
+    # ------------------------------------------------------------ how fast
+
+    def speed(self, now: float) -> float:
+        """Return the rows read per second in the last half minute."""
+        return self._rate(now, 1)
+
+    def time_left(self, now: float) -> float | None:
+        """Return the seconds that the rest will take; None while nothing was done at all.
+
+        Where nothing was done in the last half minute, as a batch takes long or rows are read again, the rate since
+        the first worker was ready counts.
+        """
+        unit: Literal[1, 2] = 1 if self._by_rows else 2
+        left = (self.rows_expected or 0) - self.rows if self._by_rows else self.shards - self.shards_done
+        rate = self._rate(now, unit) or self._whole_rate(now, unit)
+        return max(0, left) / rate if rate > 0 else None
+
+    def _rate(self, now: float, unit: Literal[1, 2]) -> float:
+        """Return the rate over the window that ends with the last sample, or ``LATE`` before now."""
+        if not self._samples:
+            return 0.0
+        end = max(self._samples[-1][0], now - LATE)
+        start = max(self._samples[0][0], end - WINDOW)
+        done = self._samples[-1][unit] - self._done_at(start, unit)
+        return max(0.0, done) / (end - start) if end > start else 0.0
+
+    def _done_at(self, time: float, unit: Literal[1, 2]) -> float:
+        """Return what was done at a time: between two samples, work went on evenly."""
+        before = self._samples[0]
+        for sample in self._samples:
+            if sample[0] > time:
+                share = (time - before[0]) / (sample[0] - before[0])
+                return before[unit] + share * (sample[unit] - before[unit])
+            before = sample
+        return before[unit]
+
+    def _whole_rate(self, now: float, unit: Literal[1, 2]) -> float:
+        if not self._samples:
+            return 0.0
+        since, *before = self._first
+        done = self._samples[-1][unit] - before[unit - 1]
+        return done / (now - since) if now > since else 0.0
+
+    @property
+    def seconds(self) -> float:
+        """How long drivers worked on the run, up to the last event."""
+        return sum(driver.seconds for driver in self.drivers)
+
+    def elapsed(self, now: float) -> float:
+        """Return how long drivers have worked on the run, if the present one is still at work."""
+        return sum(self._seconds_of(driver, now) for driver in self.drivers)
+
+    def _seconds_of(self, driver: Driver, now: float) -> float:
+        at_work = driver is self.last and driver.finished is None
+        return max(driver.seconds, now - driver.began) if at_work else driver.seconds
+
+    def average(self, now: float) -> float:
+        """Return the committed rows per second of all drivers."""
+        started = self.drivers[0].started if self.drivers else None
+        before = started.rows_done if started is not None else 0
+        elapsed = self.elapsed(now)
+        return max(0, self.read - before) / elapsed if elapsed > 0 else 0.0
+
+    # ------------------------------------------------------------ stages and workers
+
+    @property
+    def stage_names(self) -> list[str]:
+        """The steps of each stage in words; a stage of which nothing is known has a number."""
+        described = self.last.described if self.last is not None else None
+        names = [stage.name for stage in described.stages] if described is not None else []
+        number = max([len(names), *(stage + 1 for stage in self.stages)])
+        return [names[i] if i < len(names) and names[i] else f"stage {i + 1}" for i in range(number)]
+
+    @property
+    def stage_workers(self) -> list[int]:
+        """How many workers each stage has at most."""
+        workers = self.last.workers if self.last is not None else []
+        return [workers[i] if i < len(workers) else 1 for i in range(len(self.stage_names))]
+
+    def capacity(self, stage: int, now: float) -> float:
+        """Return the seconds that the workers of a stage had, over all drivers."""
+        return sum(
+            self._seconds_of(driver, now) * (driver.workers[stage] if stage < len(driver.workers) else 1)
+            for driver in self.drivers
+        )
+
+    def busy(self, now: float) -> list[float]:
+        """Return, for each stage, the share of its workers' time in which they worked and did not wait."""
+        stages = [self.stages.get(i, StageState()) for i in range(len(self.stage_names))]
+        return [
+            busy_share(stage.seconds, stage.wait, self.capacity(i, now)) for i, stage in enumerate(stages)
+        ]
+
+    def busy_lately(self, now: float) -> list[float]:
+        """Return the same for the last half minute; a call counts once it has ended."""
+        began = self.drivers[-1].began if self.drivers else now
+        since = max(began, now - WINDOW)
+        shares = []
+        for i, workers in enumerate(self.stage_workers):
+            seconds = 0.0
+            for start, end, busy in self.stages[i].recent if i in self.stages else ():
+                inside = max(0.0, min(end, now) - max(start, since))
+                seconds += busy * inside / max(end - start, 1e-9)
+            shares.append(min(1.0, seconds / max(workers * (now - since), 1e-9)))
+        return shares
+
+    # ------------------------------------------------------------ for the end of a run
+
+    def ceilings(self) -> tuple[Ceiling, ...]:
+        """Return the steps for which memory sufficed only for so many rows at a time."""
+        return tuple(Ceiling(step, rows) for step, rows in self._ceilings.items())
+
+    def batch_sizes(self) -> tuple[Batches, ...]:
+        """Return the batch sizes that workers found best, by step; each worker's last one counts."""
+        return tuple(
+            Batches(step, min(rows.values()), max(rows.values())) for step, rows in self._sizes.items()
+        )
+
+    def findings(self, seconds: float) -> dict[str, Any]:
+        """Return what ``RunFinished`` says beyond the journal, by its names, for a run of so many seconds."""
+        names, workers = self.stage_names, self.stage_workers
+        stages = [self.stages.get(i, StageState()) for i in range(len(names))]
+        shares = [
+            busy_share(stage.seconds, stage.wait, seconds * n)
+            for stage, n in zip(stages, workers, strict=True)
+        ]
+        uses = tuple(map(StageUse, names, workers, shares)) if len(names) > 1 else ()
+        return {
+            "stages": uses,
+            "ceilings": self.ceilings(),
+            "retried": tuple((step, error, calls) for (step, error), calls in self.retried.most_common()),
+            "retired": self.counts[RETIRED],
+            "divided": self.counts[DIVIDED],
+            "batches": self.batch_sizes(),
+        }
+
+
+def busy_share(seconds: float, wait: float, capacity: float) -> float:
+    """Return the share of the time that workers had, in which they worked and did not wait.
+
+    >>> busy_share(8.0, 2.0, 12.0)
+    0.5
+    """
+    return min(1.0, max(0.0, seconds - wait) / capacity) if capacity > 0 else 0.0
+
+
+def bottleneck(shares: Sequence[float]) -> int | None:
+    """Return the stage that kept the others waiting, if one did, from the busy shares of all.
+
+    >>> bottleneck([0.97, 0.4]), bottleneck([0.97, 0.9]), bottleneck([0.5, 0.1])
+    (0, None, None)
+    """
+    if len(shares) < 2:
+        return None
+    busiest = max(range(len(shares)), key=shares.__getitem__)
+    others = max(share for i, share in enumerate(shares) if i != busiest)
+    return busiest if shares[busiest] >= BUSY and others <= shares[busiest] - _AHEAD else None
+
+
+def memory_of(event: MemoryTaken) -> int:
+    """Return the bytes of all processes and blocks."""
+    return event.driver + event.blocks + sum(event.stages)

@@ -1,0 +1,263 @@
+"""A finished run in a few lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import Any
+
+from headrace.core.artifacts import shortened
+from headrace.core.events import Batches, Ceiling, RunFinished, StageUse
+from headrace.core.human import count, duration, plural, size
+from headrace.core.terminal import visible
+from headrace.core.work import REJECTED, Ledger, Timings
+from headrace.observers.run_state import BUSY, bottleneck
+
+_KINDS = 5  # of errors
+_WORDS = 200
+
+
+def summary(
+    event: RunFinished,
+    *,
+    steps: Sequence[str] = (),
+    rows_before: int = 0,
+    left_out: Sequence[str] = (),
+    metrics: Sequence[str] = (),
+) -> str:
+    """Say what a run did: rows in and out and where the rest went, time, output, what the workers did.
+
+    ``steps`` are the labels of the plan's steps, in the order of the ledger; without them rows that a step
+    took away are just "dropped". ``rows_before`` rows were read by an earlier run of the same output, and do
+    not count for the speed; if they are all, nothing was done now. ``metrics`` are lines of their own.
+
+    >>> from headrace.core.work import Ledger, Timings
+    >>> ledger = Ledger(1_200_000, 900_000, steps=((1_200_000, 900_000),), dropped=(300_000,))
+    >>> event = RunFinished("r1", "/out", ledger, Timings(1, 6, 2, 1), 340 << 20, 12, 12.3)
+    >>> print(summary(event, steps=["filter(tipped)"]))
+    1.2 M rows in, 900 k out (300 k filtered) in 12.3 s: 97.6 k rows/s
+    12 files, 340 MiB in /out
+    workers: read 10 %, steps 60 %, write 20 %, wait 10 %
+    """
+    ledger = event.ledger
+    if event.error:
+        return _failed(event)
+    first = f"{plural(ledger.read, 'row')} in, {count(ledger.written)} out"
+    gone = losses(ledger, steps)
+    if rows_before:
+        gone.append(f"{count(rows_before)} of them read before, by an earlier run")
+    if gone:
+        first += f" ({', '.join(gone)})"
+    fresh = ledger.read - rows_before
+    if not rows_before:
+        first += f" in {duration(event.seconds)}"
+    elif fresh:
+        first += f"; {count(fresh)} now in {duration(event.seconds)}"
+    if fresh > 0 and event.seconds > 0:
+        first += f": {count(fresh / event.seconds)} rows/s"
+    lines = [first, f"{plural(event.files, 'file')}, {size(event.bytes)} in {event.output}"]
+    lines += metrics
+    work = shares(event.timings) if fresh > 0 else ""
+    if event.retries:
+        work += ("; " if work else "") + plural(event.retries, "retry", "retries")
+    if work:
+        lines.append(f"workers: {work}")
+    lines += fault_lines(event)
+    lines += [
+        f"{plural(calls, 'call')} of {step} tried again after {error}" for step, error, calls in event.retried
+    ]
+    lines += stage_lines(event.stages)
+    lines += batch_lines(event.batches)
+    lines += ceiling_lines(event.ceilings)
+    lines += pressure_lines(event)
+    if left_out:
+        lines.append(f"not in it: {plural(len(left_out), 'input file')} that came after the run was planned")
+    return visible("\n".join(lines))
+
+
+def reading(
+    ledger: Ledger, timings: Timings, seconds: float, steps: Sequence[str] = (), *, ended: bool = True
+) -> str:
+    """Say what a run did whose rows went to the program that asked for them. ``ended``: it was not stopped before.
+
+    >>> ledger = Ledger(100, 40, steps=((100, 40),), dropped=(60,))
+    >>> print(reading(ledger, Timings(1, 9, 0, 0), 2.0, ["filter(tipped)"]))
+    100 rows in, 40 out (60 filtered) in 2.0 s: 50 rows/s
+    filter(tipped): 100 rows in, 40 out
+    workers: read 10 %, steps 90 %, write 0 %, wait 0 %
+    """
+    gone = f" ({', '.join(losses(ledger, steps))})" if losses(ledger, steps) else ""
+    speed = f": {count(ledger.read / seconds)} rows/s" if ledger.read and seconds > 0 else ""
+    lines = [
+        f"{plural(ledger.read, 'row')} in, {count(ledger.written)} out{gone} in {duration(seconds)}{speed}"
+        + ("" if ended else "; stopped before the end")
+    ]
+    lines += [
+        f"{label}: {plural(taken, 'row')} in, {count(given)} out"
+        for label, (taken, given) in zip(steps, ledger.steps, strict=False)
+    ]
+    work = shares(timings)
+    return visible("\n".join([*lines, f"workers: {work}"] if work else lines))
+
+
+def fault_lines(event: RunFinished) -> list[str]:
+    """Say which errors rows failed with, the most frequent first, and where the rejected rows are.
+
+    >>> from headrace.core.work import Fault, Faults, Ledger, Timings
+    >>> fault = Fault("map(parse)", "ValueError", "no number: 'x'")
+    >>> event = RunFinished("r1", "/out", Ledger(9, 6, 3), Timings(), 1, 1, 1.0, faults=Faults(((fault, 3),)))
+    >>> print(*fault_lines(event), sep="\\n")
+    3 rows failed in map(parse): ValueError: no number: 'x'
+    rejected rows are in /out/_rejected: read_rejected('/out') reads them
+    """
+    counts = sorted(event.faults.counts, key=lambda each: -each[1])
+    lines = [
+        f"{plural(number, 'row')} failed in {fault.step}: "
+        + ": ".join(filter(None, [fault.kind, shortened(" ".join(fault.message.split()), _WORDS)]))
+        for fault, number in counts[:_KINDS]
+    ]
+    if len(counts) > _KINDS:
+        lines.append(f"{plural(sum(number for _, number in counts[_KINDS:]), 'row')} failed in other ways")
+    if event.ledger.rejected and not event.ledger.written:
+        lines.append(
+            "no row was written: what fails may be the function, or its batch_size, rather than rows"
+        )
+    if event.ledger.rejected:
+        lines.append(
+            f"rejected rows are in {event.output}/{REJECTED}: read_rejected({event.output!r}) reads them"
+        )
+    return lines
+
+
+def stage_lines(stages: Sequence[StageUse]) -> list[str]:
+    """Say how busy each stage was, which one is the bottleneck, and what would help.
+
+    >>> for line in stage_lines([StageUse("map_batches(decode)", 2, 0.97), StageUse("predict(Net)", 1, 0.4)]):
+    ...     print(line)
+    stage 1, map_batches(decode): 2 workers, 97 % busy, the bottleneck: more workers for it would help
+    stage 2, predict(Net): 1 worker, 40 % busy
+    """
+    if len(stages) < 2:
+        return []
+    slowest = bottleneck([stage.busy for stage in stages])
+    lines = []
+    for i, stage in enumerate(stages):
+        line = (
+            f"stage {i + 1}, {stage.name}: {plural(stage.workers, 'worker')}, {100 * stage.busy:.0f} % busy"
+        )
+        if i == slowest:
+            last = i + 1 == len(stages)
+            help_ = "a faster model, bigger batches or more devices" if last else "more workers for it"
+            line += f", the bottleneck: {help_} would help"
+        lines.append(line)
+    if max(stage.busy for stage in stages) < BUSY:
+        lines.append("no stage was busy all the time: reading, writing or start-up took the rest")
+    return lines
+
+
+def batch_lines(batches: Sequence[Batches]) -> list[str]:
+    """Say which batch sizes were found.
+
+    >>> batch_lines([Batches("predict(Net)", 512, 4096), Batches("map_batches(f)", 64, 64)])
+    ['batches of 512 to 4,096 rows for predict(Net)', 'batches of 64 rows for map_batches(f)']
+    """
+    return [
+        f"batches of {each.least:,}{f' to {each.most:,}' if each.most > each.least else ''} rows for {each.step}"
+        for each in batches
+    ]
+
+
+def ceiling_lines(ceilings: Sequence[Ceiling]) -> list[str]:
+    """Say what fits into memory, and what avoids the retries in the next run.
+
+    >>> ceiling_lines([Ceiling("predict(Net)", 250)])
+    ['memory: predict(Net) got 250 rows at a time, more did not fit; batch_size=250 would avoid the retries']
+    """
+    return [
+        f"memory: {each.step} got {each.rows:,} {'row' if each.rows == 1 else 'rows'} at a time, more did not fit; "
+        f"batch_size={each.rows} would avoid the retries"
+        for each in ceilings
+    ]
+
+
+def pressure_lines(event: RunFinished) -> list[str]:
+    """Say how the run stayed within its memory.
+
+    >>> from headrace.core.work import Ledger, Timings
+    >>> pressure_lines(RunFinished("r", "/out", Ledger(), Timings(), 1, 1, 1.0, retired=2))
+    ['memory: 2 workers retired to stay within memory_limit: fewer of them (workers=, concurrency=) would avoid that']
+    """
+    if not event.retired:
+        return []
+    done = f"memory: {plural(event.retired, 'worker')} retired"
+    if not event.divided:
+        return [
+            f"{done} to stay within memory_limit: fewer of them (workers=, concurrency=) would avoid that"
+        ]
+    shards = plural(event.divided, "shard")
+    return [
+        f"{done}, {shards} divided to stay within memory_limit: a step keeps more with each batch, or its batches "
+        "are too big (batch_size=)"
+    ]
+
+
+def losses(ledger: Ledger, steps: Sequence[str] = ()) -> list[str]:
+    """Say where the rows went that were read but not written, and how many were added."""
+    return [f"{count(number)} {what}" for number, what in terms(ledger, steps)]
+
+
+def terms(ledger: Ledger, steps: Sequence[str] = ()) -> list[tuple[int, str]]:
+    """Return how many rows were added, and how many went where that were read but not written.
+
+    Each number was counted where it happened: if some row is missing, they do not add up.
+
+    >>> terms(Ledger(100, 40, 5, ((100, 45),), (5,), 0, (50,), (0,), (0,)), ["filter(tipped)"])
+    [(50, 'filtered'), (5, 'rejected')]
+    """
+    filtered = dropped = 0
+    cut = sum(ledger.unused)
+    for label, number in zip_longest(steps[: len(ledger.dropped)], ledger.dropped, fillvalue=""):
+        if str(label).startswith("filter"):
+            filtered += int(number)
+        elif str(label).startswith("limit"):
+            cut += int(number)
+        else:
+            dropped += int(number)
+    numbers = [
+        (sum(ledger.added), "added"),
+        (filtered, "filtered"),
+        (cut, "cut by limit"),
+        (dropped, "dropped"),
+        (ledger.rejected, "rejected"),
+        (ledger.nulled, "with a null for a result"),
+    ]
+    return [(number, what) for number, what in numbers if number > 0]
+
+
+def steps_of(ledger: Ledger, labels: Sequence[str]) -> list[dict[str, Any]]:
+    """Return what each step did to the rows, as ``_SUCCESS`` and the record have it."""
+    none = (0,) * len(ledger.steps)
+    names = ("rejected", "dropped", "added", "unused")
+    numbers = [each or none for each in (ledger.rejects, ledger.dropped, ledger.added, ledger.unused)]
+    return [
+        {"step": label, "rows_in": taken, "rows_out": given, **dict(zip(names, rest, strict=True))}
+        for label, (taken, given), *rest in zip(labels, ledger.steps, *numbers, strict=False)
+    ]
+
+
+def shares(timings: Timings) -> str:
+    """Say what the workers' time went into, in percent of all that was measured."""
+    parts = {"read": timings.read, "steps": timings.steps, "write": timings.write, "wait": timings.wait}
+    total = sum(parts.values())
+    if total <= 0:
+        return ""
+    return ", ".join(f"{name} {100 * seconds / total:.0f} %" for name, seconds in parts.items())
+
+
+def _failed(event: RunFinished) -> str:
+    reason = event.error.strip().split("\n")[0]
+    kept = f"nothing was committed to {event.output}"
+    if event.ledger.read:
+        rows = plural(event.ledger.written, "row")
+        kept = f"{rows} are safe in {event.output}: the same command, run again, resumes from there"
+    return visible(f"failed after {duration(event.seconds)}: {reason}\n{kept}")

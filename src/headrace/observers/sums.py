@@ -1,0 +1,109 @@
+"""What the record keeps of frequent events: sums over some time, and samples. They are folded as events are."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from headrace.core.events import ShardCommitted, Worked
+
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+_Time = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+_Stage = Annotated[int, msgspec.Meta(ge=0, lt=1000)]
+
+
+class WorkSum(msgspec.Struct, rename={"began": "from", "ended": "to"}):
+    """The calls of one worker of a stage between two times, in seconds since 1970.
+
+    ``seconds``: the time in these calls; ``lost``: of that, in calls whose result was not used. ``shard`` and
+    ``attempt`` are -1 unless it is a single call.
+    """
+
+    stage: _Stage
+    worker: _Count
+    began: _Time
+    ended: _Time
+    seconds: _Seconds
+    calls: _Count = 1
+    outcomes: dict[str, _Count] = {}
+    rows: _Count = 0
+    read: _Seconds = 0.0
+    steps: _Seconds = 0.0
+    write: _Seconds = 0.0
+    wait: _Seconds = 0.0
+    lost: _Seconds = 0.0
+    shard: int = -1
+    attempt: int = -1
+
+    @classmethod
+    def of(cls, event: Worked, at: float, ready: float) -> WorkSum:
+        """Return a call that ended at ``at``; its worker was not ready before ``ready``."""
+        began = min(at, max(at - event.seconds, ready))
+        times = msgspec.structs.asdict(event.timings)
+        lost = at - began if event.outcome in ("lost", "failed") else 0.0
+        return cls(
+            event.stage, event.worker, began, at, at - began, 1, {event.outcome: 1}, event.rows,
+            **times, lost=lost, shard=event.shard, attempt=event.attempt,
+        )  # fmt: skip
+
+    def add(self, later: WorkSum) -> None:
+        """Include later calls of the same worker."""
+        self.ended = later.ended
+        for name in ("seconds", "calls", "rows", "read", "steps", "write", "wait", "lost"):
+            setattr(self, name, getattr(self, name) + getattr(later, name))
+        for outcome, calls in later.outcomes.items():
+            self.outcomes[outcome] = self.outcomes.get(outcome, 0) + calls
+        self.shard = self.attempt = -1
+
+    @property
+    def busy(self) -> float:
+        """The share of the time from ``began`` to ``ended`` in which the worker was in a call and did not wait."""
+        waiting = min(1.0, self.wait / max(self.seconds, 1e-9))
+        return min(1.0, self.seconds / max(self.ended - self.began, 1e-9)) * (1.0 - waiting)
+
+
+class CommitSum(msgspec.Struct):
+    """Shards that were committed, and their rows and bytes. ``shard`` and ``attempt`` are -1 unless it is one."""
+
+    shards: _Count
+    read: _Count
+    written: _Count = 0
+    rejected: _Count = 0
+    nulled: _Count = 0
+    bytes: _Count = 0
+    shard: int = -1
+    attempt: int = -1
+
+    @classmethod
+    def of(cls, event: ShardCommitted) -> CommitSum:
+        """Return one committed shard."""
+        rows = event.ledger
+        counts = rows.read, rows.written, rows.rejected, rows.nulled
+        return cls(1, *counts, event.bytes, event.shard, event.attempt)
+
+    def add(self, later: CommitSum) -> None:
+        """Include shards that were committed later."""
+        for name in ("shards", "read", "written", "rejected", "nulled", "bytes"):
+            setattr(self, name, getattr(self, name) + getattr(later, name))
+        self.shard = self.attempt = -1
+
+
+class ProgressSample(msgspec.Struct, frozen=True):
+    """How far a run was at one moment: rows read, shards committed and planned, rows that failed.
+
+    Rows read and failed include those of shards that are not committed yet.
+    """
+
+    rows: _Count
+    shards: _Count
+    planned: _Count = 0
+    failed: _Count = 0
+
+
+class Unlisted(msgspec.Struct, frozen=True):
+    """So many more events of a kind, which have no lines of their own in the record."""
+
+    of: str
+    count: _Count

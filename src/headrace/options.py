@@ -1,0 +1,501 @@
+"""How a run is carried out, as opposed to what it does. The only reader of ``HEADRACE_*`` variables."""
+
+from __future__ import annotations
+
+import builtins
+import math
+import numbers
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, get_args, get_type_hints
+
+from headrace.core.arguments import known_arguments
+from headrace.core.sizes import given_bytes
+from headrace.core.work import Durability, OnError
+from headrace.errors import ArgumentError, UnknownArgument, nearest
+
+EngineName = Literal["local", "inline", "ray"]
+RAY_ADDRESS = "ray://"
+Mode = Literal["resume", "overwrite"]
+OnChange = Literal["refuse", "continue", "restart"]
+
+
+_PRICE = re.compile(r"\s*([^\d\s.,+-]{0,8})\s*(\d+(?:\.\d+)?)\s*([^\d\s.,+-]{0,8})\s*")
+
+OF_A_STEP = (
+    "batch_size",
+    "batch_size_bytes",
+    "batch_format",
+    "compute",
+    "concurrency",
+    "max_in_flight",
+    "memory",
+    "num_cpus",
+    "num_gpus",
+)
+
+
+MOVED = {
+    "log": "observers=[hr.observers.Log({value})]",
+    "metrics_port": "observers=[hr.observers.Prometheus(port={value})]",
+    "pool_timeout": "engine=hr.Ray(pool_timeout={value})",
+    "allow_unauthenticated": "engine=hr.Ray(allow_unauthenticated={value})",
+    "ray_remote_args": "engine=hr.Ray(remote_args={value})",
+}
+"""What belongs to an observer or to an engine, where one may look for an option of the run."""
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Ray:
+    """A Ray cluster as the engine of a run or of an executor.
+
+    ``engine="ray"`` and ``engine="ray://head:10001"`` are short forms: ``Ray()`` and ``Ray("ray://head:10001")`` with
+    the ``pool_timeout`` and ``allow_unauthenticated`` of the variables ``HEADRACE_POOL_TIMEOUT`` and
+    ``HEADRACE_ALLOW_UNAUTHENTICATED``.
+
+    Parameters
+    ----------
+    address
+        ``"ray://host:10001"``; default: the cluster that this process is connected to, or that ``RAY_ADDRESS`` names,
+        or that runs on this machine, or one that is started and ends with the program.
+    pool_timeout
+        Seconds that the cluster has to place the workers without which a stage cannot work (the lower of two bounds,
+        else one), or a call or an actor of an executor. After that the run or the call fails.
+    allow_unauthenticated
+        True: also use a cluster on other machines that does not ask who connects. Default: ``UnsafeCluster``.
+    remote_args
+        Options of Ray for each worker: ``runtime_env``, ``resources``, ``label_selector``, …. Those of a step, by its
+        ``ray_remote_args=``, go before.
+
+    Raises
+    ------
+    ArgumentError, UnknownArgument
+        A value is impossible, or there is no such argument.
+
+    Examples
+    --------
+    >>> import headrace as hr
+    >>> hr.Ray(pool_timeout=60, remote_args={"resources": {"fast_disk": 1}}).pool_timeout
+    60
+    >>> hr.Ray(adress="ray://head:10001")
+    Traceback (most recent call last):
+        ...
+    headrace.errors.UnknownArgument: Ray() has no argument 'adress'. Did you mean 'address'?
+    """
+
+    address: str | None
+    pool_timeout: float
+    allow_unauthenticated: bool
+    remote_args: Mapping[str, Any] | None
+
+    @known_arguments
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        pool_timeout: float = 600.0,
+        allow_unauthenticated: bool = False,
+        remote_args: Mapping[str, Any] | None = None,
+    ) -> None:
+        if address is not None and not _is_address(address):
+            raise ArgumentError(f"Ray({address!r}): the address of a cluster is such as 'ray://head:10001'.")
+        _check_seconds("pool_timeout", pool_timeout)
+        _check_truth("allow_unauthenticated", allow_unauthenticated)
+        check_ray_remote_args(remote_args, "remote_args")
+        object.__setattr__(self, "address", address)
+        object.__setattr__(self, "pool_timeout", pool_timeout)
+        object.__setattr__(self, "allow_unauthenticated", allow_unauthenticated)
+        object.__setattr__(self, "remote_args", remote_args)
+
+    def __str__(self) -> str:
+        return self.address or "ray"
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """Options of a run; none of them changes what is computed.
+
+    Parameters
+    ----------
+    engine
+        ``"local"`` (worker processes), ``"inline"`` (this process, for debugging), or ``hr.Ray(…)``: workers on a Ray
+        cluster. ``"ray"`` and ``"ray://host:10001"`` are short forms of it.
+    workers
+        How many workers; default: as many as cores that this process may use.
+    progress
+        True: show progress; False: nothing, no summary either; None: as True.
+    mode
+        ``"resume"`` goes on with (or recognises) an unfinished (or finished) run of the same plan in the same
+        output; ``"overwrite"`` makes a new one and replaces the old output only when the new one is complete.
+    on_change
+        What to do when the code of the plan's functions differs from the run in the output: ``"refuse"``,
+        ``"continue"`` (keep committed shards, do the others with the new code) or ``"restart"`` (do all anew, unless
+        all that is committed was made by the present code). ``"continue"`` also takes input files in that are new
+        since the run was planned: as further shards, behind the others.
+    durability
+        ``"power"``: what is committed survives a loss of power; ``"process"``: only kill -9.
+    max_attempts
+        How often a shard may end its worker before the run fails. From the third time on (so not with less than 3)
+        the rows over which that happens are narrowed down instead, and treated as ``on_error`` says.
+    shard_rows
+        Rows per shard, about; default: by size, so that workers stay busy and files stay decent.
+    memory_limit
+        Bytes that the run may use, a number or text such as ``"16GiB"``: this process, its workers, and the blocks
+        between stages, which may take a quarter of it. Near the limit, nothing is begun ahead of its time; then the
+        biggest worker is ended and its shard tried again, with fewer workers, or divided if it does not fit alone.
+        Also compared with what steps declare by ``memory=``. Default: 80 % of the machine's or container's.
+        On Ray it is for all nodes together, and ends no worker and divides no shard: Ray watches the memory of each
+        node. Default there: half of the object stores for blocks, and no bound for what steps declare.
+    on_error
+        What becomes of a row that a step or the source cannot process. ``"raise"`` ends the run and names the first
+        such row. ``"reject"`` sets it aside in ``OUT/_rejected`` (see ``read_rejected``) and goes on. ``"null"``
+        keeps it with a null in the place of the result; a row that cannot be read, or on which a filter fails, is
+        set aside.
+    max_errors
+        How many rows may fail before a run ends that rejects or nulls them: a number, or a share of the rows read
+        (0.001: one in a thousand, looked at from 1,000 rows on). Default: any number.
+    show_data
+        False: the values of rows do not appear in messages.
+    retry_on
+        Classes of errors that pass, such as ``TimeoutError``: a call of a function or model that raises one is tried
+        again, after half a second, one, two, … (a random half more or less); other errors are not.
+    max_retries
+        How often such a call is tried again before its rows count as failed.
+    batch_timeout
+        Seconds that a call of a function or model may take, the worker being ended otherwise. The batch is then cut,
+        until the row that takes so long is known; it is treated as ``on_error`` says. Default: any time.
+    commit_every
+        Seconds of work after which a worker closes the part that it writes, so that what it has done is committed.
+        The rest of its shard becomes a shard of its own. None: each shard is committed as a whole.
+    stall_timeout
+        Seconds after which a worker that the operating system has stopped is given up and replaced; and after which a
+        run in which nobody is at work ends, with the stacks of all workers. A model that is being loaded and a batch
+        that is being computed are work.
+    observers
+        Objects that see the events of a run that writes, each by its ``on_event(event)``; if they have ``tick()``, it
+        is called about five times a second, and ``close()`` at the end. One that raises is logged and dropped.
+        ``hr.observers`` has some to use. ``HEADRACE_LOG`` and ``HEADRACE_METRICS_PORT`` add a ``Log`` and a
+        ``Prometheus`` to those that are given.
+    price_per_hour
+        What the machine costs in an hour, for the report: a number, or text with a currency, such as ``"3.50 EUR"``.
+    report_values
+        True: the report shows some of the rejected rows with their values.
+
+    Names and values are looked at by ``with_options``, which raises ``UnknownArgument`` and ``ArgumentError``.
+
+    >>> import headrace as hr
+    >>> hr.RunOptions(workers=2).workers
+    2
+    >>> hr.range(3).with_options(workers=0)
+    Traceback (most recent call last):
+        ...
+    headrace.errors.ArgumentError: workers=0: it takes a number above zero.
+    """
+
+    engine: EngineName | str | Ray = "local"
+    workers: int | None = None
+    progress: bool | None = None
+    mode: Mode = "resume"
+    on_change: OnChange = "refuse"
+    durability: Durability = "power"
+    max_attempts: int = 3
+    shard_rows: int | None = None
+    memory_limit: int | None = None
+    on_error: OnError = "raise"
+    max_errors: float | None = None
+    show_data: bool = True
+    retry_on: type[BaseException] | tuple[type[BaseException], ...] = ()
+    max_retries: int = 3
+    batch_timeout: float | None = None
+    commit_every: float | None = 30.0
+    stall_timeout: float = 300.0
+    observers: tuple[Any, ...] = ()
+    price_per_hour: float | str | None = None
+    report_values: bool = False
+
+    @property
+    def price(self) -> tuple[float, str] | None:
+        """The price per hour as an amount and its currency, which may be empty."""
+        return None if self.price_per_hour is None else _price(self.price_per_hour)
+
+    @property
+    def on_ray(self) -> bool:
+        """True if workers are on a Ray cluster."""
+        return isinstance(self.engine, Ray) or self.engine.startswith("ray")
+
+    @property
+    def ray(self) -> Ray:
+        """The cluster; a short form of ``engine`` with what the environment says of it."""
+        if isinstance(self.engine, Ray):
+            return self.engine
+        return Ray(self.engine if self.engine.startswith(RAY_ADDRESS) else None, **ray_settings())
+
+    def updated(self, changes: Mapping[str, Any]) -> RunOptions:
+        """Return the options with ``changes``; unknown names and impossible values are refused."""
+        known = [field.name for field in fields(self)]
+        given = {}
+        for name, value in changes.items():
+            if name in OF_A_STEP:
+                raise UnknownArgument(
+                    f"{name}= is said to the step that it is for: map_batches(…, {name}={value!r}), or predict."
+                )
+            if name in MOVED:
+                instead = "leave it out" if value is None else f"give {_moved(name, value)}"
+                raise UnknownArgument(f"{name}= is not an option of the run: {instead}.")
+            if name not in known:
+                raise UnknownArgument(
+                    f"There is no option {name!r}; the options are {', '.join(known)}.{nearest(name, known)}"
+                )
+            given[name] = _plain(name, value)
+            _check(name, given[name])
+        return replace(self, **given)
+
+    @classmethod
+    def from_environment(cls) -> RunOptions:
+        """Read ``HEADRACE_ENGINE``, ``HEADRACE_WORKERS``, … : each option has a variable of its name."""
+        changes: dict[str, Any] = {}
+        for field in fields(cls):
+            if text := variable(field.name):
+                try:
+                    changes[field.name] = option_from_text(field.name, text)
+                except ArgumentError as error:
+                    raise ArgumentError(f"{variable_of(field.name)} is {text!r}: {error}") from None
+        ray_settings()  # raises before any work
+        return cls().updated(changes)
+
+
+def ray_settings() -> dict[str, Any]:
+    """Return what ``HEADRACE_POOL_TIMEOUT`` and ``HEADRACE_ALLOW_UNAUTHENTICATED`` say of a Ray cluster."""
+    settings: dict[str, Any] = {}
+    for name in ("pool_timeout", "allow_unauthenticated"):
+        if text := variable(name):
+            try:
+                settings[name] = ray_setting(name, text)
+            except ArgumentError as error:
+                raise ArgumentError(f"{variable_of(name)} is {text!r}: {error}") from None
+    return settings
+
+
+def ray_setting(name: str, text: str) -> Any:
+    """Return an argument of ``Ray`` from a variable or a command line; raises ``ArgumentError``."""
+    value: Any = _TRUTH.get(text.lower(), text) if name == "allow_unauthenticated" else _number(text)
+    arguments: dict[str, Any] = {name: value}
+    return getattr(Ray(**arguments), name)
+
+
+def variable(name: str) -> str:
+    """Return the text of a variable of ours, "" if it is not set."""
+    return os.environ.get(variable_of(name), "")
+
+
+def variable_of(name: str) -> str:
+    """Return the variable of the environment that gives an option's default.
+
+    >>> variable_of("on_error")
+    'HEADRACE_ON_ERROR'
+    """
+    return f"HEADRACE_{name.upper()}"
+
+
+def option_from_text(name: str, text: str) -> Any:
+    """Return an option's value from a variable or a command line; raises ``ArgumentError`` if it makes no sense.
+
+    >>> option_from_text("max_errors", "0.01"), option_from_text("progress", "off")
+    (0.01, False)
+    >>> option_from_text("retry_on", "TimeoutError,OSError")
+    (<class 'TimeoutError'>, <class 'OSError'>)
+    """
+    hint = get_type_hints(RunOptions).get(name)
+    choices = get_args(hint)
+    value: Any = text
+    if hint is bool or bool in choices:
+        value = _TRUTH.get(text.lower(), text)
+    elif name == "retry_on":
+        value = tuple(_error_class(each.strip()) for each in text.split(",") if each.strip())
+    elif int in choices or float in choices or hint in (int, float):
+        value = _number(text)
+    return getattr(RunOptions().updated({name: value}), name)
+
+
+def _moved(name: str, value: Any) -> str:
+    """Return what to write instead of an option that is none, with the value if it is one that fits there."""
+    fits: dict[str, Any] = {
+        "log": (str, os.PathLike),
+        "metrics_port": int,
+        "pool_timeout": (int, float),
+        "ray_remote_args": dict,
+    }
+    text = repr(value) if isinstance(value, fits.get(name, bool)) else "…"
+    if isinstance(value, bool) and name != "allow_unauthenticated":
+        text = "…"
+    return MOVED[name].format(value=text if len(text) <= 80 else "…")
+
+
+_TRUTH = {
+    "1": True,
+    "true": True,
+    "yes": True,
+    "on": True,
+    "0": False,
+    "false": False,
+    "no": False,
+    "off": False,
+}
+
+
+def _number(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text  # a size such as 16GiB, or what is refused with its name
+
+
+def _error_class(name: str) -> Any:
+    found = getattr(builtins, name, None)
+    if not (isinstance(found, type) and issubclass(found, BaseException)):
+        raise ArgumentError(
+            f"retry_on: {name!r} is no class of errors of Python's own, such as TimeoutError or ConnectionError. "
+            "Others are given in a script: with_options(retry_on=…)."
+        )
+    return found
+
+
+def _plain(name: str, value: Any) -> Any:
+    """Return a number of numpy as one of Python, a size in bytes as a number, and a list of errors as a tuple."""
+    if name == "memory_limit" and value is not None:
+        return given_bytes(name, value, least=1, whole=True)
+    if name in ("retry_on", "observers") and isinstance(value, list):
+        return tuple(value)
+    if not isinstance(value, bool) and isinstance(value, numbers.Integral):
+        return int(value)
+    return value
+
+
+_SECONDS = ("stall_timeout", "batch_timeout", "commit_every")
+
+
+def _check(name: str, value: Any) -> None:
+    if name in _CHECKS:
+        _CHECKS[name](value)
+        return
+    hint = get_type_hints(RunOptions)[name]
+    choices = get_args(hint)
+    if choices and all(isinstance(choice, str) for choice in choices):
+        if value not in choices:
+            listed = ", ".join(map(repr, choices))
+            raise ArgumentError(f"{name}={value!r} is not one of {listed}.{nearest(str(value), choices)}")
+    elif bool in choices or hint is bool:
+        if not isinstance(value, bool) and not (value is None and choices):
+            allowed = "True, False nor None" if choices else "True nor False"
+            raise ArgumentError(f"{name}={value!r} is neither {allowed}.")
+    elif value is None:
+        if type(None) not in choices:
+            raise ArgumentError(f"{name}=None: it takes a number.")
+    elif name == "max_retries" and type(value) is int and value == 0:
+        return
+    elif isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+        raise ArgumentError(f"{name}={value!r}: it takes a number above zero.")
+    elif name not in _SECONDS and not isinstance(value, int):
+        raise ArgumentError(f"{name}={value!r}: it takes a whole number.")
+
+
+def _check_observers(value: Any) -> None:
+    if not isinstance(value, tuple):
+        raise ArgumentError(f"observers={value!r}: it takes a list of objects that have on_event(event).")
+    for each in value:
+        if isinstance(each, type) or not callable(getattr(each, "on_event", None)):
+            raise ArgumentError(f"observers=[{each!r}]: an observer is an object that has on_event(event).")
+
+
+def _check_seconds(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+        raise ArgumentError(f"{name}={value!r}: it takes a number above zero.")
+
+
+def _check_truth(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise ArgumentError(f"{name}={value!r} is neither True nor False.")
+
+
+def _price(value: Any) -> tuple[float, str]:
+    """Return the amount and the currency of a price."""
+    if isinstance(value, str):
+        found = _PRICE.fullmatch(value)
+        amount, currency = (float(found[2]), found[1] or found[3]) if found else (math.nan, "")
+    else:
+        number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+        amount, currency = float(value) if number else math.nan, ""
+    if not (math.isfinite(amount) and amount > 0):
+        raise ArgumentError(
+            f"price_per_hour={value!r}: it takes a number above zero, or text such as '3.50 EUR' or '$3.50'."
+        )
+    return amount, currency
+
+
+def _check_max_errors(value: Any) -> None:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    whole = number and value >= 0 and math.isfinite(value) and value == int(value)
+    whole = whole and not (isinstance(value, float) and value == 1)  # one row, or all of them?
+    share = number and 0 < value < 1
+    if value is not None and not whole and not share:
+        raise ArgumentError(
+            f"max_errors={value!r}: it takes a whole number of rows, or a share of them between 0 and 1."
+        )
+
+
+def _check_retry_on(value: Any) -> None:
+    kinds = value if isinstance(value, tuple) else (value,)
+    if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
+        raise ArgumentError(
+            f"retry_on={value!r}: it takes a class of errors, or a tuple of them, such as (TimeoutError, OSError)."
+        )
+
+
+def _is_address(value: Any) -> bool:
+    return isinstance(value, str) and value.startswith(RAY_ADDRESS) and len(value) > len(RAY_ADDRESS)
+
+
+def _check_engine(value: Any) -> None:
+    names = get_args(EngineName)
+    if value is Ray:
+        raise ArgumentError("engine=hr.Ray: that is the class. Give hr.Ray(), or 'ray'.")
+    if not isinstance(value, Ray) and value not in names and not _is_address(value):
+        listed = ", ".join(map(repr, names))
+        raise ArgumentError(
+            f"engine={value!r} is not one of {listed}, nor an address such as 'ray://head:10001'."
+            f"{nearest(str(value), names)}"
+        )
+
+
+_NOT_FOR_RAY = frozenset(
+    (
+        *("num_cpus", "num_gpus", "memory", "name", "lifetime"),
+        *("max_restarts", "max_task_retries", "max_concurrency", "concurrency_groups"),
+    )
+)
+
+
+def check_ray_remote_args(value: Any, argument: str = "ray_remote_args") -> None:
+    """Refuse what is no dict for Ray, and what is said, or decided, in another way."""
+    names = set(value) if isinstance(value, Mapping) else None
+    if value is not None and (names is None or not all(isinstance(name, str) for name in names)):
+        raise ArgumentError(f"{argument}={value!r}: it takes a dict such as {{'runtime_env': {{...}}}}.")
+    if names and names & _NOT_FOR_RAY:
+        named = ", ".join(sorted(names & _NOT_FOR_RAY))
+        raise ArgumentError(
+            f"{argument}: {named}: steps say by num_cpus=, num_gpus= and memory= what their workers need, and "
+            "the rest is decided here. It takes runtime_env, resources, label_selector and the like."
+        )
+
+
+_CHECKS = {
+    "engine": _check_engine,
+    "max_errors": _check_max_errors,
+    "observers": _check_observers,
+    "price_per_hour": lambda value: None if value is None else _price(value),
+    "retry_on": _check_retry_on,
+}

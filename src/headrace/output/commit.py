@@ -1,0 +1,376 @@
+"""Commit records into the journal, staged files into parts.
+
+The order is the promise: staged and synced by the worker, journalled (that is the commit), synced, published.
+Whatever a crash leaves between two of these steps, ``recover`` finishes or undoes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from headrace.core import failpoints, safe_files
+from headrace.core.metric_states import STATES, side_files
+from headrace.core.ports import Sink
+from headrace.core.work import CommitRecord, Durability, Faults, Ledger, Shard, SideFile, Timings
+from headrace.errors import JournalDamaged, OutputWriteFailed
+from headrace.output import journal as journals
+from headrace.output.folder import OutputFolder, remove_tree, remove_unlisted_states, sync_folder, write_whole
+from headrace.output.journal import (
+    Divided,
+    Finished,
+    Grown,
+    Journal,
+    Lowered,
+    Opened,
+    Revision,
+    Revoked,
+    Settled,
+    Swapping,
+)
+from headrace.plan.physical import SavedPlan
+from headrace.version import __version__
+
+
+@dataclass(slots=True)
+class JournalState:
+    """What a journal says: which shards are done, and totals."""
+
+    done: bytearray
+    ledger: Ledger = field(default_factory=Ledger)
+    timings: Timings = field(default_factory=Timings)
+    passed: list[int] = field(default_factory=list)
+    schema: bytes | None = None
+    files: int = 0
+    code: dict[str, str] = field(default_factory=dict)
+    revision: int = 0
+    codes: dict[int, dict[str, str]] = field(default_factory=dict)  # by revision
+    finished: bool = False
+    seconds: float = 0.0
+    swapping: Swapping | None = None
+    bytes: int = 0
+    faults: Faults = field(default_factory=Faults)
+    ceilings: dict[str, int] = field(default_factory=dict)
+    shard_too_big: bool = False  # a shard did not fit into memory
+
+    def add(self, record: CommitRecord) -> None:
+        """Add a committed shard. One number beyond the last is a part without rows, for the schema."""
+        if record.shard < len(self.done):
+            self.done[record.shard] = 1
+        self.ledger += record.ledger
+        self.timings += record.timings
+        parts = [file for file in record.files if file.is_part]
+        self.bytes += sum(file.size for file in parts)
+        self.files += len(parts)
+        self.faults += record.faults
+        if record.passed:
+            before = self.passed or [0] * len(record.passed)
+            self.passed = [a + b for a, b in zip(before, record.passed, strict=True)]
+
+
+class ShardCommitter:
+    """Commits and publishes the shards of one run, and finishes it.
+
+    ``hidden`` keeps parts in staging until ``finish`` swaps them in for the run that is in force.
+    """
+
+    def __init__(
+        self,
+        output: OutputFolder,
+        plan: SavedPlan,
+        sink: Sink,
+        journal: Journal,
+        state: JournalState,
+        *,
+        hidden: bool,
+        empty: bool,
+    ) -> None:
+        self.output = output
+        self.plan = plan
+        self.state = state
+        self.hidden = hidden
+        self.empty = empty
+        self.folder = output.folder(plan.run)
+        self.sink = sink
+        self._journal = journal
+        self._unpublished: list[CommitRecord] = []
+        self.left_out: tuple[str, ...] = ()  # input files that came after the run was planned
+        self.on_published: Callable[[CommitRecord], None] = lambda record: None
+
+    def settle(self, schema: bytes) -> None:
+        """Record the output schema, and make it durable before another writer opens."""
+        self.state.schema = schema
+        self._journal.append(Settled(schema))
+        self._sync()
+
+    @property
+    def ceilings(self) -> dict[str, int]:
+        """How many rows at a time fit into memory, by the labels of steps."""
+        return self.state.ceilings
+
+    def lower(self, step: str, rows: int) -> None:
+        """Record how many rows at a time fit into memory; it is durable from the next ``flush`` on."""
+        self.state.ceilings[step] = rows
+        self._journal.append(Lowered(step, rows))
+
+    def revise(self, code: dict[str, str]) -> None:
+        """Record that shards are made by other code from here on."""
+        self.state.revision += 1
+        self.state.code = self.state.codes[self.state.revision] = code
+        self._journal.append(Revision(self.state.revision, code))
+        self._journal.sync()
+
+    def divide(self, parts: Sequence[Shard], *, early: bool = False) -> None:
+        """Record that a shard is done in parts.
+
+        If it does not fit into memory, that is durable at once, for a later driver. ``early``: the first
+        part is done and about to be committed; both are durable from the next ``flush`` on, this record first.
+        """
+        record = Divided(tuple(parts), early)
+        self._journal.append(record)
+        if not early:
+            self._sync()
+            self.state.shard_too_big = True
+        failpoints.hit("shard.divided")
+        self.plan = divided(self.plan, record)
+        self.state.done.extend(bytes(len(parts) - 1))
+
+    def grow(self, files: Sequence[tuple[str, int, int]], shards: Sequence[Shard]) -> None:
+        """Record that later input files are taken in as further shards; a finished run becomes unfinished."""
+        beyond = [record for record in self.committed() if record.shard >= len(self.plan.shards)]
+        if not self.hidden:
+            self.output.remove_success()
+        for record in beyond:  # the part without rows: there may be rows now
+            self._journal.append(Revoked(record.shard))
+        grown_by = Grown(tuple(files), tuple(shards))
+        self._journal.append(grown_by)
+        self._journal.sync()
+        for record in beyond:
+            self.state.files -= len(record.files)
+            self.state.bytes -= sum(file.size for file in record.files)
+            self.output.remove_named([file.name for file in record.files])
+        self.plan = grown(self.plan, grown_by)
+        self.state.done.extend(bytes(len(shards)))
+        self.state.finished, self.state.swapping = False, None
+        self.output.make(self.plan.run)
+
+    def commit(self, record: CommitRecord) -> None:
+        """Append a shard's record; it counts from the next ``flush`` on."""
+        self._journal.append(record)
+        self.state.add(record)
+        self._unpublished.append(record)
+
+    @property
+    def pending(self) -> bool:
+        """True while committed shards wait for ``flush``."""
+        return bool(self._unpublished)
+
+    def revoke(self, records: list[CommitRecord]) -> None:
+        """Take back commits whose files are gone, so that their shards are run again."""
+        if not self.hidden:
+            self.output.remove_success()
+        for record in records:
+            self._journal.append(Revoked(record.shard))
+        self.state.finished, self.state.swapping = False, None
+        self._journal.sync()
+
+    def flush(self) -> None:
+        """Make all commits durable, then publish their files."""
+        self._sync()
+        records, self._unpublished = self._unpublished, []
+        for record in records:
+            if not self.hidden:
+                for file in record.files:
+                    self.sink.publish(file)
+            self.on_published(record)
+
+    def _sync(self) -> None:
+        if self.durability == "power" and any(record.files for record in self._unpublished):
+            sync_folder(self.folder / "staging")
+        self._journal.sync()
+        if self._unpublished:
+            self.empty = False
+
+    @property
+    def durability(self) -> Durability:
+        """Whether commits survive a loss of power, or only of processes."""
+        return self._journal.durability
+
+    def finish(self, seconds: float, summary: dict[str, Any]) -> None:
+        """Everything is committed: write the manifest, swap if hidden, write ``_SUCCESS``."""
+        self.flush()
+        digest = self._write_manifest()
+        failpoints.hit("finish.manifest")
+        if self.hidden:
+            self._swap(seconds, summary)
+        success = {
+            "run": self.plan.run,
+            "rows": self.state.ledger.written,
+            "files": self.state.files,
+            "bytes": self.state.bytes,
+            "shards": sum(self.state.done),
+            "manifest": f"_headrace/{self.plan.run}/manifest",
+            "manifest_sha256": digest,
+            **summary,
+        }
+        self.sink.finish(msgspec.json.format(msgspec.json.encode(success), indent=2) + b"\n")
+        self.state.seconds += seconds
+        self.state.finished = True
+        self._journal.append(Finished(seconds))
+        self._journal.sync()
+        failpoints.hit("finish.closed")
+        remove_tree(self.folder / "staging")
+        if (self.folder / STATES).exists():
+            remove_unlisted_states(self.folder, set().union(*map(side_files, self.committed())))
+
+    def _swap(self, seconds: float, summary: dict[str, Any]) -> None:
+        """Replace the current run. Every step may be repeated after a crash."""
+        old = self.output.current()
+        if self.state.swapping is None:
+            self.state.swapping = Swapping(old or "", seconds, summary)
+            self._journal.append(self.state.swapping)
+            self._journal.sync()
+        failpoints.hit("swap.recorded")
+        self.output.remove_success()
+        if old is not None and old != self.plan.run:
+            self.output.remove_parts(old)
+        failpoints.hit("swap.removed")
+        for record in self.committed():
+            for file in record.files:
+                self.sink.publish(file)
+        self.output.sync_published()
+        self.output.point("current", self.plan.run)
+        failpoints.hit("swap.pointed")
+        self.output.point("next", None)
+        if old is not None and old != self.plan.run:
+            remove_tree(self.output.folder(old))
+        self.hidden = False
+
+    def committed(self) -> Iterator[CommitRecord]:
+        """Read the records in force back from the journal."""
+        return journals.read(self.folder / "journal").in_force()
+
+    def states(self, shards: Sequence[Shard]) -> Iterator[tuple[bytes | SideFile, ...]]:
+        """Read the metric states of committed shards from the journal, in the order of the shards."""
+        for record in journals.read(self.folder / "journal").in_order([shard.place for shard in shards]):
+            if record.states:
+                yield record.states
+
+    def _write_manifest(self) -> str:
+        files = sorted((file.name, file) for record in self.committed() for file in record.files)
+        lines = (
+            msgspec.json.encode({"name": name, "rows": file.rows, "size": file.size, "crc32": file.crc32})
+            for name, file in files
+        )
+        data = b"".join(line + b"\n" for line in lines)
+        write_whole(self.folder / "manifest", data)
+        return hashlib.sha256(data).hexdigest()
+
+    def close(self) -> None:
+        """Close the journal; unsynced commits are lost and will be done again."""
+        self._journal.close()
+
+
+def bind_sink(sink: Sink, output: OutputFolder, plan: SavedPlan, durability: Durability) -> Sink:
+    """Return the sink for one run of this output."""
+    staging = output.folder(plan.run) / "staging"
+    return sink.bind(run=plan.run, staging=str(staging), digits=plan.digits(), durability=durability)
+
+
+def begin(
+    output: OutputFolder, plan: SavedPlan, sink: Sink, *, durability: Durability, pointer: str
+) -> ShardCommitter:
+    """Start a new run: its plan and an empty journal are on disk before the first attempt."""
+    journal = None
+    try:
+        folder = output.make(plan.run)
+        write_plan(output, plan, named=False)
+        journal = Journal.create(folder / "journal", durability)
+        journal.append(Opened(plan.run, plan.headrace))
+        journal.append(Revision(0, plan.code))
+        journal.sync()
+        sync_folder(folder)
+        sync_folder(output.home)  # the run is durable before a pointer names it
+        output.point(pointer, plan.run)
+        if durability == "power":
+            output.sync_made()
+        failpoints.hit("run.opened")
+    except BaseException:
+        if journal is not None:
+            journal.close()
+        with contextlib.suppress(OSError, OutputWriteFailed):  # the first error is the one to report
+            output.forget(plan.run)
+        raise
+    state = JournalState(bytearray(len(plan.shards)), code=plan.code, codes={0: plan.code})
+    sink = bind_sink(sink, output, plan, durability)
+    return ShardCommitter(output, plan, sink, journal, state, hidden=pointer == "next", empty=True)
+
+
+def divided(plan: SavedPlan, record: Divided) -> SavedPlan:
+    """Return the plan with a shard in parts; unchanged if it was saved with them."""
+    first, *others = record.parts
+    if others[0].index < len(plan.shards):
+        return plan
+    shards = [*plan.shards, *others]
+    shards[first.index] = first
+    return msgspec.structs.replace(plan, shards=shards)
+
+
+def grown(plan: SavedPlan, record: Grown) -> SavedPlan:
+    """Return the plan with further files and shards; unchanged if it was saved with them."""
+    if record.shards[0].index < len(plan.shards):
+        return plan
+    return msgspec.structs.replace(
+        plan, files=[*plan.files, *record.files], shards=[*plan.shards, *record.shards]
+    )
+
+
+def write_plan(output: OutputFolder, plan: SavedPlan, *, named: bool = True) -> None:
+    """Save a run's plan, with its hash in front. ``named`` False: the caller syncs its folder."""
+    data = plan.encode()
+    write_whole(output.folder(plan.run) / "plan", hashlib.sha256(data).digest() + data, named=named)
+
+
+def read_plan(output: OutputFolder, run: str) -> SavedPlan:
+    """Read a run's saved plan; a damaged one is refused."""
+    return read_plan_at(output.folder(run))
+
+
+def read_plan_at(folder: Path) -> SavedPlan:
+    """Read the saved plan in a run's folder."""
+    path = folder / "plan"
+    try:
+        data = safe_files.content(path)
+    except OSError as error:
+        raise JournalDamaged(_unreadable_plan(f"cannot be read: {error.strerror}", str(path))) from error
+    if hashlib.sha256(data[32:]).digest() != data[:32]:
+        raise JournalDamaged(_unreadable_plan("is damaged", str(path)))
+    try:
+        return SavedPlan.decode(data[32:])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise JournalDamaged(_of_another_version(path, data[32:])) from error
+
+
+def _of_another_version(path: Path, data: bytes) -> str:
+    known: Any = None
+    with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+        known = msgspec.msgpack.decode(data)
+    version = known.get("headrace") if isinstance(known, dict) else None
+    who = f"Headrace {version}" if version not in (None, __version__) else "another version of Headrace"
+    return (
+        f"The saved plan {path} is of a form that this version, {__version__}, does not know: {who} has written it. "
+        "Nothing was changed: go on with that version, or a newer one, or write to a new folder."
+    )
+
+
+def _unreadable_plan(how: str, path: str) -> str:
+    return (
+        f"The saved plan {path} {how}. Without it, it is not known which rows its shards hold, so nothing was "
+        "changed. Restore the file from a copy, or write to a new folder."
+    )

@@ -1,0 +1,213 @@
+"""How a run is, from its record: while it goes on, and afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.core import safe_files
+from headrace.core.human import count, countdown, duration, percent, plural, size
+from headrace.observers.record import EVENTS
+from headrace.observers.record_reader import lines_of, replay
+from headrace.observers.report.facts import Facts, facts
+from headrace.observers.run_state import RunState, memory_of
+from headrace.output.lock import holder
+from headrace.output.reporting import REPORT, committed_in, folder_of, success_of
+
+_SILENT = 10.0  # seconds without an event after which `status` says so
+_RESUME = "run the same command again to resume it"
+
+
+class Follower:
+    """Reads the record of an output's run as it grows.
+
+    Raises ``NothingMatched`` if there is no run in the folder.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._begin(folder_of(root))
+
+    def _begin(self, folder: Path) -> None:
+        self._folder = folder
+        self._state = RunState()
+        self._at = 0
+        self._rest = b""
+
+    def look(self) -> RunStatus:
+        """Return how the run is now."""
+        folder = folder_of(self._root)
+        if folder != self._folder:  # another run took its place
+            self._begin(folder)
+        success = success_of(self._root, folder.name)
+        alive = holder(self._root) is not None
+        self._read()
+        state = self._state
+        ended = state.last is None or state.last.finished is not None
+        complete = success is not None and (ended or not alive)
+        committed = committed_in(folder) if not complete and not alive else None
+        known = facts(
+            state,
+            output=str(self._root),
+            success=success if complete else None,
+            alive=alive,
+            committed=committed,
+        )
+        return RunStatus(state, known, folder / REPORT, self._silent() if alive else 0.0)
+
+    def _silent(self) -> float:
+        """Return the seconds since the record was last written."""
+        with contextlib.suppress(OSError):
+            return max(0.0, time.time() - (self._folder / EVENTS).lstat().st_mtime)
+        return 0.0
+
+    def _read(self) -> None:
+        data = safe_files.read(self._folder / EVENTS, self._at)
+        self._at += len(data)
+        whole, newline, self._rest = (self._rest + data).rpartition(b"\n")
+        if newline:
+            replay(self._state, lines_of(whole))
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """How a run is at one moment; ``report`` is where its page is, once it has ended.
+
+    ``silent``: the seconds since its driver's last event. If that is long ago, it computes one big batch, or hangs.
+    """
+
+    state: RunState
+    facts: Facts
+    report: Path
+    silent: float = 0.0
+
+    @property
+    def ended(self) -> bool:
+        """True if no driver is at work."""
+        return self.facts.status != "under way"
+
+    @property
+    def rows(self) -> int:
+        """Rows read; while the run goes on, including those of shards that are not committed yet."""
+        return self.facts.ledger.read if self.ended else self.state.rows
+
+    @property
+    def failed(self) -> int:
+        """Rows that were rejected, or got a null for a result; counted like ``rows``."""
+        ledger = self.facts.ledger
+        return ledger.rejected + ledger.nulled if self.ended else self.state.failed
+
+    @property
+    def rows_expected(self) -> int | None:
+        """Rows of the input, if that is known."""
+        return self.state.rows_expected
+
+    @property
+    def rows_per_second(self) -> float:
+        """In the last half minute, while the run goes on; else over all of it."""
+        return self.state.average(self._now) if self.ended else self.state.speed(self._now)
+
+    @property
+    def seconds(self) -> float:
+        """How long drivers worked on the run."""
+        return self.state.seconds if self.ended else self.state.elapsed(self._now)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """How long it will take, as far as one can tell."""
+        return None if self.ended else self.state.time_left(self._now)
+
+    @property
+    def _now(self) -> float:
+        return self.state.at + self.silent
+
+    def busy(self) -> list[float]:
+        """Return how busy each stage's workers are: a share of the last half minute, once it has ended of all."""
+        return self.state.busy(self._now) if self.ended else self.state.busy_lately(self._now)
+
+    def data(self) -> dict[str, Any]:
+        """Return everything as plain values."""
+        ledger, state = self.facts.ledger, self.state
+        left = self.seconds_left
+        stages = zip(state.stage_names, state.stage_workers, self.busy(), strict=True)
+        memory = (
+            None if state.memory is None else {"taken": memory_of(state.memory), "limit": state.memory_limit}
+        )
+        return {
+            "output": self.facts.output,
+            "run": self.facts.run,
+            "status": self.facts.status,
+            "error": self.facts.error,
+            "rows_read": self.rows,
+            "rows_in_all": self.rows_expected,
+            "rows_written": ledger.written,
+            "rows_rejected": ledger.rejected,
+            "rows_nulled": ledger.nulled,
+            "rows_per_second": round(self.rows_per_second, 1),
+            "shards_done": self.facts.shards[0],
+            "shards": self.facts.shards[1],
+            "bytes": self.facts.bytes,
+            "seconds": round(self.seconds, 3),
+            "seconds_left": None if left is None else round(left, 1),
+            "seconds_silent": round(self.silent if self.silent >= _SILENT else 0.0, 1),
+            "drivers": len(state.drivers),
+            "stages": [
+                {"name": name, "workers": workers, "busy": round(share, 3)} for name, workers, share in stages
+            ],
+            "memory": memory,
+            "incidents": dict(state.counts),
+            "report": str(self.report) if self.report.exists() else None,
+        }
+
+    def lines(self) -> list[tuple[str, str]]:
+        """Return the same in words: names and values."""
+        state, known = self.state, self.facts
+        found = [("status", self._status())]
+        rows = count(self.rows)
+        if self.rows_expected is not None and not self.ended:
+            share = math.floor(100 * (state.share or 0.0)) / 100
+            rows += f" of {count(self.rows_expected)} ({percent(share)})"
+        left = self.seconds_left
+        speed = [f"{count(self.rows_per_second)} rows/s"] if self.rows_per_second > 0 else []
+        speed += [f"ETA {countdown(left)}"] if left is not None else []
+        found.append(("rows", ", ".join([f"{rows} read", *speed])))
+        done, shards = known.shards
+        written = f"{count(known.ledger.written)} rows and {size(known.bytes)} written"
+        found.append(("shards", f"{done:,} of {shards:,}, {written}"))
+        if self.failed:
+            found.append(
+                ("failed", f"{plural(self.failed, 'row')}, {percent(self.failed / max(self.rows, 1), 2)}")
+            )
+        names = state.stage_names
+        for i, (name, workers, share) in enumerate(
+            zip(names, state.stage_workers, self.busy(), strict=True), 1
+        ):
+            words = f"{name}: {plural(workers, 'worker')}, {percent(share)} busy"
+            found.append((f"stage {i}" if len(names) > 1 else "workers", words))
+        if state.memory is not None and not self.ended:
+            limit = f" of {size(state.memory_limit)}" if state.memory_limit else ""
+            found.append(("memory", size(memory_of(state.memory)) + limit))
+        if state.counts:
+            incidents = ", ".join(f"{what}: {number:,}" for what, number in sorted(state.counts.items()))
+            found.append(("trouble", incidents))
+        if self.ended and self.report.exists():
+            found.append(("report", str(self.report)))
+        return found
+
+    def _status(self) -> str:
+        spent = duration(self.seconds)
+        status, error = self.facts.status, self.facts.error.strip().split("\n")[0]
+        if status == "complete":
+            return f"complete, after {spent}"
+        if status == "under way":
+            quiet = f"; no event for {duration(self.silent)}" if self.silent >= _SILENT else ""
+            return f"under way, for {spent}{quiet}"
+        if status == "failed":
+            return f"failed after {spent}: {error}"
+        if status == "interrupted":
+            return f"interrupted after {spent}; {_RESUME}"
+        return f"stopped: its driver process died after {spent}, and none is at work; {_RESUME}"

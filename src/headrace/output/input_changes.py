@@ -1,0 +1,228 @@
+"""Compares the input with the one that the run was planned with, and checks that it is not the output."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+from headrace.core.output_schema import describe_difference
+from headrace.core.ports import Source
+from headrace.core.warn import warn
+from headrace.core.work import Shard, Split
+from headrace.errors import ForeignOutput, InputChanged
+from headrace.output.commit import ShardCommitter, write_plan
+from headrace.plan.logical import Plan
+from headrace.plan.partitioning import Partitioning
+
+InputFile: TypeAlias = tuple[str, int, int]
+
+
+def reconcile(
+    plan: Plan, committer: ShardCommitter, files: list[InputFile], partitioning: Partitioning | None = None
+) -> Plan:
+    """Let shards that are still to do be made from the input as it is now; refuse where committed ones read
+    what has changed. New files are left out, unless ``partitioning`` says how they become further shards."""
+    saved = committer.plan
+    before = saved.files
+    if before == files:
+        return plan
+    now = {file[0]: file for file in files}
+    known = {file[0] for file in before}
+    new = [path for path in now if path not in known]
+    changed = {i for i, file in enumerate(before) if now.get(file[0]) != file}
+    _refuse_changed(plan.source, committer, changed)
+    gone = [before[i][0] for i in sorted(changed) if before[i][0] not in now]
+    if new and (partitioning is None or gone or plan.source.splits_from(len(files)) is None):
+        _warn_left_out(new, committer)
+        new = []
+    if committer.state.finished and not new:
+        return plan
+    if gone:
+        raise InputChanged(
+            f"The input file {gone[0]} is gone since the run in {committer.output.root} was planned, and a shard "
+            "that is still to do reads it. Bring it back, or write to another folder."
+        )
+    paths = [file[0] for file in before]
+    source = plan.source.pinned(paths)
+    if changed and not committer.state.finished:
+        shards = _replan(source, committer, changed)
+        committer.plan = msgspec.structs.replace(saved, files=source.files(), shards=shards)
+        write_plan(committer.output, committer.plan)
+    if new and partitioning is not None:
+        source = _add_files(source, [*paths, *new], committer, partitioning)
+    return replace(plan, source=source)
+
+
+def _warn_left_out(new: Sequence[str], committer: ShardCommitter) -> None:
+    noun = "1 input file is" if len(new) == 1 else f"{len(new)} input files are"
+    warn(
+        f"{noun} new since the run in {committer.output.root} was planned and left out of it: "
+        f"{', '.join(new[:3])}{' …' if len(new) > 3 else ''}. on_change='continue' takes new files in, as further "
+        "shards behind the others; mode='overwrite' replaces this output by one made from all of them."
+    )
+    committer.left_out = tuple(new)
+
+
+def _add_files(
+    source: Source, paths: Sequence[str], committer: ShardCommitter, partitioning: Partitioning
+) -> Source:
+    """Make further shards from the files that are new since the plan, and record them."""
+    first = len(source.files())
+    whole = source.pinned(paths)
+    if not whole.schema().equals(source.schema()):
+        raise InputChanged(
+            f"The new input files, {paths[first]} the first of them, have other columns than those that the run in "
+            f"{committer.output.root} was planned with: {describe_difference(source.schema(), whole.schema())}. "
+            "Nothing was touched: leave them out (without on_change='continue'), write to another folder, or make "
+            "the output again with mode='overwrite'."
+        )
+    splits = whole.splits_from(first)
+    assert splits is not None
+    count = len(committer.plan.shards)
+    shards = [Shard(count + i, shard.splits) for i, shard in enumerate(partitioning.shards_of(splits))]
+    if shards:
+        committer.grow(whole.files()[first:], shards)
+    return whole
+
+
+def _refuse_changed(source: Source, committer: ShardCommitter, changed: set[int]) -> None:
+    if not changed:
+        return
+    for shard in committer.plan.shards:
+        if not committer.state.done[shard.index]:
+            continue
+        for split in shard.splits:
+            for file in source.files_of(split):
+                if file in changed:
+                    raise InputChanged(
+                        f"The input file {committer.plan.files[file][0]} changed, or is gone, since shard "
+                        f"{shard.index} of the run in {committer.output.root} was made from it. Nothing was "
+                        "touched: bring the old file back, write to another folder, or make the output again "
+                        "with mode='overwrite'."
+                    )
+
+
+def _replan(source: Source, committer: ShardCommitter, changed: set[int]) -> list[Shard]:
+    """Put the new splits of changed files where their first old split stood; no committed shard is touched.
+
+    A split of several files takes them whole, whatever is in them: it stays as it is.
+    """
+    new_splits = _new_splits(source, committer.plan.shards, changed)
+    alone = frozenset(new_splits)
+    shards: list[list[Split]] = []
+    for shard in committer.plan.shards:
+        kept: list[Split] = []
+        for split in shard.splits:
+            file = source.files_of(split)[0]
+            if file in alone:
+                kept += new_splits.pop(file, [])
+            else:
+                kept.append(split)
+        shards.append(kept)
+    for file in sorted(new_splits):  # those that had no row before
+        if new_splits[file]:
+            _insert_in_order(file, new_splits[file], shards, source, committer)
+    return [
+        Shard(shard.index, tuple(splits), shard.name)
+        for shard, splits in zip(committer.plan.shards, shards, strict=True)
+    ]
+
+
+def _new_splits(source: Source, shards: Sequence[Shard], changed: set[int]) -> dict[int, list[Split]]:
+    """Return the new splits of each changed file that shares no split with others, before or now."""
+    new_splits: dict[int, list[Split]] = {file: [] for file in changed}
+    now = source.splits()
+    for split in (*now, *(split for shard in shards for split in shard.splits)):
+        files = source.files_of(split)
+        if len(files) > 1:
+            for file in files:
+                new_splits.pop(file, None)
+    for split in now:
+        file = source.files_of(split)[0]
+        if file in new_splits:
+            new_splits[file].append(split)
+    return new_splits
+
+
+def _insert_in_order(
+    file: int, splits: list[Split], shards: list[list[Split]], source: Source, committer: ShardCommitter
+) -> None:
+    done = committer.state.done
+    before = -1  # the last shard that holds anything of an earlier file
+    for number in sorted(range(len(shards)), key=lambda number: committer.plan.shards[number].place):
+        shard = shards[number]
+        for at, split in enumerate(shard):
+            if source.files_of(split)[0] > file:
+                if not done[number]:
+                    shard[at:at] = splits
+                    return
+                break
+            before = number
+        else:
+            continue
+        break
+    if before >= 0 and not done[before]:
+        shards[before] += splits
+        return
+    raise InputChanged(
+        f"The input file {committer.plan.files[file][0]} had no rows when the run in {committer.output.root} was "
+        "planned, and has some now; the shards around it are committed, so its rows have no place. Bring the old "
+        "file back, write to another folder, or make the output again with mode='overwrite'."
+    )
+
+
+def check_apart(root: Path, arguments: Sequence[str], files: Sequence[InputFile]) -> None:
+    """Refuse an output inside its own input, and an input inside its own output."""
+    out = os.path.realpath(root)
+    for argument in arguments:
+        if _takes_in(argument, out):
+            raise ForeignOutput(
+                f"The output {root} lies inside its own input {argument}: a later run would read predictions "
+                "as input. Write to a folder beside it."
+            )
+    for path, _, _ in files:
+        if _inside(os.path.realpath(path), out):
+            raise ForeignOutput(
+                f"The input file {path} lies inside the output {root}. Write to a folder of its own."
+            )
+
+
+def _takes_in(argument: str, out: str) -> bool:
+    """Say whether a path argument, a folder or a pattern, would also read parts in the folder ``out``."""
+    if os.path.isdir(argument):
+        return _inside(out, os.path.realpath(argument))
+    parts = argument.split(os.sep)
+    first = next((i for i, part in enumerate(parts) if re.search(r"[*?\[]", part)), None)
+    if first is None:
+        return False
+    fixed = os.path.realpath(os.sep.join(parts[:first]) or os.sep)
+    if not _inside(out, fixed):
+        return False
+    below = os.path.relpath(out, fixed)
+    return _matches(parts[first:], ([] if below == "." else below.split(os.sep)) + [""])
+
+
+def _matches(pattern: list[str], path: list[str]) -> bool:
+    """Say whether ``path``, whose last name may be anything, or what is in it can match ``pattern``."""
+    if not path:
+        return not pattern
+    if not pattern:
+        return False
+    if pattern[0] == "**":
+        return _matches(pattern[1:], path) or len(pattern) == 1 or _matches(pattern, path[1:])
+    if len(path) == 1:
+        return len(pattern) == 1
+    if not fnmatch.fnmatchcase(path[0], pattern[0]):
+        return False
+    return len(pattern) == 1 or _matches(pattern[1:], path[1:])
+
+
+def _inside(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)

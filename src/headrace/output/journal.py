@@ -1,0 +1,329 @@
+"""The journal: the durable list of commit records, and the only truth about what is done.
+
+Layout of the file: an 8-byte magic, then frames. A frame is ``<u32 length> <u32 crc32> <u64 synced>`` in little
+endian, followed by ``length`` bytes of msgpack. The checksum covers everything after itself. ``synced`` is
+the length of the file that was known to be on disk when the frame was made; it distinguishes a torn tail (never
+synced, so never acted upon: cut off) from damage to records that were acted upon (refused).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from headrace.core import failpoints, safe_files
+from headrace.core.durable import sync_fd
+from headrace.core.work import CommitRecord, Durability, Shard
+from headrace.errors import JournalDamaged, OutputWriteFailed
+from headrace.output.journal_frames import HEAD, MAGIC, valid_length
+from headrace.version import __version__
+
+_COVERED = struct.Struct("<Q")
+
+
+class Opened(msgspec.Struct, frozen=True, tag="opened", array_like=True):
+    """The first record: which run this journal belongs to, and the version that writes from here on.
+
+    Another version that goes on with the run adds one of its own.
+    """
+
+    run: str
+    headrace: str = ""
+
+
+class Revision(msgspec.Struct, frozen=True, tag="revision", array_like=True):
+    """From here on shards are made by other code; ``code`` maps each function to its fingerprint."""
+
+    number: int
+    code: dict[str, str]
+
+
+class Settled(msgspec.Struct, frozen=True, tag="settled", array_like=True):
+    """The output schema, as Arrow IPC bytes. The last one counts."""
+
+    schema: bytes
+
+
+class Lowered(msgspec.Struct, frozen=True, tag="lowered", array_like=True):
+    """Memory did not suffice for more than ``rows`` rows at a time in ``step``."""
+
+    step: str
+    rows: int
+
+
+class Revoked(msgspec.Struct, frozen=True, tag="revoked", array_like=True):
+    """A committed shard whose files are gone: it counts no more and is run again."""
+
+    shard: int
+
+
+class Divided(msgspec.Struct, frozen=True, tag="divided", array_like=True):
+    """A shard is done in these parts: the first has its number, the others new ones.
+
+    It did not fit into memory; or, ``early``, its first part was closed before its end, as the whole took long.
+    """
+
+    parts: tuple[Shard, ...]
+    early: bool = False
+
+
+class Grown(msgspec.Struct, frozen=True, tag="grown", array_like=True):
+    """Input files that are new since the plan become further shards, after the others. The run is not finished."""
+
+    files: tuple[tuple[str, int, int], ...]
+    shards: tuple[Shard, ...]
+
+
+class Swapping(msgspec.Struct, frozen=True, tag="swapping", array_like=True):
+    """All parts are there; from here on this run takes the place of ``old``.
+
+    ``seconds`` and ``summary`` are what its driver was about to finish with, should another have to do it.
+    """
+
+    old: str
+    seconds: float
+    summary: dict[str, Any]
+
+
+class Finished(msgspec.Struct, frozen=True, tag="finished", array_like=True):
+    """Everything is published; ``seconds`` is the wall time over all drivers that worked on it."""
+
+    seconds: float
+
+
+Record = (
+    Opened | Revision | Settled | Lowered | CommitRecord | Revoked | Divided | Grown | Swapping | Finished
+)
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
+_COMMIT = _encoder.encode("commit")
+
+
+class Contents:
+    """The valid records of a journal, as they were when it was read. Decoded on the way, never all at once."""
+
+    def __init__(self, path: Path, data: memoryview, end: int) -> None:
+        self._path = path
+        self._data = data
+        self._end = end
+
+    @property
+    def end(self) -> int:
+        """Where the last whole record ends, in bytes from the start of the file."""
+        return self._end
+
+    @property
+    def torn(self) -> int:
+        """How many bytes follow it, of a driver that was killed while it wrote."""
+        return len(self._data) - self._end
+
+    def __iter__(self) -> Iterator[Record]:
+        for payload in self._payloads():
+            yield self._decoded(payload)
+
+    def notes(self) -> Iterator[Record]:
+        """Yield everything but the commit records."""
+        for payload in self._payloads():
+            if not _is_commit(payload):
+                yield self._decoded(payload)
+
+    def in_force(self) -> Iterator[CommitRecord]:
+        """Yield the commit records that were not revoked, in the order in which they were made.
+
+        A shard is committed once. Two equal records, as a copy may leave them, count once; two that differ are
+        damage.
+        """
+        revoked: dict[int, int] = {}
+        seen: dict[int, memoryview] = {}
+        for position, payload in enumerate(self._payloads()):
+            if not _is_commit(payload):
+                record = self._decoded(payload)
+                if isinstance(record, Revoked):
+                    revoked[record.shard] = position
+        for position, payload in enumerate(self._payloads()):
+            if _is_commit(payload):
+                record = self._decoded(payload)
+                assert isinstance(record, CommitRecord)
+                if revoked.get(record.shard, -1) < position and self._is_first(record, payload, seen):
+                    seen[record.shard] = payload
+                    yield record
+
+    def in_order(self, places: Sequence[tuple[int, ...]]) -> Iterator[CommitRecord]:
+        """Yield the commit records in force in the order of their shards, whose places are these."""
+        last: dict[int, memoryview] = {}
+        for payload in self._payloads():
+            record = self._decoded(payload)
+            if isinstance(record, Revoked):
+                last.pop(record.shard, None)
+            elif isinstance(record, CommitRecord) and self._is_first(record, payload, last):
+                last[record.shard] = payload
+        for shard in sorted(last, key=lambda shard: places[shard] if shard < len(places) else (shard,)):
+            record = self._decoded(last[shard])
+            assert isinstance(record, CommitRecord)
+            yield record
+
+    def _is_first(
+        self, record: CommitRecord, payload: memoryview, committed: Mapping[int, memoryview]
+    ) -> bool:
+        before = committed.get(record.shard)
+        if before is not None and before != payload:
+            raise JournalDamaged(
+                f"{self._path} commits shard {record.shard} twice, with different contents. It is not known which of "
+                "the two is right: restore the output from a copy, or make it again with mode='overwrite'."
+            )
+        return before is None
+
+    def _decoded(self, payload: memoryview) -> Record:
+        try:
+            return _decoder.decode(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise JournalDamaged(_of_another_version(self._path, self._writers(payload))) from error
+
+    def _writers(self, until: memoryview) -> str:
+        """Return the version that says it wrote the records before this one."""
+        version = ""
+        for payload in self._payloads():
+            if payload == until:
+                break
+            with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+                record = _decoder.decode(payload)
+                version = record.headrace if isinstance(record, Opened) else version
+        return version
+
+    def _payloads(self) -> Iterator[memoryview]:
+        at = len(MAGIC)
+        while at < self._end:
+            start = at + HEAD.size
+            at = start + HEAD.unpack_from(self._data, at)[0]
+            yield self._data[start:at]
+
+
+def _is_commit(payload: memoryview) -> bool:
+    return payload[1 : 1 + len(_COMMIT)] == _COMMIT  # after the byte that opens a short array
+
+
+class Journal:
+    """An open journal, positioned at its end. One driver holds it, under the output's lock."""
+
+    def __init__(self, path: Path, fd: int, length: int, durability: Durability) -> None:
+        self._path = path
+        self._fd = fd
+        self.durability = durability
+        self._synced = length
+        self._length = length
+        self._buffer: list[bytes] = []
+        self._broken = False
+        if length == 0:
+            self._buffer.append(MAGIC)
+            self._length = len(MAGIC)
+
+    @classmethod
+    def create(cls, path: Path, durability: Durability) -> Journal:
+        """Make a new journal; its folder must exist."""
+        try:
+            fd = safe_files.opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        except OSError as error:
+            raise _cannot_write(path, error) from error
+        return cls(path, fd, 0, durability)
+
+    @classmethod
+    def open(cls, path: Path, durability: Durability) -> tuple[Journal, Contents]:
+        """Open a journal for going on, and return it with what it holds; cuts a torn tail.
+
+        What a driver that was killed had written but not synced counts as committed, so it is synced here,
+        before anybody acts upon it.
+        """
+        try:
+            fd = safe_files.opened(path, os.O_RDWR)
+        except OSError as error:
+            raise _cannot_write(path, error) from error
+        try:
+            data = safe_files.view(fd)
+            end = valid_length(path, data)
+            if end < len(data):
+                os.ftruncate(fd, end)
+            os.lseek(fd, end, os.SEEK_SET)
+            if durability == "power":
+                sync_fd(fd)
+        except OSError as error:
+            os.close(fd)
+            raise _cannot_write(path, error) from error
+        except JournalDamaged:
+            os.close(fd)
+            raise
+        return cls(path, fd, end, durability), Contents(path, data, end)
+
+    def append(self, record: Record) -> None:
+        """Add a record; it lasts from the next ``sync`` on."""
+        payload = _encoder.encode(record)
+        covered = _COVERED.pack(self._synced)
+        crc = zlib.crc32(payload, zlib.crc32(covered))
+        self._buffer.append(HEAD.pack(len(payload), crc, self._synced) + payload)
+        self._length += HEAD.size + len(payload)
+
+    def sync(self) -> None:
+        """Write what was appended and make it last.
+
+        Whatever interrupts it, an error or Ctrl-C, ends the journal: fsync is never retried, and what was
+        appended must not pass for committed because a second ``sync`` found nothing left to write.
+        """
+        if self._broken:
+            raise OutputWriteFailed(f"The journal {self._path} failed before; nothing more is written to it.")
+        if not self._buffer:
+            return
+        data, self._buffer = b"".join(self._buffer), []
+        self._broken = True
+        try:
+            failpoints.hit("journal.append")
+            written = 0
+            while written < len(data):
+                written += os.write(self._fd, memoryview(data)[written:])
+            failpoints.hit("journal.sync")
+            if self.durability == "power":
+                sync_fd(self._fd)
+        except OSError as error:
+            raise _cannot_write(self._path, error) from error
+        self._broken = False
+        self._synced = self._length
+        failpoints.hit("journal.synced")
+
+    def close(self) -> None:
+        """Let go of the file; what was not synced is dropped."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def read(path: Path) -> Contents:
+    """Read a journal without changing it; a torn tail is left out."""
+    try:
+        data = safe_files.mapped(path)
+    except OSError as error:
+        raise JournalDamaged(
+            f"The journal {path} cannot be read: {error.strerror}. What was committed is not known without it: "
+            "restore the file from a copy, or write to a new folder."
+        ) from error
+    return Contents(path, data, valid_length(path, data))
+
+
+def _of_another_version(path: Path, version: str) -> str:
+    who = f"Headrace {version}" if version not in ("", __version__) else "another version of Headrace"
+    return (
+        f"The journal {path} holds a record that this version, {__version__}, does not know: {who} has written it. "
+        "Nothing was changed: go on with that version, or a newer one, or write to a new folder."
+    )
+
+
+def _cannot_write(path: Path, error: OSError) -> OutputWriteFailed:
+    return OutputWriteFailed(
+        f"The journal {path} could not be written: {error.strerror}. The run ends here; shards that were "
+        "committed before are kept. Make room or fix the disk, then run the same command again."
+    )

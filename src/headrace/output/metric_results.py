@@ -1,0 +1,104 @@
+"""What becomes of counted metrics: results, plain values for a report, a line for the summary."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headrace.core.artifacts import shortened
+from headrace.core.ports import Accumulator
+from headrace.core.terminal import one_line
+from headrace.errors import StepError
+from headrace.result import Metrics
+
+_LINE = 100
+_log = logging.getLogger("headrace")
+
+
+def collected(metrics: Sequence[tuple[str, Accumulator]], totals: Sequence[Accumulator]) -> Metrics:
+    """Return the results by name, with the notes that there are."""
+    from headrace.accumulators.by import note_of  # imports numpy: not before workers have been started
+
+    names = [name for name, _ in metrics]
+    notes = {name: note_of(total) for name, total in zip(names, totals, strict=True)}
+    results = {name: _result(name, total) for name, total in zip(names, totals, strict=True)}
+    return Metrics(results, notes={name: note for name, note in notes.items() if note})
+
+
+def _result(name: str, total: Accumulator) -> Any:
+    try:
+        return total.result()
+    except Exception as error:
+        raise StepError(f"accumulate({name}) failed: its result: {type(error).__name__}: {error}.") from error
+
+
+def charts(metrics: Sequence[tuple[str, Accumulator]], totals: Sequence[Accumulator]) -> dict[str, Any]:
+    """Return plain data for drawing what was counted, by name. What cannot be drawn is no reason to fail."""
+    from headrace.accumulators.by import chart_of
+
+    found = {}
+    for (name, _), total in zip(metrics, totals, strict=True):
+        try:
+            chart = plain(chart_of(total))
+        except Exception:
+            _log.exception("The metric %s cannot be drawn; the report goes without its chart.", name)
+            continue
+        if chart is not None:
+            found[name] = chart
+    return found
+
+
+def reported(found: Metrics) -> dict[str, Any]:
+    """Return what the report says: plain JSON values."""
+    notes = {"metrics_notes": found.notes} if found.notes else {}
+    return {"metrics": plain(found), **notes} if found else {}
+
+
+def plain(value: Any) -> Any:
+    """Return a result as JSON has it: numbers that are none as null, estimates with their bounds.
+
+    >>> plain({1: (0.5, math.nan)})
+    {'1': [0.5, None]}
+    """
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, float):
+        number = float(value) if math.isfinite(value) else None
+        if hasattr(value, "low") and hasattr(value, "high"):
+            return {"value": number, "low": value.low, "high": value.high}
+        return number
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    return value if value is None or isinstance(value, (bool, int, str)) else str(value)
+
+
+def lines(found: Metrics) -> list[str]:
+    """Return a line for each metric.
+
+    >>> lines(Metrics({"auc": 0.8312345678, "loss": None}, notes={"loss": "no rows"}))
+    ['auc: 0.831235', 'loss: none (no rows)']
+    """
+    texts = []
+    for name, value in found.items():
+        note = found.notes.get(name, "")
+        line = f"{name}: {shortened(_text(value), _LINE)}" + (f" ({note})" if note else "")
+        texts.append(one_line(line))
+    return texts
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, float):
+        low, high = getattr(value, "low", None), getattr(value, "high", None)
+        between = f" ({low:.6g} to {high:.6g})" if low is not None and high is not None else ""
+        return f"{float(value):.6g}{between}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_text(each)}" for key, each in value.items())
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_text, value))}]"
+    return str(value)

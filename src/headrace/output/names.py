@@ -1,0 +1,75 @@
+"""Names that an output holds, read back: what comes from a file is only followed if it stays in the output."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from headrace.core import safe_files
+from headrace.core.formats import PART_SUFFIX
+from headrace.core.work import REJECTED, CommitRecord
+from headrace.errors import JournalDamaged
+
+_RUN = re.compile(r"[a-z0-9]{8}")
+_PART = re.compile(rf"part-\d+(?:\.\d+)*-([a-z0-9]{{8}})\.{PART_SUFFIX}")
+_SIDE = re.compile(r"[0-9a-f]{64}")
+
+
+def run_of(part: str) -> str | None:
+    """Return the run whose part, or rejected rows, a file of this name would be.
+
+    >>> run_of("part-00007-k3f9a2xq.parquet"), run_of("part-00007-k3f9a2xq.repr_txt.bz2"), run_of("photo-1.jpg")
+    ('k3f9a2xq', 'k3f9a2xq', None)
+    """
+    match = _PART.fullmatch(part)
+    return match[1] if match is not None else None
+
+
+def check_run(run: str, where: Path) -> str:
+    """Return the name of a run as it is; refuse what is none, such as a path that leads out of the output.
+
+    >>> check_run("../..", Path("out/_headrace/current"))
+    Traceback (most recent call last):
+    headrace.errors.JournalDamaged: out/_headrace/current is damaged: it says '../..', which is no name of a run. ...
+    """
+    if _RUN.fullmatch(run) is None:
+        raise JournalDamaged(
+            f"{where} is damaged: it says {run[:60]!r}, which is no name of a run. Nothing was touched: write "
+            "into it the name of the folder beside it that holds the run's journal, or remove the whole output."
+        )
+    return run
+
+
+def read_pointer(path: Path) -> str | None:
+    """Return the run that a small file names; None if there is no such file, or nothing in it."""
+    try:
+        run = safe_files.content(path, 200).decode(errors="replace").strip()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise JournalDamaged(
+            f"{path}, which names the run in force, cannot be read: {error.strerror}. Nothing was touched: put it "
+            "right, then do the same again."
+        ) from error
+    return check_run(run, path) if run else None
+
+
+def check_names(records: Iterable[CommitRecord], run: str, folder: Path) -> Iterable[CommitRecord]:
+    """Yield a run's records; refuse one whose files would not lie where those of the run lie."""
+    for record in records:
+        for file in record.files:
+            plain = file.staged not in ("", ".", "..") and not {"/", "\0"} & set(file.staged)
+            if not plain or run_of(file.name.removeprefix(f"{REJECTED}/")) != run:
+                raise _foreign_name(folder, file.name if plain else file.staged)
+        for state in record.states:
+            if not isinstance(state, bytes) and _SIDE.fullmatch(state.sha256) is None:
+                raise _foreign_name(folder, state.sha256)
+        yield record
+
+
+def _foreign_name(folder: Path, name: str) -> JournalDamaged:
+    return JournalDamaged(
+        f"The journal {folder / 'journal'} names a file {name[:100]!r}, which no run calls one of its own. It was "
+        "not written by Headrace, so nothing was touched: restore it from a copy, or write to a new folder."
+    )

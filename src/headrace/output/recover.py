@@ -1,0 +1,150 @@
+"""Resuming a run: shards whose files are there are done, those whose files are gone are revoked and run again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headrace.core import failpoints, safe_files
+from headrace.core.metric_states import are_there, side_files
+from headrace.core.ports import Sink
+from headrace.core.work import CommitRecord, Durability
+from headrace.output import journal as journals
+from headrace.output.commit import JournalState, ShardCommitter, bind_sink, divided, grown, read_plan
+from headrace.output.folder import OutputFolder, remove_any, remove_unlisted_states
+from headrace.output.journal import (
+    Contents,
+    Divided,
+    Finished,
+    Grown,
+    Journal,
+    Lowered,
+    Opened,
+    Record,
+    Revision,
+    Revoked,
+    Settled,
+    Swapping,
+)
+from headrace.output.names import check_names
+from headrace.plan.physical import SavedPlan
+from headrace.version import __version__
+
+
+def peek(output: OutputFolder, run: str) -> tuple[SavedPlan, JournalState, Contents]:
+    """Read a run's plan and its journal except for the commits; change nothing."""
+    plan = read_plan(output, run)
+    contents = journals.read(output.folder(run) / "journal")
+    return *replay(plan, contents.notes()), contents
+
+
+def recover(
+    output: OutputFolder, run: str, sink: Sink, *, durability: Durability, hidden: bool
+) -> ShardCommitter:
+    """Resume a run: committed shards whose files are gone are revoked, files that no record names are removed."""
+    output.check_folders(run)
+    plan = read_plan(output, run)
+    folder = output.folder(run)
+    journal, contents = Journal.open(folder / "journal", durability)
+    try:
+        failpoints.hit("recover.opened")
+        opened = [record for record in contents.notes() if isinstance(record, Opened)]
+        if not opened:
+            journal.append(
+                Opened(run, __version__)
+            )  # torn before the first record was written: begin the journal again
+            journal.append(Revision(0, plan.code))
+            journal.sync()
+        plan, state = replay(plan, contents.notes())
+        sink = bind_sink(sink, output, plan, durability)
+        committer = ShardCommitter(output, plan, sink, journal, state, hidden=hidden, empty=True)
+        lost, staged, published, states = _check_files(
+            committer, check_names(contents.in_force(), run, folder)
+        )
+        if lost:
+            committer.revoke(lost)
+        failpoints.hit("recover.revoked")
+        state.finished = state.finished and output.is_marked(run)
+        if not state.finished:
+            output.make(run)
+            if opened and opened[-1].headrace != __version__:
+                journal.append(Opened(run, __version__))
+        _drop_unlisted(committer, staged, published, states)
+        failpoints.hit("recover.swept")
+    except BaseException:
+        journal.close()
+        raise
+    return committer
+
+
+def replay(plan: SavedPlan, notes: Iterable[Record]) -> tuple[SavedPlan, JournalState]:
+    """Read everything but the commits, which are added one by one when their files are checked."""
+    state = JournalState(bytearray(), code=plan.code, codes={0: plan.code})
+    for record in notes:
+        if isinstance(record, Settled):
+            state.schema = record.schema
+        elif isinstance(record, Lowered):
+            state.ceilings[record.step] = record.rows
+        elif isinstance(record, Revision):
+            state.revision, state.code = record.number, record.code
+            state.codes[record.number] = record.code
+        elif isinstance(record, Finished):
+            state.finished = True
+            state.seconds += record.seconds
+        elif isinstance(record, Revoked):
+            state.finished, state.swapping = False, None
+        elif isinstance(record, Swapping):
+            state.swapping = record
+        elif isinstance(record, Divided):
+            plan = divided(plan, record)
+            state.shard_too_big = state.shard_too_big or not record.early
+        elif isinstance(record, Grown):
+            plan = grown(plan, record)
+            state.finished, state.swapping = False, None
+    state.done.extend(bytes(len(plan.shards)))
+    return plan, state
+
+
+def _check_files(
+    committer: ShardCommitter, records: Iterable[CommitRecord]
+) -> tuple[list[CommitRecord], set[str], set[str], set[str]]:
+    """Add the records whose files are there, and publish these; return the lost records, and the names of all
+    staged files, published files and metric states that records name."""
+    sink, hidden = committer.sink, committer.hidden
+    lost: list[CommitRecord] = []
+    staged: set[str] = set()
+    published: set[str] = set()
+    states: set[str] = set()
+    for record in records:
+        places = [sink.state(file) for file in record.files]
+        if "missing" in places or not are_there(record, committer.folder):
+            lost.append(record)
+            continue
+        states |= side_files(record)
+        committer.state.add(record)
+        committer.empty = False
+        for file, place in zip(record.files, places, strict=True):
+            if place == "staged" and not hidden:
+                sink.publish(file)
+            if place == "staged" and hidden:
+                staged.add(file.staged)
+            else:
+                published.add(file.name)
+    return lost, staged, published, states
+
+
+def _drop_unlisted(
+    committer: ShardCommitter, staged: set[str], published: set[str], states: set[str]
+) -> None:
+    """Remove files of this run that no record names: their attempt was never committed."""
+    output, folder = committer.output, committer.folder
+    staging = folder / "staging"
+    if safe_files.is_folder(staging):
+        for path in staging.iterdir():
+            if path.name not in staged:
+                remove_any(path)
+    remove_unlisted_states(folder, states)
+    for path in folder.glob(f"*{safe_files.TEMPORARY}"):
+        remove_any(path)
+    if not committer.state.finished and not committer.hidden:
+        output.remove_success()
+    output.remove_parts(committer.plan.run, but=published)

@@ -1,0 +1,269 @@
+"""Opening an output for a plan: a new run, a resumed one, or an error that says what to do.
+
+A run is recognised by the *shape* of its plan and the *code* of its functions (see ``plan.identity``), and its
+committed shards by the state of the input files that they read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from headrace.core.batch import schema_from
+from headrace.core.output_schema import describe_difference
+from headrace.core.warn import warn
+from headrace.core.work import Durability, Shard
+from headrace.errors import REFUSALS, HeadraceError, InputChanged, PlanChanged
+from headrace.output.commit import JournalState, ShardCommitter, begin
+from headrace.output.folder import OutputFolder, check_parts, new_run_name, remove_tree
+from headrace.output.input_changes import InputFile, check_apart, reconcile
+from headrace.output.journal import Contents
+from headrace.output.recover import peek, recover
+from headrace.plan import compile as compiler
+from headrace.plan.identity import code_of, difference, shape_of, unrecognised
+from headrace.plan.logical import Plan
+from headrace.plan.partitioning import Partitioning
+from headrace.plan.physical import SavedPlan
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRequest:
+    """What the user asked for, as far as opening the output is concerned."""
+
+    mode: str
+    on_change: str
+    durability: Durability
+    partitioning: Partitioning
+    version: str
+
+
+class Job:
+    """A plan with its output open under our lock. A context manager: leaving it closes both."""
+
+    def __init__(self, plan: Plan, output: OutputFolder, committer: ShardCommitter, *, resumed: bool) -> None:
+        self.plan = plan
+        self.output = output
+        self.committer = committer
+        self.resumed = resumed
+
+    @property
+    def shards(self) -> list[Shard]:
+        """The shards, as they were planned when the run began."""
+        return self.committer.plan.shards
+
+    @property
+    def complete(self) -> bool:
+        """True if the run is finished and all of its parts are there."""
+        return self.committer.state.finished
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        try:
+            if error is not None:
+                with contextlib.suppress(OSError, HeadraceError):  # the first error is the one to report
+                    self._save(error)
+        finally:
+            self.committer.close()
+            self.output.close(forget=True)
+
+    def _save(self, error: BaseException) -> None:
+        """After an error: keep what was committed, and the record and report of a run that committed nothing.
+
+        A plan that was refused leaves no trace.
+        """
+        try:
+            self.committer.flush()
+        finally:
+            if self.committer.empty:
+                self.committer.close()
+                if isinstance(error, REFUSALS):
+                    self.output.forget(self.committer.plan.run)
+                else:
+                    remove_tree(self.committer.folder / "staging")
+
+
+def open_job(plan: Plan, request: OpenRequest) -> Job:
+    """Take the output's lock and find, or begin, the plan's run in it."""
+    assert plan.sink is not None
+    files = plan.source.files()
+    check_apart(Path(plan.sink.root), plan.source.describe().get("paths", ()), files)
+    output = OutputFolder(Path(plan.sink.root))
+    try:
+        return _JobOpener(plan, output, files, request).job()
+    except BaseException:
+        output.close(forget=True)
+        raise
+
+
+class _JobOpener:
+    """Opens an output: ``job`` decides between a new run, a resumed one and an error."""
+
+    def __init__(
+        self, plan: Plan, output: OutputFolder, files: list[InputFile], request: OpenRequest
+    ) -> None:
+        assert plan.sink is not None
+        self._plan = plan
+        self._sink = plan.sink
+        self._output = output
+        self._files = files
+        self._request = request
+        self._shape = msgspec.json.encode(shape_of(plan), order="sorted").decode()
+        self._code = code_of(plan.steps)
+
+    def job(self) -> Job:
+        swapped = self._finish_swap()
+        output = self._output
+        hidden, current = output.next(), output.current()
+        check_parts(output, {run for run in (hidden, current) if run is not None})
+        if self._request.mode == "overwrite":
+            return self._overwrite(hidden, current, swapped)
+        keep = current is not None and self._is_same(current)  # refuses before anything is touched
+        if hidden is not None:
+            output.forget(hidden)  # an overwrite that was abandoned
+        if current is not None and keep:
+            return self._resume(current, hidden=False)
+        if current is not None:
+            output.forget(current)
+        return self._begin()
+
+    def _overwrite(self, hidden: str | None, current: str | None, swapped: str | None) -> Job:
+        """Resume an unfinished overwrite by the same plan, else begin one."""
+        for run in (hidden, current):
+            if run is None:
+                continue
+            saved, state, contents = peek(self._output, run)
+            unfinished = not state.finished or run == swapped
+            same = saved.shape == self._shape and state.code == self._code
+            same = same and (next(contents.in_force(), None) is not None or self._is_as_planned(saved))
+            if (
+                unfinished
+                and same
+                and self._is_same_code(state, contents)
+                and not self._schema_difference(state)
+            ):
+                with contextlib.suppress(InputChanged):  # then it is made from the input as it is now
+                    return self._resume(run, hidden=run == hidden)
+            if run == hidden:
+                self._output.forget(run)
+        return self._begin()
+
+    def _is_same(self, run: str) -> bool:
+        """Return whether to resume a run; False: begin again, as the user asked."""
+        saved, state, contents = peek(self._output, run)
+        changed = sorted(
+            key for key in {*state.code, *self._code} if state.code.get(key) != self._code.get(key)
+        )
+        restart = self._request.on_change == "restart" and not self._is_same_code(state, contents)
+        schema_change = self._schema_difference(state)
+        can_resume = saved.shape == self._shape and (not changed or self._request.on_change == "continue")
+        nothing = not state.finished and next(contents.in_force(), None) is None  # that could get lost
+        if can_resume and not restart and not schema_change:
+            return not nothing or self._is_as_planned(saved)
+        if nothing:
+            return False
+        if saved.shape != self._shape:
+            lines = difference(msgspec.json.decode(saved.shape), msgspec.json.decode(self._shape))
+            raise PlanChanged(
+                f"The output {self._output.root} belongs to a run of another plan: {'; '.join(lines)}. Nothing "
+                "was touched: write to another folder, or replace this output with mode='overwrite'."
+            )
+        if self._request.on_change == "restart":
+            return False
+        if schema_change and can_resume:
+            return self._restart_for_schema(state, schema_change)
+        names = ", ".join(key.partition(": ")[2] for key in changed)
+        if unknown := unrecognised(self._code) or unrecognised(state.code):
+            raise PlanChanged(
+                f"The run in {self._output.root} cannot be recognised: it is not known whether {unknown[0]} is what "
+                "the run was made with. on_change='continue' keeps the shards that are committed there and does the "
+                "others, on_change='restart' does all of them again. With version='…' the step is recognised by "
+                "that text from then on; or make such a thing inside the function."
+            )
+        raise PlanChanged(
+            f"{names[0].upper()}{names[1:]} is not what the run in {self._output.root} was made with. Say what "
+            "shall become of the shards that are committed there: on_change='continue' keeps them and does the "
+            "others with the new code, on_change='restart' does all of them again. If it computes the same and "
+            "only looks different (a value that it uses, such as a model trained again, counts as its code), "
+            "give the step version='…', by which it is recognised instead."
+        )
+
+    def _is_as_planned(self, saved: SavedPlan) -> bool:
+        """Say whether a run would be planned now as it was: its files are the same, and its shards."""
+        if saved.files != self._files:
+            return False
+        divided = any(shard.name for shard in saved.shards)  # which took time to find out
+        return divided or saved.shards == self._request.partitioning.shards(self._plan.source)
+
+    def _is_same_code(self, state: JournalState, contents: Contents) -> bool:
+        """Say whether every committed shard was made by the present code, and none by an earlier revision."""
+        return all(state.codes.get(record.revision) == self._code for record in contents.in_force())
+
+    def _schema_difference(self, state: JournalState) -> str:
+        """Say how the output schema that is asked for differs from the one that the run has; "" if it does not."""
+        asked = self._plan.output_schema
+        if asked is None or state.schema is None:
+            return ""
+        settled = schema_from(state.schema)
+        return "" if settled.equals(asked) else describe_difference(settled, asked)
+
+    def _restart_for_schema(self, state: JournalState, schema_change: str) -> bool:
+        """Begin an unfinished run again if its types are not those of ``schema=``; refuse a finished one."""
+        if state.finished:
+            raise PlanChanged(
+                f"The output {self._output.root} is finished, and `schema=` asks for another schema than it has: "
+                f"{schema_change}. Nothing was touched: on_change='restart' makes it again, mode='overwrite' keeps "
+                "the old one readable until the new one is complete."
+            )
+        warn(
+            f"`schema=` asks for another schema than the unfinished run in {self._output.root} has: {schema_change}. "
+            "All parts of an output have one schema, so the shards that were committed are made again."
+        )
+        return False
+
+    def _finish_swap(self) -> str | None:
+        """An overwrite that was complete when its driver died takes its place first, whatever is asked now."""
+        run = self._output.next()
+        if run is None or peek(self._output, run)[1].swapping is None:
+            return None
+        committer = recover(self._output, run, self._sink, durability=self._request.durability, hidden=True)
+        try:
+            swapping = committer.state.swapping
+            if swapping is None:
+                return None
+            committer.finish(swapping.seconds, swapping.summary)
+        finally:
+            committer.close()
+        return run
+
+    def _begin(self) -> Job:
+        plan, request = self._plan, self._request
+        compiler.columns_at(plan.steps, plan.source.schema())
+        for what in unrecognised(self._code)[:1]:
+            warn(f"This run cannot be resumed, as {what} cannot be compared: give the step version='…'.")
+        shards = request.partitioning.shards(plan.source)
+        saved = SavedPlan(
+            new_run_name(), self._shape, self._code, self._files, shards, time.time(), request.version
+        )
+        pointer = "current" if self._output.current() is None else "next"
+        committer = begin(self._output, saved, self._sink, durability=request.durability, pointer=pointer)
+        return Job(plan, self._output, committer, resumed=False)
+
+    def _resume(self, run: str, *, hidden: bool) -> Job:
+        committer = recover(self._output, run, self._sink, durability=self._request.durability, hidden=hidden)
+        state = committer.state
+        try:
+            partitioning = self._request.partitioning if self._request.on_change == "continue" else None
+            plan = reconcile(self._plan, committer, self._files, partitioning)
+            if state.code != self._code and 0 in state.done and not state.finished:
+                committer.revise(self._code)
+        except BaseException:
+            committer.close()
+            raise
+        return Job(plan, self._output, committer, resumed=True)

@@ -1,0 +1,105 @@
+"""An output folder as it lies there: its runs, and what their journals say.
+
+Everything here only reads; no lock is kept, nothing is swept.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.core import safe_files
+from headrace.core.work import CommitRecord
+from headrace.errors import NothingMatched, nearest
+from headrace.output import journal as journals
+from headrace.output.commit import JournalState, read_plan_at
+from headrace.output.folder import HOME, SUCCESS
+from headrace.output.names import check_names, read_pointer
+from headrace.output.recover import replay
+from headrace.plan.physical import SavedPlan
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRun:
+    """A run of an output: its plan, and what its journal says was committed. ``torn``: bytes after the last whole
+    record, of a driver that was killed while it wrote."""
+
+    name: str
+    folder: Path
+    hidden: bool
+    plan: SavedPlan
+    state: JournalState
+    records: tuple[CommitRecord, ...]
+    torn: int
+
+    @property
+    def finished(self) -> bool:
+        """True if the journal says that everything is published."""
+        return self.state.finished
+
+    def is_whole(self, root: Path) -> bool:
+        """Say whether every published file is there, with the size that it had; no file is read."""
+        for record in self.records:
+            for file in record.files:
+                try:
+                    if safe_files.size(root / file.name) != file.size:
+                        return False
+                except OSError:
+                    return False
+        return True
+
+    @property
+    def counted(self) -> bool:
+        """True if the plan knows how many rows there are to read."""
+        return all(shard.rows >= 0 for shard in self.plan.shards)
+
+
+def pointer(root: Path, name: str) -> str | None:
+    """Return the run that ``current`` or ``next`` names; raises ``JournalDamaged`` if that is no run's name."""
+    return read_pointer(root / HOME / name)
+
+
+def is_output(root: Path) -> bool:
+    """Say whether a folder is, or is to be, an output of ours."""
+    return (root / HOME).is_dir()
+
+
+def check_is_output(root: Path) -> None:
+    """Raise ``NothingMatched`` for a folder that no run has written to."""
+    if is_output(root):
+        return
+    if not root.exists():
+        names = os.listdir(root.parent) if root.parent.is_dir() else []
+        raise NothingMatched(f"There is no folder {str(root)!r}.{nearest(root.name, names)}")
+    marked = (root / SUCCESS).exists()
+    raise NothingMatched(
+        f"{str(root)!r} is no output of Headrace, or not any more: there is no folder {HOME} in it"
+        + (f", though there is a file {SUCCESS}" if marked else "")
+        + "."
+    )
+
+
+def load(root: Path, name: str, *, hidden: bool = False) -> SavedRun:
+    """Read a run; raises ``JournalDamaged`` where what is there cannot be trusted."""
+    folder = root / HOME / name
+    plan = read_plan_at(folder)
+    journal = folder / "journal"
+    contents = journals.read(journal)
+    plan, state = replay(plan, contents.notes())
+    records = tuple(check_names(contents.in_force(), name, folder))
+    for record in records:
+        state.add(record)
+    return SavedRun(name, folder, hidden, plan, state, records, contents.torn)
+
+
+def current_run(root: Path) -> SavedRun | None:
+    """Read the run whose parts are in the folder; None if there is none yet."""
+    name = pointer(root, "current")
+    return load(root, name) if name is not None else None
+
+
+def next_run(root: Path) -> SavedRun | None:
+    """Read the hidden run of an overwrite that is not complete."""
+    name = pointer(root, "next")
+    return load(root, name, hidden=True) if name is not None else None

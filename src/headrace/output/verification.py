@@ -1,0 +1,93 @@
+"""What ``verify`` says of an output."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from headrace.core.terminal import one_line
+
+Verdict = Literal["good", "damaged", "unfinished", "running"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is not as it should be.
+
+    ``kind`` is one of ``missing``, ``size``, ``damaged``, ``rows``, ``extra``, ``journal``, ``plan``, ``manifest``,
+    ``success``, ``totals``, ``shards``, ``metrics`` and ``unfinished``.
+    """
+
+    kind: str
+    file: str
+    message: str
+
+    def __str__(self) -> str:
+        return one_line(f"{self.file}: {self.message}")
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What ``verify`` found; ``print(verification)`` shows it.
+
+    Attributes
+    ----------
+    path, run
+        The folder, and the name of the run whose parts are in it.
+    state
+        ``"good"``; ``"damaged"``; ``"unfinished"``: the run can be resumed, and what is there is as it should be;
+        ``"running"``: another process is writing, and nothing was checked.
+    findings
+        What is wrong.
+    files, rows, bytes, rejected
+        Parts, rows and bytes that were checked, and rejected rows.
+    metrics
+        Results of metrics, merged again from the journal.
+    unchecked
+        Metrics that could not be merged, as they are not Headrace's own.
+    recounted
+        Those of ``metrics`` whose columns are in the output as they were measured, in Parquet: they were computed
+        from the files, too.
+    note
+        Who is writing, or that an overwrite is under way; else an empty string.
+
+    >>> import pathlib
+    >>> Verification(pathlib.Path("out"), "k3f9a2xq", "unfinished").good
+    False
+    """
+
+    path: Path
+    run: str
+    state: Verdict
+    findings: tuple[Finding, ...] = ()
+    files: int = 0
+    rows: int = 0
+    bytes: int = 0
+    rejected: int = 0
+    metrics: dict[str, Any] | None = None
+    unchecked: tuple[str, ...] = ()
+    recounted: tuple[str, ...] = ()
+    note: str = ""
+
+    @property
+    def good(self) -> bool:
+        """True if the output is complete and as it was written."""
+        return self.state == "good"
+
+    def __str__(self) -> str:
+        from headrace.core.human import plural, size
+
+        if self.state == "running":
+            return f"{self.path} is being written by {self.note}. Nothing was checked: verify it when that is done."
+        words = f"{plural(self.files, 'file')}, {plural(self.rows, 'row')}, {size(self.bytes)}"
+        aside = f", {plural(self.rejected, 'rejected row')}" if self.rejected else ""
+        lines = [f"{self.path}: {self.state} ({words}{aside}; run {self.run})"]
+        lines += [f"  {finding}" for finding in self.findings]
+        if self.metrics:
+            lines.append(f"  metrics merged again: {', '.join(self.metrics)}")
+        if self.recounted:
+            lines.append(f"  metrics computed again from the files: {', '.join(self.recounted)}")
+        if self.unchecked:
+            lines.append(f"  metrics that only their own code can merge: {', '.join(self.unchecked)}")
+        return "\n".join(map(one_line, [*lines, f"  {self.note}"] if self.note else lines))

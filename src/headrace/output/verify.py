@@ -1,0 +1,400 @@
+"""Checking an output: every file against the journal, the journal against the totals, metrics computed again.
+
+Nothing is changed, and nothing that an output holds is ever executed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+import msgspec
+
+from headrace.core import safe_files
+from headrace.core.arguments import known_arguments
+from headrace.core.batch import schema_from
+from headrace.core.paths import absolute
+from headrace.core.work import REJECTED, StagedFile
+from headrace.errors import JournalDamaged
+from headrace.output import remeasure as remeasuring
+from headrace.output.lock import holder
+from headrace.output.part_files import bytes_of, rows_of
+from headrace.output.runs import SavedRun, check_is_output, current_run, pointer
+from headrace.output.verification import Finding, Verification
+from headrace.plan.accounts import is_counted, wrong_in_record
+from headrace.plan.parameters import given_folder
+
+if TYPE_CHECKING:
+    from headrace.core.paths import absolute
+from headrace.core.work import CommitRecord, Ledger
+
+OnFile = Callable[[int, int, int], None]
+
+
+def _nobody(files: int, of: int, size: int) -> None:
+    """Nobody watches."""
+
+
+@known_arguments
+def verify(
+    path: str | os.PathLike[str], *, threads: int | None = None, on_file: OnFile = _nobody
+) -> Verification:
+    """Check an output again: files by size, checksum and rows, the journal, the manifest, totals and metrics.
+
+    Parameters
+    ----------
+    path
+        The folder that was written to.
+    threads
+        How many files are read at a time; default: 4.
+    on_file
+        Called with the numbers of files done and of all, and the bytes done, as it goes on.
+
+    Raises
+    ------
+    NothingMatched
+        No run has written to the folder. Whatever is wrong with an output is no error, but a finding.
+
+    Examples
+    --------
+    >>> import tempfile, headrace as hr
+    >>> folder = f"{tempfile.mkdtemp()}/out"
+    >>> _ = hr.range(3).with_options(engine="inline", progress=False).write_csv(folder)
+    >>> hr.verify(folder).good
+    True
+    >>> part = next(hr.verify(folder).path.glob("part-*"))
+    >>> _ = part.write_bytes(part.read_bytes().replace(b"2", b"3"))
+    >>> print(*hr.verify(folder).findings)
+    part-...csv: its bytes are not those that were written: the checksum is ..., not ....
+    """
+    root = Path(absolute(given_folder(path), "The output path"))
+    check_is_output(root)
+    writer = holder(root)
+    if writer is not None:
+        return Verification(root, _named(root) or "", "running", note=writer)
+    try:
+        name = pointer(root, "current")
+        pointer(root, "next")
+    except JournalDamaged as error:
+        return Verification(root, "", "damaged", (Finding("pointer", "_headrace/current", str(error)),))
+    if name is None:
+        return Verification(root, "", "unfinished", _no_pointer(root))
+    try:
+        run = current_run(root)
+        assert run is not None
+    except JournalDamaged as error:
+        kind = "plan" if str(error).startswith("The saved plan") else "journal"
+        file = f"_headrace/{name}/{kind}"
+        return Verification(root, name, "damaged", (Finding(kind, file, str(error)),))
+    return _Verifier(root, run).verification(threads or 4, on_file)
+
+
+def _named(root: Path) -> str | None:
+    try:
+        return pointer(root, "current")
+    except JournalDamaged:
+        return None
+
+
+def _no_pointer(root: Path) -> tuple[Finding, ...]:
+    """Return the finding that no run is current: nothing was written yet, or the pointer is gone."""
+    parts = [name for name in os.listdir(root) if not name.startswith(("_", "."))]
+    what = "though there are parts: it was removed" if parts else "so nothing was written yet"
+    return (Finding("unfinished", "_headrace/current", f"it is not there, {what}."),)
+
+
+class _Verifier:
+    """One verification, step by step."""
+
+    def __init__(self, root: Path, run: SavedRun) -> None:
+        self._root = root
+        self._run = run
+        self._findings: list[Finding] = []
+        self._shape = msgspec.json.decode(run.plan.shape)
+        self._files = {file.name: file for record in run.records for file in record.files}
+        self._unchecked: list[str] = []
+        self._recounted: list[str] = []
+
+    def verification(self, threads: int, on_file: OnFile) -> Verification:
+        run, state = self._run, self._run.state
+        success = self._success()
+        self._check_files(threads, on_file)
+        self._check_extra()
+        self._check_journal(success)
+        metrics = None
+        if success is not None:
+            self._check_manifest(success)
+            self._check_totals(success)
+            metrics = self._check_metrics(success)
+        damaged = any(finding.kind != "unfinished" for finding in self._findings)
+        unfinished = any(finding.kind == "unfinished" for finding in self._findings)
+        overwrite = pointer(self._root, "next") is not None
+        return Verification(
+            self._root,
+            run.name,
+            "damaged" if damaged else "unfinished" if unfinished else "good",
+            tuple(self._findings),
+            state.files,
+            state.ledger.written,
+            state.bytes,
+            state.ledger.rejected,
+            metrics,
+            tuple(self._unchecked),
+            tuple(self._recounted),
+            "an overwrite has started and is not complete; until it is, this output is valid"
+            if overwrite
+            else "",
+        )
+
+    def _add_finding(self, kind: str, file: str, message: str) -> None:
+        self._findings.append(Finding(kind, file, message))
+
+    # ------------------------------------------------------------ files
+
+    def _check_files(self, threads: int, on_file: OnFile) -> None:
+        files, size = list(self._files.values()), 0
+        with ThreadPoolExecutor(threads) as pool:
+            for done, (file, found) in enumerate(
+                zip(files, pool.map(self._check_file, files), strict=True), 1
+            ):
+                size += file.size
+                on_file(done, len(files), size)
+                if found is not None:
+                    self._findings.append(found)
+
+    def _check_file(self, file: StagedFile) -> Finding | None:
+        path = self._root / file.name
+        staged = self._run.folder / "staging" / file.staged
+        if not self._run.finished and not path.exists() and staged.exists():
+            path = staged
+        try:
+            size, crc = bytes_of(path)
+        except FileNotFoundError:
+            return Finding("missing", file.name, f"it is not there; it had {file.rows:,} rows.")
+        except OSError as error:
+            return Finding("damaged", file.name, f"it cannot be read: {error.strerror}.")
+        if size != file.size:
+            return Finding("size", file.name, f"it has {size:,} bytes, not {file.size:,}.")
+        if crc != file.crc32:
+            return Finding(
+                "damaged",
+                file.name,
+                "its bytes are not those that were written: the checksum is "
+                f"{crc:08x}, not {file.crc32:08x}.",
+            )
+        rows = rows_of(path, file.name, self._shape.get("sink") or {})
+        if rows is not None and rows != file.rows:
+            return Finding("rows", file.name, f"it has {rows:,} rows, not {file.rows:,}.")
+        return None
+
+    def _check_extra(self) -> None:
+        there = [name for name in os.listdir(self._root) if not name.startswith(("_", "."))]
+        rejected = self._root / REJECTED
+        if safe_files.is_folder(rejected):
+            there += [f"{REJECTED}/{name}" for name in os.listdir(rejected) if not name.startswith(".")]
+        elif os.path.lexists(rejected):
+            self._add_finding(
+                "extra", REJECTED, "it is no folder of its own, and no run puts anything else there."
+            )
+        for name in sorted(set(there) - self._files.keys()):
+            self._add_finding(
+                "extra", name, "no record names it, and a reader of the folder would take it for output."
+            )
+
+    # ------------------------------------------------------------ records
+
+    def _success(self) -> dict[str, Any] | None:
+        path = self._root / "_SUCCESS"
+        try:
+            found = msgspec.json.decode(safe_files.content(path))
+            if isinstance(found, dict):
+                return found
+            raise ValueError("it is no object")
+        except FileNotFoundError:
+            if self._run.finished:
+                self._add_finding("success", "_SUCCESS", "it is not there, though the run is finished.")
+        except (OSError, ValueError) as error:
+            self._add_finding("success", "_SUCCESS", f"it cannot be read: {error}.")
+        return None
+
+    def _check_journal(self, success: dict[str, Any] | None) -> None:
+        run, file = self._run, f"_headrace/{self._run.name}/journal"
+        marked = success is not None
+        if run.torn and (run.finished or marked):
+            self._add_finding(
+                "journal", file, f"after its last whole record there are {run.torn:,} bytes of another."
+            )
+        if not run.finished and marked:
+            self._add_finding("journal", file, "it has no record that the run is finished: it was cut.")
+        elif not run.finished:
+            left = run.state.done.count(0)
+            words = (
+                f"{left:,} of {len(run.state.done):,} shards are still to do" if left else "it was not closed"
+            )
+            self._add_finding(
+                "unfinished", "_SUCCESS", f"the run is not finished: {words}. `headrace resume` resumes it."
+            )
+        if run.finished and 0 in run.state.done and "limit" not in _verbs(self._shape):
+            self._add_finding("shards", file, f"{run.state.done.count(0):,} shards have no record.")
+        for record in run.records:
+            self._check_record(record)
+
+    def _check_record(self, record: CommitRecord) -> None:
+        wrong = wrong_in_record(record, [f"step {i}" for i in range(1, len(record.ledger.steps) + 1)])
+        if wrong:
+            name = next((file.name for file in record.files if file.is_part), f"shard {record.shard}")
+            self._add_finding("rows", name, f"its rows are not accounted for: {wrong}.")
+        shards, read = self._run.plan.shards, record.ledger.read
+        planned = shards[record.shard].rows if record.shard < len(shards) else read
+        more = read > planned or "limit" not in _verbs(self._shape)
+        if planned >= 0 and read != planned and more:
+            self._add_finding(
+                "rows", f"shard {record.shard}", f"it has {planned:,} rows, and {read:,} were read."
+            )
+
+    def _check_manifest(self, success: dict[str, Any]) -> None:
+        file = f"_headrace/{self._run.name}/manifest"
+        try:
+            data = safe_files.content(self._run.folder / "manifest")
+        except OSError as error:
+            self._add_finding("manifest", file, f"it cannot be read: {error.strerror}.")
+            return
+        if hashlib.sha256(data).hexdigest() != success.get("manifest_sha256"):
+            self._add_finding("manifest", file, "its hash is not the one in _SUCCESS.")
+            return
+        try:
+            listed = {str(each["name"]): each for each in map(msgspec.json.decode, data.splitlines())}
+        except (ValueError, KeyError, TypeError):
+            self._add_finding(
+                "manifest", file, "it has a line that is no file's name, rows, size and checksum."
+            )
+            return
+        ours = {file.name: file for file in self._files.values()}
+        for name in sorted(listed.keys() ^ ours.keys()):
+            where = (
+                "the manifest and not in the journal"
+                if name in listed
+                else "the journal and not in the manifest"
+            )
+            self._add_finding("manifest", file, f"{name} is in {where}.")
+        for name in sorted(listed.keys() & ours.keys()):
+            now = {"name": name, "rows": ours[name].rows, "size": ours[name].size, "crc32": ours[name].crc32}
+            if listed[name] != now:
+                self._add_finding("manifest", file, f"what it says of {name} differs from the journal.")
+
+    def _check_totals(self, success: dict[str, Any]) -> None:
+        state = self._run.state
+        ledger = state.ledger
+        expected = {
+            "run": self._run.name,
+            "rows": ledger.written,
+            "files": state.files,
+            "bytes": state.bytes,
+            "shards": sum(state.done),
+        }
+        recorded = {name: success.get(name) for name in expected}
+        whole = success.get("ledger")
+        if not isinstance(whole, dict):
+            self._add_finding("totals", "_SUCCESS", "it has no ledger of rows.")
+        else:
+            for name in ("read", "written", "rejected", "nulled"):
+                expected[f"ledger.{name}"] = getattr(ledger, name)
+                recorded[f"ledger.{name}"] = whole.get(name)
+            steps = whole.get("steps")
+            names = ("rows_in", "rows_out", "rejected", "dropped", "added", "unused")
+            rows = [tuple(step.get(name) for name in names) for step in steps] if _are_steps(steps) else steps
+            expected["ledger.steps"] = list(_steps_of(ledger)) if is_counted(ledger) else rows
+            recorded["ledger.steps"] = rows
+        for name, value in expected.items():
+            if recorded[name] != value:
+                self._add_finding(
+                    "totals",
+                    "_SUCCESS",
+                    f"{name} is {recorded[name]!r}, and the journal adds up to {value!r}.",
+                )
+
+    # ------------------------------------------------------------ metrics
+
+    def _check_metrics(self, success: dict[str, Any]) -> dict[str, Any] | None:
+        """Merge the metric states of all shards again, compute metrics from the files, and compare."""
+        recorded = success.get("metrics") or {}
+        planned = remeasuring.names_in(self._shape)
+        if not isinstance(recorded, dict) or recorded.keys() != planned:
+            has = sorted(recorded) if isinstance(recorded, dict) else recorded
+            self._add_finding(
+                "metrics", "_SUCCESS", f"it has metrics {has!r}, and the plan {sorted(planned)}."
+            )
+            return None
+        if not planned:
+            return None
+        results: dict[str, Any] = {}
+        for i, measured in enumerate(remeasuring.metrics_of(self._shape, list(recorded))):
+            name = measured.name
+            if measured.metric is None:
+                self._unchecked.append(name)
+                continue
+            try:
+                results[name] = merged = remeasuring.merged(self._run, i, measured)
+                if recorded[name] != merged:
+                    self._add_finding(
+                        "metrics",
+                        "_SUCCESS",
+                        f"{name} is {recorded[name]!r}, and the journal's states give {merged!r}.",
+                    )
+                elif self._is_in_the_files(measured):
+                    self._check_counted(measured, merged)
+            except remeasuring.WRONG as error:
+                self._add_finding("metrics", "_SUCCESS", f"{name} cannot be merged again: {error}")
+        return results
+
+    def _check_counted(self, measured: remeasuring.PlannedMetric, expected: Any) -> None:
+        found = remeasuring.counted(measured, [self._root / name for name in self._part_names()])
+        if found == expected:
+            self._recounted.append(measured.name)
+        else:
+            self._add_finding(
+                "metrics",
+                "_SUCCESS",
+                f"{measured.name} is {expected!r}, and the rows in the files give {found!r}.",
+            )
+
+    def _part_names(self) -> list[str]:
+        """Return the parts in the order of their rows."""
+        places = [shard.place for shard in self._run.plan.shards]
+        records = sorted(
+            self._run.records,
+            key=lambda each: places[each.shard] if each.shard < len(places) else (each.shard,),
+        )
+        return [file.name for record in records for file in record.files if file.is_part]
+
+    def _is_in_the_files(self, measured: remeasuring.PlannedMetric) -> bool:
+        """Say whether the columns of a metric are in the output as they were when it counted them."""
+        sink = self._shape.get("sink") or {}
+        if (
+            sink.get("kind") != "Parquet"
+            or not measured.unchanged_columns
+            or self._findings
+            or measured.metric is None
+        ):
+            return False
+        schema = self._run.state.schema
+        names = schema_from(schema).names if schema is not None else []
+        return set(measured.metric.columns) <= set(names)
+
+
+def _are_steps(steps: Any) -> TypeGuard[list[dict[str, Any]]]:
+    return isinstance(steps, list) and all(isinstance(step, dict) for step in steps)
+
+
+def _steps_of(ledger: Ledger) -> Iterator[tuple[int, ...]]:
+    fates = zip(ledger.steps, ledger.rejects, ledger.dropped, ledger.added, ledger.unused, strict=True)
+    for (taken, given), *others in fates:
+        yield taken, given, *others
+
+
+def _verbs(shape: dict[str, Any]) -> set[str]:
+    return {step.get("verb", "") for step in shape.get("steps", ())}

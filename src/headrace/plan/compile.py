@@ -1,0 +1,141 @@
+"""From the logical plan to what runs: which columns are read, which shards. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from headrace.core.work import Shard, Split
+from headrace.plan.steps.base import ALL_COLUMNS, NO_COLUMNS, Step
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SHARD_BYTES = 64 << 20
+LEAST_BYTES = 1 << 20
+LEAST_ROWS = 1_024
+LEAST_UNCOUNTED = 128 << 10  # in bytes, where rows are not known
+TYPICAL_ROW = 100  # bytes; a guess, for shards of so many rows where rows are not known
+SHARES_PER_WORKER = 3
+
+
+# ---------------------------------------------------------------- columns
+
+
+def columns_at(steps: Sequence[Step], schema: pa.Schema) -> list[list[str] | None]:
+    """Return the column names before each step and after the last; None where only running would tell.
+
+    Raises ``UnknownColumn`` and ``ColumnExists`` for what can never work.
+    """
+    names: list[str] | None = list(schema.names)
+    places = [names]
+    for step in steps:
+        if names is not None:
+            step.check_columns(names)
+        names = step.columns_after(names)
+        places.append(names)
+    return places
+
+
+def columns_to_read(
+    steps: Sequence[Step], schema: pa.Schema, *, output: bool = True
+) -> tuple[str, ...] | None:
+    """Return the source columns that the plan needs, in the source's order; None for all of them.
+
+    Without ``output`` only metrics are asked for, so that nobody needs what comes out in the end. Raises
+    ``UnknownColumn`` and ``ColumnExists`` for what can never work.
+    """
+    columns_at(steps, schema)
+    counted = any(step.reads() for step in steps if step.metrics)
+    needed = ALL_COLUMNS if output or not counted else NO_COLUMNS
+    for step in reversed(steps):
+        needed = step.needed_before(needed, schema)
+    if all(map(needed.has, schema.names)):
+        return None
+    return tuple(filter(needed.has, schema.names))
+
+
+def unread_at(
+    steps: Sequence[Step], schema: pa.Schema, columns: Sequence[str] | None
+) -> tuple[frozenset[str], ...]:
+    """Return, for each step, the columns that are there by the plan, though nobody reads them."""
+    left = frozenset(schema.names).difference(schema.names if columns is None else columns)
+    places = []
+    for step in steps:
+        places.append(left)
+        left = step.unread_after(left)
+    return tuple(places)
+
+
+def limits_of(steps: Sequence[Step]) -> tuple[int, ...]:
+    """Return the budgets of the plan's ``limit`` steps, in order."""
+    return tuple(step.row_limit for step in steps if step.row_limit is not None)
+
+
+# ---------------------------------------------------------------- the shards
+
+
+def make_shards(
+    splits: Sequence[Split],
+    workers: int,
+    shard_rows: int | None = None,
+    batch: int = 0,
+    *,
+    largest: int = 0,
+    small: bool = True,
+) -> list[Shard]:
+    """Group neighbouring splits so that workers stay busy to the end and files stay decent.
+
+    Each shard takes a share of what is still left (a third of a worker's part), 64 MiB of decoded data at
+    most: big shards first, small ones last, so that all workers end together. This is guided self-scheduling
+    (Polychronopoulos and Kuck, 1987). A shard has at least 1 MiB or 1,024 rows, whichever is less, as a model
+    may be slow where data are small; 128 KiB where rows are not known. A split is never cut. With
+    ``shard_rows``, shards are filled up to about that many rows instead; where rows are not known, a row is
+    taken to have 100 bytes. With ``batch``, each shard but the last has that many rows at least, whatever else is
+    said, and ends where such batches do, as far as splits let it; ``small``: one batch may be a shard. ``largest`` is
+    the size of the largest batch where ``batch`` is a common multiple of several: so many rows will do.
+    """
+    largest = largest or batch
+    if batch > largest and batch * sum(split.bytes for split in splits) > SHARD_BYTES * sum(
+        map(_rows, splits)
+    ):
+        batch = largest
+    sizes = [split.bytes if shard_rows is None else _rows(split) for split in splits]
+    least = _least_bytes(splits, largest if small else batch, small=small)
+    left = sum(sizes)
+    shards: list[Shard] = []
+    group: list[Split] = []
+    held = rows = 0
+    for split, size in zip(splits, sizes, strict=True):
+        share = max(min(max(left / (workers * SHARES_PER_WORKER), least), SHARD_BYTES), least if batch else 0)
+        full = held + size / 2 >= (share if shard_rows is None else shard_rows)
+        if group and full and _ends_batch(rows, split, batch, largest):
+            shards.append(Shard(len(shards), tuple(group)))
+            left -= held
+            group, held, rows = [], 0, 0
+        group.append(split)
+        held += size
+        rows += _rows(split)
+    if group:
+        shards.append(Shard(len(shards), tuple(group)))
+    return shards
+
+
+def _rows(split: Split) -> int:
+    return split.rows if split.rows >= 0 else max(1, split.bytes // TYPICAL_ROW)
+
+
+def _ends_batch(rows: int, following: Split, batch: int, largest: int) -> bool:
+    """Say whether a shard of ``rows`` rows has a batch, and ends where one does or would go beyond the end of one."""
+    if not batch or rows < largest:
+        return not batch
+    return following.rows < 0 or not rows % batch or rows % batch + following.rows > batch
+
+
+def _least_bytes(splits: Sequence[Split], batch: int, *, small: bool) -> int:
+    if any(split.rows < 0 for split in splits):
+        usual, one = LEAST_UNCOUNTED, batch * TYPICAL_ROW
+        return min(usual, one) if batch and small else max(usual, one)
+    total, rows = sum(split.bytes for split in splits), max(sum(split.rows for split in splits), 1)
+    usual, one = max(1, min(LEAST_BYTES, LEAST_ROWS * total // rows)), -(-batch * total // rows)
+    return one if batch and small else max(usual, one)

@@ -1,0 +1,105 @@
+"""Who a run is: the *shape* of its plan, and the *code* of the user's functions (see ``fingerprint``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headrace.plan.fingerprint import UNKNOWN, fingerprint, parts_of_function
+from headrace.plan.logical import Plan
+from headrace.plan.steps.base import Step
+
+
+def shape_of(plan: Plan) -> dict[str, Any]:
+    """Return what must match for two runs to be the same: source, verbs, columns, sink; plain JSON values.
+
+    The types of the output are no part of it: a run settles them, and they may be given later.
+    """
+    return {
+        "source": plan.source.describe(),
+        "steps": [step.shape() for step in plan.steps],
+        "sink": plan.sink.describe() if plan.sink is not None else None,
+    }
+
+
+def code_of(steps: Sequence[Step]) -> dict[str, str]:
+    """Return fingerprints of the user code and of each of its arguments, keyed by place and name.
+
+    A key such as ``"0: the code of map_batches(f)"`` is what a message says after the colon.
+    """
+    prints = {}
+    for i, step in enumerate(steps):
+        for each in step.functions():
+            for part, value in parts_of_function(each.function):
+                prints[f"{i}: {part} of {each.identity}"] = fingerprint(value)
+    return prints
+
+
+def unrecognised(code: Mapping[str, str]) -> list[str]:
+    """Return what in the code of a run nobody can compare with another run's, in words.
+
+    >>> unrecognised({"0: the code of map(f)": "unknown 7a: the variable 'LOG' → a value of type io.TextIOWrapper"})
+    ["the code of map(f) → the variable 'LOG' → a value of type io.TextIOWrapper"]
+    """
+    return [
+        f"{place.partition(': ')[2]} → {mark.partition(': ')[2]}"
+        for place, mark in code.items()
+        if mark.startswith(UNKNOWN)
+    ]
+
+
+def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """List where two shapes differ, in the words of the verbs: ``step 2, predict: output= was 'a', is 'b'``."""
+    lines = _parts("the input", old.get("source"), new.get("source"))
+    before, now = old.get("steps") or [], new.get("steps") or []
+    if [step["verb"] for step in before] != [step["verb"] for step in now]:
+        lines.append(f"its steps were {_verbs(before)}; they are {_verbs(now)}")
+    else:
+        for at, (was, is_) in enumerate(zip(before, now, strict=True), 1):
+            lines += _step_differences(f"step {at}, {now[at - 1]['verb']}", was, is_)
+    return lines + _parts("the output", old.get("sink"), new.get("sink"))
+
+
+_ARGUMENTS = {"format": "batch_format", "expression": "expr"}
+
+
+def _step_differences(where: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    was, is_ = dict(old), dict(new)
+    before, now = was.pop("models", []), is_.pop("models", [])
+    if len(before) != len(now):
+        return [f"{where}: it had {len(before)} models, and has {len(now)}"]
+    lines = []
+    for at, (one, other) in enumerate(zip(before, now, strict=True), 1):
+        lines += _parts(f"{where}, model {at}" if len(now) > 1 else where, one, other, "=")
+    metrics = was.pop("metrics", {}), is_.pop("metrics", {})
+    return lines + _parts(where, was, is_, "=") + _parts(f"{where}, the metric", *metrics)
+
+
+def _parts(where: str, old: Any, new: Any, mark: str = "") -> list[str]:
+    """List the entries in which two dicts differ."""
+    if old == new:
+        return []
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+        return [f"{where} was {_said(old)}, is {_said(new)}"]
+    return [
+        f"{where}: {_ARGUMENTS.get(key, key)}{mark} was {_said(old.get(key))}, is {_said(new.get(key))}"
+        for key in sorted({*old, *new})
+        if old.get(key) != new.get(key)
+    ]
+
+
+def _verbs(steps: Sequence[Mapping[str, Any]]) -> str:
+    return " → ".join(step["verb"] for step in steps) or "none"
+
+
+def _said(value: Any) -> str:
+    """Say a value as one reads it: lists by commas, dicts as ``a: b``, and what was not given as that."""
+    if value is None:
+        return "not given"
+    if isinstance(value, Mapping):
+        return (
+            ", ".join(f"{key}: {_said(each)}" for key, each in value.items() if each is not None) or "nothing"
+        )
+    if isinstance(value, (list, tuple)):
+        return ", ".join(str(each) if isinstance(each, str) else _said(each) for each in value) or "nothing"
+    return repr(value)

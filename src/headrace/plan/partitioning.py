@@ -1,0 +1,184 @@
+"""How the input is divided into shards and row ranges, so that batches of a numeric size need not be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from headrace.core.ports import Source
+from headrace.core.work import Shard, Split
+from headrace.plan import compile as compiler
+from headrace.plan.physical import Stage
+from headrace.plan.resources import UNDECLARED
+from headrace.plan.steps.base import Step
+
+MOST_ROWS = 65_536  # a common multiple of several sizes that is bigger than this is not sought
+READ_AGAIN = 4  # a split that two row ranges share is at most this part of one
+SHARES = 3  # blocks for each worker of the next stage, at least, as far as batches allow
+
+
+@dataclass(frozen=True, slots=True)
+class Partitioning:
+    """How a plan's input is divided.
+
+    ``units``: for each stage, the number of rows that its row ranges are multiples of; 0: any number. ``whole``: the
+    first stage takes a shard as one row range. ``batch``: the number of rows that shards are multiples of, as far as
+    splits allow; 0: any. ``largest``: the largest batch size of a step; each shard has so many rows, and with
+    ``small`` may have no more. ``workers``: how many workers shards are made for.
+    """
+
+    units: tuple[int, ...]
+    whole: bool
+    batch: int
+    largest: int
+    small: bool
+    workers: int
+    shard_rows: int | None = None
+
+    def shards(self, source: Source) -> list[Shard]:
+        """Return the shards of a source."""
+        return self.shards_of(self._splits(source))
+
+    def shards_of(self, splits: Sequence[Split]) -> list[Shard]:
+        """Group splits into shards."""
+        return compiler.make_shards(
+            splits, self.workers, self.shard_rows, self.batch, largest=self.largest, small=self.small
+        )
+
+    def _splits(self, source: Source) -> Sequence[Split]:
+        return source.splits_in_batches(self.batch) if self.batch else source.splits()
+
+    def row_ranges(self, shard: Shard) -> list[RowRange]:
+        """Divide a shard into what workers of the first stage take at a time."""
+        return list(row_ranges(shard.splits, self.units[0], whole=self.whole))
+
+
+@dataclass(frozen=True, slots=True)
+class RowRange:
+    """Splits without the first ``skip`` rows, and without those behind the next ``rows`` (None: none)."""
+
+    splits: tuple[Split, ...]
+    skip: int = 0
+    rows: int | None = None
+
+
+def partitioning_of(stages: Sequence[Stage], source: Source, shard_rows: int | None = None) -> Partitioning:
+    """Return how the input of these stages is divided."""
+    units = tuple(map(unit_of, stages))
+    sizes = sizes_of([step for stage in stages for step in stage.steps])
+    small = any(map(is_declared, stages))
+    whole = (
+        len(stages) > 1
+        and units[0] > 0
+        and (_has_unknown_row_counts(stages[0].steps) or _is_uncounted(source))
+    )
+    workers = max(stage.workers for stage in stages) if whole else stages[-1].workers
+    return Partitioning(units, whole, _common(sizes), max(sizes, default=0), small, workers, shard_rows)
+
+
+def unit_of(stage: Stage) -> int:
+    """Return the least common multiple of a stage's numeric batch sizes, or the largest of them; 0 for none."""
+    return _common(sizes_of(stage.steps))
+
+
+def _common(sizes: Sequence[int]) -> int:
+    if not sizes:
+        return 0
+    common = math.lcm(*sizes)
+    return common if common <= max(MOST_ROWS, *sizes) else max(sizes)
+
+
+def is_declared(stage: Stage) -> bool:
+    """Say whether a step of a stage says what workers it needs."""
+    return any(needs != UNDECLARED for step in stage.steps for needs in step.needs())
+
+
+def dividable_unit(steps: Sequence[Step]) -> int:
+    """Return the rows of whose multiples a shard may be parted so that batches are cut as without that; 0: any.
+
+    Steps behind a filter or ``flat_map`` do not count: nobody knows how many rows come to them.
+    """
+    changes = (i for i, step in enumerate(steps) if step.changes_row_count)
+    return _common(sizes_of(steps[: next(changes, len(steps))]))
+
+
+def sizes_of(steps: Sequence[Step]) -> list[int]:
+    """Return the numeric batch sizes of some steps."""
+    return [size for step in steps for size in step.batch_sizes()]
+
+
+def _has_unknown_row_counts(steps: Sequence[Step]) -> bool:
+    """Say whether nobody knows how many rows come to a step that wants so many: some go or come before it."""
+    changes = [i for i, step in enumerate(steps) if step.changes_row_count]
+    return bool(changes) and bool(sizes_of(steps[changes[0] :]))
+
+
+def _is_uncounted(source: Source) -> bool:
+    return any(split.rows < 0 for split in source.splits())
+
+
+def row_ranges(splits: Sequence[Split], unit: int, *, whole: bool = False) -> Iterator[RowRange]:
+    """Divide a shard's splits into row ranges that end at multiples of ``unit`` rows, counted from the first.
+
+    Where a multiple lies within a split, the two ranges share it, and both read it; so such a range has about four
+    splits or more. ``unit`` 0: each split is a range.
+    """
+    if whole:
+        yield RowRange(tuple(splits))
+        return
+    if not unit:
+        yield from (RowRange((split,)) for split in splits)
+        return
+    # The first split of the range, the rows of it that belong to the range before, and the rows so far.
+    begun = skip = held = 0
+    for i, split in enumerate(splits):
+        held += split.length
+        over = held % unit
+        cheap = over < split.length and split.length * READ_AGAIN <= held - over
+        if held >= unit and (not over or cheap):
+            yield RowRange(tuple(splits[begun : i + 1]), skip, None if not over and not skip else held - over)
+            begun, skip, held = (i, split.length - over, over) if over else (i + 1, 0, 0)
+    if held:
+        yield RowRange(tuple(splits[begun:]), skip, held if skip else None)
+
+
+def oversized_shards(shards: Sequence[Shard], shard_rows: int | None) -> str:
+    """Return a warning if shards are much bigger than asked for, as the source is read in bigger units; "" if not.
+
+    >>> oversized_shards([Shard(0, (Split(0, 0, 1, 100_000),))], 1_000).partition(":")[0]
+    'shard_rows=1,000 is less than what the source is read by'
+    """
+    units = [split.length for shard in shards for split in shard.splits if len(shard.splits) == 1]
+    biggest = max(units, default=0)
+    if shard_rows is None or biggest < 2 * shard_rows:
+        return ""
+    return (
+        f"shard_rows={shard_rows:,} is less than what the source is read by: a row group, or part of a file, is not "
+        f"cut, so that shards have up to {biggest:,} rows. Smaller row groups in the input make smaller shards."
+    )
+
+
+def stages_with_work(
+    stages: Sequence[Stage], partitioning: Partitioning, shards: Sequence[Shard]
+) -> tuple[Stage, ...]:
+    """Return the stages with no more workers than can have work: row ranges for the first, shards for the last."""
+    work = {len(stages) - 1: max(1, len(shards))}
+    if len(stages) > 1:
+        work[0] = max(1, sum(len(partitioning.row_ranges(shard)) for shard in shards))
+    return tuple(
+        replace(stage, least=min(stage.least, work[i]), workers=min(stage.workers, work[i]))
+        if i in work
+        else stage
+        for i, stage in enumerate(stages)
+    )
+
+
+def block_rows_for(shards: Sequence[Shard], workers: int) -> int:
+    """Return how many rows a block may have, so that each of so many workers gets some."""
+    rows = sum(
+        split.rows if split.rows >= 0 else split.bytes // compiler.TYPICAL_ROW
+        for shard in shards
+        for split in shard.splits
+    )
+    return max(1, rows // (SHARES * workers))

@@ -1,0 +1,124 @@
+"""Conditions on columns that a user wrote as text: ``"km > 2 and city in ['Oslo', 'Bonn']"``."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from headrace.errors import ArgumentError
+
+_HELP = "such as pc.field('x') > 3, or its text, 'x > 3'"
+_BINARY: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+_JOINED: dict[type, Callable[[Any, Any], Any]] = {ast.And: operator.and_, ast.Or: operator.or_}
+
+
+def given_expression(value: Any) -> Any:
+    """Read an Arrow expression, or the text of one in Python's grammar. A name is a column.
+
+    >>> given_expression("km > 2 and not city in ['Oslo']")
+    <pyarrow.compute.Expression ((km > 2) and invert(is_in(city, {value_set=string:[
+      "Oslo"
+    ], null_matching_behavior=MATCH})))>
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if isinstance(value, pc.Expression):
+        return value
+    if not isinstance(value, str):
+        raise ArgumentError(f"filter(expr={value!r}): expr is an Arrow expression {_HELP}.")
+    try:
+        made = _of(ast.parse(value.strip(), mode="eval").body)
+    except SyntaxError as error:
+        raise ArgumentError(
+            f"filter(expr={value!r}): this is no expression ({error.msg}); {_HELP}."
+        ) from None
+    except (_Unknown, TypeError, pa.ArrowException) as error:
+        raise ArgumentError(
+            f"filter(expr={value!r}): {error}. Columns, values, + - * /, comparisons, in, and, or, not, is None are "
+            "understood; for more give a function of a row."
+        ) from None
+    if not isinstance(made, pc.Expression):
+        raise ArgumentError(f"filter(expr={value!r}): it names no column. Expressions are {_HELP}.")
+    return made
+
+
+class _Unknown(Exception):
+    """Something that is no part of a condition."""
+
+
+def _of(node: ast.expr) -> Any:
+    import pyarrow.compute as pc
+
+    if isinstance(node, (ast.Name, ast.Attribute)):
+        return pc.field(ast.unparse(node))
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
+        return [_of(each) for each in node.elts]
+    if isinstance(node, ast.BoolOp):
+        join = _JOINED[type(node.op)]
+        first, *others = map(_of, node.values)
+        for other in others:
+            first = join(first, other)
+        return first
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        return ~_of(node.operand)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        value = _of(node.operand)
+        return pc.scalar(0) - value if isinstance(value, pc.Expression) else -value
+    if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
+        return _joined(node.op, _of(node.left), _of(node.right))
+    if isinstance(node, ast.Compare):
+        return _compared(node)
+    raise _Unknown(f"{ast.unparse(node)!r} is not understood")
+
+
+def _compared(node: ast.Compare) -> Any:
+    result = None
+    left = node.left
+    for op, right in zip(node.ops, node.comparators, strict=True):
+        each = _pair(op, _of(left), right)
+        result = each if result is None else result & each
+        left = right
+    return result
+
+
+def _pair(op: ast.cmpop, left: Any, right: ast.expr) -> Any:
+    import pyarrow.compute as pc
+
+    if isinstance(op, (ast.In, ast.NotIn)):
+        values = _of(right)
+        if not isinstance(left, pc.Expression) or not isinstance(values, list):
+            raise _Unknown("'in' stands between a column and a list of values")
+        found = left.isin(values)
+        return ~found if isinstance(op, ast.NotIn) else found
+    if isinstance(op, (ast.Is, ast.IsNot)) and isinstance(right, ast.Constant) and right.value is None:
+        return left.is_null() if isinstance(op, ast.Is) else left.is_valid()
+    if type(op) in _BINARY:
+        return _joined(op, left, _of(right))
+    raise _Unknown(f"the comparison with {ast.unparse(right)!r} is not understood")
+
+
+def _joined(op: ast.operator | ast.cmpop, left: Any, right: Any) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if isinstance(right, pc.Expression) and not isinstance(left, pc.Expression):
+        left = pc.scalar(left)
+    if isinstance(op, ast.Div) and isinstance(left, pc.Expression):
+        left = left.cast(pa.float64())  # Arrow's division of integers drops what is behind the point
+    return _BINARY[type(op)](left, right)

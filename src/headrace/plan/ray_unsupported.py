@@ -1,0 +1,443 @@
+"""What Ray Data has and Headrace has not, and why: its verbs, its functions, its arguments. Data only.
+
+A name that is not offered is answered by ``NotOffered`` with the reason given here; an argument is taken
+without effect where leaving it out changes nothing that its user asked for, and refused with its reason else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from headrace.core.arguments import Unsupported
+from headrace.options import RunOptions
+
+# ---------------------------------------------------------------- verbs of a dataset
+
+_ORDER = "rows stay in the order of the input and are never gathered by value, so that a killed run can go on"
+_SPLIT = f"a dataset is one stream: {_ORDER}. Give each part its own input files or filter, and each its own output"
+_BLOCKS = "blocks are no unit that anybody sees here"
+_REFS = "there is no object store behind a dataset"
+_DATABASE = "outputs are folders of files, which a kill cannot tear. Write Parquet, and load that"
+_FORMAT = "there is no writer for this format. Write Parquet, and convert that"
+
+NO_VERBS = {
+    "aggregate": "groups and aggregations of one's own need other engines. sum, min, max, mean, std and unique are "
+    "there; for more write Parquet and ask DuckDB or Polars, or fold over iter_batches.",
+    "context": "there are no global settings. with_options says how this dataset's plan runs.",
+    "copy": "a dataset never changes, so there is no need for a copy of it.",
+    "deserialize_lineage": "a dataset is pickled as it is: cloudpickle.loads reads it.",
+    "get_dataset_id": "a run is known by its output folder, and result.run names it.",
+    "get_internal_block_refs": f"{_REFS}. iter_batches(batch_format='pyarrow') gives the rows.",
+    "get_stats_summary": "stats() gives the last run in words, and a Result's ledger the numbers.",
+    "groupby": f"groups need a shuffle, and {_ORDER}. Write Parquet and group with DuckDB or Polars, or group what "
+    "is inside one batch in map_batches.",
+    "has_serializable_lineage": "a dataset is pickled as it is: cloudpickle.dumps writes any that can run.",
+    "iter_internal_ref_bundles": f"{_REFS}. iter_batches(batch_format='pyarrow') gives the rows.",
+    "iter_jax_batches": "iter_batches gives arrays, and jax.device_put moves one to a device.",
+    "iterator": "datasets have iter_batches() and iter_rows(); those of headrace.compat.ray have iterator(), too.",
+    "join": f"a join needs a shuffle, and {_ORDER}. Join with DuckDB or Polars before; or, if one side fits into "
+    "memory, look it up in map_batches with a class that loads it in its constructor.",
+    "map_batches_internal": "map_batches is the public name, and what is done with batches is said by its arguments.",
+    "mix": f"datasets are not interleaved: {_ORDER}. Give one read_* a list of paths.",
+    "name": "a run is known by its output folder, and result.run names it.",
+    "num_blocks": f"{_BLOCKS}. explain() says how many shards a run has, and batch_size= what a function gets.",
+    "random_sample": "which rows a run takes must be the same when it is run again. Filter by what is in the row: "
+    "filter(lambda row: zlib.crc32(row['key'].encode()) % 100 < 5) keeps 5 of 100, always the same ones.",
+    "random_shuffle": f"there is no shuffle: {_ORDER}. A model that predicts does not need one; shuffle before, or "
+    "what is read from the output.",
+    "randomize_block_order": f"{_BLOCKS}, and {_ORDER}. Give read_* a shuffled list of paths.",
+    "repartition": f"{_BLOCKS}: neither batches nor workers nor files depend on them. batch_size= says what a "
+    "function "
+    "gets, with_options(shard_rows=...) about how many rows a file has. Leave the call out.",
+    "serialize_lineage": "a dataset is pickled as it is: cloudpickle.dumps writes it.",
+    "set_name": "a run is known by its output folder, and result.run names it.",
+    "size_bytes": "how big rows are in memory depends on what is read of them. explain() says what is read, and a "
+    "Result how many bytes were written.",
+    "sort": f"a sort needs a shuffle, and {_ORDER}. Sort the input before or the output after, with DuckDB or "
+    "Polars.",
+    "split": f"{_SPLIT}.",
+    "split_at_indices": f"{_SPLIT}.",
+    "split_proportionately": f"{_SPLIT}.",
+    "streaming_split": f"{_SPLIT}. Feeding several trainers at a time is not what Headrace is for.",
+    "streaming_train_test_split": "which rows go where must be the same when it is run again. Filter by what is "
+    "in the "
+    "row, once for each side: filter(lambda row: zlib.crc32(row['key'].encode()) % 5 == 0).",
+    "summary": "sum, min, max, mean and std of columns are there; for more ask DuckDB or Polars.",
+    "to_arrow_refs": f"{_REFS}. to_arrow() gives one table.",
+    "to_dask": "there is no adapter. Write Parquet, and dask.dataframe.read_parquet reads it.",
+    "to_mars": "there is no adapter. to_pandas() gives a DataFrame; or write Parquet, which it reads.",
+    "to_modin": "there is no adapter. to_pandas() gives a DataFrame; or write Parquet, which it reads.",
+    "to_numpy_refs": f"{_REFS}. take_batch() or iter_batches() give arrays.",
+    "to_pandas_refs": f"{_REFS}. to_pandas() gives one DataFrame, iter_batches(batch_format='pandas') several.",
+    "to_random_access_dataset": "rows are not served by key. Write Parquet, and look keys up with DuckDB.",
+    "to_spark": "there is no adapter. Write Parquet, and spark.read.parquet reads it.",
+    "to_torch": "iter_torch_batches gives tensors, and torch.utils.data.IterableDataset can wrap it.",
+    "train_test_split": "which rows go where must be the same when it is run again. Filter by what is in the row, "
+    "once for each side: filter(lambda row: zlib.crc32(row['key'].encode()) % 5 == 0).",
+    "union": f"a plan has one source, and {_ORDER}. Give one read_* a list of paths, or one from_* a list of tables.",
+    "with_column": "there are no column expressions. add_column(name, function of a batch) adds a column, and "
+    "predict "
+    "does so for a model.",
+    "with_columns": "there are no column expressions. add_column(name, function of a batch) adds a column, and "
+    "predict "
+    "does so for a model.",
+    "write_bigquery": f"{_DATABASE}.",
+    "write_clickhouse": f"{_DATABASE}.",
+    "write_datasink": "Ray's datasinks commit by other rules. A sink of your own fills the port "
+    "headrace.core.ports.Sink.",
+    "write_delta": f"{_FORMAT}: deltalake's write_deltalake takes what pyarrow.dataset reads of the folder.",
+    "write_iceberg": f"{_FORMAT}: PyIceberg's Table.add_files takes the files.",
+    "write_images": "there is no writer for image files. Encode each in map, and write_parquet the bytes.",
+    "write_kafka": f"{_DATABASE}.",
+    "write_lance": f"{_FORMAT}: lance.write_dataset takes what pyarrow.dataset reads of the folder.",
+    "write_mongo": f"{_DATABASE}.",
+    "write_numpy": "there is no writer for .npy files. write_parquet keeps arrays with their shapes and dtypes.",
+    "write_orc": f"{_FORMAT}: pyarrow.orc.write_table takes what pyarrow.parquet reads.",
+    "write_snowflake": f"{_DATABASE}.",
+    "write_sql": f"{_DATABASE}.",
+    "write_tfrecords": f"{_FORMAT}.",
+    "write_turbopuffer": f"{_DATABASE}.",
+    "write_webdataset": f"{_FORMAT}.",
+    "zip": f"rows of two datasets are not put side by side: {_ORDER}. Bring the columns into one table first "
+    "(pyarrow's Table.append_column), or compute both in one map_batches.",
+}
+
+_LAZY = "a dataset is a description, and only some verbs read it"
+FAMILIAR_VERBS = {
+    "apply": "map has a function of one row, map_batches one of many rows as arrays (or batch_format='pandas').",
+    "assign": "add_column(name, function of a batch) adds a column.",
+    "batch": "map_batches(fn, batch_size=…) works in batches, iter_batches(batch_size=…) yields them.",
+    "collect": "take_all gives rows, to_pandas, to_arrow and to_polars tables.",
+    "column_names": "columns() gives them, and schema() their types.",
+    "drop": "drop_columns leaves columns out, filter rows.",
+    "dtypes": "schema() gives columns and their types.",
+    "features": "schema() gives columns and their types.",
+    "head": "take(5) gives the first rows, show(5) prints them, limit(5).to_pandas() makes a frame of them.",
+    "iloc": "take(n) gives the first rows, filter chooses rows, select_columns columns.",
+    "iterrows": "iter_rows() yields rows as dicts.",
+    "loc": "filter chooses rows, select_columns columns.",
+    "num_rows": "count() counts them.",
+    "rename": "rename_columns({'old': 'new'}) does it.",
+    "rename_column": "rename_columns({'old': 'new'}) does it.",
+    "remove_columns": "drop_columns does it.",
+    "save_to_disk": "write_parquet(folder) writes it.",
+    "select": "select_columns chooses columns, filter rows.",
+    "shape": f"{_LAZY}: count() counts rows, columns() names columns.",
+    "sample": "filter(lambda row: …) by what is in the row gives the same rows each time; limit(n) the first ones.",
+    "tail": "rows come from the front: take(n). For the last ones, filter by what is in the row.",
+    "to_csv": "write_csv(folder) writes it.",
+    "to_dict": "take_all() gives a list of dicts, to_arrow().to_pydict() a dict of columns.",
+    "to_json": "write_json(folder) writes it.",
+    "to_list": "take_all() gives a list of dicts.",
+    "to_numpy": "take_batch(n) gives a dict of arrays, iter_batches() many.",
+    "to_parquet": "write_parquet(folder) writes it.",
+    "values": "take_batch(n) gives a dict of arrays, iter_batches() many.",
+}
+"""Of pandas, Polars and Hugging Face's datasets."""
+
+# ---------------------------------------------------------------- functions of the module
+
+_SERVER = (
+    "Headrace reads files and what is in memory. Export the table to Parquet, or fetch it as Arrow for "
+    "from_arrow"
+)
+_NO_READER = "there is no reader for this format. Convert it to Parquet, or give from_arrow what"
+_NO_REFS = f"{_REFS}. Get the values first"
+
+_ONE = (
+    "for one dict of columns: from_arrow(pyarrow.table(columns)), or from_pandas(pandas.DataFrame(columns))"
+)
+FAMILIAR_FUNCTIONS = {
+    "DataFrame": "from_pandas takes one, and read_* makes a dataset of files.",
+    "TensorflowCheckpoint": "KerasCheckpoint is its name.",
+    "TensorflowPredictor": "KerasPredictor is its name.",
+    "data": "the functions of ray.data are here themselves: hr.read_parquet(…), hr.from_items(…), ….",
+    "from_dict": f"{_ONE}. from_items takes a list of dicts, one per row.",
+    "from_dicts": "from_items takes a list of dicts, one per row.",
+    "from_generator": "from_items(generator) takes what fits into memory.",
+    "from_list": "from_items takes a list of values, or of dicts, one per row.",
+    "from_pydict": f"{_ONE}.",
+    "from_pylist": "from_items takes a list of dicts, one per row.",
+    "from_records": "from_items takes a list of dicts, one per row.",
+    "from_tensor_slices": "from_numpy takes arrays, from_arrow and from_pandas tables of columns.",
+    "init": "nothing is to be started: a dataset starts its workers itself, and connect() is for calls of functions.",
+    "load_dataset": "from_huggingface takes what datasets.load_dataset(…) returns.",
+    "pipeline": "predict takes the folder of a model, or TransformersPredictor(folder, task=…).",
+    "read_excel": "from_pandas(pandas.read_excel(path)) takes what fits into memory; else save it as CSV.",
+    "read_feather": "from_arrow(pyarrow.feather.read_table(path)) takes it.",
+    "read_pickle": "from_pandas(pandas.read_pickle(path)) takes a frame that you trust.",
+    "read_table": "read_csv(path, delimiter=…) reads text with columns, read_parquet Parquet.",
+    "scan_csv": "read_csv is lazy.",
+    "scan_parquet": "read_parquet is lazy.",
+}
+"""Of other libraries: pandas, Polars, Hugging Face, ``tf.data``."""
+
+NO_FUNCTIONS = {
+    "DataContext": "there are no global settings. with_options says how one dataset's plan runs.",
+    "DatasetContext": "there are no global settings. with_options says how one dataset's plan runs.",
+    "ExecutionOptions": "with_options says how a plan runs: workers=, memory_limit=, ....",
+    "from_blocks": "blocks are no unit here. from_arrow and from_pandas take a list of tables or DataFrames.",
+    "from_arrow_refs": f"{_NO_REFS}: from_arrow(ray.get(refs)).",
+    "from_dask": "there is no adapter. from_pandas(ddf.compute()) takes it if it fits into memory, else write "
+    "Parquet.",
+    "from_mars": "there is no adapter. from_pandas(df.to_pandas().fetch()) takes it, else write Parquet.",
+    "from_modin": "there is no adapter. from_pandas(df.modin.to_pandas()) takes it.",
+    "from_numpy_refs": f"{_NO_REFS}: from_numpy(ray.get(refs)).",
+    "from_pandas_refs": f"{_NO_REFS}: from_pandas(ray.get(refs)).",
+    "from_spark": "there is no adapter. from_arrow(df.toArrow()) takes it if it fits into memory, else write "
+    "Parquet.",
+    "from_tf": "from_items(list(dataset.as_numpy_iterator())) takes what fits into memory.",
+    "read_audio": "there is no decoder for audio. read_binary_files(paths, include_paths=True).map(decode) "
+    "gives each "
+    "file to a function of yours, soundfile.read of a BytesIO, say.",
+    "read_avro": f"{_NO_READER} fastavro or Polars read.",
+    "read_bigquery": f"{_SERVER}.",
+    "read_clickhouse": f"{_SERVER}.",
+    "read_databricks_tables": f"{_SERVER}.",
+    "read_datasource": "Ray's datasources cut their input by other rules. Dataset.from_source takes whatever "
+    "fills the "
+    "port headrace.core.ports.Source.",
+    "read_delta": f"{_NO_READER} deltalake's DeltaTable(path).to_pyarrow_table() reads; DeltaTable(path).file_uris() "
+    "lists Parquet files for read_parquet, if no row was deleted inside them.",
+    "read_delta_sharing_tables": f"{_SERVER}.",
+    "read_hudi": f"{_NO_READER} its own library reads.",
+    "read_iceberg": f"{_NO_READER} PyIceberg's table.scan().to_arrow() reads.",
+    "read_kafka": f"{_SERVER}.",
+    "read_lance": f"{_NO_READER} lance.dataset(path).to_table() reads.",
+    "read_lerobot": "there is no reader for it. Its tables are Parquet, for read_parquet.",
+    "read_mcap": f"{_NO_READER} its own library reads.",
+    "read_mongo": f"{_SERVER}.",
+    "read_numpy": "from_numpy takes arrays, numpy.load(path, mmap_mode='r') among them, one or a list; "
+    "read_binary_files(paths).map(load) reads many files on the workers.",
+    "read_orc": f"{_NO_READER} pyarrow.orc.read_table reads.",
+    "read_snowflake": f"{_SERVER}.",
+    "read_sql": f"{_SERVER}.",
+    "read_tfrecords": f"{_NO_READER} its own library reads.",
+    "read_unity_catalog": f"{_SERVER}.",
+    "read_videos": "there is no decoder for video. read_binary_files(paths, "
+    "include_paths=True).flat_map(frames) gives "
+    "each file to a function of yours.",
+    "read_webdataset": f"{_NO_READER} its own library reads.",
+    "read_zarr": f"{_NO_READER} its own library reads; from_numpy takes its arrays.",
+}
+
+
+def reason_for_function(name: str) -> str:
+    """Say why there is no such function or verb, and what to use instead; "" where nothing is known of the name."""
+    tables = (NO_FUNCTIONS, FAMILIAR_FUNCTIONS, NO_VERBS, FAMILIAR_VERBS)
+    return next((table[name] for table in tables if name in table), "")
+
+
+# ---------------------------------------------------------------- arguments
+
+_PLACED = (
+    "a step says what its workers need by num_cpus=, num_gpus= and memory=, and for a Ray cluster by "
+    "ray_remote_args={...}"
+)
+_LEFT = "Leave it out"
+
+
+def _unset(reason: str) -> Unsupported:
+    return Unsupported(reason, (None, False, 0, (), [], {}))
+
+
+_TPUS = _unset("there are no workers with TPUs here.")
+_NOWHERE = {
+    "accelerator_type": _unset(f"{_PLACED}. {_LEFT}."),
+    "fallback_strategy": _unset(f"{_PLACED}. {_LEFT}."),
+    "label_selector": _unset(f"{_PLACED}. {_LEFT}."),
+    "max_calls": _unset("a worker lives as long as its stage. What leaks has to be let go in the function."),
+    "num_tpus": _TPUS,
+    "resources": _unset(f"{_PLACED}. How many there are is said by concurrency=. {_LEFT}."),
+    "runtime_env": _unset(
+        "workers start with this process's environment, folder and sys.path: set what they need before. On a Ray "
+        "cluster, ray_remote_args={'runtime_env': ...} says it to a step, engine=hr.Ray(remote_args=...) to all."
+    ),
+    "scheduling_strategy": _unset(f"{_PLACED}. {_LEFT}."),
+}
+_ANY = "it has no effect on what is computed"
+
+STEPS: dict[str, Unsupported] = {
+    **_NOWHERE,
+    "max_concurrency": Unsupported("max_in_flight= says how many batches a worker has at a time.", (None, 1)),
+    "max_restarts": Unsupported(
+        "a worker that dies is replaced; with_options(max_attempts=...) says how often.", None
+    ),
+    "max_retries": Unsupported(
+        "with_options(retry_on=TimeoutError, max_retries=3) says which errors pass, and how often to try.",
+        (None,),
+    ),
+    "max_task_retries": Unsupported("as max_restarts.", None),
+    "ray_remote_args_fn": _unset(f"{_PLACED}, before it starts."),
+    "retry_exceptions": Unsupported(
+        "with_options(retry_on=TimeoutError) says which errors of a function pass.", (None, False)
+    ),
+}
+"""Of verbs that run functions."""
+
+MAP_BATCHES: dict[str, Unsupported] = {
+    **STEPS,
+    "udf_modifying_row_count": Unsupported(_ANY, None),
+    "zero_copy_batch": Unsupported(
+        "a batch is a read-only view of memory that others use, too. Copy in the function what it writes to: "
+        "batch['x'] = batch['x'].copy().",
+        (None, True),
+    ),
+}
+
+PREDICT: dict[str, Unsupported] = {
+    **MAP_BATCHES,
+    "feature_columns": Unsupported("inputs= names the columns that the model gets."),
+    "keep_columns": Unsupported("keep= names the columns that stay; default: all."),
+    "output_column": Unsupported("output= names the column of the result."),
+    "output_column_name": Unsupported("output= names the column of the result."),
+}
+
+COLUMNS: dict[str, Unsupported] = {
+    **_NOWHERE,
+    "compute": Unsupported(_ANY, None),
+    "concurrency": Unsupported(_ANY, None),
+    "memory": Unsupported(_ANY, None),
+    "num_cpus": Unsupported(_ANY, None),
+    "num_gpus": _unset("choosing columns computes nothing; a GPU is for the step that uses it."),
+    "ray_remote_args": _unset(f"{_PLACED}."),
+}
+"""Of verbs on columns, which need no workers of their own."""
+
+BLOCKS: dict[str, Unsupported] = {
+    "concurrency": Unsupported(_ANY, None),
+    "override_num_blocks": Unsupported(_ANY, None),
+    "parallelism": Unsupported(_ANY, None),
+}
+"""Of functions that make datasets: how many pieces there are is settled by size."""
+
+LOCAL_READ = Unsupported("it is read here, in any case", None)
+
+READ: dict[str, Unsupported] = {
+    **{name: each for name, each in _NOWHERE.items() if name != "max_calls"},
+    **BLOCKS,
+    "arrow_open_file_args": _unset("files are opened by Headrace, plain or unpacked by their content."),
+    "arrow_open_stream_args": _unset("files are opened by Headrace, plain or unpacked by their content."),
+    "arrow_parquet_args": _unset("columns= chooses columns, and filter(expr=...) rows."),
+    "catalog": _unset("Headrace reads local files. Give their paths."),
+    "file_extensions": Unsupported("say it in the path: folder/**/*.parquet."),
+    "filesystem": Unsupported(
+        "Headrace reads local files. Copy the data here or mount it, and give its path."
+    ),
+    "filter": _unset("the verb filter(expr=pyarrow.compute.field('x') > 3) chooses rows."),
+    "ignore_missing_paths": Unsupported(
+        "a path with nothing behind it is an error. Leave those paths out of the list.", (None, False)
+    ),
+    "include_paths": Unsupported(
+        "read_text, read_images and read_binary_files have it; this one gives no path.", (None, False)
+    ),
+    "include_row_hash": _unset("rows have no hash. read_rejected tells file and row of those that fail."),
+    "max_calls": _unset("the workers that read live as long as the run."),
+    "memory": Unsupported(_ANY, None),
+    "meta_provider": _unset("files are listed by Headrace. Give a list of paths."),
+    "num_cpus": Unsupported(_ANY, None),
+    "num_gpus": _unset("reading needs no GPU; say it to the step that uses one."),
+    "partition_filter": Unsupported(
+        "choose by the path: folder/year=2024/**, or filter(expr=...) by the column."
+    ),
+    "partitioning": Unsupported(
+        "columns of folder names are for read_parquet; add them from include_paths=True."
+    ),
+    "ray_remote_args": _unset(f"{_PLACED}; reading belongs to the step behind it."),
+    "shuffle": Unsupported(
+        "files are read in the order of their names. Give a shuffled list of paths, if need be."
+    ),
+    "skip_paths": _unset("leave those paths out: give a list, or a pattern that does not match them."),
+    "tensor_column_schema": _unset(
+        "bytes become arrays in map_batches: numpy.frombuffer(b''.join(batch['x']), dtype).reshape(-1, *shape)."
+    ),
+}
+"""Of functions that read files."""
+
+READ_PARQUET: dict[str, Unsupported] = {name: each for name, each in READ.items() if name != "partitioning"}
+
+_ARROW_CSV = _unset(
+    "the options have the names of pyarrow.csv without its classes: delimiter=, column_names=, column_types=, ...."
+)
+READ_CSV: dict[str, Unsupported] = {
+    **READ,
+    "convert_options": _ARROW_CSV,
+    "parse_options": _ARROW_CSV,
+    "read_options": _ARROW_CSV,
+}
+
+READ_JSON: dict[str, Unsupported] = {
+    **READ,
+    "lines": Unsupported("one object stands on each line, in any case", None),
+    "parse_options": _unset("schema= says the fields and their types."),
+    "read_options": _unset("schema= says the fields and their types."),
+}
+
+ITERATE: dict[str, Unsupported] = {
+    "local_shuffle_buffer_size": Unsupported(
+        "rows come in the order of the input, so that every reader sees the same. A model that predicts needs no "
+        "shuffle; one that is trained can shuffle indices of what it has read."
+    ),
+    "local_shuffle_seed": Unsupported("there is no shuffle; rows come in the order of the input."),
+    "prefetch_batches": Unsupported("workers run ahead of the reader by a few blocks, in any case", None),
+}
+"""Of verbs that bring batches here."""
+
+_SPEC = Unsupported(
+    "dtypes and shapes are taken from the schema; add_column or map_batches can change them before."
+)
+
+TO_TF: dict[str, Unsupported] = {
+    **ITERATE,
+    "additional_type_spec": _SPEC,
+    "feature_type_spec": _SPEC,
+    "label_type_spec": _SPEC,
+}
+
+SCHEMA: dict[str, Unsupported] = {"fetch_if_missing": Unsupported("it is always found out", None)}
+
+_OPTION = Unsupported("it is an option of the whole run. Say it before: .with_options(…).", ())
+WRITE: dict[str, Unsupported] = {
+    **{
+        field.name: _OPTION
+        for field in fields(RunOptions)
+        if field.name not in ("mode", "on_change", "durability")
+    },
+    "arrow_open_stream_args": _unset("files are opened by Headrace."),
+    "arrow_parquet_args_fn": _unset("compression= and compression_level= are what there is to choose."),
+    "arrow_csv_args_fn": _unset("delimiter=, header= and compression= are what there is to choose."),
+    "pandas_json_args_fn": _unset("compression= is what there is to choose."),
+    "catalog": _unset("outputs are local folders."),
+    "concurrency": Unsupported(_ANY, None),
+    "filename_provider": Unsupported(
+        "a file is named by shard and run, which is how a killed run is recognised."
+    ),
+    "filesystem": Unsupported(
+        "outputs are local folders. Write here, and copy the folder when _SUCCESS is in it."
+    ),
+    "max_rows_per_file": _unset("with_options(shard_rows=...) says about how many rows a file has."),
+    "min_bytes_per_file": _unset("with_options(shard_rows=...) says about how many rows a file has."),
+    "min_rows_per_file": _unset("with_options(shard_rows=...) says about how many rows a file has."),
+    "num_rows_per_file": _unset("with_options(shard_rows=...) says about how many rows a file has."),
+    "partition_cols": _unset(
+        "rows stay in the order of the input, so files are not divided by a column's values. Filter and write "
+        "once for "
+        "each value, or divide the output with DuckDB (COPY ... PARTITION_BY)."
+    ),
+    "ray_remote_args": _unset("writing belongs to the last step's workers."),
+    "row_group_size": _unset("row groups are cut by size."),
+    "try_create_dir": Unsupported("the folder is made if it is not there", None),
+}
+"""Of verbs that write files."""
+
+POOL: dict[str, Unsupported] = {
+    "enable_true_multi_threading": Unsupported(
+        "max_in_flight= says how many batches a worker has at a time, in threads.", (None, False)
+    ),
+    "initial_size": Unsupported("a pool starts with what there is to do", None),
+    "max_concurrent_calls_per_actor": Unsupported(
+        "max_in_flight= says how many batches a worker has at a time.", (None, 1)
+    ),
+    "max_tasks_in_flight_per_actor": Unsupported("workers always have their next work at hand", None),
+}
+"""Of ``ActorPoolStrategy``."""

@@ -1,0 +1,170 @@
+"""What every step tells about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from headrace.core.ports import Accumulator
+from headrace.errors import UnknownColumn, nearest
+from headrace.plan.functions import Function
+from headrace.plan.resources import Resources
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headrace.core.batch import BatchFormat
+
+
+@dataclass(frozen=True, slots=True)
+class StepFunction:
+    """A function of the user's in a step, and how it is called.
+
+    ``label`` is what messages call it, ``identity`` what the identity of a run calls it. ``max_in_flight``: how many
+    batches at a time, if the user said so. ``batch_format`` None: it gets one row at a time. ``batch_size`` in rows,
+    ``batch_bytes`` in bytes; None: found out by the workers. A function that ``predicts`` reads ``inputs`` only
+    (None: all columns).
+    """
+
+    function: Function
+    label: str
+    identity: str
+    max_in_flight: int | None = None
+    batch_size: int | None = None
+    batch_bytes: int | None = None
+    batch_format: BatchFormat | None = None
+    predicts: bool = False
+    inputs: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NeededColumns:
+    """Columns that are needed: ``only`` these (None: all there are), ``without`` those."""
+
+    only: frozenset[str] | None = None
+    without: frozenset[str] = frozenset()
+
+    def has(self, name: str) -> bool:
+        """Say whether a column is needed."""
+        return (self.only is None or name in self.only) and name not in self.without
+
+    def plus(self, names: Iterable[str]) -> NeededColumns:
+        """Return these columns and others."""
+        added = frozenset(names)
+        return NeededColumns(self.only | added if self.only is not None else None, self.without - added)
+
+
+ALL_COLUMNS = NeededColumns()
+NO_COLUMNS = NeededColumns(frozenset())
+
+
+class Step:
+    """One verb of the user's: batches in, batches out. A frozen value that travels to the workers by pickle.
+
+    A new verb is three files: a subclass here, its running form in ``worker/steps``, and the verb in ``dataset``.
+    The planner, the checks, the messages and the identity of a run ask the step alone, by the methods below; their
+    defaults are those of a step that calls no code of the user's, and gives each row back with the same columns.
+    """
+
+    __slots__ = ()
+
+    verb: ClassVar[str]
+    """The name of the method of ``Dataset`` that made this step."""
+
+    one_to_one: ClassVar[bool] = True
+    """Each row that comes in gives one row; or none, if it is rejected."""
+
+    makes_rows: ClassVar[bool] = False
+    """Rows may come out that did not come in, so no metric may stand before this step."""
+
+    changes_row_count: ClassVar[bool] = False
+    """Nobody knows how many rows come out, so that batches of the steps behind cannot be planned."""
+
+    row_by_row: ClassVar[bool] = False
+    """The step looks at one row after the other, not at batches."""
+
+    # ------------------------------------------------------------ the user's code, and what it needs
+
+    def functions(self) -> tuple[StepFunction, ...]:
+        """Return the user's code in this step."""
+        return ()
+
+    def needs(self) -> tuple[Resources, ...]:
+        """Return what the parts of this step need of a worker."""
+        return ()
+
+    def without_remote(self) -> Step:
+        """Return this step without what only a cluster is told about its workers."""
+        return self
+
+    def batch_sizes(self) -> tuple[int, ...]:
+        """Return the batch sizes that the user gave, in rows."""
+        return tuple(each.batch_size for each in self.functions() if each.batch_size)
+
+    @property
+    def metrics(self) -> tuple[tuple[str, Accumulator], ...]:
+        """The metrics that see the columns as they are here, with their names."""
+        return ()
+
+    # ------------------------------------------------------------ columns
+
+    def reads(self) -> tuple[str, ...]:
+        """Return the columns that the step asks for by name."""
+        return ()
+
+    def check_columns(self, names: Sequence[str]) -> None:
+        """Raise ``UnknownColumn`` or ``ColumnExists`` if the step cannot work on these columns."""
+        for name in self.reads():
+            if name not in names:
+                raise UnknownColumn(
+                    f"{self.label()} asks for column {name!r}, but the columns there are "
+                    f"{', '.join(names) or 'none'}.{nearest(name, names)}"
+                )
+
+    def columns_after(self, names: list[str] | None) -> list[str] | None:
+        """Return the columns that come out of this step; None where only running it tells."""
+        return names
+
+    def needed_before(self, needed: NeededColumns, schema: pa.Schema) -> NeededColumns:
+        """Return the columns that the step has to get, so that those ``needed`` after it can be there."""
+        return needed
+
+    def unread_after(self, unread: frozenset[str]) -> frozenset[str]:
+        """Return which of the columns that were not read are still there by the plan after this step."""
+        return unread
+
+    # ------------------------------------------------------------ rows
+
+    @property
+    def row_limit(self) -> int | None:
+        """How many rows of the whole dataset may pass, if that is what the step is for."""
+        return None
+
+    def rows_after(self, rows: int) -> int | None:
+        """Return how many rows come out if none is rejected; None where only running the step tells."""
+        return rows if self.one_to_one else None
+
+    # ------------------------------------------------------------ steps that are joined or separated
+
+    def joined(self, other: Step) -> Step | None:
+        """Return the one step that does what this and then ``other`` does, if there is one."""
+        return None
+
+    def separated(self) -> list[Step]:
+        """Return the steps that do the same one after another, where parts of this one need different workers."""
+        return [self]
+
+    def rejoined(self, part: Step) -> Step:
+        """Return the one step of which this and ``part`` are neighbours as ``separated`` made them."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------ messages and identity
+
+    def label(self) -> str:
+        """Return what messages call this step: ``map_batches(clean)``."""
+        raise NotImplementedError
+
+    def shape(self) -> dict[str, Any]:
+        """Return what must match for two runs to be the same, besides the code: plain JSON values."""
+        return {"verb": self.verb}

@@ -1,0 +1,115 @@
+"""Steps that choose or rename columns; rows stay as they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import UnknownColumn
+from headrace.plan.steps.base import NeededColumns, Step
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class SelectColumns(Step):
+    """Keep these columns, in this order."""
+
+    columns: tuple[str, ...]
+    verb = "select_columns"
+
+    def reads(self) -> tuple[str, ...]:
+        """Return the columns."""
+        return self.columns
+
+    def columns_after(self, names: list[str] | None) -> list[str]:
+        """Return the columns."""
+        return list(self.columns)
+
+    def needed_before(self, needed: NeededColumns, schema: pa.Schema) -> NeededColumns:
+        """Return the columns, whether or not they are needed."""
+        return NeededColumns(frozenset(self.columns))
+
+    def unread_after(self, unread: frozenset[str]) -> frozenset[str]:
+        """Return none: each of the columns was read."""
+        return frozenset()
+
+    def label(self) -> str:
+        """Return ``select_columns(['a'])``."""
+        return f"{self.verb}({list(self.columns)})"
+
+    def shape(self) -> dict[str, Any]:
+        """Return the columns."""
+        return {"verb": self.verb, "columns": list(self.columns)}
+
+
+@dataclass(frozen=True, slots=True)
+class DropColumns(Step):
+    """Leave these columns out."""
+
+    columns: tuple[str, ...]
+    verb = "drop_columns"
+
+    def reads(self) -> tuple[str, ...]:
+        """Return the columns."""
+        return self.columns
+
+    def columns_after(self, names: list[str] | None) -> list[str] | None:
+        """Return the others."""
+        return None if names is None else [name for name in names if name not in self.columns]
+
+    def needed_before(self, needed: NeededColumns, schema: pa.Schema) -> NeededColumns:
+        """Return what is needed without the columns: they need not even be read."""
+        dropped = frozenset(self.columns)
+        only = needed.only - dropped if needed.only is not None else None
+        return NeededColumns(only, needed.without | dropped)
+
+    def unread_after(self, unread: frozenset[str]) -> frozenset[str]:
+        """Return the others."""
+        return unread.difference(self.columns)
+
+    def label(self) -> str:
+        """Return ``drop_columns(['a'])``."""
+        return f"{self.verb}({list(self.columns)})"
+
+    def shape(self) -> dict[str, Any]:
+        """Return the columns."""
+        return {"verb": self.verb, "columns": list(self.columns)}
+
+
+@dataclass(frozen=True, slots=True)
+class RenameColumns(Step):
+    """Give columns other names: pairs of the old one and the new one."""
+
+    names: tuple[tuple[str, str], ...]
+    verb = "rename_columns"
+
+    def reads(self) -> tuple[str, ...]:
+        """Return the old names."""
+        return tuple(old for old, _ in self.names)
+
+    def columns_after(self, names: list[str] | None) -> list[str] | None:
+        """Return the new names in the places of the old ones."""
+        if names is None:
+            return None
+        new = dict(self.names)
+        renamed = [new.get(name, name) for name in names]
+        for name in renamed:
+            if renamed.count(name) > 1:
+                raise UnknownColumn(f"{self.label()} would give two columns the name {name!r}.")
+        return renamed
+
+    def needed_before(self, needed: NeededColumns, schema: pa.Schema) -> NeededColumns:
+        """Return what is needed by its old names, and all columns that are renamed."""
+        old = {new: name for name, new in self.names}
+        only = frozenset(old.get(name, name) for name in needed.only) if needed.only is not None else None
+        return NeededColumns(only, needed.without - frozenset(old)).plus(self.reads())
+
+    def label(self) -> str:
+        """Return ``rename_columns({'a': 'b'})``."""
+        return f"{self.verb}({dict(self.names)})"
+
+    def shape(self) -> dict[str, Any]:
+        """Return the names."""
+        return {"verb": self.verb, "names": dict(self.names)}

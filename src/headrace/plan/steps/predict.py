@@ -1,0 +1,175 @@
+"""``predict`` and ``add_column``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import ArgumentError, ColumnExists
+from headrace.plan.functions import Function
+from headrace.plan.resources import UNDECLARED, Resources
+from headrace.plan.steps.base import ALL_COLUMNS, NeededColumns, Step, StepFunction
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headrace.core.batch import BatchFormat
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One model of a ``predict`` step: what it reads, and what it adds to each row.
+
+    An array becomes the column ``output``; named results bring their own names, put behind ``output`` and an
+    underscore if ``prefixed``. ``inputs`` None: all columns that entered the step. ``max_in_flight``: batches at a
+    time, if the user said how many. ``batch_size`` and ``batch_bytes`` as in ``MapBatches``.
+    """
+
+    function: Function
+    output: str
+    inputs: tuple[str, ...] | None
+    prefixed: bool
+    batch_size: int | None
+    batch_format: BatchFormat
+    resources: Resources = UNDECLARED
+    max_in_flight: int | None = None
+    batch_bytes: int | None = None
+
+    def shape(self) -> dict[str, Any]:
+        """Return what must match for two runs to be the same."""
+        inputs = list(self.inputs) if self.inputs is not None else None
+        return {"inputs": inputs, "output": self.output, "format": self.batch_format}
+
+
+@dataclass(frozen=True, slots=True)
+class Predict(Step):
+    """One result per row from each model, beside the columns that are carried. ``keep`` None: all of them."""
+
+    models: tuple[Model, ...]
+    keep: tuple[str, ...] | None
+    replace: bool
+    verb = "predict"
+
+    def functions(self) -> tuple[StepFunction, ...]:
+        """Return the models."""
+        return tuple(
+            StepFunction(
+                model.function,
+                self.label_of(model),
+                self._identity_of(model),
+                model.max_in_flight,
+                model.batch_size,
+                model.batch_bytes,
+                model.batch_format,
+                predicts=True,
+                inputs=model.inputs,
+            )
+            for model in self.models
+        )
+
+    def needs(self) -> tuple[Resources, ...]:
+        """Return what each model needs."""
+        return tuple(model.resources for model in self.models)
+
+    def without_remote(self) -> Predict:
+        """Return the step for this machine."""
+        models = (replace(model, resources=replace(model.resources, remote=None)) for model in self.models)
+        return replace(self, models=tuple(models))
+
+    def reads(self) -> tuple[str, ...]:
+        """Return the inputs of the first model, and ``keep=``: what a later model reads, an earlier one may make."""
+        return (*(self.models[0].inputs or ()), *(self.keep or ()))
+
+    def check_columns(self, names: Sequence[str]) -> None:
+        """Refuse a result, too, that would take the name of a column that is carried."""
+        Step.check_columns(self, names)
+        carried = [name for name in names if self.keep is None or name in self.keep]
+        for model in self.models:
+            if model.output in carried and not self.replace and not model.prefixed:
+                raise ColumnExists(
+                    f"{self.label_of(model)} would add a column {model.output!r}, and there is one of that name "
+                    "already. Give the result another name with output=, leave the other out with keep=, or say "
+                    "replace=True."
+                )
+
+    def columns_after(self, names: list[str] | None) -> None:
+        """Return None: a model may name its results itself."""
+
+    def needed_before(self, needed: NeededColumns, schema: pa.Schema) -> NeededColumns:
+        """Return the inputs of the models, and what is carried and needed."""
+        if any(model.inputs is None for model in self.models):
+            return ALL_COLUMNS
+        carried = needed
+        if self.keep is not None:
+            carried = NeededColumns(frozenset(filter(needed.has, self.keep)))
+        return carried.plus(name for model in self.models for name in model.inputs or ())
+
+    def unread_after(self, unread: frozenset[str]) -> frozenset[str]:
+        """Return what is carried."""
+        return unread if self.keep is None else unread.intersection(self.keep)
+
+    def joined(self, other: Step) -> Predict | None:
+        """Join two steps whose models can run side by side.
+
+        They can where ``other`` sees nothing that this one changed, but by naming it, and workers need the same.
+        """
+        if not isinstance(other, Predict):
+            return None
+        carries = self.keep is None and other.keep is None and not (self.replace or other.replace)
+        named = all(model.inputs is not None for model in other.models)
+        alike = len({*self.needs(), *other.needs()}) == 1
+        return Predict((*self.models, *other.models), None, False) if carries and named and alike else None
+
+    def separated(self) -> list[Step]:
+        """Return one step for each group of neighbouring models that need the same workers."""
+        if len(set(self.needs())) == 1:
+            return [self]
+        groups: list[list[Model]] = []
+        for model in self.models:
+            if groups and groups[-1][0].resources == model.resources:
+                groups[-1].append(model)
+            else:
+                groups.append([model])
+        unnamed = any(model.inputs is None for group in groups[1:] for model in group)
+        if unnamed or self.keep is not None or self.replace:
+            raise ArgumentError(
+                f"{self.label()}: models that need different workers are run one after another, so say which "
+                "columns each reads (inputs=), and leave keep= and replace= as they are: select_columns and "
+                "drop_columns do the same afterwards."
+            )
+        return [Predict(tuple(group), None, False) for group in groups]
+
+    def rejoined(self, part: Step) -> Predict:
+        """Return the step with the models of both."""
+        assert isinstance(part, Predict)
+        return Predict((*self.models, *part.models), part.keep, part.replace)
+
+    def label(self) -> str:
+        """Return ``predict(Fare)``, or ``predict(small: Fare, large: Fare2)``."""
+        if len(self.models) == 1:
+            return self.label_of(self.models[0])
+        named = ", ".join(f"{model.output}: {model.function.name}" for model in self.models)
+        return f"{self.verb}({named})"
+
+    def label_of(self, model: Model) -> str:
+        """Name one model: ``predict(Fare)``, or ``predict(small: Fare)`` where there are several."""
+        name = model.function.name
+        return f"{self.verb}({name})" if len(self.models) == 1 else f"{self.verb}({model.output}: {name})"
+
+    def _identity_of(self, model: Model) -> str:
+        """Name a model without the name of its file, which is no part of what it is."""
+        return f"predict(output={model.output!r})" if model.function.predictor else self.label_of(model)
+
+    def shape(self) -> dict[str, Any]:
+        """Return inputs and outputs of the models, and which columns are carried."""
+        shape: dict[str, Any] = {"verb": self.verb, "models": [model.shape() for model in self.models]}
+        shape["keep"] = "all" if self.keep is None else list(self.keep)
+        return shape | ({"replace": True} if self.replace else {})
+
+
+class AddColumn(Predict):
+    """The same for a function that the user does not call a model; its column may take another's place."""
+
+    __slots__ = ()
+    verb = "add_column"

@@ -1,0 +1,76 @@
+"""How many workers run a step, in Ray Data's words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.core.arguments import known_arguments
+from headrace.errors import ArgumentError
+from headrace.plan import ray_unsupported
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class ActorPoolStrategy:
+    """A pool of workers: ``size`` of them, or between ``min_size`` and ``max_size``.
+
+    Without any of them, as many as there is room for. Raises ``ArgumentError``, when a verb is given it, for both
+    kinds of size or for numbers that make no sense.
+
+    >>> ActorPoolStrategy(size=2).bounds()
+    (2, 2)
+    """
+
+    size: int | None
+    min_size: int | None
+    max_size: int | None
+
+    @known_arguments(also=ray_unsupported.POOL)
+    def __init__(
+        self, size: int | None = None, min_size: int | None = None, max_size: int | None = None
+    ) -> None:
+        for name, value in (("size", size), ("min_size", min_size), ("max_size", max_size)):
+            object.__setattr__(self, name, value)
+
+    def bounds(self) -> tuple[int, int] | None:
+        """Return ``(min, max)``, or None when nothing was said."""
+        if self.size is not None:
+            if self.min_size is not None or self.max_size is not None:
+                raise ArgumentError("ActorPoolStrategy takes either size or min_size and max_size, not both.")
+            return worker_bounds("size", self.size)
+        if self.min_size is None and self.max_size is None:
+            return None
+        low = 1 if self.min_size is None else self.min_size
+        return worker_bounds("(min_size, max_size)", (low, low if self.max_size is None else self.max_size))
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPoolStrategy:
+    """As many workers as ``size``, or as there is room for; here tasks and actors run in the same workers.
+
+    Raises ``ArgumentError``, when a verb is given it, if ``size`` is not a number above zero.
+
+    >>> TaskPoolStrategy(size=3).bounds()
+    (3, 3)
+    """
+
+    size: int | None = None
+
+    def bounds(self) -> tuple[int, int] | None:
+        """Return ``(size, size)``, or None when nothing was said."""
+        return worker_bounds("size", self.size) if self.size is not None else None
+
+
+def worker_bounds(name: str, value: Any) -> tuple[int, int]:
+    """Read a number of workers or a pair of bounds; a third number, how many there are at first, has no effect.
+
+    >>> worker_bounds("concurrency", (1, 8))
+    (1, 8)
+    """
+    pair = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
+    whole = len(pair) in (2, 3) and all(isinstance(n, int) and not isinstance(n, bool) for n in pair)
+    if not whole or not 1 <= pair[0] <= pair[-1] <= pair[1]:
+        raise ArgumentError(
+            f"{name}={value!r}: give a number of workers such as 2, or bounds such as (1, 8)."
+        )
+    return pair[0], pair[1]

@@ -1,0 +1,396 @@
+"""Functions that begin a dataset with files: ``read_*``.
+
+Nothing here imports pyarrow before it must: a run starts its workers first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from headrace.core.arguments import known_arguments
+from headrace.core.warn import warn
+from headrace.dataset.dataset import Dataset
+from headrace.plan import ray_unsupported
+from headrace.sources.files import PathArgument, absolute_paths
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@known_arguments(also=ray_unsupported.READ_PARQUET)
+def read_parquet(
+    paths: PathArgument,
+    *,
+    columns: Sequence[str] | None = None,
+    partitioning: Literal["hive"] | None = "hive",
+) -> Dataset:
+    """Read Parquet files as one dataset; only the columns that the plan needs are decoded.
+
+    Parameters
+    ----------
+    paths
+        A file, a folder (all levels), a glob (``**`` included), or a list of these, on this machine. Names
+        that begin with ``_`` or ``.`` are skipped, and of a folder only ``.parquet``, ``.pq`` and ``.parq``
+        files are taken, if there are any. Files come in the order of their names; a list keeps its order.
+    columns
+        The columns to read, in this order; None reads all. A nested column comes whole.
+    partitioning
+        ``"hive"`` adds the ``key=value`` folders right above a file as columns, int64 where every value is
+        an integer, else string. None: no columns from folders.
+
+    Raises
+    ------
+    NothingMatched
+        No file there. Raised, like the next ones, when the dataset is first looked at.
+    SchemaMismatch
+        Two files have types for a column that do not unify. A column that a file lacks is null there.
+    UnknownColumn
+        ``columns`` has a name that no file has.
+    UnreadableFile
+        A file is damaged, cut short, or not Parquet.
+    InputChanged
+        A file changed between planning and reading.
+
+    Examples
+    --------
+    >>> import tempfile, headrace as hr, pyarrow as pa, pyarrow.parquet as pq
+    >>> folder = tempfile.mkdtemp()
+    >>> pq.write_table(pa.table({"x": [1, 2], "y": [3, 4]}), f"{folder}/a.parquet")
+    >>> hr.read_parquet(folder, columns=["y"]).take_all()
+    [{'y': 3}, {'y': 4}]
+    """
+    from headrace.sources.parquet import ParquetSource
+
+    _warn_of_unfinished(paths)
+    return Dataset.from_source(ParquetSource(paths, columns=columns, partitioning=partitioning))
+
+
+@known_arguments(also=ray_unsupported.READ_CSV)
+def read_csv(
+    paths: PathArgument,
+    *,
+    column_types: Mapping[str, Any] | None = None,
+    column_names: Sequence[str] | None = None,
+    has_header: bool | None = None,
+    delimiter: str = ",",
+    quote_char: str | None = '"',
+    escape_char: str | None = None,
+    newlines_in_values: bool = True,
+    encoding: str = "utf8",
+    skip_rows: int = 0,
+    null_values: Sequence[str] | None = None,
+    strings_can_be_null: bool = False,
+    decimal_point: str = ".",
+    timestamp_parsers: Sequence[str] | None = None,
+) -> Dataset:
+    """Read CSV files, plain or compressed (gzip, zstd, bz2, lz4), as one dataset.
+
+    Types are settled once, from the first megabyte of the files, and never change on the way: a later value
+    that does not fit is an error that names it. Options have the names and meanings of ``pyarrow.csv``.
+
+    Parameters
+    ----------
+    paths
+        As for :func:`read_parquet`; of a folder, ``.csv`` and ``.tsv`` files, compressed or not.
+    column_types
+        Types for some columns: an Arrow type, its name (``"float64"``, ``"timestamp[us]"``), or ``int``,
+        ``float``, ``str``, ``bool``, ``bytes``.
+    column_names
+        The names of the columns. As in pyarrow and pandas, giving them means that the first line is data; for
+        files that do have a header line, give ``has_header=True`` too, and these names replace its.
+    has_header
+        Whether the first line of each file holds names. None: yes, unless ``column_names`` is given. False
+        without ``column_names``: columns are ``f0``, ``f1``, ….
+    delimiter, quote_char, escape_char, decimal_point
+        Single ASCII characters; None switches quoting or escaping off. With escapes a file is one split.
+    newlines_in_values
+        False promises that no quoted value holds a newline: a big file need not be scanned to be cut.
+    encoding
+        Of the text. Besides UTF-8 and the one-byte encodings, a file is then one split.
+    skip_rows
+        Lines before the header to leave out, in every file.
+    null_values, strings_can_be_null
+        Which texts are null (default: Arrow's list, with the empty text), and whether in string columns too.
+    timestamp_parsers
+        Formats for ``strptime``, or ``"ISO8601"``, tried in turn.
+
+    Raises
+    ------
+    NothingMatched, SchemaMismatch, InputChanged
+        As for :func:`read_parquet`.
+    UnreadableFile
+        A row has too many or too few fields, a value is not of its column's type, a quote is never closed;
+        with file, row (counted from 0 after the header) and column.
+    UnknownColumn
+        ``column_types`` has a name that no file has.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile, headrace as hr
+    >>> file = pathlib.Path(tempfile.mkdtemp(), "a.csv")
+    >>> _ = file.write_text('name,age\\n"Ada\\nLovelace",36\\n')
+    >>> hr.read_csv(file, column_types={"age": "float32"}).take_all()
+    [{'name': 'Ada\\nLovelace', 'age': 36.0}]
+    """
+    from headrace.sources.csv import CsvSource
+
+    _warn_of_unfinished(paths)
+    source = CsvSource(
+        paths,
+        column_types=column_types,
+        column_names=column_names,
+        has_header=has_header,
+        delimiter=delimiter,
+        quote_char=quote_char,
+        escape_char=escape_char,
+        newlines_in_values=newlines_in_values,
+        encoding=encoding,
+        skip_rows=skip_rows,
+        null_values=null_values,
+        strings_can_be_null=strings_can_be_null,
+        decimal_point=decimal_point,
+        timestamp_parsers=timestamp_parsers,
+    )
+    return Dataset.from_source(source)
+
+
+@known_arguments(also=ray_unsupported.READ_JSON)
+def read_json(paths: PathArgument, *, schema: pa.Schema | None = None) -> Dataset:
+    """Read files of one JSON object per line, plain or compressed (gzip, zstd, bz2, lz4), as one dataset.
+
+    Parameters
+    ----------
+    paths
+        As for :func:`read_parquet`; of a folder, ``.jsonl``, ``.ndjson`` and ``.json`` files, compressed or
+        not.
+    schema
+        The fields to read and their types; other fields are passed over. None infers it from the first
+        megabyte of the files; a field that turns up later is then an error. A field that a line lacks is null.
+
+    Raises
+    ------
+    NothingMatched, SchemaMismatch, InputChanged
+        As for :func:`read_parquet`.
+    UnreadableFile
+        A line is not a JSON object, has an unknown field or a value of another type; with file and row
+        (counted from 0, blank lines left out).
+
+    Examples
+    --------
+    >>> import pathlib, tempfile, headrace as hr
+    >>> file = pathlib.Path(tempfile.mkdtemp(), "a.jsonl")
+    >>> _ = file.write_text('{"user": {"id": 1}, "tags": ["a"]}\\n{"user": {"id": 2}}\\n')
+    >>> hr.read_json(file).take_all()
+    [{'user': {'id': 1}, 'tags': ['a']}, {'user': {'id': 2}, 'tags': None}]
+    """
+    from headrace.sources.json import JsonSource
+
+    _warn_of_unfinished(paths)
+    return Dataset.from_source(JsonSource(paths, schema=schema))
+
+
+@known_arguments(also=ray_unsupported.READ)
+def read_binary_files(paths: PathArgument, *, include_paths: bool = False) -> Dataset:
+    """Read each file as one row: its contents in the binary column ``bytes``.
+
+    Parameters
+    ----------
+    paths
+        As for :func:`read_parquet`, with any suffix.
+    include_paths
+        Whether to add the string column ``path``, the file's absolute path.
+
+    Raises
+    ------
+    NothingMatched, InputChanged
+        As for :func:`read_parquet`.
+    UnreadableFile
+        A file may not be opened, or is not a regular file.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile, headrace as hr
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> _ = (folder / "a.bin").write_bytes(b"abc")
+    >>> hr.read_binary_files(folder).take_all()
+    [{'bytes': b'abc'}]
+    """
+    from headrace.sources.binary import BinarySource
+
+    _warn_of_unfinished(paths)
+    return Dataset.from_source(BinarySource(paths, include_paths=include_paths))
+
+
+@known_arguments(also=ray_unsupported.READ)
+def read_images(
+    paths: PathArgument,
+    *,
+    size: tuple[int, int] | None = None,
+    mode: str | None = None,
+    include_paths: bool = False,
+    draft: bool = True,
+    max_pixels: int = 89_478_485,
+) -> Dataset:
+    """Read each image file as one row: its pixels, uint8, in the column ``image``. Needs ``headrace[images]``.
+
+    Parameters
+    ----------
+    paths
+        As for :func:`read_parquet`; of a folder, ``.png``, ``.jpg``, ``.jpeg``, ``.tif``, ``.tiff``, ``.bmp``,
+        ``.gif`` and ``.webp`` files.
+    size
+        ``(height, width)`` in pixels, in this order, as in Ray Data: all images are scaled to it (bilinear),
+        whatever that does to their proportions, and a batch is one array of shape (n, height, width, channels).
+        None keeps their sizes. That is one array too if all images have one size; else it is n objects, each
+        an array of shape (h, w, channels). Which of the two holds for the whole dataset: all headers are read
+        to know it, about 0.1 ms each.
+    mode
+        The Pillow mode to convert to: ``"L"`` (grey; arrays then have no axis of channels), ``"LA"``,
+        ``"RGB"``, ``"RGBA"``, ``"CMYK"``, ``"YCbCr"`` or ``"HSV"``. None is ``"RGB"``, where Ray Data keeps the
+        mode of each file. Alpha is dropped, not blended, unless the mode has it; of 16 bits the upper eight are
+        taken; of an animated image, the first frame.
+    include_paths
+        Whether to add the string column ``path``, the file's absolute path.
+    draft
+        True lets the JPEG decoder halve images, once or more, as long as both sides stay at least twice what
+        ``size`` asks for: three times as fast for a photo of 12 megapixels, and pixels differ from the full
+        decoding by about one of 255 levels on average. False decodes in full, as Ray Data does.
+    max_pixels
+        How many pixels a file may hold, by its header, against files of a few kilobytes that unpack to more than a
+        machine has. The default is where Pillow begins to warn: a quarter of a GiB as RGB.
+
+    The orientation that a camera notes in EXIF is not applied, as in Ray Data and torchvision: pixels come as
+    they are stored, and ``size`` is that of the stored image.
+
+    Raises
+    ------
+    ArgumentError
+        ``size`` or ``mode`` is something else. ``MissingLibrary``: Pillow is not installed.
+    NothingMatched, InputChanged
+        As for :func:`read_parquet`.
+    UnreadableFile
+        A file is damaged, cut short, no image, or of more pixels than ``max_pixels``.
+
+    Examples
+    --------
+    >>> import pytest, tempfile, headrace as hr
+    >>> Image = pytest.importorskip("PIL.Image")
+    >>> folder = tempfile.mkdtemp()
+    >>> Image.new("RGB", (640, 480), "red").save(f"{folder}/a.png")
+    >>> row = hr.read_images(folder, size=(2, 3)).take(1)[0]
+    >>> row["image"].shape, row["image"][0, 0].tolist()
+    ((2, 3, 3), [255, 0, 0])
+    """
+    from headrace.sources.images import ImageSource
+
+    _warn_of_unfinished(paths)
+    source = ImageSource(
+        paths, size=size, mode=mode, include_paths=include_paths, draft=draft, max_pixels=max_pixels
+    )
+    return Dataset.from_source(source)
+
+
+@known_arguments(also=ray_unsupported.READ)
+def read_text(
+    paths: PathArgument,
+    *,
+    encoding: str = "utf-8",
+    drop_empty_lines: bool = False,
+    include_paths: bool = False,
+) -> Dataset:
+    """Read each line of text files, plain or compressed (gzip, zstd, bz2, lz4), as one row: column ``text``.
+
+    A line ends at a newline, a carriage return, or both, as in Python's own text files; its end is no part of
+    it. A byte order mark is none either.
+
+    Parameters
+    ----------
+    paths
+        As for :func:`read_parquet`, with any suffix.
+    encoding
+        Of the text. Besides UTF-8 and the one-byte encodings, a file is then one split.
+    drop_empty_lines
+        Whether to leave out lines of nothing but white space. In Ray Data, that is the default.
+    include_paths
+        Whether to add the string column ``path``, the file's absolute path.
+
+    Raises
+    ------
+    ArgumentError
+        There is no such encoding.
+    NothingMatched, InputChanged
+        As for :func:`read_parquet`.
+    UnreadableFile
+        A line is not of that encoding, or a compressed file is damaged; with file and line (counted from 1).
+
+    Examples
+    --------
+    >>> import pathlib, tempfile, headrace as hr
+    >>> file = pathlib.Path(tempfile.mkdtemp(), "a.txt")
+    >>> _ = file.write_text("one\\n\\ntwo")
+    >>> hr.read_text(file).take_all()
+    [{'text': 'one'}, {'text': ''}, {'text': 'two'}]
+    """
+    from headrace.sources.lines import TextSource
+
+    _warn_of_unfinished(paths)
+    source = TextSource(
+        paths, encoding=encoding, drop_empty_lines=drop_empty_lines, include_paths=include_paths
+    )
+    return Dataset.from_source(source)
+
+
+@known_arguments
+def read_rejected(output: str | os.PathLike[str]) -> Dataset:
+    """Read the rows that a run with ``on_error="reject"`` set aside, to look at them or to try them again.
+
+    Parameters
+    ----------
+    output
+        The folder that was written to.
+
+    Returns
+    -------
+    Dataset
+        The source's columns, with nulls for what could not be read, and behind them: ``_error`` and ``_error_type``,
+        what was raised; ``_step``, where (``"read"``: in the source); ``_file`` and ``_row``, where the row stands,
+        null if it is unknown; ``_attempts``, at which try of its shard that was. No rows if none was rejected.
+
+    Raises
+    ------
+    NothingMatched
+        There is no finished or begun run in the folder.
+
+    Examples
+    --------
+    >>> import tempfile, headrace as hr
+    >>> folder = tempfile.mkdtemp()
+    >>> data = hr.from_items(["1", "two", "3"]).map(lambda row: {"n": int(row["item"])})
+    >>> _ = data.with_options(engine="inline", on_error="reject", progress=False).write_parquet(f"{folder}/out")
+    >>> hr.read_rejected(f"{folder}/out").select_columns(["item", "_error_type", "_row"]).take_all()
+    [{'item': 'two', '_error_type': 'ValueError', '_row': 1}]
+    """
+    from headrace.sources.memory import MemorySource
+    from headrace.sources.rejected import rejected_table
+
+    return Dataset.from_source(MemorySource(rejected_table(output), "rejected"))
+
+
+def _warn_of_unfinished(paths: PathArgument) -> None:
+    """Warn, on behalf of the caller's caller, if a folder is the output of a run that is not complete."""
+    from headrace.output.folder import HOME, SUCCESS
+
+    unfinished = [
+        folder
+        for folder in dict.fromkeys(absolute_paths(paths))
+        if os.path.isdir(os.path.join(folder, HOME)) and not os.path.exists(os.path.join(folder, SUCCESS))
+    ]
+    if unfinished:
+        several = len(unfinished) > 1
+        warn(
+            f"The folder{'s' if several else ''} {', '.join(map(repr, unfinished))} {'are' if several else 'is'} the "
+            f"unfinished output of a headrace run: {SUCCESS} is missing, and so may be rows. Running its job again "
+            "completes it."
+        )

@@ -1,0 +1,1 @@
+"""Where a plan, options, an engine and an output become a run."""

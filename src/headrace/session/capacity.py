@@ -1,0 +1,50 @@
+"""What the machine or the cluster that carries a plan out has, and how much of its memory a run may use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.core.install import install_hint
+from headrace.engines.local import machine
+from headrace.errors import MissingLibrary
+from headrace.options import RunOptions
+
+if TYPE_CHECKING:
+    from headrace.core.ports import Capacity
+
+BLOCKS_SHARE = 4  # blocks between stages may use one part in so many of the memory limit
+STORE_SHARE = 2  # and of a cluster's object stores
+
+
+def capacity_for(options: RunOptions) -> Capacity:
+    """Return the cores, memory and GPUs of this machine, or of the cluster, to which this connects."""
+    if not options.on_ray:
+        return machine.capacity()
+    try:
+        from headrace.engines.ray import cluster
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise MissingLibrary(
+            f"engine='ray' needs Ray, which is not installed: {install_hint('ray')}."
+        ) from None
+    ray = options.ray
+    cluster.connect(ray.address or "", allow_unauthenticated=ray.allow_unauthenticated)
+    return cluster.capacity()
+
+
+def block_budget(options: RunOptions, memory: int) -> int:
+    """Return how many bytes the blocks between stages may use.
+
+    ``memory`` is that of the machine's or container's processes, or of all object stores of a Ray cluster.
+    """
+    if options.on_ray and not options.memory_limit:
+        return memory // STORE_SHARE
+    return (options.memory_limit or memory) // BLOCKS_SHARE
+
+
+def memory_of_nodes() -> int:
+    """Return how much memory the nodes of the connected cluster have for workers that declare it."""
+    from headrace.engines.ray import cluster
+
+    return cluster.memory_of_nodes()

@@ -1,0 +1,246 @@
+"""How a run is put together, whether it writes or is read: execution plan, engine, scheduler, policies, pools."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from headrace.core import safe_files
+from headrace.core.ports import PoolSpec
+from headrace.core.process import hold_standard_streams
+from headrace.core.warn import warn
+from headrace.engines.inline import InlineEngine
+from headrace.engines.local import machine, memory
+from headrace.engines.local.engine import LocalEngine
+from headrace.options import RunOptions
+from headrace.plan import compile as compiler
+from headrace.plan.logical import Plan
+from headrace.plan.physical import Program, Stage
+from headrace.session.execution_plan import ExecutionPlan
+from headrace.session.resumed import NOTHING, Resumed
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headrace.core.work import Shard
+    from headrace.driver.loop import Runner
+    from headrace.driver.ports import Committer
+    from headrace.driver.scheduler import Scheduler
+    from headrace.driver.upstream.scheduler import UpstreamScheduler
+    from headrace.engines.ray.engine import RayEngine
+    from headrace.session.event_bus import EventBus
+    from headrace.session.runner import RunSpec
+
+# The rooms `driver`, `worker` and `output` and the sources import pyarrow. They are imported inside functions, after
+# the first workers have been started, so that driver and workers do their slow imports at the same time.
+
+
+@dataclass(slots=True)
+class RunContext:
+    """An execution plan, and an engine that may have begun to start workers before their programs are known."""
+
+    execution: ExecutionPlan
+    engine: LocalEngine | InlineEngine | RayEngine
+
+    @classmethod
+    def open(cls, plan: Plan, options: RunOptions) -> RunContext:
+        """Lay a plan out, and start the engine's first workers. Use it as a context manager."""
+        hold_standard_streams()  # before anything is opened that could get their numbers
+        execution = ExecutionPlan(plan, options)
+        return cls(execution, _engine(execution))
+
+    def __enter__(self) -> RunContext:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.engine.close(kill=True)
+
+    @property
+    def options(self) -> RunOptions:
+        """How the run is carried out."""
+        return self.execution.options
+
+    def compose(
+        self,
+        plan: Plan,
+        kind: str,
+        shards: Sequence[Shard],
+        committer: Committer,
+        *,
+        resumed: Resumed = NOTHING,
+        events: EventBus | None = None,
+        states: str = "",
+    ) -> Run:
+        """Put a run together, which then only has to be driven.
+
+        Parameters
+        ----------
+        plan
+            The plan, with its sink if it writes.
+        kind
+            What becomes of the rows: ``"write"``, ``"blocks"``, ``"look"`` (the first of them) or ``"count"``.
+        shards
+            All shards of the plan, those among them that are done.
+        committer
+            Receives the commit records.
+        resumed
+            What earlier drivers left.
+        events
+            Receives the run's events.
+        states
+            The folder for big states of metrics.
+        """
+        from headrace.driver.ports import RunPorts
+        from headrace.session.runner import build_runner
+
+        execution = self.execution
+        done = resumed.done
+        pending = [shard for shard in shards if not (done and done[shard.index])]
+        execution.fit(pending)
+        overlap = isinstance(self.engine, LocalEngine)
+        programs = execution.programs(plan, kind, pending, overlap=overlap, states=states)
+        spec = self._spec(plan, kind, shards, resumed)
+        runner = build_runner(spec, committer, RunPorts(events) if events is not None else None)
+        return Run(self, runner.scheduler, runner, programs)
+
+    def _spec(self, plan: Plan, kind: str, shards: Sequence[Shard], resumed: Resumed) -> RunSpec:
+        from headrace.plan.accounts import Accounts
+        from headrace.session.runner import RunSpec
+
+        options, execution = self.options, self.execution
+        return RunSpec(
+            shards=shards,
+            limits=compiler.limits_of(plan.steps),
+            reading=kind in ("blocks", "look"),
+            max_attempts=options.max_attempts,
+            ahead=execution.attempts_ahead(shards),
+            accounts=Accounts(plan.steps, writes=kind == "write"),
+            max_errors=options.max_errors,
+            raises=options.on_error == "raise",
+            locate=execution.plan.source.locate,
+            batch_timeout=options.batch_timeout,
+            stall_timeout=options.stall_timeout,
+            commit_every=(options.commit_every or 0.0) if kind == "write" else 0.0,
+            memory_limit=None
+            if options.on_ray
+            else execution.memory_limit,  # Ray watches that of each machine
+            driver_memory=partial(memory.own, os.getpid()),
+            bounds=execution.bounds,
+            upstream=self._upstream(),
+            resumed=resumed,
+        )
+
+    def _upstream(self) -> UpstreamScheduler | None:
+        """Return the scheduler of the stages before the last, if there are any."""
+        stages = self.execution.stages
+        *earlier, _ = stages
+        if not earlier:
+            return None
+        from headrace.driver.upstream.scheduler import UpstreamScheduler
+        from headrace.driver.upstream.stages import UpstreamStages
+        from headrace.engines.local.slot_registry import spare_of
+
+        budget = self.execution.block_budget
+        described = UpstreamStages(
+            steps=[len(stage.steps) for stage in earlier],
+            limits=[[i for i, step in enumerate(stage.steps) if step.verb == "limit"] for stage in earlier],
+            units=self.execution.partitioning.units[:-1],
+            origins=[origin for stage in stages for origin in stage.origins],
+            split=self.execution.partitioning.row_ranges,
+        )
+        return UpstreamScheduler(
+            described,
+            budget=budget - spare_of(budget),
+            max_attempts=self.options.max_attempts,
+            same_machine=self.engine.same_machine,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run that is put together: what decides, what drives, and the program of each stage's workers."""
+
+    context: RunContext
+    scheduler: Scheduler
+    runner: Runner
+    programs: Sequence[Program]
+
+    def stream(self) -> Iterator[pa.RecordBatch]:
+        """Start the pools, drive the plan to its end, and end the pools; yields the rows of a plan that is read."""
+        engine, runner = self.context.engine, self.runner
+        pools = self._start_pools()
+        yield from runner.stream(pools, engine)
+        engine.close()
+
+    def drive(self) -> None:
+        """Start the pools, drive a plan whose output is written to its end, and end the pools."""
+        for _ in self.stream():
+            pass
+
+    def _start_pools(self) -> list[Any]:
+        from headrace.plan.pickling import explained
+        from headrace.worker.attempt import ShardWorker
+        from headrace.worker.upstream import UpstreamWorker
+
+        options, stages = self.context.options, self.context.execution.stages
+        probe = _probe(self.programs[-1]) if options.on_ray else ""
+        remote_args = (options.ray.remote_args or {}) if options.on_ray else {}
+        any_gpus = any(stage.num_gpus for stage in stages)
+        pools: list[Any] = []
+        for i, (stage, program) in enumerate(zip(stages, self.programs, strict=True)):
+            last = i + 1 == len(stages)
+            spec = PoolSpec(
+                name=f"stage {i + 1}",
+                factory=partial(ShardWorker if last else UpstreamWorker, program),
+                size=stage.least,
+                threads=stage.threads,
+                num_gpus=stage.num_gpus if any_gpus else None,
+                memory=stage.memory,
+                stall_timeout=options.stall_timeout,
+                most=stage.workers,
+                num_cpus=stage.num_cpus,
+                least=_least(stage),
+                sees=probe if last else "",
+                extra={**remote_args, **stage.remote},
+            )
+            with explained(program.steps):
+                pools.append(self.context.engine.start(spec, self.runner.notify))
+        return pools
+
+
+def _engine(execution: ExecutionPlan) -> LocalEngine | InlineEngine | RayEngine:
+    """Start the engine; on this machine, it starts workers already."""
+    options = execution.options
+    if options.on_ray:
+        from headrace.engines.ray.engine import RayEngine
+
+        return RayEngine(pool_timeout=options.ray.pool_timeout)
+    if execution.inline:
+        return InlineEngine()
+    # One core is left for the driver, which imports and plans meanwhile; the other workers start after that.
+    first = execution.stages[0]
+    warm = min(first.workers, max(1, execution.capacity.cpus - 1))
+    return LocalEngine(warm, first.threads, devices=machine.devices(), budget=execution.block_budget)
+
+
+def _least(stage: Stage) -> int:
+    """Return how many workers a pool needs before it can work: the lower bound, if there are two."""
+    return stage.least if stage.least < stage.workers else 1
+
+
+def _probe(program: Program) -> str:
+    """Create a file where the output is staged, by which workers on other machines check that they see the folder."""
+    if program.sink is None:
+        return ""
+    path = os.path.join(program.sink.staging, f"seen-{os.urandom(8).hex()}.staged")
+    os.close(safe_files.opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+    return path
+
+
+def warn_of_inline(options: RunOptions) -> None:
+    """Warn of options that need a worker process, where there is none but this process."""
+    if options.engine == "inline" and options.batch_timeout is not None:
+        warn("batch_timeout= has no effect with engine='inline': a call in this process cannot be ended.")

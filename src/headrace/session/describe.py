@@ -1,0 +1,74 @@
+"""The event that describes a run before it begins."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from headrace.core.events import RunDescribed, StageDescribed
+from headrace.options import RunOptions
+from headrace.plan.logical import Plan
+from headrace.plan.physical import Stage
+from headrace.session.explain import described
+from headrace.version import __version__
+
+if TYPE_CHECKING:
+    from headrace.core.work import Shard
+    from headrace.session.execution_plan import ExecutionPlan
+
+_ABOUT_REPORTING = ("progress", "observers", "price_per_hour", "report_values")
+
+
+def describe(
+    run: str, plan: Plan, execution: ExecutionPlan, shards: Sequence[Shard], *, elapsed: float = 0.0
+) -> RunDescribed:
+    """Return the event that describes a run before it begins; it contains no value of any row."""
+    system = os.uname()
+    options = execution.options
+    return RunDescribed(
+        run,
+        __version__,
+        platform.python_version(),
+        f"{system.sysname} {system.release} {system.machine}",
+        system.nodename,
+        os.getpid(),
+        execution.capacity.cpus,
+        execution.memory_limit,
+        str(options.engine),
+        {name: _text(value) for name, value in changed(options)},
+        described(plan, execution, shards),
+        tuple(step.label() for step in plan.steps),
+        tuple(StageDescribed(stage_name(stage), stage.workers) for stage in execution.stages),
+        round(elapsed, 3),
+        options.price,
+    )
+
+
+def stage_name(stage: Stage) -> str:
+    """Return the labels of a stage's steps."""
+    return " → ".join(step.label() for step in stage.steps if not step.metrics) or "read"
+
+
+def changed(options: RunOptions) -> list[tuple[str, Any]]:
+    """Return the options that differ from the defaults, without those about reporting.
+
+    >>> changed(RunOptions(workers=2, progress=False))
+    [('workers', 2)]
+    """
+    usual = RunOptions()
+    return [
+        (field.name, getattr(options, field.name))
+        for field in fields(options)
+        if field.name not in _ABOUT_REPORTING and getattr(options, field.name) != getattr(usual, field.name)
+    ]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, type):
+        return value.__name__
+    if isinstance(value, tuple):
+        return ", ".join(map(_text, value))
+    return str(value)

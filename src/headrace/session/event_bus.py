@@ -1,0 +1,124 @@
+"""Hands the events of a run to the observers that the options ask for. One that raises is logged and dropped."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from headrace.core.events import Event
+from headrace.errors import ArgumentError
+from headrace.observers.log import Log
+from headrace.observers.record import EVENTS, Record
+from headrace.observers.run_state import RunState
+from headrace.options import RunOptions, variable, variable_of
+
+_log = logging.getLogger("headrace")
+
+
+def steady_time() -> Callable[[], float]:
+    """Return a clock of seconds since 1970 that never goes back, whatever happens to the system's."""
+    began = time.time() - time.monotonic()
+    return lambda: began + time.monotonic()
+
+
+class EventBus:
+    """Adds every event to the state of the run, then hands it to every observer.
+
+    Observers have ``on_event``, and may have ``attach``, ``tick`` and ``close``; see ``core.ports.Observer``.
+    """
+
+    def __init__(self, observers: list[Any], *, clock: Callable[[], float] | None = None) -> None:
+        self.state = RunState()
+        self._clock = clock or steady_time()
+        self._observers: list[Any] = []
+        self.state.tick(self._clock())
+        for observer in observers:
+            self._add(observer)
+
+    @classmethod
+    def of(cls, options: RunOptions, folder: Path | None = None) -> EventBus:
+        """Return the observers for these options; the record goes to ``folder``, that of the run."""
+        observers: list[Any] = [Record(folder / EVENTS)] if folder is not None else []
+        if options.progress is not False:
+            from headrace.observers.progress import Progress
+
+            observers.append(Progress())
+        return cls([*observers, *options.observers])
+
+    def _add(self, observer: Any) -> None:
+        """Add an observer; one that has ``attach`` gets the state of the run."""
+        self._observers.append(observer)
+        try:
+            getattr(observer, "attach", _no_method)(self.state)
+        except Exception as error:
+            self._drop(observer, error)
+
+    def on_event(self, event: Event) -> None:
+        """Hand an event to everybody."""
+        self.state.add(event, self._clock())
+        for observer in list(self._observers):
+            try:
+                observer.on_event(event)
+            except Exception as error:
+                self._drop(observer, error)
+
+    def tick(self) -> None:
+        """Let observers draw and write; called about five times a second."""
+        self.state.tick(self._clock())
+        self._each("tick")
+
+    def close(self) -> None:
+        """The run is over; a second time nothing happens."""
+        self._each("close")
+        self._observers = []
+
+    def _each(self, method: str) -> None:
+        for observer in list(self._observers):
+            try:
+                getattr(observer, method, _no_method)()
+            except Exception as error:
+                self._drop(observer, error)
+
+    def _drop(self, observer: Any, error: Exception) -> None:
+        name = type(observer).__name__
+        if isinstance(observer, Record | Log) and isinstance(
+            error, OSError | ValueError
+        ):  # a full disk is no defect
+            reason = getattr(error, "strerror", None) or error
+            _log.warning("The record %s cannot be written, and is left out: %s.", observer.path, reason)
+        else:
+            _log.exception("The observer %s failed and is dropped; the run goes on.", name)
+        self._observers = [each for each in self._observers if each is not observer]
+
+
+def environment_observers() -> tuple[Any, ...]:
+    """Return the observers that ``HEADRACE_LOG`` and ``HEADRACE_METRICS_PORT`` ask for."""
+    return tuple(observer_from_text(name, text) for name in _FROM_TEXT if (text := variable(name)))
+
+
+def observer_from_text(name: str, text: str, place: str = "") -> Any:
+    """Return the observer that ``log`` or ``metrics_port`` asks for, in a variable or at another ``place``."""
+    try:
+        return _FROM_TEXT[name](text)
+    except ArgumentError as error:
+        raise ArgumentError(f"{place or variable_of(name)} is {text!r}: {error}") from None
+
+
+def _prometheus(text: str) -> Any:
+    from headrace.observers.prometheus import Prometheus
+
+    try:
+        port: Any = int(text)
+    except ValueError:
+        port = text  # refused with its text
+    return Prometheus(port=port)
+
+
+_FROM_TEXT: dict[str, Callable[[str], Any]] = {"log": Log, "metrics_port": _prometheus}
+
+
+def _no_method(*_: Any) -> None:
+    """Stands for a method that an observer does not have."""

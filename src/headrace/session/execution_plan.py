@@ -1,0 +1,169 @@
+"""A plan laid out for the machine or cluster that carries it out: its stages, and how its input is partitioned."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from headrace.core import failpoints
+from headrace.core.ports import Capacity
+from headrace.core.work import Shard
+from headrace.options import RunOptions
+from headrace.plan import compile as compiler
+from headrace.plan import partitioning
+from headrace.plan.logical import Plan
+from headrace.plan.physical import ErrorPolicy, Program, Stage
+from headrace.plan.stages import stages_of
+from headrace.session.capacity import block_budget, capacity_for
+
+
+class ExecutionPlan:
+    """A plan, its options, and what follows from both and from the capacity. No worker exists yet.
+
+    ``stages`` may have more workers than there is work for, until ``fit``.
+    """
+
+    __slots__ = ("_partitioning", "capacity", "options", "plan", "stages")
+
+    def __init__(self, plan: Plan, options: RunOptions) -> None:
+        """Connects to the cluster, if there is one; raises ``PlanError`` for a plan that cannot run there."""
+        self.plan = plan
+        self.options = options
+        self.capacity: Capacity = capacity_for(options)
+        self.stages = _stages(plan, options, self.capacity)
+        self._partitioning: partitioning.Partitioning | None = None
+
+    @property
+    def partitioning(self) -> partitioning.Partitioning:
+        """How the input is partitioned; reads the input's metadata, so workers are started before."""
+        if self._partitioning is None:
+            self._partitioning = partitioning.partitioning_of(
+                self.stages, self.plan.source, self.options.shard_rows
+            )
+        return self._partitioning
+
+    @property
+    def shards(self) -> list[Shard]:
+        """The shards of the input."""
+        return self.partitioning.shards(self.plan.source)
+
+    @property
+    def inline(self) -> bool:
+        """True if this process does the work."""
+        return self.options.engine == "inline"
+
+    @property
+    def memory_limit(self) -> int:
+        """Bytes that the run may use; on Ray, that the blocks between stages stand for a quarter of."""
+        if self.options.on_ray:
+            return 4 * self.block_budget
+        return self.options.memory_limit or self.capacity.memory
+
+    @property
+    def block_budget(self) -> int:
+        """Bytes for blocks between stages."""
+        return block_budget(self.options, self.capacity.memory)
+
+    @property
+    def workers(self) -> int:
+        """The highest number of workers, of all stages."""
+        return sum(stage.workers for stage in self.stages)
+
+    @property
+    def bounds(self) -> list[tuple[int, int]]:
+        """The lowest and the highest number of workers of each stage."""
+        return [(stage.least, stage.workers) for stage in self.stages]
+
+    def fitted(self, shards: Sequence[Shard]) -> tuple[Stage, ...]:
+        """Return the stages with no more workers than ``shards`` are work for."""
+        return partitioning.stages_with_work(self.stages, self.partitioning, shards)
+
+    def fit(self, shards: Sequence[Shard]) -> None:
+        """Leave out the workers that ``shards`` are no work for; let the last stage overlap where cores are idle."""
+        *earlier, last = self.fitted(shards)
+        busy = sum(stage.workers for stage in (*earlier, last))
+        overlapped = last.overlapped or (busy < self.capacity.cpus and not self.options.on_ray)
+        self.stages = (*earlier, replace(last, overlapped=overlapped))
+
+    def attempts_ahead(self, shards: Sequence[Shard]) -> int:
+        """Return how many attempts each worker of the last stage is given, so that earlier stages are busy."""
+        *earlier, last = self.stages
+        if not earlier or not shards:
+            return 2
+        pieces = sum(len(self.partitioning.row_ranges(shard)) for shard in shards) / len(shards)
+        wanted = 2 * max(stage.workers for stage in earlier) / (pieces * last.workers)
+        return min(64, max(2, 1 + math.ceil(wanted)))
+
+    def programs(
+        self, plan: Plan, kind: str, shards: Sequence[Shard], *, overlap: bool, states: str = ""
+    ) -> list[Program]:
+        """Return what the workers of each stage run.
+
+        Parameters
+        ----------
+        plan
+            The plan with its sink.
+        kind
+            The ``kind`` of the last stage's program.
+        shards
+            Those that are not done.
+        overlap
+            Whether workers of this engine can read and write beside their computing.
+        states
+            The folder for big states of metrics, or "".
+        """
+        schema = plan.source.schema()
+        columns = compiler.columns_to_read(plan.steps, schema, output=kind != "count")
+        steps = [step for stage in self.stages for step in stage.steps]
+        unread = iter(compiler.unread_at(steps, schema, columns))
+        made = []
+        for i, stage in enumerate(self.stages):
+            last = i + 1 == len(self.stages)
+            block_rows = 0
+            if i + 2 < len(self.stages):
+                block_rows = partitioning.block_rows_for(shards, self.stages[i + 1].workers)
+            program = Program(
+                source=plan.source,
+                steps=stage.steps,
+                columns=columns,
+                unread=tuple(itertools.islice(unread, len(stage.steps))),
+                sink=plan.sink if last else None,
+                kind=kind if last else "make",
+                overlapped=last and overlap and stage.overlapped,
+                durability=self.options.durability,
+                faults=failpoints.active(),
+                reads_blocks=i > 0,
+                policy=_policy(self.options),
+                unit=0 if last else self.partitioning.units[i + 1],
+                block_rows=block_rows,
+                metrics=plan.accumulates if last else (),
+                states=states if last else "",
+                parted=partitioning.dividable_unit(plan.steps) if last else 0,
+            )
+            made.append(program)
+        return made
+
+
+def _stages(plan: Plan, options: RunOptions, capacity: Capacity) -> tuple[Stage, ...]:
+    """Return the stages of a plan: a single one, that overlaps nothing, where this process does all."""
+    inline = options.engine == "inline"
+    stages = stages_of(
+        plan,
+        capacity,
+        workers=options.workers,
+        memory_limit=options.memory_limit,
+        fused=inline,
+        grows=options.on_ray,
+    )
+    if options.on_ray:
+        return tuple(
+            replace(stage, threads=max(1, int(stage.num_cpus)), overlapped=False) for stage in stages
+        )
+    return (replace(stages[0], workers=1, least=1, overlapped=False),) if inline else stages
+
+
+def _policy(options: RunOptions) -> ErrorPolicy:
+    kinds = options.retry_on if isinstance(options.retry_on, tuple) else (options.retry_on,)
+    return ErrorPolicy(options.on_error, options.show_data, kinds, options.max_retries)

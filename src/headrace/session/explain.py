@@ -1,0 +1,179 @@
+"""The plan in words: what would run, where, on what."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from headrace.core import human
+from headrace.core.terminal import visible
+from headrace.core.work import Shard
+from headrace.options import RunOptions
+from headrace.plan import compile as compiler
+from headrace.plan import partitioning
+from headrace.plan.functions import Function, is_predictor
+from headrace.plan.logical import Plan
+from headrace.plan.physical import Stage
+from headrace.plan.steps.base import Step, StepFunction
+from headrace.session.execution_plan import ExecutionPlan
+
+
+def explain(plan: Plan, options: RunOptions) -> str:
+    """Describe source, columns, shards, pools and each step; raises what the plan would raise."""
+    execution = ExecutionPlan(plan, options)
+    return visible(described(plan, execution, execution.shards))
+
+
+def described(plan: Plan, execution: ExecutionPlan, shards: Sequence[Shard]) -> str:
+    """Describe a plan that is divided into ``shards``."""
+    options, capacity, stages = execution.options, execution.capacity, execution.stages
+    schema = plan.source.schema()
+    columns = compiler.columns_to_read(plan.steps, schema)
+    pieces = sum(len(execution.partitioning.row_ranges(shard)) for shard in shards) if len(stages) > 1 else 0
+    work = [_count(pieces, "piece")] * (len(stages) - 1) + [_count(len(shards), "shard")]
+    fit = execution.fitted(shards)
+    idle = [_at_work(*each) for each in zip(stages, fit, work, strict=True)]
+    rows = [shard.rows for shard in shards]
+    coarse = partitioning.oversized_shards(shards, execution.partitioning.shard_rows)
+    alone = idle[0] if len(stages) == 1 else ""
+    read = schema.names if columns is None else columns
+    kind = type(plan.source).__name__.removesuffix("Source")
+    lines = [
+        f"source   {kind}, {_count(len(plan.source.files()), 'file')}, "
+        f"{'unknown number of' if -1 in rows else f'{sum(rows):,}'} rows",
+        f"columns  reads {len(read)} of {len(schema.names)}: {_listed(read)}",
+        f"shards   {len(shards):,}{f' ({coarse})' if coarse else ''}",
+        f"engine   {options.engine}: {_pools(stages)}{alone}, on {_count(capacity.cpus, 'core')}"
+        + (f" and {_count(capacity.gpus, 'GPU')}" if any(each.num_gpus for each in stages) else "")
+        + (" (more workers than cores)" if sum(each.workers for each in stages) > capacity.cpus else ""),
+    ]
+    lines += _limits(execution)
+    if not options.on_ray and any(needs.remote for step in plan.steps for needs in step.needs()):
+        lines.append("ray      ray_remote_args= has no effect here")
+    for i, stage in enumerate(stages):
+        path = ["read" if i == 0 else "blocks", *(step.label() for step in stage.steps)]
+        path.append("write" if i + 1 == len(stages) else "blocks")
+        lines.append(f"stage {i + 1}  {' → '.join(path)}")
+        if len(stages) > 1:
+            lines.append(f"         {_pool(stage)}{idle[i]}")
+        lines += [f"         {line}" for step in stage.steps for line in _step(step)]
+    return "\n".join(lines)
+
+
+def _limits(execution: ExecutionPlan) -> list[str]:
+    """Describe what happens to rows that fail, and how much memory the run may use."""
+    options = execution.options
+    most = options.max_errors
+    limit = None if most is None else f"{most:g} of them" if most < 1 else f"{int(most):,} rows"
+    effect = {"raise": "end the run", "reject": "are set aside", "null": "are written, with nulls"}
+    fails = [f"rows that fail {effect[options.on_error]}"]
+    fails += [f"at most {limit}"] if limit and options.on_error != "raise" else []
+    fails += [f"a call may take {options.batch_timeout:g} s"] if options.batch_timeout else []
+    if options.on_ray:
+        blocks = human.size(execution.block_budget)
+        memory = f"memory   {blocks} for blocks between stages; Ray watches that of its nodes"
+    else:
+        memory = f"memory   {human.size(execution.memory_limit)} for the whole run"
+    return [f"errors   {', '.join(fails)}", memory]
+
+
+def _at_work(stage: Stage, fit: Stage, work: str) -> str:
+    """Describe how many workers of a stage have work, if not all have: the others are not started."""
+    if fit.workers == stage.workers:
+        return ""
+    return f", {fit.workers:,} of them {'has' if fit.workers == 1 else 'have'} work: {work}"
+
+
+def _pools(stages: Sequence[Stage]) -> str:
+    if len(stages) == 1:
+        return _pool(stages[0])
+    return f"{_count(sum(stage.workers for stage in stages), 'worker')} in {len(stages)} stages"
+
+
+def _pool(stage: Stage) -> str:
+    count = (
+        f"{stage.least} to {stage.workers} workers"
+        if stage.least < stage.workers
+        else _count(stage.workers, "worker")
+    )
+    needs = [f"{stage.num_gpus:g} GPU"] if stage.num_gpus else []
+    needs += [f"{human.size(stage.memory)} of memory"] if stage.memory else []
+    needs += [f"{name}={value!r}" for name, value in stage.remote.items()]
+    return f"{count} with {', '.join([_count(stage.threads, 'thread'), *needs])} each"
+
+
+def _step(step: Step) -> list[str]:
+    lines = []
+    for each in step.functions():
+        if each.predicts:
+            how = [f"reads {'all columns' if each.inputs is None else _listed(each.inputs)}"]
+        else:
+            how = ["constructed once per worker" if isinstance(each.function.call, type) else "called"]
+        how += [] if each.batch_format is None else [_batches(each)]
+        how += _in_flight(each.function, each.max_in_flight)
+        weights = f"; {_weights(each.function)}" if each.predicts else ""
+        lines.append(f"{each.label}: {', '.join(how)}{weights}")
+    return lines
+
+
+def _in_flight(function: Function, most: int | None) -> list[str]:
+    """Describe how many batches a function works on at a time; nothing if it is one."""
+    from headrace.worker.calls import IN_FLIGHT  # imports what only workers need
+
+    if function.is_async:
+        return [f"async with {_at_a_time(most or IN_FLIGHT)}"]
+    call = function.call
+    if function.model and is_predictor(call) and all(hasattr(call, it) for it in ("submit", "collect")):
+        if most is None:
+            return ["as many batches of a worker in flight as it asks for"]
+        return [_at_a_time(most)]
+    return [f"{_at_a_time(most)} in threads"] if most is not None and most > 1 else []
+
+
+def _at_a_time(most: int) -> str:
+    return f"{'up to ' if most > 1 else ''}{_count(most, 'batch', 'batches')} of a worker in flight"
+
+
+def _batches(step: StepFunction) -> str:
+    if step.batch_size is not None:
+        size = f"of {step.batch_size:,} rows"
+    elif step.batch_bytes is not None:
+        size = f"of about {human.size(step.batch_bytes)}"
+    else:
+        size = "that grow from 128 rows to about 16 MiB while that is faster,"
+    return f"batches {size} as {step.batch_format}"
+
+
+def _weights(function: Function) -> str:
+    """Describe which part of a model's memory all workers share, and which each has of its own."""
+    describe = getattr(function.predictor, "weights", None)
+    if callable(describe):
+        with contextlib.suppress(Exception):
+            return str(describe()) + _sizes(function)
+        words = "called"
+    elif isinstance(function.call, type):
+        words = "constructed once per worker, and what it loads there is private to each"
+    else:
+        words = "called"
+    return words + _sizes(function)
+
+
+def _sizes(function: Function) -> str:
+    """Return how many bytes of a function workers share, and how many each gets; "" if they are few."""
+    from headrace.engines import out_of_band_pickle as parcel
+
+    try:
+        size = parcel.sizes(function)
+    except Exception:  # what cannot be pickled is an error when the plan runs
+        return ""
+    if size.shared + size.private < 1 << 20:
+        return ""
+    return f" ({human.size(size.shared)} in one copy for all, {human.size(size.private)} private to each)"
+
+
+def _count(number: int, noun: str, plural: str = "") -> str:
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def _listed(names: list[str] | tuple[str, ...]) -> str:
+    return ", ".join(names[:8]) + (", …" if len(names) > 8 else "")

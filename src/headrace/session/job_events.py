@@ -1,0 +1,117 @@
+"""The events and the result of a run that writes, from the state of its journal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.core.events import MetricsCounted, RunFinished, RunStarted, ShardCommitted
+from headrace.options import RunOptions
+from headrace.output import reporting
+from headrace.result import Metrics, Result
+from headrace.session.read import known_count
+
+if TYPE_CHECKING:
+    from headrace.core.work import CommitRecord
+    from headrace.output.resume import Job
+
+
+def started(job: Job, workers: int) -> RunStarted:
+    """Return the event that a driver begins: what the run has to do, and what earlier drivers did of it."""
+    state = job.committer.state
+    rows = -1 if any(shard.rows < 0 for shard in job.shards) else sum(shard.rows for shard in job.shards)
+    known = known_count(job.plan, RunOptions())  # with a limit, fewer than there are
+    rows = rows if known is None or rows < 0 else min(rows, known)
+    before = state.ledger
+    return RunStarted(
+        job.committer.plan.run,
+        str(job.output.root),
+        len(job.shards),
+        len(state.done) - state.done.count(0),
+        before.read,
+        rows,
+        workers,
+        before.written,
+        before.rejected,
+        before.nulled,
+        state.bytes,
+    )
+
+
+def committed(record: CommitRecord) -> ShardCommitted:
+    """Return the event that a shard is published."""
+    size = sum(file.size for file in record.files)
+    return ShardCommitted(record.shard, record.attempt, record.ledger, size, record.timings)
+
+
+def finished(job: Job, seconds: float, **found: Any) -> RunFinished:
+    """Return the event that the run ended; ``found`` are fields that are not in the journal."""
+    state = job.committer.state
+    return RunFinished(
+        job.committer.plan.run,
+        str(job.output.root),
+        state.ledger,
+        state.timings,
+        state.bytes,
+        state.files,
+        seconds or state.seconds,
+        faults=state.faults,
+        **found,
+    )
+
+
+def ledger_of(job: Job) -> dict[str, Any]:
+    """Return the ledger for `_SUCCESS`: rows in sum, and of each step."""
+    from headrace.observers.summary import steps_of
+
+    ledger = job.committer.state.ledger
+    steps = steps_of(ledger, [step.label() for step in job.plan.steps])
+    whole = {name: getattr(ledger, name) for name in ("read", "written", "rejected", "nulled")}
+    return {**whole, "steps": steps}
+
+
+def metrics_of(job: Job) -> tuple[Metrics, dict[str, Any]]:
+    """Merge the states of all committed shards; return the metrics and the data of their charts."""
+    metrics, committer = job.plan.metrics, job.committer
+    if not metrics:
+        return Metrics(notes={}), {}
+    from headrace.core.metric_states import merged
+    from headrace.output.metric_results import charts, collected
+
+    totals = merged(metrics, committer.states(job.shards), committer.folder)
+    return collected(metrics, totals), charts(metrics, totals)
+
+
+def counted(metrics: Metrics, charts: dict[str, Any]) -> MetricsCounted:
+    """Return the event that the metrics are computed."""
+    from headrace.output.metric_results import plain
+
+    return MetricsCounted(plain(metrics), metrics.notes, charts)
+
+
+def result_of(job: Job, event: RunFinished, metrics: Metrics, rows_before: int = 0) -> Result:
+    """Return what the verb returns. ``rows_before``: rows that earlier drivers read."""
+    from headrace.observers.summary import summary
+    from headrace.output.metric_results import lines
+
+    return Result(
+        rows=event.ledger.written,
+        rejected=event.ledger.rejected,
+        metrics=metrics,
+        ledger=event.ledger,
+        report=job.committer.folder / reporting.REPORT,
+        path=Path(event.output),
+        run=event.run,
+        files=event.files,
+        bytes=event.bytes,
+        seconds=event.seconds,
+        resumed=job.resumed,
+        left_out=job.committer.left_out,
+        summary=summary(
+            event,
+            steps=[step.label() for step in job.plan.steps],
+            rows_before=rows_before,
+            left_out=job.committer.left_out,
+            metrics=lines(metrics),
+        ),
+    )

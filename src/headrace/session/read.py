@@ -1,0 +1,163 @@
+"""Running a plan to read its rows, count them or compute its metrics; and what metadata alone shows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from headrace.core.warn import warn
+from headrace.errors import data_hidden
+from headrace.options import RunOptions
+from headrace.plan import compile as compiler
+from headrace.plan import partitioning
+from headrace.plan.logical import Plan
+from headrace.session.context import RunContext, warn_of_inline
+from headrace.session.execution_plan import ExecutionPlan
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headrace.core.work import Shard
+    from headrace.driver.in_memory_committer import InMemoryCommitter
+    from headrace.result import Metrics
+
+# As in `session.context`: what imports pyarrow is imported inside functions, after the first workers were started.
+
+
+OnEnd = Callable[[str], None]
+
+
+def _ignored(report: str) -> None:
+    """The caller does not ask for a report."""
+
+
+def read(
+    plan: Plan, options: RunOptions, on_end: OnEnd = _ignored, *, marks: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """Yield the plan's output in order, in bounded memory; the workers end when the reader stops.
+
+    ``on_end`` receives a report of a few lines at the end. ``marks``: columns that may hold nulls keep the
+    mark that shows it.
+    """
+    return _stream(plan, options, "blocks", on_end, marks=marks)
+
+
+def count(plan: Plan, options: RunOptions, on_end: OnEnd = _ignored) -> int:
+    """Count the plan's output rows without moving them."""
+    tally, stream = _prepared(plan, options, "count")
+    for _ in _reported(tally, stream, plan, on_end):
+        pass
+    return tally.ledger.written
+
+
+def evaluate(plan: Plan, options: RunOptions, on_end: OnEnd = _ignored) -> Metrics:
+    """Run the plan for its metrics; its rows are dropped."""
+    from headrace.output.metric_results import collected
+
+    tally, stream = _prepared(plan, options, "count", metrics=True)
+    for _ in _reported(tally, stream, plan, on_end):
+        pass
+    return collected(plan.metrics, tally.totals())
+
+
+def _stream(
+    plan: Plan, options: RunOptions, kind: str, on_end: OnEnd = _ignored, *, marks: bool = False
+) -> Iterator[pa.RecordBatch]:
+    from headrace.core.forms import without_null_marks
+
+    tally, stream = _prepared(plan, options, kind)
+    for batch in _reported(tally, stream, plan, on_end):
+        yield batch if marks else without_null_marks(batch)
+
+
+def _reported(
+    tally: InMemoryCommitter, stream: Iterator[pa.RecordBatch], plan: Plan, on_end: OnEnd
+) -> Iterator[pa.RecordBatch]:
+    """Pass the rows of a run on, and report at its end how it was."""
+    from headrace.observers.summary import reading
+
+    started = time.monotonic()
+    ended = False
+    try:
+        yield from stream
+        ended = True
+    finally:
+        steps = plan.steps if len(plan.steps) == len(tally.ledger.steps) else plan.without_metrics().steps
+        labels = [step.label() for step in steps]
+        on_end(reading(tally.ledger, tally.timings, time.monotonic() - started, labels, ended=ended))
+
+
+def _prepared(
+    plan: Plan, options: RunOptions, kind: str, *, metrics: bool = False
+) -> tuple[InMemoryCommitter, Iterator[pa.RecordBatch]]:
+    """Check a plan and partition its input; nothing is started before the first row is asked for."""
+    from headrace.driver.in_memory_committer import InMemoryCommitter
+
+    if not metrics:
+        with data_hidden(hide=not options.show_data):
+            compiler.columns_at(plan.steps, plan.source.schema())
+        plan = plan.without_metrics()
+    tally = InMemoryCommitter(plan.metrics)
+    shards, declared = _plan_shards(plan, options)
+    warn_of_inline(options)
+    if not shards or (len(shards) == 1 and not declared and options.batch_timeout is None):
+        options = replace(options, engine="inline")  # one worker suffices, and this process is at hand
+    return tally, _run(plan, options, kind, shards, tally)
+
+
+def _run(
+    plan: Plan, options: RunOptions, kind: str, shards: list[Shard], tally: InMemoryCommitter
+) -> Iterator[pa.RecordBatch]:
+    with RunContext.open(plan, options) as context:
+        yield from context.compose(plan, kind, shards, tally).stream()
+        if tally.ledger.rejected and kind != "look":
+            _warn_of_rejects(tally)
+
+
+def _warn_of_rejects(tally: InMemoryCommitter) -> None:
+    from headrace.driver.policies.error_budget import format_faults
+
+    warn(
+        f"{tally.ledger.rejected:,} of {tally.ledger.read:,} rows failed and are left out: "
+        f"{format_faults(tally.faults)}. If the output is written, such rows are in OUT/_rejected."
+    )
+
+
+def _plan_shards(plan: Plan, options: RunOptions) -> tuple[list[Shard], bool]:
+    """Return a plan's shards, and whether a step declares the workers that it needs."""
+    with data_hidden(hide=not options.show_data):
+        compiler.columns_at(plan.steps, plan.source.schema())
+        execution = ExecutionPlan(plan, options)
+        return execution.shards, any(map(partitioning.is_declared, execution.stages))
+
+
+def head(plan: Plan, rows: int, options: RunOptions) -> Iterator[pa.RecordBatch]:
+    """Yield the first ``rows`` rows, made in this process; reads no further than needed."""
+    from headrace.plan.steps.limit import Limit
+
+    return _stream(plan.then(Limit(rows)), replace(options, engine="inline", shard_rows=1), "look")
+
+
+def static_schema(plan: Plan) -> pa.Schema:
+    """Return the output schema without reading a row; the source's where only rows show it."""
+    from headrace.core.forms import unmarked
+    from headrace.worker.schema_inference import schema_by_trying
+
+    schema = plan.source.schema()
+    return unmarked(schema_by_trying(plan.steps, schema) or schema)
+
+
+def known_count(plan: Plan, options: RunOptions) -> int | None:
+    """Return the number of output rows if metadata has it: only ``limit`` changes it, and no row may fail."""
+    compiler.columns_at(plan.steps, plan.source.schema())
+    splits = plan.source.splits()
+    if any(split.rows < 0 for split in splits):
+        return None
+    rows: int | None = sum(split.rows for split in splits)
+    if options.on_error != "raise" and plan.steps:
+        return None
+    for step in plan.without_metrics().steps:
+        rows = None if rows is None else step.rows_after(rows)
+    return rows

@@ -1,0 +1,28 @@
+"""What earlier drivers left of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from headrace.core.work import Faults, Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """What earlier drivers of a run left, from its journal; the defaults: nothing.
+
+    ``done`` has a 1 for each committed shard; ``passed``: how many rows each ``limit`` has let through;
+    ``shard_too_big``: a shard did not fit into memory.
+    """
+
+    done: bytes | bytearray = b""
+    schema: bytes | None = None
+    revision: int = 0
+    passed: Sequence[int] = ()
+    ledger: Ledger = field(default_factory=Ledger)
+    faults: Faults = field(default_factory=Faults)
+    shard_too_big: bool = False
+
+
+NOTHING = Resumed()

@@ -1,0 +1,112 @@
+"""Composes a runner: its scheduler, the policies in their order, and the stages before the last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from headrace.core.locations import Location
+from headrace.core.output_schema import merge
+from headrace.core.work import Shard, Split
+from headrace.driver.loop import Runner
+from headrace.driver.policies.autoscaler import PoolScaling
+from headrace.driver.policies.batch_ceilings import BatchCeilings
+from headrace.driver.policies.early_commit import EarlyCommit
+from headrace.driver.policies.error_budget import ErrorBudget
+from headrace.driver.policies.external_deaths import ExternalDeaths
+from headrace.driver.policies.ledger_check import LedgerCheck
+from headrace.driver.policies.memory_guard import MemoryGuard
+from headrace.driver.policies.memory_policy import MemoryPolicy
+from headrace.driver.policies.poison_rows import PoisonRowDetector
+from headrace.driver.policies.retry_backoff import RetryBackoff
+from headrace.driver.policies.stall_detector import StallDetector
+from headrace.driver.policy import Policy
+from headrace.driver.ports import Committer, RunPorts
+from headrace.driver.scheduler import Scheduler
+from headrace.driver.schema_settlement import Merge
+from headrace.plan.accounts import Accounts
+from headrace.session.resumed import Resumed
+
+if TYPE_CHECKING:
+    from headrace.driver.upstream.scheduler import UpstreamScheduler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpec:
+    """What a run is to do, and within which bounds. All but the shards have defaults.
+
+    ``limits`` are the rows that the plan's ``limit`` steps let pass. ``reading``: batches go to a reader, in
+    order. ``ahead``: attempts that each worker of the last stage is given at a time. ``memory_limit`` is in bytes,
+    None where nobody watches memory; ``driver_memory`` measures that of this process. ``bounds`` has the least and
+    most workers of each stage. ``raises``: a poison row ends the run; ``locate`` says where a row stands.
+    ``commit_every`` is in seconds, 0 for never. ``upstream`` schedules the stages before the last.
+    """
+
+    shards: Sequence[Shard]
+    merge: Merge = merge
+    limits: Sequence[int] = ()
+    reading: bool = False
+    max_attempts: int = 3
+    ahead: int = 2
+    accounts: Accounts | None = None
+    max_errors: float | None = None
+    raises: bool = True
+    locate: Callable[[Split, int], Location] = lambda split, row: Location("the input", row)
+    batch_timeout: float | None = None
+    stall_timeout: float = 300.0
+    commit_every: float = 0.0
+    memory_limit: int | None = None
+    driver_memory: Callable[[], int] = lambda: 0
+    bounds: Sequence[tuple[int, int]] = ()
+    upstream: UpstreamScheduler | None = None
+    resumed: Resumed = field(default_factory=Resumed)
+
+
+def build_runner(spec: RunSpec, committer: Committer, ports: RunPorts | None = None) -> Runner:
+    """Return a runner for ``spec`` that commits to ``committer``.
+
+    >>> from headrace.driver.in_memory_committer import InMemoryCommitter
+    >>> build_runner(RunSpec(shards=[Shard(0, ())]), InMemoryCommitter()).scheduler.finished
+    False
+    """
+    resumed = spec.resumed
+    passed = resumed.passed or [0] * len(spec.limits)
+    scheduler = Scheduler(
+        spec.shards,
+        merge=spec.merge,
+        done=bytearray(resumed.done) or None,
+        schema=resumed.schema,
+        revision=resumed.revision,
+        limits=[limit - rows for limit, rows in zip(spec.limits, passed, strict=True)],
+        reading=spec.reading,
+        max_attempts=spec.max_attempts,
+        ahead=spec.ahead,
+        has_upstream=spec.upstream is not None,
+    )
+    policies = policies_of(spec, committer, dividable=scheduler.dividable)
+    return Runner(scheduler, committer, policies=policies, upstream=spec.upstream, ports=ports)
+
+
+def policies_of(spec: RunSpec, committer: Committer, *, dividable: bool) -> list[Policy]:
+    """Return the policies of a run, in the order in which they are asked.
+
+    Outcomes are checked before they count against the error budget; a shard is divided before its retry waits. Of a
+    death, the memory guard knows first whether it caused that itself.
+    """
+    poison_rows = PoisonRowDetector(spec.batch_timeout, raises=spec.raises, locate=spec.locate)
+    policies: list[Policy] = []
+    if spec.accounts is not None:
+        policies.append(LedgerCheck(spec.accounts))
+    if spec.max_errors is not None:
+        policies.append(ErrorBudget(spec.max_errors, spec.resumed.ledger, spec.resumed.faults))
+    if spec.memory_limit is not None:
+        memory = MemoryPolicy(spec.memory_limit, shard_too_big=spec.resumed.shard_too_big)
+        policies.append(MemoryGuard(memory, spec.driver_memory, poison_rows))
+    policies += [ExternalDeaths(), poison_rows, RetryBackoff(), BatchCeilings(committer)]
+    if spec.commit_every and dividable:
+        policies.append(EarlyCommit(spec.commit_every))
+    if any(least < most for least, most in spec.bounds):
+        policies.append(PoolScaling(spec.bounds))
+    policies.append(StallDetector(spec.stall_timeout))
+    return policies

@@ -1,0 +1,254 @@
+"""Writing a plan's output: open the folder, run what is not done, and return the result."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from headrace.core.terminal import say
+from headrace.errors import (
+    REFUSALS,
+    HeadraceError,
+    OutputSchemaChanged,
+    StepError,
+    TooManyErrors,
+    data_hidden,
+)
+from headrace.options import RunOptions
+from headrace.output import reporting
+from headrace.plan import compile as compiler
+from headrace.plan.logical import Plan
+from headrace.plan.partitioning import oversized_shards
+from headrace.result import Metrics, Result
+from headrace.session import invocation, job_events
+from headrace.session.context import Run, RunContext, warn_of_inline
+from headrace.session.describe import describe
+from headrace.session.event_bus import EventBus, environment_observers
+from headrace.session.resumed import Resumed
+from headrace.version import __version__
+
+if TYPE_CHECKING:
+    from headrace.driver.scheduler import Scheduler
+    from headrace.output.resume import Job
+
+# As in `session.context`: what imports pyarrow is imported inside functions, after the first workers were started.
+
+
+def write(plan: Plan, complete: Callable[[Plan], Plan], options: RunOptions) -> Result:
+    """Run a plan into its output, or go on where an earlier driver stopped.
+
+    ``complete`` gives the plan its sink; it is called after the first workers have been started.
+    """
+    started = time.monotonic()
+    warn_of_inline(options)
+    options = options.updated({"observers": (*environment_observers(), *options.observers)})
+    command = invocation.current()
+    if command is not None:
+        command.check_writes()
+    with RunContext.open(plan, options) as context:
+        with data_hidden(hide=not options.show_data):
+            plan = complete(plan)
+            compiler.columns_at(plan.steps, plan.source.schema())
+        from headrace.output.resume import OpenRequest, open_job
+
+        partitioning = context.execution.partitioning
+        request = OpenRequest(options.mode, options.on_change, options.durability, partitioning, __version__)
+        with open_job(plan, request) as job:
+            if job.complete:
+                result = _finished_before(job, options)
+            else:
+                if command is not None:
+                    command.record(job.output.folder(job.committer.plan.run), job.output.root)
+                result = _write(job, context, started)
+            if command is not None:
+                command.results.append(result)
+            return result
+
+
+def _finished_before(job: Job, options: RunOptions) -> Result:
+    """Return the recorded result of a run that has nothing left to do."""
+    reporting.write_missing_report(job.output.root, job.committer.folder)
+    metrics, _ = job_events.metrics_of(job)
+    result = job_events.result_of(
+        job, job_events.finished(job, 0.0), metrics, job.committer.state.ledger.read
+    )
+    _say(options, f"finished in an earlier run, nothing to do: {result.summary}")
+    return result
+
+
+def _write(job: Job, context: RunContext, started: float) -> Result:
+    """Run the shards that are not done, finish the output and report."""
+    options, committer = context.options, job.committer
+    rows_before = committer.state.ledger.read
+    events = EventBus.of(options, committer.folder)
+    with contextlib.closing(events):
+        run = _composed(job, context, events, started)
+        try:
+            with reporting.assets_loaded():
+                run.drive()
+            metrics, charts, seconds = _finish(job, run.scheduler, options, started)
+        except BaseException as error:
+            _fail(job, run, events, error, started)
+            raise
+        if metrics:
+            events.on_event(job_events.counted(metrics, charts))
+        found = events.state.findings(seconds)
+        event = job_events.finished(job, seconds, retries=run.scheduler.retries, **found)
+        events.on_event(event)
+    reporting.write_report(job.output.root, committer.folder, values=options.report_values)
+    result = job_events.result_of(job, event, metrics, rows_before)
+    _say(options, f"{result.summary}\nreport: {result.report}")
+    return result
+
+
+def _composed(job: Job, context: RunContext, events: EventBus, started: float) -> Run:
+    """Put the run together from the state of its journal, and send the events that begin it."""
+    from headrace.core.metric_states import STATES
+
+    options, committer, state = context.options, job.committer, job.committer.state
+    plan = replace(job.plan, sink=committer.sink)
+    schema = _asked_schema(plan, state.schema)
+    if schema is not None and state.schema is None:
+        committer.settle(schema)
+    coarse = oversized_shards(job.shards, options.shard_rows)
+    if coarse and not job.resumed:
+        _say(options, f"headrace: {coarse}")
+    resumed = Resumed(
+        state.done,
+        schema,
+        state.revision,
+        state.passed,
+        state.ledger,
+        state.faults,
+        shard_too_big=state.shard_too_big,
+    )
+    run = context.compose(
+        plan,
+        "write",
+        job.shards,
+        committer,
+        resumed=resumed,
+        events=events,
+        states=str(committer.folder / STATES),
+    )
+    elapsed = time.monotonic() - started
+    events.on_event(describe(committer.plan.run, plan, context.execution, job.shards, elapsed=elapsed))
+    events.on_event(job_events.started(job, context.execution.workers))
+    committer.on_published = lambda record: events.on_event(job_events.committed(record))
+    return run
+
+
+def _finish(
+    job: Job, scheduler: Scheduler, options: RunOptions, started: float
+) -> tuple[Metrics, dict[str, Any], float]:
+    """Complete the output, all shards of which are committed; return the metrics, their charts, and the seconds."""
+    from headrace.output.metric_results import reported
+
+    _write_schema_only(job, scheduler)
+    if options.on_error != "raise" and not job.committer.state.ledger.rejected:
+        _save_source_columns(job)
+    metrics, charts = job_events.metrics_of(job)
+    seconds = time.monotonic() - started
+    job.committer.finish(seconds, {"ledger": job_events.ledger_of(job), **reported(metrics)})
+    return metrics, charts, seconds
+
+
+def _fail(job: Job, run: Run, events: EventBus, error: BaseException, started: float) -> None:
+    """Report a run that ends early: to the user, to the observers, and in its report."""
+    from headrace.core.failures import name_of, of_the_user, words
+
+    options, committer = run.context.options, job.committer
+    trace = of_the_user(error) if options.show_data else ""
+    _add_committed_rows(job, error)
+    message = error if isinstance(error, HeadraceError) else words(error)
+    text = "interrupted" if isinstance(error, KeyboardInterrupt) else f"{name_of(error)}: {message}"
+    seconds = time.monotonic() - started
+    found = events.state.findings(seconds)
+    events.on_event(
+        job_events.finished(job, seconds, error=text, trace=trace, retries=run.scheduler.retries, **found)
+    )
+    events.close()
+    if isinstance(error, KeyboardInterrupt):  # below the last line of the progress
+        written = committer.state.ledger.written
+        committed = (
+            f"{written:,} rows are kept in {job.output.root}" if written else "nothing was committed yet"
+        )
+        _say(options, f"\nInterrupted; {committed}. Run the same command again to go on.")
+    if not (committer.empty and isinstance(error, REFUSALS)):
+        reporting.write_report(job.output.root, committer.folder, values=options.report_values)
+
+
+def _add_committed_rows(job: Job, error: BaseException) -> None:
+    """Add to an error which rows of the run are committed."""
+    written, root = job.committer.state.ledger.written, job.output.root
+    if isinstance(error, OutputSchemaChanged) and written:
+        error.args = (f"{error} Until then, the {written:,} rows that were committed before stay in {root}.",)
+    elif isinstance(error, StepError) and not isinstance(error, TooManyErrors) and written:
+        error.args = (
+            f"{error} The {written:,} rows that were committed before are kept in {root}: correct it, and run again "
+            "with on_change='continue'.",
+        )
+
+
+def _say(options: RunOptions, text: str) -> None:
+    """Print a line to standard error, unless progress is off."""
+    if options.progress is not False:
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # standard error is closed
+            say(text, sys.stderr)
+
+
+def _asked_schema(plan: Plan, settled: bytes | None) -> bytes | None:
+    """Return the output schema if it is known before any row: settled by an earlier driver, or by the user."""
+    from headrace.core.batch import schema_bytes
+
+    if settled is None and plan.output_schema is not None:
+        if plan.sink is not None:
+            plan.sink.check_schema(plan.output_schema)
+        return schema_bytes(plan.output_schema)
+    return settled
+
+
+def _write_schema_only(job: Job, scheduler: Scheduler) -> None:
+    """Write one part for an output without any row, so that a reader finds its columns."""
+    from headrace.core.batch import schema_from
+    from headrace.core.foreign import opened
+    from headrace.core.work import CommitRecord, Ledger, Shard, Task
+
+    state, sink = job.committer.state, job.committer.sink
+    job.committer.flush()
+    if state.files:
+        return
+    schema = scheduler.schema or scheduler.empty_schema
+    if schema is None:
+        schema = _schema_without_rows(job.plan)
+    if schema is None:
+        return
+    lone = len(job.shards)
+    writer = opened(sink, Task(Shard(lone, ()), 0), schema_from(schema))
+    files = writer.close()
+    writer.sync()
+    job.committer.commit(CommitRecord(lone, 0, state.revision, files, Ledger()))
+    job.committer.flush()
+
+
+def _save_source_columns(job: Job) -> None:
+    """Save the source's columns: `read_rejected` gives them although no row was rejected."""
+    from headrace.core.batch import schema_bytes
+    from headrace.core.rejected import COLUMNS
+    from headrace.output.folder import write_whole
+
+    place = job.output.folder(job.committer.plan.run) / COLUMNS
+    write_whole(place, schema_bytes(job.plan.source.schema()))
+
+
+def _schema_without_rows(plan: Plan) -> bytes | None:
+    """Return the output schema of a plan whose source has no row, if its functions work without rows."""
+    from headrace.core.batch import schema_bytes
+    from headrace.worker.schema_inference import schema_by_trying
+
+    schema = schema_by_trying(plan.steps, plan.source.schema())
+    return schema_bytes(schema) if schema is not None else None

@@ -1,0 +1,293 @@
+"""Parts as files in a local folder: staged by workers, renamed into place by the driver.
+
+A format is a subclass of :class:`FileSink` that gives a suffix and an :class:`Encoder`; staging, checksums,
+publication and ``_SUCCESS`` are the same for all.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, Protocol
+
+import pyarrow as pa
+
+from headrace.core import failpoints, safe_files
+from headrace.core.durable import sync_folder
+from headrace.core.foreign import is_foreign
+from headrace.core.formats import PART_SUFFIX
+from headrace.core.paths import absolute
+from headrace.core.work import REJECTED, Durability, StagedFile, Task
+from headrace.errors import ArgumentError, SinkError, nearest
+from headrace.sinks.staged import StagedStream, write_failed
+
+SUCCESS = "_SUCCESS"
+
+
+class Encoder(Protocol):
+    """Turns batches of one schema into bytes of one format, written to the stream it was made with."""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take the next rows; they may be held back."""
+        ...
+
+    def close(self) -> int:
+        """Write whatever is held back, and the footer if the format has one; return the rows that were encoded."""
+        ...
+
+
+@dataclass(frozen=True)
+class FileSink:
+    """One file for each shard, in the folder ``root``.
+
+    The folder and the staging folder exist before ``open`` and ``publish`` are called: the driver makes them
+    when it takes the lock, and a worker that outlived its driver must not bring them back.
+    """
+
+    root: str
+    _run: str = field(default="", kw_only=True, repr=False)
+    _staging: str = field(default="", kw_only=True, repr=False)
+    _digits: int = field(default=5, kw_only=True, repr=False)
+    _durability: Durability = field(default="power", kw_only=True, repr=False)
+
+    kind: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        root = os.fspath(self.root)
+        if "://" in root:
+            raise ArgumentError(f"Cannot write to {root!r}: the output must be a folder of this machine.")
+        object.__setattr__(self, "root", absolute(root, "The output path"))
+
+    @property
+    def suffix(self) -> str:
+        """The end of a part's name, without the first dot: letters, digits, ``_`` and ``-``, maybe two such words.
+
+        As in ``"csv"`` or ``"csv.gz"``. By their names an output knows its parts again.
+        """
+        raise NotImplementedError
+
+    def encoder(self, stream: StagedStream, schema: pa.Schema) -> Encoder:
+        """Return a fresh encoder that writes to ``stream``."""
+        raise NotImplementedError
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Raise ``SinkError`` when this format cannot hold ``schema``; names the column. Default: it can hold all.
+
+        Called before the first part is written.
+        """
+        return None
+
+    def options(self) -> dict[str, Any]:
+        """Return the format's own settings: plain JSON values; a run is recognised by them. Default: none."""
+        return {}
+
+    def describe(self) -> dict[str, Any]:
+        """Return kind and settings; not the folder, so that an output that was moved can still be resumed."""
+        return {"kind": self.kind, **self.options()}
+
+    @property
+    def staging(self) -> str:
+        """The folder where attempts of this sink's run write their files."""
+        return self._staging
+
+    def bind(self, *, run: str, staging: str, digits: int, durability: Durability) -> FileSink:
+        """Return this sink for one run. Raises ``SinkError`` for a suffix that no part can have."""
+        if re.fullmatch(PART_SUFFIX, self.suffix) is None:
+            raise SinkError(
+                f"{type(self).__name__} has the suffix {self.suffix!r}, by which an output would not know its parts "
+                "again. It is one word of letters, digits, _ and -, or two with a dot between, such as 'csv.gz'."
+            )
+        return replace(self, _run=run, _staging=staging, _digits=digits, _durability=durability)
+
+    def open(self, task: Task, schema: pa.Schema) -> PartWriter:
+        """Begin the part of one attempt; its file appears with the first rows, or on ``close``."""
+        shard = task.shard.label(self._digits)
+        staged = f"{shard}-{task.attempt}-{os.getpid()}-{os.urandom(4).hex()}.staged"
+        return PartWriter(self, schema, staged, f"part-{shard}-{self._run}.{self.suffix}")
+
+    def open_rejected(self, task: Task, schema: pa.Schema) -> PartWriter:
+        """Begin the file of the rows that one attempt rejected: Arrow, whatever the format of the parts."""
+        shard = task.shard.label(self._digits)
+        staged = f"{shard}-{task.attempt}-{os.getpid()}-{os.urandom(4).hex()}.rejected.staged"
+        return PartWriter(self, schema, staged, f"{REJECTED}/part-{shard}-{self._run}.arrow", ArrowEncoder)
+
+    def state(self, file: StagedFile) -> Literal["published", "staged", "missing"]:
+        """Return where a committed file is; one of another size than recorded is missing."""
+        if _size(self._final(file)) == file.size:
+            return "published"
+        if _size(self._staged(file)) == file.size:
+            return "staged"
+        return "missing"
+
+    def publish(self, file: StagedFile) -> None:
+        """Rename a staged file to its final name; a second time changes nothing."""
+        final = self._final(file)
+        try:
+            failpoints.hit("publish.rename")
+            if "/" in file.name:
+                safe_files.make_folder(os.path.dirname(final))
+            os.rename(self._staged(file), final)
+            failpoints.hit("publish.renamed")
+        except FileNotFoundError as error:
+            if _size(final) != file.size:
+                raise write_failed(error, final, "publish") from error
+        except OSError as error:
+            raise write_failed(error, final, "publish") from error
+
+    def finish(self, success: bytes) -> None:
+        """Sync the folder with all names, then put ``_SUCCESS`` in place by a rename."""
+        final = os.path.join(self.root, SUCCESS)
+        lasting = self._durability == "power"
+        temporary = os.path.join(self._staging, f"{SUCCESS}-{os.getpid()}-{os.urandom(4).hex()}.staged")
+        try:
+            if lasting:
+                sync_folder(self.root)
+                rejected = os.path.join(self.root, REJECTED)
+                if safe_files.is_folder(rejected):
+                    sync_folder(rejected)
+            safe_files.create(temporary, success, lasting=lasting)
+            failpoints.hit("finish.success")
+            os.rename(temporary, final)
+            if lasting:
+                sync_folder(self.root)
+        except OSError as error:
+            raise write_failed(error, final, "write") from error
+
+    def _staged(self, file: StagedFile) -> str:
+        return os.path.join(self._staging, file.staged)
+
+    def _final(self, file: StagedFile) -> str:
+        return os.path.join(self.root, file.name)
+
+
+class ArrowEncoder:
+    """Writes Arrow's own file format."""
+
+    def __init__(self, stream: StagedStream, schema: pa.Schema) -> None:
+        self._writer = pa.ipc.new_file(stream, schema)
+        self._rows = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write a batch at once."""
+        self._writer.write_batch(batch)
+        self._rows += batch.num_rows
+
+    def close(self) -> int:
+        """Write the footer."""
+        self._writer.close()
+        return self._rows
+
+
+class PartWriter:
+    """One attempt's part, of any format. Used by one thread at a time."""
+
+    def __init__(
+        self,
+        sink: FileSink,
+        schema: pa.Schema,
+        staged: str,
+        name: str,
+        encoder: Callable[[StagedStream, pa.Schema], Encoder] | None = None,
+    ) -> None:
+        self._sink = sink
+        self._encode = encoder or sink.encoder
+        self._schema = schema
+        self._staged = staged
+        self._name = name
+        self._lasting = sink._durability == "power"
+        self._stream: StagedStream | None = None
+        self._encoder: Encoder | None = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write the next rows, in order."""
+        with self._encoding():
+            self._opened_encoder().write(batch)
+
+    def close(self) -> tuple[StagedFile, ...]:
+        """End the part, a valid file even without rows; its size and checksum are final."""
+        with self._encoding():
+            rows = self._opened_encoder().close()
+        assert self._stream is not None
+        self._encoder = None
+        self._stream.finish(keep_open=self._lasting)
+        return (StagedFile(self._staged, self._name, rows, self._stream.size, self._stream.crc32),)
+
+    def sync(self) -> None:
+        """Make the part outlive a loss of power, if the run asked for that."""
+        if self._lasting and self._stream is not None:
+            self._stream.sync()
+
+    def abort(self) -> None:
+        """Drop the part, at any time; never raises."""
+        if self._stream is not None:
+            self._stream.discard()
+        self._encoder = None
+
+    def _opened_encoder(self) -> Encoder:
+        if self._stream is None:
+            self._stream = StagedStream(os.path.join(self._sink._staging, self._staged))
+        if self._stream.error is not None:
+            raise self._stream.error
+        if self._encoder is None:
+            self._encoder = self._encode(self._stream, self._schema)
+        return self._encoder
+
+    @contextmanager
+    def _encoding(self) -> Iterator[None]:
+        """Raise the error of the stream, whatever the encoder made of it, or ``SinkError`` for what Arrow refuses."""
+        try:
+            yield
+        except Exception as error:
+            failed = self._stream.error if self._stream is not None else None
+            if failed is not None and failed is not error:
+                raise failed from (failed.__cause__ or error)
+            if not isinstance(error, pa.ArrowException):
+                raise
+            refused = SinkError(f"Cannot write {self._name} as {self._sink.kind}: {error}")
+            refused.foreign_cause = is_foreign(self._sink)
+            raise refused from error
+
+
+def choose(value: Any, choices: Collection[str | None], name: str) -> None:
+    """Raise ``ArgumentError`` for an option's value that is not one of ``choices``."""
+    if value not in choices:
+        listed = ", ".join(repr(choice) for choice in choices)
+        hint = nearest(str(value), [choice for choice in choices if choice])
+        raise ArgumentError(f"{name}={value!r} is not known; it is one of {listed}.{hint}")
+
+
+def probe_columns(schema: pa.Schema, kind: str, trial: Any) -> None:
+    """Let ``trial(schema)`` write the schema; if it cannot, find the column at fault and name it.
+
+    Asking the library is the only list of supported types that is never out of date.
+    """
+    if len(schema) == 0:
+        raise SinkError(f"{kind} cannot hold rows without columns: keep at least one column.")
+    try:
+        trial(schema)
+    except pa.ArrowException as error:
+        for column in schema:
+            try:
+                trial(pa.schema([column]))
+            except pa.ArrowException as fault:
+                raise cannot_hold(kind, column, str(fault)) from fault
+        raise SinkError(f"{kind} cannot hold this schema: {error}") from error
+
+
+def cannot_hold(kind: str, column: pa.Field, why: str) -> SinkError:
+    """Return the error for a column that a format cannot hold."""
+    why = why.rstrip(". \n")
+    return SinkError(
+        f"{kind} cannot hold column {column.name!r} of type {column.type}: {why}. "
+        f"Convert the column in a step, leave it out with drop_columns, or write another format."
+    )
+
+
+def _size(path: str) -> int:
+    try:
+        return safe_files.size(path)
+    except OSError as error:
+        raise write_failed(error, path, "look at") from error

@@ -1,0 +1,266 @@
+"""Parts as Parquet files."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.types as pt
+
+from headrace.core.batch import to_numpy
+from headrace.core.ragged import axes
+from headrace.errors import ArgumentError
+from headrace.sinks.files import FileSink, cannot_hold, choose, probe_columns
+from headrace.sinks.staged import StagedStream
+
+_COMPRESSIONS = ("snappy", "zstd", "gzip", "lz4", "brotli", "none")
+
+_GROUP_ROWS = 128 * 1024
+_GROUP_BYTES = 32 << 20
+_BUFFER = 1 << 20  # page headers are tiny: without a buffer each costs a call into Python
+_SAMPLE = 2048
+_NULL_VECTOR = (
+    f"a whole vector is null, and pyarrow {pa.__version__} cannot read a file with such a one "
+    "(apache/arrow issue 35692); a vector of NaN can be read, and so can a variable-size list that is null"
+)
+_NULL_ARRAY = (
+    f"an array is null, and pyarrow {pa.__version__} cannot read a file with such a one (apache/arrow issue 35692); "
+    "put an array without values in its place, such as `numpy.zeros((0, 4))`, or drop such rows"
+)
+_NO_VALUES = (
+    f"its vectors have no values, and pyarrow {pa.__version__} cannot read a file with such ones; a variable-size "
+    "list that is empty can be read"
+)
+_SECONDS = "Parquet has no seconds, and would lose the shape of these arrays; `astype('M8[ms]')` preserves it"
+
+
+@dataclass(frozen=True)
+class ParquetSink(FileSink):
+    """One Parquet file for each shard.
+
+    ``row_group_rows`` cuts row groups of exactly that many rows, the last of a file aside. Without it
+    a row group ends at about 128 k rows or 32 MiB, whichever comes first. ``compression_level`` means what
+    it means to pyarrow.
+
+    Columns whose values hardly repeat are written without a dictionary: Arrow would build one, find it too
+    big and drop it, which costs ten times the writing of a column of random floats and makes it no smaller.
+
+    >>> ParquetSink("out", compression="zstd").suffix
+    'parquet'
+    """
+
+    compression: str | None = "snappy"
+    compression_level: int | None = None
+    row_group_rows: int | None = None
+
+    kind: ClassVar[str] = "Parquet"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "compression", (self.compression or "none").lower())
+        choose(self.compression, _COMPRESSIONS, "compression")
+        if self.row_group_rows is not None and self.row_group_rows < 1:
+            raise ArgumentError(f"row_group_rows={self.row_group_rows} is not a positive number of rows.")
+        if self.compression_level is None:
+            return
+        try:
+            self._try(pa.schema([("x", pa.int8())]))
+        except (pa.ArrowException, OSError, TypeError) as error:
+            raise ArgumentError(
+                f"compression={self.compression!r} with compression_level={self.compression_level!r} "
+                f"is refused by pyarrow: {error}"
+            ) from error
+
+    @property
+    def suffix(self) -> str:
+        return "parquet"
+
+    def options(self) -> dict[str, Any]:
+        return {
+            "compression": self.compression,
+            "compression_level": self.compression_level,
+            "row_group_rows": self.row_group_rows,
+        }
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Raise ``SinkError`` for what Parquet cannot hold: unions, intervals of months and days, …"""
+        for column in schema:
+            if why := _unreadable(column.type):
+                raise cannot_hold(self.kind, column, why)
+        probe_columns(schema, self.kind, self._try)
+
+    def _try(self, schema: pa.Schema) -> None:
+        with self._open(pa.BufferOutputStream(), schema, True) as writer:
+            writer.write_table(pa.Table.from_batches([], schema))  # ``empty_table`` imports pandas
+
+    def encoder(self, stream: StagedStream, schema: pa.Schema) -> _ParquetEncoder:
+        return _ParquetEncoder(self, stream, schema)
+
+    def _open(
+        self, stream: pa.NativeFile, schema: pa.Schema, dictionary: bool | list[str]
+    ) -> pq.ParquetWriter:
+        return pq.ParquetWriter(
+            stream,
+            schema,
+            compression=self.compression,
+            compression_level=self.compression_level,
+            use_dictionary=dictionary,
+        )
+
+
+class _ParquetEncoder:
+    """Holds batches back until they make a row group."""
+
+    def __init__(self, sink: ParquetSink, stream: StagedStream, schema: pa.Schema) -> None:
+        self._sink = sink
+        self._schema = schema
+        self._stream = pa.BufferedOutputStream(pa.PythonFile(stream, mode="w"), _BUFFER)
+        self._writer: pq.ParquetWriter | None = None
+        self._held: list[pa.RecordBatch] = []
+        self._rows = 0
+        self._bytes = 0
+        self._vectors = [i for i, column in enumerate(schema) if _holds_vectors(column.type)]
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if batch.num_rows == 0:
+            return
+        for i in self._vectors:
+            if _has_null_vector(batch.column(i)) and not _null_vectors_can_be_read():
+                why = _NULL_ARRAY if axes(batch.schema.field(i).type) else _NULL_VECTOR
+                raise cannot_hold("Parquet", batch.schema.field(i), why)
+        self._held.append(batch)
+        self._rows += batch.num_rows
+        self._bytes += batch.nbytes
+        exact = self._sink.row_group_rows
+        if exact is not None:
+            if self._rows >= exact:
+                self._flush(exact, self._rows - self._rows % exact)
+        elif self._rows >= _GROUP_ROWS or self._bytes >= _GROUP_BYTES:
+            groups = max(1, round(max(self._rows / _GROUP_ROWS, self._bytes / _GROUP_BYTES)))
+            self._flush(-(-self._rows // groups), self._rows)
+
+    def close(self) -> int:
+        if self._held:
+            self._flush(self._sink.row_group_rows or self._rows, self._rows)
+        writer = self._writer or self._sink._open(self._stream, self._schema, True)
+        writer.close()
+        self._stream.close()
+        return int(writer.writer.metadata.num_rows)  # as the footer says
+
+    def _flush(self, group_rows: int, rows: int) -> None:
+        """Write the first ``rows`` held rows in groups of ``group_rows``; the rest stays held."""
+        table = pa.Table.from_batches(self._held, self._schema)
+        if self._writer is None:
+            dictionary = _worth_a_dictionary(_sample(table), min(group_rows, rows))
+            self._writer = self._sink._open(self._stream, self._schema, dictionary)
+        rest = table.slice(rows)
+        self._held, self._rows, self._bytes = rest.to_batches(), rest.num_rows, rest.nbytes
+        self._writer.write_table(table.slice(0, rows), row_group_size=group_rows)
+
+
+def _sample(table: pa.Table) -> pa.RecordBatch:
+    """Return the first rows in one piece, however small the batches were in which they came."""
+    first = table.slice(0, _SAMPLE)
+    try:
+        return first.combine_chunks().to_batches()[0]
+    except pa.ArrowNotImplementedError:  # some types cannot be joined
+        return first.to_batches()[0]
+
+
+def _worth_a_dictionary(sample: pa.RecordBatch, rows: int) -> bool | list[str]:
+    """Return the Parquet paths of the columns to write with a dictionary; True for all.
+
+    Judged by a sample of the first of ``rows`` rows in the row group: see :func:`_repeats`.
+    """
+    leaves: list[tuple[str, bool]] = []
+    for column, values in zip(sample.schema, sample.columns, strict=True):
+        leaves.extend(_leaves(column.name, values, rows))
+    if all(repeats for _, repeats in leaves):
+        return True
+    return [path for path, repeats in leaves if repeats]
+
+
+def _leaves(path: str, values: pa.Array, rows: int) -> Iterator[tuple[str, bool]]:
+    kind = values.type
+    if isinstance(values, pa.ExtensionArray):
+        yield from _leaves(path, values.storage, rows)
+    elif pt.is_map(kind):
+        yield from _leaves(f"{path}.key_value.key", values.keys, rows)
+        yield from _leaves(f"{path}.key_value.value", values.items, rows)
+    elif pt.is_struct(kind):
+        for child, part in zip(kind, values.flatten(), strict=True):
+            yield from _leaves(f"{path}.{child.name}", part, rows)
+    elif pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
+        yield from _leaves(f"{path}.list.element", values.flatten(), rows)
+    else:
+        yield path, _repeats(values, rows)
+
+
+def _repeats(values: pa.Array, rows: int) -> bool:
+    """Say whether values come again often enough for a dictionary to make the column smaller.
+
+    It does up to about a third as many distinct values as rows. A sample of n, drawn from D values, shows
+    D·(1 - exp(-n/D)) of them (the birthday problem). A sample in sorted order shows fewer; the dictionary,
+    which is Arrow's default, then stays.
+    """
+    values = values.slice(0, _SAMPLE)
+    present = len(values) - values.null_count
+    if present < _SAMPLE // 2 or rows < 2 * _SAMPLE:
+        return True
+    sample = to_numpy(values)  # importing pyarrow.compute would cost every worker 25 ms
+    distinct = len(np.unique(sample)) if sample.dtype != object else len(set(sample.tolist()))
+    most = rows / 3
+    return distinct < most * -math.expm1(-present / most)
+
+
+def _holds_vectors(kind: pa.DataType) -> bool:
+    if isinstance(kind, pa.BaseExtensionType):
+        return _holds_vectors(kind.storage_type)
+    if pt.is_fixed_size_list(kind):
+        return True
+    return pt.is_nested(kind) and any(_holds_vectors(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def _unreadable(kind: pa.DataType) -> str:
+    """Say why a column of this type would make a file that cannot be read, or not as what it was."""
+    if axes(kind) and kind.value_type == pa.timestamp("s"):
+        return _SECONDS
+    if isinstance(kind, pa.BaseExtensionType):
+        return _unreadable(kind.storage_type)
+    if pt.is_fixed_size_list(kind) and not kind.list_size:
+        return _NO_VALUES
+    fields = (kind.field(i).type for i in range(kind.num_fields)) if pt.is_nested(kind) else ()
+    return next((why for field in fields if (why := _unreadable(field))), "")
+
+
+def _has_null_vector(values: pa.Array) -> bool:
+    if isinstance(values, pa.ExtensionArray):
+        return _has_null_vector(values.storage)
+    kind = values.type
+    if not _holds_vectors(kind):
+        return False
+    if pt.is_fixed_size_list(kind) and (values.null_count or not _holds_vectors(kind.value_type)):
+        return bool(values.null_count)
+    if pt.is_map(kind):
+        return _has_null_vector(values.keys) or _has_null_vector(values.items)
+    if pt.is_struct(kind):
+        return any(_has_null_vector(part) for part in values.flatten())
+    return _has_null_vector(values.flatten())
+
+
+@functools.cache
+def _null_vectors_can_be_read() -> bool:
+    buffer = pa.BufferOutputStream()
+    with pq.ParquetWriter(buffer, pa.schema([("x", pa.list_(pa.int8(), 1))])) as writer:
+        writer.write_table(pa.Table.from_arrays([pa.nulls(1, pa.list_(pa.int8(), 1))], ["x"]))
+    try:
+        pq.ParquetFile(pa.BufferReader(buffer.getvalue())).read()
+    except pa.ArrowInvalid:
+        return False
+    return True

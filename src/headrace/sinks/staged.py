@@ -1,0 +1,131 @@
+"""The stream that a part is written through: counted, checksummed, and under a name of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import zlib
+from typing import Literal
+
+from headrace.core import failpoints, safe_files
+from headrace.core.durable import sync_fd
+from headrace.errors import OutputWriteFailed
+
+_RERUN = "and run the same command again: what is committed is kept."
+_ADVICE = {
+    errno.ENOSPC: f"Free some space {_RERUN}",
+    errno.EDQUOT: f"Raise the quota or free some space {_RERUN}",
+    errno.EFBIG: f"Raise the file size limit (ulimit -f) {_RERUN}",
+    errno.EROFS: "The file system is mounted read-only: choose another output folder or remount it.",
+    errno.EACCES: "Give this user permission to write there, or choose another output folder.",
+    errno.EPERM: "Give this user permission to write there, or choose another output folder.",
+    errno.EIO: f"The device failed, and a sync that failed cannot be trusted twice. Check the disk {_RERUN}",
+    errno.ENOENT: "The folder was removed or moved during the run. Run the same command again.",
+}
+
+
+def write_failed(error: OSError, path: str, doing: str) -> OutputWriteFailed:
+    """Return the error for a failed call of the system: what failed, on which file, and what to do."""
+    code = error.errno or 0
+    reason = f"{os.strerror(code)} [{errno.errorcode.get(code, code)}]" if code else str(error)
+    advice = _ADVICE.get(code, f"Mend the cause {_RERUN}")
+    return OutputWriteFailed(f"Cannot {doing} {path}: {reason}. {advice}")
+
+
+class StagedStream:
+    """A binary stream into a new file, written front to back once.
+
+    Everything that reaches the file is counted in ``size`` and in ``crc32``. A stream that failed or was
+    discarded swallows further writes in silence: libraries flush their footers when they are let go, and
+    that must neither raise nor reach the disk.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.size = 0
+        self.crc32 = 0
+        self.error: OutputWriteFailed | None = None
+        self._state: Literal["open", "closed", "discarded"] = "open"
+        try:
+            self._fd = safe_files.opened(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+        except OSError as error:
+            self._fd = -1
+            raise write_failed(error, path, "create") from error
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Write all of ``data``, in as many calls as the operating system wants."""
+        view = memoryview(data).cast("B")
+        if self._state == "discarded" or self.error is not None:
+            return len(view)
+        try:
+            failpoints.hit("stage.write")
+            done = 0
+            while done < len(view):
+                done += os.write(self._fd, view[done:])
+        except OSError as error:
+            raise self._failed(error, "write") from error
+        self.crc32 = zlib.crc32(view, self.crc32)
+        self.size += len(view)
+        return len(view)
+
+    def finish(self, *, keep_open: bool) -> None:
+        """End writing. ``keep_open`` holds the descriptor for ``sync``: the system reports lost writes to it only."""
+        if self.error is not None:
+            raise self.error
+        self._state = "closed"
+        try:
+            if not keep_open:
+                self._release()
+            failpoints.hit("stage.closed")
+        except OSError as error:
+            raise self._failed(error, "close") from error
+
+    def sync(self) -> None:
+        """Make the bytes outlive a loss of power, once, and let the descriptor go."""
+        if self._fd < 0:
+            return
+        try:
+            failpoints.hit("stage.sync")
+            sync_fd(self._fd)
+            self._release()
+        except OSError as error:
+            raise self._failed(error, "sync") from error
+
+    def discard(self) -> None:
+        """Remove the file, whatever state it is in; never raises."""
+        if self._state == "discarded":
+            return
+        self._state = "discarded"
+        with contextlib.suppress(OSError):
+            self._release()
+        with contextlib.suppress(OSError):  # gone already, or the sweep at the next start takes it
+            os.unlink(self.path)
+
+    def _release(self) -> None:
+        fd, self._fd = self._fd, -1  # never closed twice: after a failed close the number may be another's
+        if fd >= 0:
+            os.close(fd)
+
+    def _failed(self, error: OSError, doing: str) -> OutputWriteFailed:
+        self.error = write_failed(error, self.path, doing)
+        return self.error
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError):
+            self._release()
+
+    # What pyarrow asks of a Python file besides ``write``.
+
+    @property
+    def closed(self) -> bool:
+        return self._state != "open"
+
+    def tell(self) -> int:
+        return self.size
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def close(self) -> None:
+        """Ending the part is its writer's decision, not that of the library that encodes it."""

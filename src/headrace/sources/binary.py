@@ -1,0 +1,96 @@
+"""Whole files as values: images, sound, documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from headrace.core.input_files import InputFile
+from headrace.core.ports import Bad
+from headrace.core.work import Split
+from headrace.errors import UnreadableFile
+from headrace.sources.files import PathArgument
+from headrace.sources.whole_files import WholeFileSource
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_BATCH_BYTES = 64 << 20
+_SMALL = (1 << 31) - 1  # what the offsets of a plain binary column can count
+
+
+class BinarySource(WholeFileSource[bool]):
+    """Reads each file as one row: column ``bytes``, and ``path`` if asked for; a split is a run of small files.
+
+    Parameters
+    ----------
+    paths
+        A file, a folder, a glob, or a list of these; any suffix.
+    include_paths
+        Whether to add the column ``path``: the absolute path, a string.
+    """
+
+    def __init__(self, paths: PathArgument, *, include_paths: bool = False) -> None:
+        super().__init__(paths)
+        self._include_paths = include_paths
+
+    def describe(self) -> dict[str, Any]:
+        """Return the paths and options as given."""
+        return {"kind": "binary", "paths": list(self._paths), "include_paths": self._include_paths}
+
+    def schema(self) -> pa.Schema:
+        """Return the columns; ``bytes`` is ``large_binary`` only if a file has 2 GiB or more."""
+        import pyarrow as pa
+
+        large = self.inspected()
+        fields = [pa.field("bytes", pa.large_binary() if large else pa.binary())]
+        if self._include_paths:
+            fields.append(pa.field("path", pa.string()))
+        return pa.schema(fields)
+
+    def _rows(
+        self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Read the files of a split; a batch ends early at 64 MiB."""
+        from headrace.sources.schemas import select
+
+        target = self.schema() if columns is None else select(self.schema(), columns)
+        pending: list[InputFile] = []
+        size = 0
+        for file in map(self._file, self.files_of(split)):
+            if pending and (len(pending) >= batch_rows or size + file.size > _BATCH_BYTES):
+                yield _batch(pending, target)
+                pending, size = [], 0
+            pending.append(file)
+            size += file.size
+        if pending:
+            yield _batch(pending, target)
+
+    def inspect(self, files: list[InputFile]) -> bool:
+        """Say whether a file is too large for a plain binary column."""
+        return any(file.size > _SMALL for file in files)
+
+
+def _batch(files: list[InputFile], target: pa.Schema) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    from headrace.core.batch import empty_columns
+    from headrace.core.values import column_from
+
+    if not len(target):
+        return empty_columns(len(files))
+    columns = []
+    for field in target:
+        values = (
+            [file.path for file in files] if field.name == "path" else [_contents(file) for file in files]
+        )
+        columns.append(column_from(values).cast(field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=target)
+
+
+def _contents(file: InputFile) -> bytes:
+    try:
+        with open(file.path, "rb") as opened:
+            return opened.read()
+    except OSError as error:
+        raise UnreadableFile(f"Cannot read input file {file.path!r}: {error.strerror}.") from error

@@ -1,0 +1,124 @@
+"""Base of the sources of files: which files, and what planning learned about them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
+
+from headrace.core.input_files import FileState, InputFile, check_unchanged
+from headrace.core.ports import Bad, Source
+from headrace.core.work import Split
+from headrace.sources.files import PathArgument, absolute_paths, expand, record
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from typing_extensions import Self
+
+Inspected = TypeVar("Inspected")
+_StatesRead: TypeAlias = "OrderedDict[tuple[int, int, int], Sequence[FileState | None]]"
+
+_REMEMBERED = 16  # splits; a worker reads fewer at the same time
+
+BLOCKS = 64  # about so many, where that makes them neither tiny nor huge
+LEAST_BLOCK = 128 << 10
+MOST_BLOCK = 8 << 20
+
+
+def block_of(files: Sequence[InputFile]) -> int:
+    """Return how many bytes a split of text files has at least: a 64th of all, 128 KiB to 8 MiB."""
+    return min(max(sum(file.size for file in files) // BLOCKS, LEAST_BLOCK), MOST_BLOCK)
+
+
+class FileSource(Source, Generic[Inspected]):
+    """A source whose splits lie in files. ``Inspected`` is what planning learns from these; workers get it, too.
+
+    Files are listed when they are first needed, and again by ``splits``, where a run begins.
+    """
+
+    suffixes: ClassVar[tuple[str, ...] | None] = None
+
+    def __init__(self, paths: PathArgument) -> None:
+        self._paths = absolute_paths(paths)
+        self._pins: tuple[str, ...] | None = None
+        self._files: list[InputFile] = []
+        self._inspected: Inspected | None = None
+        self._states_read: _StatesRead = OrderedDict()
+
+    @abstractmethod
+    def inspect(self, files: list[InputFile]) -> Inspected:
+        """Return what planning and reading need to know about the files: once, in the driver."""
+
+    @abstractmethod
+    def _rows(
+        self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Read one split, as ``read`` promises."""
+
+    def read(
+        self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Read one split, if its files are those of the plan; ``check_unchanged`` checks it again afterwards."""
+        self._states_read[split.file, split.start, split.stop] = self._states(split, columns)
+        if len(self._states_read) > _REMEMBERED:
+            self._states_read.popitem(last=False)
+        return self._rows(split, columns, batch_rows, bad)
+
+    def check_unchanged(self, split: Split) -> None:
+        """Raise ``InputChanged`` unless the files of a split are what they were when ``read`` was called."""
+        numbers = self.files_of(split)
+        states = self._states_read.get((split.file, split.start, split.stop), [None] * len(numbers))
+        for number, state in zip(numbers, states, strict=False):
+            check_unchanged(self._file(number), state)
+
+    def _states(self, split: Split, columns: Sequence[str] | None) -> Sequence[FileState | None]:
+        """Check the files that will be read for a split, and return their states."""
+        return [check_unchanged(self._file(number)) for number in self.files_of(split)]
+
+    def refreshed(self) -> Inspected:
+        """List the files; inspect them, unless they are those that were inspected before."""
+        files = expand(self._paths, self.suffixes) if self._pins is None else [*map(record, self._pins)]
+        if self._inspected is None or files != self._files:
+            self._inspected = self.inspect(files)
+            self._files = files
+        return self._inspected
+
+    def inspected(self) -> Inspected:
+        return self.refreshed() if self._inspected is None else self._inspected
+
+    def _file(self, number: int) -> InputFile:
+        self.inspected()
+        return self._files[number]
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.inspected()  # workers must not list and inspect files themselves
+        return self._without_handles()
+
+    def _without_handles(self) -> dict[str, Any]:
+        return {**self.__dict__, "_states_read": OrderedDict()}
+
+    def files(self) -> list[tuple[str, int, int]]:
+        """Return ``(path, size, mtime_ns)`` of each file."""
+        self.inspected()
+        return list(self._files)
+
+    def files_of(self, split: Split) -> range:
+        """Return the number of the file that a split lies in."""
+        return range(split.file, split.file + 1)
+
+    @abstractmethod
+    def splits(self) -> list[Split]:
+        """List the splits in input order."""
+
+    def splits_from(self, file: int) -> list[Split]:
+        """List the splits of the files from number ``file`` on; none of them reads a file before."""
+        if file >= len(self.files()):
+            return []
+        return [split for split in self.splits() if split.file >= file]
+
+    def pinned(self, paths: Sequence[str]) -> Self:
+        """Return this source with exactly these files, in this order."""
+        copy = object.__new__(type(self))
+        copy.__dict__ = {**self._without_handles(), "_pins": tuple(paths), "_files": [], "_inspected": None}
+        return copy

@@ -1,0 +1,157 @@
+"""Text files as rows of one line; big plain files are read in byte ranges, small ones together."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from headrace.core.input_files import InputFile
+from headrace.core.locations import Location
+from headrace.core.ports import Bad
+from headrace.core.work import Split
+from headrace.errors import ArgumentError
+from headrace.sources.file_source import FileSource, block_of
+from headrace.sources.files import PathArgument
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headrace.sources.line_reader import Lines
+
+_SPLIT_FILES = 256
+_PACKED = 4  # text packs about so well
+
+
+class TextSource(FileSource["tuple[bool, ...]"]):
+    """Reads each line of text files as one row: column ``text``, and ``path`` if asked for.
+
+    A split is a range of bytes between two line ends, or a run of ``-stop`` whole files from ``file`` on.
+
+    Parameters
+    ----------
+    paths
+        A file, a folder, a glob, or a list of these; any suffix. Compression is recognised by the files' first bytes.
+    encoding
+        Of the text. Other than UTF-8, ASCII, ISO 8859 and Windows code pages, an encoding keeps a file in one
+        split.
+    drop_empty_lines
+        Whether to leave out lines of nothing but white space.
+    include_paths
+        Whether to add the column ``path``: the absolute path, a string.
+    block_bytes
+        How many bytes a split has at least. None: a 64th of all files together, 128 KiB to 8 MiB.
+    """
+
+    def __init__(
+        self,
+        paths: PathArgument,
+        *,
+        encoding: str = "utf-8",
+        drop_empty_lines: bool = False,
+        include_paths: bool = False,
+        block_bytes: int | None = None,
+    ) -> None:
+        _check_encoding(encoding)
+        if block_bytes is not None and block_bytes < 1:
+            raise ArgumentError(f"block_bytes is at least 1, not {block_bytes}.")
+        super().__init__(paths)
+        self._encoding = encoding
+        self._drop_empty_lines = drop_empty_lines
+        self._include_paths = include_paths
+        self._block_bytes = block_bytes
+
+    def describe(self) -> dict[str, Any]:
+        """Return the paths and options as given."""
+        return {
+            "kind": "text",
+            "paths": list(self._paths),
+            "encoding": self._encoding,
+            "drop_empty_lines": self._drop_empty_lines,
+            "include_paths": self._include_paths,
+        }
+
+    def schema(self) -> pa.Schema:
+        """Return the columns; lists the files first."""
+        import pyarrow as pa
+
+        self.inspected()
+        fields = [pa.field("text", pa.string())]
+        if self._include_paths:
+            fields.append(pa.field("path", pa.string()))
+        return pa.schema(fields)
+
+    def files_of(self, split: Split) -> range:
+        """Return the numbers of the files that a split reads."""
+        return range(split.file, split.file + max(1, -split.stop))
+
+    def splits(self) -> list[Split]:
+        """Cut big files at line ends, and group neighbours that are smaller than a block, up to 256 of them."""
+        return self.splits_from(0)
+
+    def splits_from(self, file: int) -> list[Split]:
+        """Cut and group the files from number ``file`` on, as ``splits`` does all."""
+        from headrace.sources import line_reader
+
+        cuttable = self.refreshed()
+        block = self._block_bytes or block_of(self._files)
+        splits: list[Split] = []
+        held, begun, first = 0, file, file
+        for number, (each, plain) in enumerate(zip(self._files, cuttable, strict=True)):
+            if number < begun:
+                continue
+            size = each.size if plain else _PACKED * each.size
+            if number > first and (held + size > block or number - first >= _SPLIT_FILES):
+                splits.append(Split(first, 0, first - number, bytes=max(held, 1)))
+                first, held = number, 0
+            if plain and each.size > block:
+                splits.extend(line_reader.splits_of(number, each, block))
+                first = number + 1
+            else:
+                held += size
+        if first < len(self._files):
+            splits.append(Split(first, 0, first - len(self._files), bytes=max(held, 1)))
+        return splits
+
+    def _rows(
+        self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Read one split."""
+        from headrace.sources import line_reader
+        from headrace.sources.schemas import select
+
+        target = self.schema() if columns is None else select(self.schema(), columns)
+        files = [self._file(number) for number in self.files_of(split)]
+        parts = [(file.path, self._lines(split, file)) for file in files]
+        return line_reader.read(parts, target, batch_rows, bad)
+
+    def locate(self, split: Split, row: int) -> Location:
+        """Name the file and the line, counted from 1 as editors do. Reads the file up to there."""
+        for number in self.files_of(split):
+            file = self._file(number)
+            line, row = self._lines(split, file).find(row)
+            if line is not None:
+                return Location(file.path, line, "line")
+        return Location(file.path, detail="at its end")
+
+    def _lines(self, split: Split, file: InputFile) -> Lines:
+        from headrace.sources.line_reader import Lines
+
+        return Lines(file.path, split, self._encoding, self._drop_empty_lines)
+
+    def inspect(self, files: list[InputFile]) -> tuple[bool, ...]:
+        """Say which files can be cut."""
+        from headrace.sources import line_reader
+
+        return line_reader.uncompressed(files, self._encoding)
+
+
+def _check_encoding(encoding: object) -> None:
+    try:
+        if isinstance(encoding, str):
+            "".encode(encoding)
+            codecs.getincrementaldecoder(encoding)
+            return
+    except LookupError:  # it is unknown, or none of text
+        pass
+    raise ArgumentError(f"There is no text encoding {encoding!r}; try 'utf-8' or 'latin1'.")

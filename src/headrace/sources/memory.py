@@ -1,0 +1,216 @@
+"""Data that is already in this process."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.core.batch import is_tensor
+from headrace.core.columns import made_of_arrays
+from headrace.core.forms import ARRAYS, array_forms, forms_in, is_list, marked, without_marks
+from headrace.core.human import short_repr
+from headrace.core.locations import Location
+from headrace.core.pandas_frames import frame_batch
+from headrace.core.ports import Bad, Source
+from headrace.core.ragged import as_ragged, joinable
+from headrace.core.ragged import joined as one_schema
+from headrace.core.values import ConversionError, column_from, from_columns, from_rows
+from headrace.core.work import Split
+from headrace.errors import ArgumentError
+from headrace.sources.range import in_batches, row_ranges, rows_of_a_split
+from headrace.sources.schemas import conform, select
+
+_HASHED_ROWS = 65_536
+_SPLIT_BYTES = 1 << 20
+
+
+class MemorySource(Source):
+    """Reads a table in memory; a split is a range of rows.
+
+    It travels to the workers with its buffers out of band (pickle protocol 5), so an engine can hand them all
+    one copy.
+    """
+
+    shares_memory = True  # its batches are views of the table, which is the user's
+
+    def __init__(self, table: pa.Table, kind: str, *, rows_per_split: int | None = None) -> None:
+        if rows_per_split is not None and rows_per_split < 1:
+            raise ArgumentError(f"rows_per_split is at least 1, not {rows_per_split}.")
+        self._array_forms = array_forms(table.schema)
+        self._table = without_marks(table.replace_schema_metadata(None))
+        self._kind = kind
+        self._rows_per_split = rows_per_split
+        self._forms: dict[str, str] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        table = self._table
+        if table.get_total_buffer_size() > table.nbytes + table.nbytes // 8 + _SPLIT_BYTES:
+            # A slice would be pickled with its whole parent; a round trip through the IPC format cuts it out.
+            table = pa.ipc.open_stream(_ipc(table)).read_all()
+        return {**self.__dict__, "_table": table}
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the data is, by a hash of its contents; costs about a second per gigabyte."""
+        digest = hashlib.blake2b(digest_size=16)
+        for start in range(0, self._table.num_rows, _HASHED_ROWS):
+            # Copied out in pieces of fixed size: the hash must depend on neither chunks nor offsets.
+            piece = self._table.slice(start, _HASHED_ROWS)
+            digest.update(_ipc(pa.concat_tables([piece.slice(0, 0), piece]).combine_chunks()))
+        return {
+            "kind": self._kind,
+            "rows": self._table.num_rows,
+            "columns": {field.name: str(field.type) for field in self._table.schema},
+            "content": digest.hexdigest(),
+        }
+
+    def schema(self) -> pa.Schema:
+        """Return the table's schema."""
+        return self._table.schema
+
+    def forms(self) -> Mapping[str, str]:
+        """Return the forms of the columns that hold nulls, or were made of arrays."""
+        if self._forms is None:
+            self._forms = forms_in(self._table) | self._array_forms
+        return self._forms
+
+    def splits(self) -> list[Split]:
+        """Cut the rows into about 64 ranges, of 1,024 to 65,536 rows and of about a megabyte at most."""
+        return self.splits_in_batches(0)
+
+    def splits_in_batches(self, rows: int) -> list[Split]:
+        """Cut the rows as ``splits`` does, into multiples of ``rows`` rows; few rows may make small ranges."""
+        n = self._table.num_rows
+        row_bytes = max(1, -(-self._table.nbytes // max(1, n)))
+        most = -(-_SPLIT_BYTES // row_bytes)
+        step = self._rows_per_split or in_batches(min(rows_of_a_split(n, rows), most), rows, most)
+        return row_ranges(n, step, row_bytes)
+
+    def read(
+        self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Read a range of rows; the batches view the table."""
+        target = self.schema() if columns is None else select(self.schema(), columns)
+        rows = self._table.slice(split.start, split.stop - split.start)
+        if columns is None or not columns:
+            chosen = rows
+        else:
+            chosen = rows.select(list(columns))
+        for batch in chosen.to_batches(max_chunksize=batch_rows):
+            yield batch if batch.schema.equals(target) else conform(batch, target, self._kind, _no_constant)
+
+    def locate(self, split: Split, row: int) -> Location:
+        """Name the row, counted from 0."""
+        return Location(self._kind, split.first + row)
+
+
+def _ipc(table: pa.Table) -> pa.Buffer:
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, table.schema) as writer:
+        writer.write_table(table)
+    return out.getvalue()
+
+
+def _no_constant(name: str, rows: int) -> None:
+    return None
+
+
+# ---------------------------------------------------------------- tables of what users have
+
+
+def table_from_items(items: Sequence[Any]) -> pa.Table:
+    """Make a table of dicts, or of plain values in the column ``item``."""
+    if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
+        raise ArgumentError(f"from_items takes a list of dicts or values, not {type(items).__name__}.")
+    items = list(items)
+    dicts = sum(isinstance(item, Mapping) for item in items)
+    if dicts not in (0, len(items)):
+        raise ArgumentError(
+            f"from_items takes dicts or other values, not both: {dicts} of {len(items)} items are dicts."
+        )
+    try:
+        batch = from_rows(items) if dicts or not items else from_columns({"item": items})
+    except ConversionError as error:
+        raise ArgumentError(f"from_items cannot make columns of these items: {error}.") from error
+    return pa.Table.from_batches([batch])
+
+
+def table_from_arrays(arrays: Any) -> pa.Table:
+    """Make a table with the column ``data`` of one array or several."""
+    several = arrays if isinstance(arrays, (list, tuple)) else [arrays]
+    if not several or not all(hasattr(array, "shape") and hasattr(array, "dtype") for array in several):
+        raise ArgumentError(
+            f"from_numpy takes an array or a list of arrays, not {short_repr(arrays)}; "
+            "for lists of values use from_items."
+        )
+    try:
+        columns = [column_from(array) for array in several]
+        vectors = all(
+            is_tensor(column.type) or made_of_arrays(array, column)
+            for array, column in zip(several, columns, strict=True)
+        )
+        if len({column.type for column in columns}) > 1:  # rows of different shapes, or of different dtypes
+            columns = [as_ragged(column) for column in columns]
+        data = pa.chunked_array(columns)
+        table = pa.Table.from_arrays([data], names=["data"])
+        return marked(table, {"data": ARRAYS}) if vectors and is_list(data.type) else table
+    except ConversionError as error:
+        raise ArgumentError(f"from_numpy cannot make a column of this array: {error}.") from error
+    except pa.ArrowException as error:
+        shapes = ", ".join(f"{array.dtype} {array.shape}" for array in several[:4])
+        raise ArgumentError(
+            f"from_numpy takes arrays alike in dtype and in how many axes they have, not {shapes}."
+        ) from error
+
+
+def table_from_frames(frames: Any) -> pa.Table:
+    """Make a table of one DataFrame or several, without their index."""
+    several = frames if isinstance(frames, (list, tuple)) else [frames]
+    for frame in several:
+        if not hasattr(frame, "iloc") or not hasattr(frame, "columns"):
+            raise ArgumentError(
+                f"from_pandas takes a DataFrame or a list of them, not {type(frame).__name__}."
+            )
+    try:
+        batches = [frame_batch(frame) for frame in several]
+        if batches and all(joinable(batches[0].schema, batch.schema) for batch in batches):
+            batches = list(one_schema(batches))
+        tables = [pa.Table.from_batches([batch]) for batch in batches]
+    except ConversionError as error:
+        raise ArgumentError(f"from_pandas cannot make Arrow columns of this DataFrame: {error}.") from error
+    return joined(tables, "from_pandas")
+
+
+def table_from_arrow(tables: Any) -> pa.Table:
+    """Make a table of one piece of Arrow data or several."""
+    several = tables if isinstance(tables, (list, tuple)) else [tables]
+    return joined([_table(one) for one in several], "from_arrow")
+
+
+def _table(data: Any) -> pa.Table:
+    if isinstance(data, pa.Table):
+        return data
+    if isinstance(data, pa.RecordBatch):
+        return pa.Table.from_batches([data])
+    if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
+        return pa.table(data)
+    raise ArgumentError(
+        "from_arrow takes a pyarrow Table or RecordBatch, something that exports an Arrow stream, or a list of "
+        f"these, not {type(data).__name__}."
+    )
+
+
+def joined(tables: Sequence[pa.Table], verb: str) -> pa.Table:
+    """Put tables of equal columns one behind the other; nothing is copied."""
+    if not tables:
+        raise ArgumentError(f"{verb} got an empty list, which has no columns.")
+    first, *others = (table.replace_schema_metadata(None) for table in tables)
+    for other in others:
+        if not other.schema.equals(first.schema):
+            raise ArgumentError(
+                f"{verb} takes pieces of equal columns, but one has {short_repr(str(first.schema))} and another "
+                f"{short_repr(str(other.schema))}."
+            )
+    return pa.concat_tables([first, *others]) if others else first

@@ -1,0 +1,256 @@
+"""One actor: an object in a worker of its own, made there, whose methods run in the order of the calls."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, Protocol
+
+from headrace.core.devices import Seat
+from headrace.engines.object_store import ObjectStore
+from headrace.errors import ActorDied, HeadraceError, NeverReady, NodeLost, WorkerDied
+from headrace.tasks.admission import Needs
+from headrace.tasks.calls import TaskCall
+from headrace.tasks.executor_engine import TaskWorker
+from headrace.tasks.task_host import NoObject, restored_error
+from headrace.tasks.workers import ExecutorWorkers
+
+MAX_TRIES = 3  # deaths in a row in the constructor
+
+
+class Dispatching(Protocol):
+    """What an actor needs of the dispatcher."""
+
+    store: ObjectStore
+    workers: ExecutorWorkers
+
+    def post(self, action: Callable[[], None]) -> None:
+        """Have something done in the dispatcher's thread."""
+
+    def remove_actor(self, actor: ActorLife, *, admitted: bool) -> None:
+        """An actor has ended."""
+
+
+class ActorLife:
+    """What the dispatcher knows of an actor. Its methods are for its thread, but for the first few.
+
+    ``construction`` is the call of the constructor; it is repeated in the worker that replaces one that died, up to
+    ``restarts`` times (-1: without limit).
+    """
+
+    def __init__(
+        self, dispatcher: Dispatching, construction: TaskCall, needs: Needs, threads: int, restarts: int
+    ) -> None:
+        self.needs = needs
+        self._dispatcher = dispatcher
+        self._construction = construction
+        self._threads = threads
+        self._restarts = restarts
+        self._waiting: deque[TaskCall] = deque()
+        self._running: TaskCall | None = None
+        self._worker: TaskWorker | None = None
+        self._admitted = False
+        self._constructed = False
+        self._ended_by: BaseException | None = None
+        self._without_handles = False
+        self._failed_constructions = 0
+
+    # ------------------------------------------------------------ from any thread
+
+    def post(self, call: TaskCall) -> None:
+        """Call a method, after those that were called before."""
+        self._dispatcher.post(partial(self._accept, call))
+
+    def handles_collected(self) -> None:
+        """The last handle was collected: the calls that were made are still carried out."""
+        self._dispatcher.post(self._handles_collected)
+
+    def cancelled(self, call: TaskCall) -> None:
+        """A call was cancelled before it began."""
+        self._dispatcher.post(partial(self._remove, call))
+
+    def kill(self) -> None:
+        """End the actor at once."""
+        self._dispatcher.post(
+            partial(self.end, ActorDied(f"{self._construction.label} was killed on request."))
+        )
+
+    @property
+    def alive(self) -> bool:
+        """Whether it accepts calls, as far as is known."""
+        return self._ended_by is None
+
+    # ------------------------------------------------------------ from the dispatcher
+
+    @property
+    def busy(self) -> bool:
+        """Whether there are calls that are not done."""
+        return bool(self._waiting or self._running)
+
+    def start(self, seat: Seat) -> None:
+        """It was admitted: start the worker, and construct the object."""
+        self._admitted = True
+        if self._without_handles and not self.busy:
+            self.end(_no_handles(self._construction.label))
+            return
+        workers = self._dispatcher.workers
+        try:
+            self._worker = workers.start(
+                self._construction.label, workers.kind(self._threads, seat, self.needs)
+            )
+        except Exception as error:
+            self.end(error)
+            return
+        if not self._construction.pending:
+            self._construct()
+
+    def end(self, error: BaseException) -> None:
+        """Fail the calls that wait, and all that are to come, with ``error``; release what it had."""
+        if self._ended_by is not None:
+            return
+        self._ended_by = error
+        calls = [*([self._running] if self._running else []), *self._waiting]
+        self._running = None
+        self._waiting.clear()
+        if self._worker is not None:
+            self._dispatcher.workers.end(self._worker, kill=bool(calls) or not self._constructed)
+        self._dispatcher.remove_actor(self, admitted=self._admitted)
+        for call in calls:
+            call.fail(error)
+
+    def cancel_waiting(self) -> None:
+        """Cancel the calls that have not begun."""
+        for call in list(self._waiting):
+            if call.future.cancel() or call.future.cancelled():
+                self._remove(call)
+
+    # ------------------------------------------------------------ the object
+
+    def wait_for_arguments(self) -> None:
+        """Wait for the futures among the constructor's arguments."""
+        construction = self._construction
+        construction.wait_for_arguments(partial(self._dispatcher.post, self._construction_argument_done))
+
+    def _construction_argument_done(self) -> None:
+        self._construction.pending -= 1
+        if not self._construction.pending and self._worker is not None and self._ended_by is None:
+            self._construct()
+
+    def _construct(self) -> None:
+        try:
+            self._construction.link_arguments()
+        except BaseException as error:
+            self.end(error)
+            return
+        self._constructed = False
+        assert self._worker is not None
+        self._send("construct", self._construction, self._construct_answered)
+
+    def _construct_answered(self, answer: Future[Any]) -> None:
+        error = answer.exception()
+        if self._ended_by is not None:
+            return
+        if error is None:
+            self._constructed = True
+            self._failed_constructions = 0
+            self._send_next()
+        elif isinstance(error, WorkerDied):
+            self._failed_constructions += not isinstance(error, NodeLost)
+            if self._failed_constructions < MAX_TRIES:
+                self._construct()
+            else:
+                self.end(
+                    ActorDied(
+                        f"{self._construction.label} ended its worker {MAX_TRIES} times, the last time: {error}."
+                    )
+                )
+        else:
+            self.end(restored_error(error))
+
+    # ------------------------------------------------------------ calls
+
+    def _accept(self, call: TaskCall) -> None:
+        if self._ended_by is not None:
+            call.fail(self._ended_by)
+            return
+        self._waiting.append(call)
+        call.wait_for_arguments(partial(self._dispatcher.post, partial(self._argument_done, call)))
+        self._send_next()
+
+    def _argument_done(self, call: TaskCall) -> None:
+        call.pending -= 1
+        self._send_next()
+
+    def _send_next(self) -> None:
+        """Send the first call that waits, if its arguments are there."""
+        while self._constructed and self._running is None and self._waiting and not self._waiting[0].pending:
+            call = self._waiting.popleft()
+            try:
+                call.link_arguments()
+            except BaseException as error:
+                call.fail(error)
+                continue
+            if call.begin():
+                self._running = call
+                self._send("call", call, partial(self._answered, call))
+        if self._without_handles and not self.busy:
+            self.end(_no_handles(self._construction.label))
+
+    def _answered(self, call: TaskCall, answer: Future[Any]) -> None:
+        error = answer.exception()
+        if self._ended_by is not None or self._running is not call:
+            return
+        self._running = None
+        if isinstance(error, NoObject):
+            self._restart(call, "it ended between two calls")
+        elif isinstance(error, WorkerDied):
+            call.deaths += not isinstance(error, (NeverReady, NodeLost))
+            self._restart(call, str(error))
+        elif error is not None:
+            call.fail(restored_error(error))
+        else:
+            call.succeed(self._dispatcher.store.add_packed(answer.result()))
+        self._send_next()
+
+    def _restart(self, call: TaskCall, why: str) -> None:
+        """The worker died: construct the object again in its replacement, if allowed, and try the call again."""
+        died = ActorDied(f"{call.label}: the actor's process ended: {why}.")
+        if not self._restarts:
+            self._running = call
+            self.end(died)
+            return
+        self._restarts -= self._restarts > 0
+        if call.may_be_tried_again:
+            self._waiting.appendleft(call)
+        else:
+            times = "once" if call.deaths == 1 else f"{call.deaths} times"
+            call.fail(ActorDied(f"{call.label} ended its actor's process {times}: {why}."))
+        self._construct()
+
+    def _send(self, method: str, call: TaskCall, then: Any) -> None:
+        assert self._worker is not None
+        try:
+            answer = self._worker.submit(method, call.stored, call.label)
+        except WorkerDied as error:  # one after another ended before it could work
+            self.end(ActorDied(f"{call.label}: {error}"))
+            return
+        except HeadraceError as error:  # such as a cluster that has no place for it
+            self.end(error)
+            return
+        answer.add_done_callback(lambda done: self._dispatcher.post(partial(then, done)))
+
+    def _remove(self, call: TaskCall) -> None:
+        if call in self._waiting:
+            self._waiting.remove(call)
+            self._send_next()
+
+    def _handles_collected(self) -> None:
+        self._without_handles = True
+        if self._ended_by is None and (self._constructed or not self._admitted):
+            self._send_next()
+
+
+def _no_handles(label: str) -> ActorDied:
+    return ActorDied(f"{label} has ended: its last handle was collected.")

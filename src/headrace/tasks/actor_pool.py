@@ -1,0 +1,293 @@
+"""Items of work for a few actors, in the manner of Ray's ``ActorPool``."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from typing import Any
+
+from headrace.driver.policies.autoscaler import Autoscaler
+from headrace.errors import ArgumentError, TimedOut
+from headrace.tasks.actors import ActorHandle
+
+MAX_UNREAD = 4  # results per actor that were not collected; no more work is begun beyond
+COLLECT_WITHIN = 0.1  # seconds that an actor may be idle because its last result is just being collected
+CHECK_EVERY = 0.1  # seconds between two checks of whether a pool should grow or shrink
+
+Fn = Callable[[Any, Any], Any]
+
+
+class ActorPool:
+    """Sends items to actors as they become free; made by ``Executor.actor_pool``, or of actors that there are.
+
+    ``submit(fn, value)`` calls ``fn(actor, value)`` in this process as soon as an actor is free; ``fn`` returns the
+    future of a method: ``lambda actor, value: actor.predict(value)``. Results are returned by ``get_next``, in the
+    order of ``submit``, or ``get_next_unordered``, as they come; or all at once by ``map``. What waits for a free
+    actor is begun when results are got. Use it from one thread.
+
+    ``actors`` are handles of actors, from ``Executor.actor``. An actor in whose process work died is made anew, and
+    the work tried again there, if it was made to be (``max_restarts``, ``max_retries``; in an ``actor_pool`` it is).
+
+    Getting a result raises what the call raised, ``ActorDied`` if the actor is lost, and ``StopIteration`` if there
+    is none. ``ArgumentError`` is raised if ``fn`` does not return the future of a call.
+
+    >>> import headrace as hr
+    >>> class Doubler:
+    ...     def __init__(self, offset):
+    ...         self.offset = offset
+    ...     def double(self, value):
+    ...         return 2 * value + self.offset
+    >>> with hr.connect(workers=2) as executor:
+    ...     pool = executor.actor_pool(Doubler, 1, size=2)
+    ...     list(pool.map(lambda actor, value: actor.double(value), [1, 2, 3]))
+    [3, 5, 7]
+    >>> with hr.connect(workers=2) as executor:
+    ...     pool = hr.ActorPool([executor.actor(Doubler, 0) for _ in range(2)])
+    ...     for value in (4, 5):
+    ...         pool.submit(lambda actor, value: actor.double(value), value)
+    ...     while pool.has_next():
+    ...         print(pool.get_next(timeout=60))
+    8
+    10
+    """
+
+    def __init__(self, actors: Iterable[ActorHandle]) -> None:
+        self._lock = threading.RLock()
+        self._unread: dict[ActorHandle, int] = dict.fromkeys(
+            map(_actor, actors), 0
+        )  # results not collected yet, by actor
+        self._last: dict[ActorHandle, Future[Any]] = {}
+        self._futures: dict[int, tuple[Future[Any], ActorHandle]] = {}  # by number of the item
+        self._pending: deque[tuple[Fn, Any]] = deque()
+        self._begun = 0
+        self._next = 0
+        self._start_actor: Callable[[], ActorHandle] | None = None
+        self._autoscaler: Autoscaler | None = None
+        self._done: dict[
+            ActorHandle, tuple[Future[Any], float]
+        ] = {}  # last results, and when they were first seen
+
+    # ------------------------------------------------------------ work
+
+    def submit(self, fn: Fn, value: Any) -> None:
+        """Have ``fn(actor, value)`` called with the next free actor: at once if there is one.
+
+        What ``fn`` raises in this process is raised here, or by the method that gets a result.
+        """
+        with self._lock:
+            self._pending.append((fn, value))
+            self._start_pending()
+
+    def has_next(self) -> bool:
+        """Say whether there are results to get, now or later; if not, ``get_next`` raises ``StopIteration``."""
+        return bool(self._futures or self._pending)
+
+    def get_next(self, timeout: float | None = None, ignore_if_timedout: bool = False) -> Any:
+        """Return the next result, in the order of ``submit``.
+
+        Raises what the call raised. ``StopIteration`` if there is none to come. ``TimedOut`` (a ``TimeoutError``)
+        after ``timeout`` seconds; with ``ignore_if_timedout``, that result is then passed over. ``ValueError`` if
+        ``get_next_unordered`` took a later one.
+        """
+        self._check_next()
+        if self._next >= self._begun and not self._pending:
+            raise ArgumentError(
+                "get_next() after get_next_unordered(): the results are not in order any more."
+            )
+        return self._wait_for(
+            lambda: self._next if self._is_done(self._next) else None, timeout, ignore_if_timedout
+        )
+
+    def get_next_unordered(self, timeout: float | None = None, ignore_if_timedout: bool = False) -> Any:
+        """Return a result that is there, whichever comes first.
+
+        ``timeout`` and ``ignore_if_timedout`` are those of ``get_next``, and it raises the same.
+        """
+        self._check_next()
+        return self._wait_for(
+            lambda: next((item for item in self._futures if self._is_done(item)), None),
+            timeout,
+            ignore_if_timedout,
+        )
+
+    def map(self, fn: Fn, values: Iterable[Any]) -> Iterator[Any]:
+        """Submit ``fn`` for all ``values``; yield the results in their order, or raise what one raised.
+
+        Results of earlier items are dropped.
+        """
+        self._submit_all(fn, values)
+        return self._results(self.get_next)
+
+    def map_unordered(self, fn: Fn, values: Iterable[Any]) -> Iterator[Any]:
+        """Submit ``fn`` for all ``values``; yield the results as they come, or raise what one raised.
+
+        Results of earlier items are dropped.
+        """
+        self._submit_all(fn, values)
+        return self._results(self.get_next_unordered)
+
+    # ------------------------------------------------------------ actors
+
+    def has_free(self) -> bool:
+        """Say whether some actor has no result to be collected, and no item waits. Raises nothing."""
+        with self._lock:
+            return not self._pending and not all(self._unread.values())
+
+    def pop_idle(self) -> ActorHandle | None:
+        """Remove an actor from the pool that has no result to be collected; None if there is none. Raises nothing."""
+        with self._lock:
+            if not self.has_free():
+                return None
+            actor = next(actor for actor in reversed(self._unread) if not self._unread[actor])
+            self._remove(actor)
+            return actor
+
+    def push(self, actor: ActorHandle) -> None:
+        """Put an actor into the pool. Raises ``ArgumentError``, a ``ValueError``, if it is there already."""
+        with self._lock:
+            if _actor(actor) in self._unread:
+                raise ArgumentError(f"{actor!r} is in this pool already.")
+            self._unread[actor] = 0
+            self._start_pending()
+
+    # ------------------------------------------------------------ private
+
+    def _grow(self, least: int, most: int, start_actor: Callable[[], ActorHandle]) -> Callable[[], float]:
+        """Let the pool have from ``least`` to ``most`` actors; return what is to be called regularly."""
+        self._autoscaler = Autoscaler(least, most)
+        self._start_actor = start_actor
+        return _scaler(weakref.ref(self))
+
+    def _scale(self) -> None:
+        """Start an actor, or remove one, if it is time."""
+        assert self._autoscaler is not None and self._start_actor is not None
+        if not self._lock.acquire(blocking=False):
+            return  # the user's function runs, and may wait for this thread
+        try:
+            now = time.monotonic()
+            loads = {i: int(not self._has_idled(actor, now)) for i, actor in enumerate(self._unread)}
+            wanted = self._autoscaler.wanted(loads, waiting=len(self._pending), now=now)
+            while len(self._unread) < wanted:
+                self._unread[self._start_actor()] = 0
+            idle = [actor for actor, unread in self._unread.items() if not unread]
+            for actor in idle[: max(0, len(self._unread) - wanted)]:
+                self._remove(actor)
+        finally:
+            self._lock.release()
+
+    def _check_next(self) -> None:
+        if not self.has_next():
+            raise StopIteration("There is no result to come.")
+        if not self._unread and not self._futures:
+            raise ArgumentError("There is no actor in this pool, and items wait for one: push an actor.")
+
+    def _wait_for(self, find: Callable[[], int | None], timeout: float | None, ignore: bool) -> Any:
+        until = None if timeout is None else time.monotonic() + timeout
+        while True:
+            with self._lock:
+                self._start_pending()
+                item = find()
+            if item is not None:
+                return self._collect(item).result()
+            left = None if until is None else until - time.monotonic()
+            if left is not None and left <= 0:
+                break
+            running = [future for future, _ in self._futures.values() if not future.done()]
+            often = self._autoscaler is not None and (left is None or left > CHECK_EVERY)
+            pause = CHECK_EVERY if often else left
+            wait(running, pause, FIRST_COMPLETED)
+        if not ignore:
+            raise TimedOut(f"No result within {timeout:g} s.")
+        item = self._next if self._next in self._futures else next(iter(self._futures))
+        raise TimedOut(f"No result within {timeout:g} s; {self._collect(item)!r} is passed over.")
+
+    def _collect(self, item: int) -> Future[Any]:
+        """Remove and return an item's future; its actor has one uncollected result less."""
+        with self._lock:
+            future, actor = self._futures.pop(item)
+            self._next = max(self._next, item + 1)
+            if actor in self._unread:
+                self._unread[actor] -= 1
+                if future.done() and not actor._life.alive and self._others_live(actor):
+                    self._remove(actor)
+            self._start_pending()
+            return future
+
+    def _start_pending(self) -> None:
+        """Begin items that wait, with the actors that are free."""
+        while self._pending and len(self._futures) < MAX_UNREAD * len(self._unread):
+            actor = next((actor for actor in reversed(self._unread) if self._is_free(actor)), None)
+            if actor is None:
+                return
+            fn, value = self._pending.popleft()
+            future = fn(actor, value)
+            if not isinstance(future, Future):
+                raise ArgumentError(
+                    f"The function given to a pool returned a {type(future).__name__}: it has to return the call of "
+                    "a method, as lambda actor, value: actor.predict(value) does."
+                )
+            self._futures[self._begun] = future, actor
+            self._begun += 1
+            self._unread[actor] += 1
+            self._last[actor] = future
+
+    def _is_free(self, actor: ActorHandle) -> bool:
+        last = self._last.get(actor)
+        return last is None or last.done()
+
+    def _has_idled(self, actor: ActorHandle, now: float) -> bool:
+        """Say whether an actor is idle, and was idle for longer than its next item takes to come."""
+        last = self._last.get(actor)
+        if last is None or not last.done():
+            return last is None
+        seen, since = self._done.get(actor, (None, now))
+        if seen is not last:
+            self._done[actor] = last, now
+        return seen is last and now - since >= COLLECT_WITHIN
+
+    def _is_done(self, item: int) -> bool:
+        return item in self._futures and self._futures[item][0].done()
+
+    def _others_live(self, actor: ActorHandle) -> bool:
+        return any(other is not actor and other._life.alive for other in self._unread)
+
+    def _remove(self, actor: ActorHandle) -> None:
+        del self._unread[actor]
+        self._last.pop(actor, None)
+        self._done.pop(actor, None)
+
+    def _submit_all(self, fn: Fn, values: Iterable[Any]) -> None:
+        with self._lock:
+            self._pending.clear()
+            for item in list(self._futures):
+                self._collect(item)
+            self._next = self._begun
+            for value in values:
+                self.submit(fn, value)
+
+    def _results(self, get: Callable[[], Any]) -> Iterator[Any]:
+        while self.has_next():
+            yield get()
+
+
+def _actor(given: Any) -> ActorHandle:
+    if not isinstance(given, ActorHandle):
+        raise ArgumentError(f"A pool is of actors, and {given!r} is none: Executor.actor(…) makes one.")
+    return given
+
+
+def _scaler(pool: weakref.ref[ActorPool]) -> Callable[[], float]:
+    """Return a function that scales a pool as long as somebody refers to it, and returns when to call it again."""
+
+    def check() -> float:
+        found = pool()
+        if found is None:
+            return -1.0
+        found._scale()
+        return CHECK_EVERY
+
+    return check

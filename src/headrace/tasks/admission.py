@@ -1,0 +1,195 @@
+"""Which calls may run now. Pure: no process, no clock."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from headrace.core.devices import Devices, Seat
+from headrace.core.human import size
+
+MAX_OVERTAKEN = 16  # how many later requests may be admitted before one that does not fit; then none is
+_EPSILON = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What one call or one actor takes while it runs: cores, devices, bytes."""
+
+    num_cpus: float = 1.0
+    num_gpus: float = 0.0
+    memory: int = 0
+
+    def __str__(self) -> str:
+        parts = [f"{size(self.memory)} of memory"] * bool(self.memory)
+        parts += [_gpus(self.num_gpus)] * bool(self.num_gpus)
+        parts += [f"{self.num_cpus:g} cores"] * bool(self.num_cpus)
+        return ", ".join(parts) or "nothing"
+
+
+@dataclass(slots=True)
+class _Group:
+    """Requests for the same: only the first can be admitted, so only it is looked at."""
+
+    needs: Needs
+    for_actor: bool
+    waiting: deque[tuple[int, Hashable]] = field(default_factory=deque)
+    overtaken: int = 0  # how often the first request was
+
+
+class Admission:
+    """First come, first served, of ``cpus`` cores, ``memory`` bytes and ``gpus`` devices.
+
+    Memory and devices are hard. Cores are advice: a call runs if nothing else does, and actors, which stay, only
+    leave fewer cores to calls, one at least. A request that does not fit is overtaken by later ones that do, up to
+    ``MAX_OVERTAKEN`` times; then what becomes free is reserved for it.
+
+    >>> admission = Admission(cpus=2, memory=100)
+    >>> for name, memory in [("a", 60), ("b", 60), ("c", 40)]:
+    ...     admission.request(name, Needs(memory=memory))
+    >>> admission.ready()
+    [('a', ()), ('c', ())]
+    >>> admission.release("a")
+    >>> admission.ready()
+    [('b', ())]
+    """
+
+    def __init__(self, cpus: float, memory: int, gpus: int = 0) -> None:
+        self.cpus = cpus
+        self.memory = memory
+        self.gpus = gpus
+        self._devices = Devices(gpus)
+        self._numbers = iter(range(1 << 62))
+        self._groups: dict[tuple[Needs, bool], _Group] = {}
+        self._held: dict[Hashable, tuple[Needs, bool, Seat]] = {}
+        self._withdrawn: set[Hashable] = set()
+        self._waiting = 0
+        self._running = 0
+        self._used_cpus = 0.0
+        self._actor_cpus = 0.0
+        self._used_memory = 0
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait."""
+        return self._waiting
+
+    @property
+    def free(self) -> Needs:
+        """What is free: cores and bytes; and devices, parts of them added up."""
+        held = sum(needs.num_gpus for needs, _, _ in self._held.values())
+        cpus = max(0.0, self.cpus - self._used_cpus - self._actor_cpus)
+        return Needs(cpus, max(0.0, self.gpus - held), self.memory - self._used_memory)
+
+    def refusal(self, needs: Needs, workers: int = 1) -> str:
+        """Say why this can never run ``workers`` times at once, with the numbers; empty if it can."""
+        if needs.memory * workers > self.memory:
+            return f"{_times(workers)}{size(needs.memory)} of memory, and there are {size(self.memory)}"
+        if needs.num_gpus and Devices(self.gpus).take(needs.num_gpus, workers) is None:
+            there = f"there {'is' if self.gpus == 1 else 'are'} {self.gpus or 'none'}"
+            return f"{_times(workers)}{_gpus(needs.num_gpus)}, and {there}"
+        return ""
+
+    def request(self, key: Hashable, needs: Needs, *, for_actor: bool = False) -> None:
+        """Queue a request, of a call or for an actor."""
+        group = self._groups.setdefault((needs, for_actor), _Group(needs, for_actor))
+        group.waiting.append((next(self._numbers), key))
+        self._waiting += 1
+
+    def withdraw(self, key: Hashable) -> None:
+        """Remove a request that waits."""
+        self._withdrawn.add(key)
+        self._waiting -= 1
+
+    def ready(self) -> list[tuple[Hashable, Seat]]:
+        """Admit the requests that fit: return their keys, and the devices of each."""
+        admitted: list[tuple[Hashable, Seat]] = []
+        while (found := self._next()) is not None:
+            group, key, seat = found
+            self._admit(key, group, seat)
+            admitted.append((key, seat))
+        return admitted
+
+    def blocked_by_actors(self) -> Needs | None:
+        """Return what a request needs that waits for memory or devices that only actors hold, if one does."""
+        if self._running:
+            return None
+        first = min(
+            (group for group in self._groups.values() if self._has_waiting(group)), key=_number, default=None
+        )
+        return first.needs if first is not None and self._held else None
+
+    def release(self, key: Hashable) -> None:
+        """A call or an actor has ended: what it had is free."""
+        needs, for_actor, seat = self._held.pop(key)
+        self._used_memory -= needs.memory
+        self._devices.give([seat] if seat else [], needs.num_gpus)
+        if for_actor:
+            self._actor_cpus -= needs.num_cpus
+        else:
+            self._used_cpus -= needs.num_cpus
+            self._running -= 1
+
+    def _next(self) -> tuple[_Group, Hashable, Seat] | None:
+        """Return the request to admit next, and count those that it overtakes."""
+        passed: list[_Group] = []
+        for group in sorted(
+            (group for group in self._groups.values() if self._has_waiting(group)), key=_number
+        ):
+            seat = self._seat(group)
+            if seat is not None:
+                for other in passed:
+                    other.overtaken += 1
+                return group, group.waiting[0][1], seat
+            if group.overtaken >= MAX_OVERTAKEN:
+                return None
+            passed.append(group)
+        return None
+
+    def _has_waiting(self, group: _Group) -> bool:
+        """Say whether a request waits in a group, past those that were withdrawn."""
+        while group.waiting and group.waiting[0][1] in self._withdrawn:
+            self._withdrawn.discard(group.waiting.popleft()[1])
+            group.overtaken = 0
+        return bool(group.waiting)
+
+    def _seat(self, group: _Group) -> Seat | None:
+        """Return the devices for one more of a group, counted as taken; None if there is no room."""
+        needs = group.needs
+        if self._used_memory + needs.memory > self.memory:
+            return None
+        if not group.for_actor and self._running:
+            for_calls = max(1.0, self.cpus - self._actor_cpus)
+            if self._used_cpus + needs.num_cpus > for_calls + _EPSILON:
+                return None
+        if not needs.num_gpus:
+            return ()
+        seats = self._devices.take(needs.num_gpus, 1)
+        return seats[0] if seats is not None else None
+
+    def _admit(self, key: Hashable, group: _Group, seat: Seat) -> None:
+        group.waiting.popleft()
+        group.overtaken = 0
+        if not group.waiting:
+            del self._groups[group.needs, group.for_actor]
+        self._waiting -= 1
+        self._held[key] = group.needs, group.for_actor, seat
+        self._used_memory += group.needs.memory
+        if group.for_actor:
+            self._actor_cpus += group.needs.num_cpus
+        else:
+            self._used_cpus += group.needs.num_cpus
+            self._running += 1
+
+
+def _gpus(number: float) -> str:
+    return f"{number:g} GPU{'s' * (number != 1)}"
+
+
+def _times(workers: int) -> str:
+    return f"{workers} × " if workers > 1 else ""
+
+
+def _number(group: _Group) -> int:
+    return group.waiting[0][0]

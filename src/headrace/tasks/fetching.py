@@ -1,0 +1,32 @@
+"""From references and futures to values; in a worker, too, where there is no executor."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as WaitTimeout
+from typing import Any
+
+from headrace.engines.references import Ref
+from headrace.errors import ArgumentError, TimedOut
+
+
+def fetched(what: Any, timeout: float | None = None) -> Any:
+    """Return the value of a ``Ref``, the result of a future, or a list of them; see ``Executor.get``."""
+    until = None if timeout is None else time.monotonic() + timeout
+    if isinstance(what, (list, tuple)):
+        return [_one(item, until, timeout) for item in what]
+    return _one(what, until, timeout)
+
+
+def _one(item: Any, until: float | None, timeout: float | None) -> Any:
+    if isinstance(item, Ref):
+        return item.get()
+    if not isinstance(item, Future):
+        raise ArgumentError(f"get({item!r}): it takes a Ref, a future, or a list of them.")
+    try:
+        return item.result(None if until is None else max(0.0, until - time.monotonic()))
+    except (TimeoutError, WaitTimeout) as error:
+        if item.done():
+            raise  # the function's own
+        raise TimedOut(f"{item!r} was not done within {timeout:g} s.") from error

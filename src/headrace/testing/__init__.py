@@ -1,0 +1,56 @@
+"""For tests of your own sources, sinks and engines: contract suites, fakes, and faults on demand.
+
+A contract is a class of pytest tests; subclass it, override ``make``, and pytest runs every promise of the
+port. Only the contracts need pytest, and they are imported when first asked for.
+
+>>> from headrace.testing import FakeClock
+>>> clock = FakeClock()
+>>> clock.advance(2.5)
+>>> clock()
+2.5
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.testing.fakes import FakeClock, FakeEngine, FakePool, failpoints
+
+if TYPE_CHECKING:
+    from headrace.testing.accumulators import AccumulatorContract
+    from headrace.testing.engines import EngineContract
+    from headrace.testing.predictors import PredictorContract
+    from headrace.testing.sinks import FileSinkContract
+    from headrace.testing.sources import SourceContract
+    from headrace.testing.submitting import SubmittingPredictorContract
+
+__all__ = [
+    "AccumulatorContract",
+    "EngineContract",
+    "FakeClock",
+    "FakeEngine",
+    "FakePool",
+    "FileSinkContract",
+    "PredictorContract",
+    "SourceContract",
+    "SubmittingPredictorContract",
+    "failpoints",
+]
+
+_HOMES = {
+    "AccumulatorContract": "accumulators",
+    "EngineContract": "engines",
+    "FileSinkContract": "sinks",
+    "PredictorContract": "predictors",
+    "SourceContract": "sources",
+    "SubmittingPredictorContract": "submitting",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a contract, and with it pytest, when it is first used."""
+    import importlib
+
+    if name not in _HOMES:
+        raise AttributeError(f"module 'headrace.testing' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"headrace.testing.{_HOMES[name]}"), name)

@@ -1,0 +1,253 @@
+"""What every file sink promises, as tests. A subclass says which sink and how its files are read back."""
+
+from __future__ import annotations
+
+import gc
+import os
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from headrace.core import failpoints
+from headrace.core.work import Durability, Shard, StagedFile, Task
+from headrace.errors import ArgumentError, OutputWriteFailed
+from headrace.output.names import run_of
+from headrace.sinks.files import FileSink
+
+SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string()), ("score", pa.float64())])
+
+
+def rows(start: int, stop: int) -> pa.RecordBatch:
+    """Return rows that tell their own place."""
+    numbers = range(start, stop)
+    columns = [list(numbers), [f"w{n} ü,\"'" for n in numbers], [n + 0.5 for n in numbers]]
+    return pa.RecordBatch.from_arrays(
+        [pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
+    )
+
+
+def task(shard: int = 3, attempt: int = 1) -> Task:
+    """Return a task as a worker would get it."""
+    return Task(Shard(shard, ()), attempt)
+
+
+def bound(sink: FileSink, folder: Path, durability: Durability = "power") -> FileSink:
+    """Make the folders, as the driver does, and bind the sink to a run named ``r1``."""
+    staging = folder / "_headrace" / "r1" / "staging"
+    staging.mkdir(parents=True, exist_ok=True)
+    return sink.bind(run="r1", staging=str(staging), digits=4, durability=durability)
+
+
+def open_descriptors() -> int:
+    """Count this process's descriptors, garbage of earlier tests apart."""
+    gc.collect()
+    return len(os.listdir("/dev/fd"))
+
+
+class FileSinkContract:
+    """Subclass it with ``make`` and ``read``.
+
+    It writes the columns ``id`` (int64), ``word`` (string, with quotes, commas and ü) and ``score`` (float64),
+    without nulls; ``read`` returns a table of these types.
+    """
+
+    def make(self, root: Path) -> FileSink:
+        """Return a sink that writes to the folder ``root``."""
+        raise NotImplementedError
+
+    def read(self, path: Path) -> pa.Table:
+        """Return the rows of a published part."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def sink(self, tmp_path: Path) -> FileSink:
+        return bound(self.make(tmp_path), tmp_path)
+
+    @pytest.fixture(autouse=True)
+    def no_faults_left(self) -> Any:
+        yield
+        failpoints.activate({})
+
+    def stage(self, sink: FileSink, *batches: pa.RecordBatch, **where: int) -> StagedFile:
+        writer = sink.open(task(**where), SCHEMA)
+        for batch in batches:
+            writer.write(batch)
+        (file,) = writer.close()
+        writer.sync()
+        return file
+
+    def staged(self, sink: FileSink) -> list[str]:
+        return sorted(os.listdir(sink._staging))
+
+    def test_rows_keep_their_order_and_content(self, sink: FileSink) -> None:
+        file = self.stage(sink, rows(0, 7), rows(7, 7), rows(7, 1000), rows(1000, 1003))
+        sink.publish(file)
+        assert self.read(Path(sink.root, file.name)).equals(pa.Table.from_batches([rows(0, 1003)]))
+        assert file.rows == 1003
+
+    def test_slices_are_written_as_slices(self, sink: FileSink) -> None:
+        file = self.stage(sink, rows(0, 100).slice(10, 20), rows(0, 100).slice(99))
+        sink.publish(file)
+        assert self.read(Path(sink.root, file.name))["id"].to_pylist() == [*range(10, 30), 99]
+
+    def test_size_and_checksum_are_those_of_the_file(self, sink: FileSink) -> None:
+        file = self.stage(sink, rows(0, 500))
+        data = Path(sink._staging, file.staged).read_bytes()
+        assert (file.size, file.crc32) == (len(data), zlib.crc32(data))
+
+    def test_names(self, sink: FileSink) -> None:
+        file = self.stage(sink, rows(0, 1), shard=12, attempt=2)
+        assert file.name == f"part-0012-r1.{sink.suffix}"
+        assert file.staged.startswith(f"0012-2-{os.getpid()}-") and file.staged.endswith(".staged")
+        assert self.stage(sink, rows(0, 1), shard=12, attempt=2).staged != file.staged
+
+    def test_an_output_knows_its_parts_again(self, sink: FileSink) -> None:
+        run = "k3f9a2xq"
+        sink = sink.bind(run=run, staging=sink.staging, digits=4, durability="process")
+        assert run_of(self.stage(sink, rows(0, 1)).name) == run
+
+    def test_an_attempt_without_rows_leaves_no_file(self, sink: FileSink) -> None:
+        writer = sink.open(task(), SCHEMA)
+        writer.abort()
+        assert self.staged(sink) == []
+
+    def test_a_part_can_be_empty(self, sink: FileSink) -> None:
+        file = self.stage(sink)
+        sink.publish(file)
+        assert file.rows == 0
+        assert self.read(Path(sink.root, file.name)).num_rows == 0
+
+    @pytest.mark.parametrize("when", ["written", "closed", "synced"])
+    def test_abort_leaves_nothing(self, sink: FileSink, when: str) -> None:
+        before = open_descriptors()
+        writer = sink.open(task(), SCHEMA)
+        writer.write(rows(0, 300_000 if when == "written" else 3))
+        if when != "written":
+            writer.close()
+        if when == "synced":
+            writer.sync()
+        assert len(self.staged(sink)) == 1
+        writer.abort()
+        writer.abort()
+        assert self.staged(sink) == []
+        del writer
+        assert open_descriptors() == before
+
+    @pytest.mark.parametrize("durability", ["power", "process"])
+    def test_no_descriptor_is_left_open(self, tmp_path: Path, durability: Durability) -> None:
+        sink = bound(self.make(tmp_path), tmp_path, durability)
+        before = open_descriptors()
+        self.stage(sink, rows(0, 10))
+        assert open_descriptors() == before
+
+    def test_state_and_publish(self, sink: FileSink) -> None:
+        file = self.stage(sink, rows(0, 10))
+        assert sink.state(file) == "staged"
+        sink.publish(file)
+        assert sink.state(file) == "published"
+        sink.publish(file)
+        assert sink.state(file) == "published"
+        assert self.staged(sink) == []
+
+    def test_a_truncated_file_is_missing(self, sink: FileSink) -> None:
+        file = self.stage(sink, rows(0, 10))
+        os.truncate(Path(sink._staging, file.staged), file.size - 1)
+        assert sink.state(file) == "missing"
+        os.rename(Path(sink._staging, file.staged), Path(sink.root, file.name))
+        assert sink.state(file) == "missing"
+        with pytest.raises(OutputWriteFailed, match="publish"):
+            sink.publish(file)
+
+    def test_publishing_what_is_nowhere_fails(self, sink: FileSink) -> None:
+        file = self.stage(sink, rows(0, 10))
+        os.unlink(Path(sink._staging, file.staged))
+        with pytest.raises(OutputWriteFailed, match=file.name):
+            sink.publish(file)
+
+    def test_finish(self, sink: FileSink) -> None:
+        sink.finish(b"one")
+        sink.finish(b"two")
+        assert Path(sink.root, "_SUCCESS").read_bytes() == b"two"
+        assert self.staged(sink) == []
+
+    @pytest.mark.parametrize(
+        ("point", "code", "words"),
+        [
+            ("stage.write", "ENOSPC", "Free some space"),
+            ("stage.write", "EIO", "device failed"),
+            ("stage.sync", "EIO", "device failed"),
+            ("stage.sync", "ENOSPC", "Free some space"),
+            ("stage.closed", "EIO", "device failed"),
+        ],
+    )
+    def test_a_fault_in_staging_says_what_to_do(
+        self, sink: FileSink, point: str, code: str, words: str
+    ) -> None:
+        failpoints.activate({point: code})
+        writer = sink.open(task(), SCHEMA)
+        with pytest.raises(OutputWriteFailed, match=words) as caught:
+            writer.write(rows(0, 1000))
+            writer.close()
+            writer.sync()
+        assert isinstance(caught.value.__cause__, OSError)
+        assert sink._staging in str(caught.value) and code in str(caught.value)
+        writer.abort()
+        assert self.staged(sink) == []
+
+    def test_a_failed_part_cannot_be_closed(self, sink: FileSink) -> None:
+        failpoints.activate({"stage.write": "ENOSPC"})
+        writer = sink.open(task(), SCHEMA)
+        with pytest.raises(OutputWriteFailed):
+            writer.write(rows(0, 1000))
+            writer.close()
+        with pytest.raises(OutputWriteFailed, match="Free some space"):
+            writer.close()
+        writer.abort()
+
+    @pytest.mark.parametrize("point", ["publish.rename", "publish.renamed"])
+    def test_a_fault_in_publishing_can_be_repeated(self, sink: FileSink, point: str) -> None:
+        file = self.stage(sink, rows(0, 10))
+        failpoints.activate({point: "EROFS"})
+        with pytest.raises(OutputWriteFailed, match="read-only"):
+            sink.publish(file)
+        sink.publish(file)
+        assert sink.state(file) == "published"
+
+    def test_a_fault_before_success_leaves_none(self, sink: FileSink) -> None:
+        failpoints.activate({"finish.success": "ENOSPC"})
+        with pytest.raises(OutputWriteFailed, match="Free some space"):
+            sink.finish(b"{}")
+        assert not Path(sink.root, "_SUCCESS").exists()
+        sink.finish(b"{}")
+
+    def test_without_lasting_durability_nothing_is_synced(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def never(fd: int) -> None:
+            raise AssertionError("synced")
+
+        monkeypatch.setattr(os, "fsync", never)
+        sink = bound(self.make(tmp_path), tmp_path, "process")
+        sink.publish(self.stage(sink, rows(0, 10)))
+        sink.finish(b"{}")
+
+    def test_a_staging_folder_that_is_gone(self, sink: FileSink) -> None:
+        os.rmdir(sink._staging)
+        writer = sink.open(task(), SCHEMA)
+        with pytest.raises(OutputWriteFailed, match="removed or moved"):
+            writer.write(rows(0, 1))
+        writer.abort()
+
+    def test_only_folders_of_this_machine(self) -> None:
+        with pytest.raises(ArgumentError, match="this machine"):
+            self.make(Path("x")).__class__("s3://bucket/x")
+
+    def test_describe_is_plain_and_knows_no_folder(self, sink: FileSink) -> None:
+        told = sink.describe()
+        assert told["kind"] == sink.kind
+        assert all(isinstance(v, str | int | bool | None) for v in told.values())
+        assert sink.root not in str(told)
+        assert told == self.make(Path("elsewhere")).describe()

@@ -1,0 +1,274 @@
+"""What every source promises, as tests. A subclass gives ``make``, and ``make_bad`` if rows can be bad."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+
+from headrace.core.locations import Location
+from headrace.core.ports import Bad, Source
+from headrace.core.work import Split
+from headrace.errors import InputChanged, SourceError, UnknownColumn
+
+
+def read_all(
+    source: Source,
+    splits: Sequence[Split] | None = None,
+    columns: list[str] | None = None,
+    rows: int = 1000,
+    bad: Bad | None = None,
+) -> pa.Table:
+    """Read ``splits`` (default: all) one after the other into a table."""
+    batches = [
+        batch
+        for split in (source.splits() if splits is None else splits)
+        for batch in source.read(split, columns, rows, bad)
+    ]
+    schema = source.schema() if columns is None else pa.schema([source.schema().field(c) for c in columns])
+    return pa.Table.from_batches(batches, schema)
+
+
+class Sound(NamedTuple):
+    """What a split gave to a reader who asked for bad rows to be told; ``numbers`` are those of the rows."""
+
+    table: pa.Table
+    numbers: list[int]
+    bad: dict[range, Exception]
+
+
+def read_sound(source: Source, split: Split, columns: list[str] | None = None, rows: int = 1000) -> Sound:
+    """Read one split with ``bad``, and check that bad rows are told in their turn."""
+    told: dict[range, Exception] = {}
+    numbers: list[int] = []
+    at = 0
+
+    def bad(row: int, count: int, error: Exception) -> None:
+        nonlocal at
+        assert (row, count > 0) == (at, True), f"row {row} is told after row {at}"
+        assert isinstance(error, SourceError)
+        told[range(row, row + count)] = error
+        at += count
+
+    batches = []
+    for batch in source.read(split, columns, rows, bad):
+        batch.validate(full=True)
+        _check_rows(batch, rows)
+        numbers.extend(range(at, at + batch.num_rows))
+        at += batch.num_rows
+        batches.append(batch)
+    schema = source.schema() if columns is None else pa.schema([source.schema().field(c) for c in columns])
+    return Sound(pa.Table.from_batches(batches, schema), numbers, told)
+
+
+def _check_rows(batch: pa.RecordBatch, most: int) -> None:
+    assert batch.num_rows > 0, "a batch without rows"
+    assert batch.num_rows <= most, f"a batch of {batch.num_rows} rows where batch_rows is {most}"
+
+
+def read_told(source: Source) -> tuple[list[dict[str, Any]], dict[int, str]]:
+    """Read all splits of one file: the rows, and what was said of which row of the file."""
+    rows: list[dict[str, Any]] = []
+    bad: dict[int, str] = {}
+    at = 0
+    for split in source.splits():
+        sound = read_sound(source, split)
+        rows += sound.table.to_pylist()
+        for numbers, error in sound.bad.items():
+            bad.update((at + number, str(error)) for number in numbers)
+        count = len(sound.numbers) + sum(map(len, sound.bad))
+        for number in range(0, count, max(1, count // 500)):
+            location = source.locate(split, number)
+            assert location.number == at + number + (location.unit == "line")
+        at += count
+    return rows, bad
+
+
+class SourceContract:
+    """Subclass it, override ``make``, and pytest runs every promise; ``make_bad``, if the source finds bad rows."""
+
+    def make(self) -> Source:
+        """Return a source of several splits; another one, of the same data, at every call.
+
+        ``self.folder`` is an empty folder for its files.
+        """
+        raise NotImplementedError
+
+    def make_bad(self) -> tuple[Source, Sequence[int]] | None:
+        """Return a source with rows that make no sense, and their numbers: from 0, in the order of the input.
+
+        Good rows and bad ones are counted alike. ``self.folder`` is an empty folder. Default: None, the test of bad
+        rows is skipped.
+        """
+        return None
+
+    @pytest.fixture
+    def source(self, tmp_path: Any) -> Source:
+        self.folder = tmp_path
+        return self.make()
+
+    def test_there_is_something_to_test(self, source: Source) -> None:
+        assert len(source.splits()) > 1
+        assert read_all(source).num_rows > 2
+
+    def test_splits_are_the_same_every_time(self, source: Source) -> None:
+        assert list(source.splits()) == list(source.splits()) == list(self.make().splits())
+
+    def test_batches_have_the_schema(self, source: Source) -> None:
+        for split in source.splits():
+            for batch in source.read(split, None, 1000):
+                assert batch.schema.equals(source.schema(), check_metadata=True)
+                batch.validate(full=True)
+
+    def test_a_worker_reads_the_same(self, source: Source) -> None:
+        splits = source.splits()
+        worker: Source = pickle.loads(pickle.dumps(source, protocol=5))
+        assert read_all(worker, splits).equals(read_all(source, splits))
+
+    def test_splits_read_in_any_order_and_again(self, source: Source) -> None:
+        splits = source.splits()
+        once = [read_all(source, [split]) for split in splits]
+        again = [read_all(source, [split]) for split in reversed(splits)]
+        assert all(a.equals(b) for a, b in zip(once, reversed(again), strict=True))
+        assert pa.concat_tables(once).equals(read_all(source, splits))
+
+    def test_two_splits_read_by_turns(self, source: Source) -> None:
+        first, second, *_ = source.splits()
+        pairs = zip(source.read(first, None, 1), source.read(second, None, 1), strict=False)
+        left, right = next(iter(pairs))
+        assert left.equals(read_all(source, [first]).to_batches(max_chunksize=1)[0])
+        assert right.equals(read_all(source, [second]).to_batches(max_chunksize=1)[0])
+
+    @pytest.mark.parametrize("rows", [1, 2, 7])
+    def test_batch_rows_bound_batches_and_change_nothing_else(self, source: Source, rows: int) -> None:
+        splits = source.splits()
+        assert read_all(source, splits, rows=rows).equals(read_all(source, splits))
+        for split in splits:
+            for batch in source.read(split, None, rows):
+                _check_rows(batch, rows)
+
+    def test_of_good_input_nothing_is_bad(self, source: Source) -> None:
+        for split in source.splits():
+            for rows in (2, 1000):
+                sound = read_sound(source, split, rows=rows)
+                assert not sound.bad
+                assert sound.table.equals(read_all(source, [split]))
+
+    @pytest.mark.parametrize("rows", [1, 2, 1000])
+    def test_bad_rows_are_told_in_their_turn(self, tmp_path: Path, rows: int) -> None:
+        self.folder = tmp_path
+        made = self.make_bad()
+        if made is None:
+            pytest.skip("make_bad is not overridden")
+        source, numbers = made
+        found: list[int] = []
+        at = 0
+        for split in source.splits():
+            sound = read_sound(source, split, rows=rows)
+            found += [at + row for told in sound.bad for row in told]
+            at += len(sound.numbers) + sum(map(len, sound.bad))
+        assert found == sorted(numbers), "other rows are bad"
+        with pytest.raises(SourceError):  # without ``bad``, they are an error
+            read_all(source, rows=rows)
+
+    def test_a_file_that_changes_is_noticed(self, source: Source) -> None:
+        if not source.files():
+            pytest.skip("it reads no files")
+        split = source.splits()[0]
+        read_all(source, [split])
+        source.check_unchanged(split)
+        worker: Source = pickle.loads(pickle.dumps(source, protocol=5))
+        path = Path(source.files()[source.files_of(split)[0]][0])
+        path.write_bytes(path.read_bytes() + b"\n")
+        with pytest.raises(InputChanged):
+            source.check_unchanged(split)
+        with pytest.raises(InputChanged):
+            read_all(worker, [split])
+
+    def test_columns_come_as_asked_for(self, source: Source) -> None:
+        splits, names = source.splits(), source.schema().names
+        whole = read_all(source, splits)
+        for columns in (names[::-1], names[-1:], names[:1]):
+            assert read_all(source, splits, columns).equals(whole.select(columns))
+
+    def test_no_columns_still_count_rows(self, source: Source) -> None:
+        for split in source.splits():
+            batches = list(source.read(split, [], 3))
+            assert all(batch.num_columns == 0 for batch in batches)
+            assert sum(batch.num_rows for batch in batches) == read_all(source, [split]).num_rows
+
+    def test_an_unknown_column_is_refused_with_the_nearest(self, source: Source) -> None:
+        name = source.schema().names[0]
+        with pytest.raises(UnknownColumn, match=f"Did you mean '{name}'"):
+            list(source.read(source.splits()[0], [f"{name}x"], 10))
+
+    def test_what_splits_say_of_themselves_holds(self, source: Source) -> None:
+        before: dict[int, int] = {}
+        for split in source.splits():
+            rows = read_all(source, [split]).num_rows
+            assert split.rows in (-1, rows)
+            assert split.bytes > 0
+            assert split.first in (-1, before.get(split.file, 0))
+            before[split.file] = before.get(split.file, 0) + rows
+
+    def test_files_are_numbered_as_in_splits(self, source: Source) -> None:
+        files = source.files()
+        seen = [number for split in source.splits() for number in source.files_of(split)]
+        assert seen == sorted(seen)
+        assert set(seen) == set(range(len(files)))
+
+    def test_pinned_keeps_files_and_splits(self, source: Source) -> None:
+        files = source.files()
+        pinned = source.pinned([path for path, _, _ in files])
+        assert pinned.files() == files
+        assert list(pinned.splits()) == list(source.splits())
+        assert read_all(pinned).equals(read_all(source))
+
+    def test_description_is_plain_and_steady(self, source: Source) -> None:
+        before = source.describe()
+        source.splits()
+        assert json.loads(json.dumps(before)) == before == source.describe() == self.make().describe()
+
+    def test_rows_can_be_located(self, source: Source) -> None:
+        split = source.splits()[-1]
+        first, second = source.locate(split, 0), source.locate(split, 1)
+        assert isinstance(first, Location)
+        assert first != second
+        assert str(first) != str(second)
+        files = [path for path, _, _ in source.files()]
+        assert not files or {first.file, second.file} <= set(files)
+
+    def test_splits_for_batches_hold_the_same_rows(self, source: Source) -> None:
+        whole = read_all(source)
+        for rows in (1, 2, 7):
+            splits = source.splits_in_batches(rows)
+            assert list(splits) == list(source.splits_in_batches(rows))
+            assert read_all(source, splits).equals(whole)
+
+    def test_splits_of_the_last_files_read_no_others(self, source: Source) -> None:
+        count = len(source.files())
+        if source.splits_from(count) is None:
+            return
+        for file in range(count + 1):
+            splits = source.splits_from(file)
+            assert splits is not None
+            assert {number for split in splits for number in source.files_of(split)} == set(
+                range(file, count)
+            )
+        assert read_all(source, source.splits_from(0)).equals(read_all(source))
+
+    def test_what_it_says_of_columns_and_batches(self, source: Source) -> None:
+        source.splits()
+        assert set(source.forms()) <= set(source.schema().names)
+        assert {source.decodes, source.shares_memory} <= {True, False}
+
+    def test_close_is_not_the_end(self, source: Source) -> None:
+        whole = read_all(source)
+        source.close()
+        source.close()
+        assert read_all(source).equals(whole)

@@ -1,0 +1,505 @@
+"""The worker of the last stage: it runs attempts, each a chain of generators from the source to the sink."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from itertools import chain
+
+import msgspec
+import pyarrow as pa
+
+from headrace.core import failpoints, failures
+from headrace.core.batch import owned, schema_bytes, schema_from, to_ipc
+from headrace.core.events import RowsRead
+from headrace.core.foreign import errors_of_sink, opened
+from headrace.core.metric_states import MOST_BYTES, stored
+from headrace.core.output_schema import conform, fill, is_complete
+from headrace.core.ports import WorkerContext, Writer
+from headrace.core.work import (
+    AttemptFinishing,
+    AttemptLost,
+    AttemptWaiting,
+    Block,
+    Deferred,
+    Done,
+    Failed,
+    Outcome,
+    OutputBlocks,
+    Proposal,
+    ShrinkBatches,
+    StagedFile,
+    Task,
+    Timings,
+    TrailingRejects,
+)
+from headrace.errors import NodeLost
+from headrace.plan.physical import Program
+from headrace.worker.coordinates import UndeliveredRows, delivered_after, where
+from headrace.worker.driver_messages import report_ready
+from headrace.worker.early_end import EarlyEnd, Speed
+from headrace.worker.messages import preview
+from headrace.worker.metrics import MetricsCounter
+from headrace.worker.prefetch import AsyncWriter, prefetched
+from headrace.worker.program import StepChain
+from headrace.worker.reading import InputCheck, Read, count_read, read_split
+from headrace.worker.rejected import write_rejected
+from headrace.worker.rows import Rows
+from headrace.worker.user_code import Meter
+
+BLOCK_BYTES = 8 << 20
+UNDECIDED_BYTES = 64 << 20
+REPORT_SECONDS = 0.25
+
+StageInput = Block | TrailingRejects | str | None
+AttemptGenerator = Generator[Outcome, "bytes | None", None]
+
+
+class ShardWorker:
+    """Hosted in each worker of a stage's pool; ``attempt`` and ``proceed`` answer with an ``Outcome``."""
+
+    def __init__(
+        self, program: Program, context: WorkerContext, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        failpoints.activate(program.faults)
+        self._program = program
+        self._context = context
+        self._chain = StepChain(
+            program.steps,
+            self._where,
+            eager=program.kind == "look",
+            unread=program.unread,
+            preparing=context.preparing,
+            loaded=partial(report_ready, context),
+            policy=program.policy,
+        )
+        self._attempts: dict[int, tuple[_Attempt, AttemptGenerator]] = {}
+        self._finisher = ThreadPoolExecutor(1, "headrace-finish")
+        self._input_queues: dict[tuple[int, int], queue.SimpleQueue[StageInput]] = {}
+        self._ended_attempts: deque[tuple[int, int]] = deque(maxlen=64)  # for which input may still arrive
+        self._queues_lock = threading.Lock()
+        functions = [step for step in program.steps if step.functions()]
+        self._last_function = functions[-1].label() if functions else "The source"
+        self._clock = clock
+        self._speed = Speed()
+
+    def feed(self, shard: int, attempt: int, item: StageInput | ShrinkBatches) -> None:
+        """Add the next block to the input of an attempt; None after the last one, a reason if its input is lost.
+
+        Called from another thread than the other methods, possibly before the attempt starts.
+        """
+        if isinstance(item, ShrinkBatches):
+            self._chain.shrink_batches()
+            return
+        with self._queues_lock:
+            inputs = None if (shard, attempt) in self._ended_attempts else self._input_queue(shard, attempt)
+        if inputs is not None:
+            inputs.put(item)
+        else:
+            self._discard(item)
+
+    def _discard(self, item: StageInput) -> None:
+        """Fetch a block that is not needed any more, so that its memory is released."""
+        if isinstance(item, Block):
+            with contextlib.suppress(NodeLost):
+                self._context.fetch(item.ref)
+
+    def _input_queue(self, shard: int, attempt: int) -> queue.SimpleQueue[StageInput]:
+        return self._input_queues.setdefault((shard, attempt), queue.SimpleQueue())
+
+    def _discard_inputs(self, shard: int, attempt: int) -> None:
+        """Drop the input that an ended attempt did not consume."""
+        with self._queues_lock:
+            self._ended_attempts.append((shard, attempt))
+            inputs = self._input_queues.pop((shard, attempt), None)
+        while inputs is not None and not inputs.empty():
+            self._discard(inputs.get())
+        self._context.release_unused()
+
+    def attempt(self, task: Task) -> Outcome | Future[Outcome]:
+        """Start an attempt; return its outcome, or a message after which it waits for ``proceed``."""
+        inputs = None
+        if self._program.reads_blocks:
+            with self._queues_lock:
+                inputs = self._input_queue(task.shard.index, task.attempt)
+        attempt = _Attempt(
+            self._program,
+            self._chain,
+            self._context,
+            task,
+            self._last_function,
+            self._where,
+            inputs,
+            self._speed,
+            self._clock,
+        )
+        self._attempts[task.shard.index] = attempt, _carry_out(attempt)
+        return self._resume(task.shard.index, None)
+
+    def proceed(self, shard: int, schema: bytes | None) -> Outcome | Future[Outcome]:
+        """Continue a waiting attempt with the schema that was settled meanwhile."""
+        return self._resume(shard, schema)
+
+    def close(self) -> None:
+        """Close files and models; running attempts are dropped."""
+        for _, generator in self._attempts.values():
+            generator.close()
+        self._finisher.shutdown()
+        self._chain.close()
+        self._program.source.close()
+
+    def _resume(self, shard: int, answer: bytes | None) -> Outcome | Future[Outcome]:
+        attempt, generator = self._attempts[shard]
+        try:
+            outcome = generator.send(answer)
+        except BaseException as error:
+            if failures.is_interrupt(error):
+                del self._attempts[shard]
+                raise
+            outcome = attempt.failure(error)
+        if isinstance(outcome, (Proposal, OutputBlocks)):
+            return outcome
+        del self._attempts[shard]
+        next(generator, None)  # run it to its end; closing it would abort the attempt
+        if self._program.reads_blocks:
+            self._discard_inputs(shard, outcome.attempt)
+        if isinstance(outcome, Done) and attempt.has_files:
+            self._context.notify(AttemptFinishing(outcome.shard, outcome.attempt))
+            # Encoding and syncing may take long: the next shard starts meanwhile.
+            return self._finisher.submit(attempt.finish, outcome)
+        return outcome
+
+    def _where(self, rows: Rows) -> str:
+        return where(self._program.source, rows)
+
+
+def _carry_out(attempt: _Attempt) -> AttemptGenerator:
+    """Run an attempt; if it does not end normally, its staged files are removed."""
+    try:
+        yield from attempt.run()
+    except BaseException:
+        attempt.abort()
+        raise
+
+
+class _InputLost(Exception):
+    """The input of an attempt is lost after it consumed a part of it."""
+
+
+class _Attempt:
+    """One attempt at one shard."""
+
+    def __init__(
+        self,
+        program: Program,
+        chain: StepChain,
+        context: WorkerContext,
+        task: Task,
+        last_function: str,
+        where: Callable[[Rows], str],
+        inputs: queue.SimpleQueue[StageInput] | None,
+        speed: Speed,
+        clock: Callable[[], float],
+    ) -> None:
+        self._where = where
+        self._input_queue = inputs
+        self._program = program
+        self._chain = chain
+        self._context = context
+        self._task = task
+        self._last_function = last_function
+        self._inputs = InputCheck(program.source)
+        self._meter = Meter(len(program.steps))
+        self._meter.report_progress = self._report_progress
+        self._meter.report_to(context, task.poison_rows, task.shard.index)
+        self._schema = schema_from(task.schema) if task.schema is not None else None
+        self._early_end = EarlyEnd(
+            task.shard,
+            program.steps,
+            self._meter,
+            every=task.every if program.kind == "write" else 0.0,
+            unit=program.parted,
+            speed=speed,
+            ready=lambda: self._schema is not None,
+            clock=clock,
+        )
+        self._seen_schema: pa.Schema | None = None
+        self._writer: Writer | None = None
+        self._rejects_writer: Writer | None = None  # of rows that failed
+        self._files: tuple[StagedFile, ...] = ()
+        self._written = 0
+        self._counting = MetricsCounter(program.metrics, where, show_data=program.policy.show_data)
+        self._states: tuple[bytes, ...] = ()
+        self._delivered = task.after
+        self._blocks_taken = 0  # blocks of the stage before
+        self._took_all_blocks = False
+        self._last_report = time.monotonic()
+        self._batches_cut = 0
+
+    def run(self) -> AttemptGenerator:
+        """Process the shard from the source to the sink; yields messages for the driver."""
+        failpoints.hit("attempt.started")
+        parts = self._parts(
+            self._chain.run(self._read(), self._meter, self._task.budgets, self._task.ceilings)
+        )
+        first_rows: list[Rows] = []
+        if self._schema is None and self._program.kind != "count":
+            first_rows = yield from self._settle_schema(parts)
+            if self._schema is None and first_rows:
+                return  # deferred
+        block: list[pa.RecordBatch] = []
+        size = 0
+        delivers = self._program.kind == "blocks"
+        undelivered = (
+            UndeliveredRows(self._task.shard, self._task.after) if self._task.after is not None else None
+        )
+        for part in chain(first_rows, parts):
+            self._written += len(part)
+            if self._program.metrics:
+                with self._meter.timing("steps"):
+                    self._counting.update(part)
+            if self._program.kind == "count":
+                continue
+            if undelivered is not None:
+                part = undelivered.cut(part)
+                if not len(part):
+                    continue
+            assert self._schema is not None
+            batch = self._conform(part)
+            if self._program.kind == "write":
+                # Copied: a column that waits to be encoded would keep its whole block in memory.
+                self._write(owned(batch) if self._input_queue is not None else batch)
+                continue
+            block.append(batch)
+            if delivers:
+                self._delivered = delivered_after(part, self._task.shard, self._delivered)
+            size += batch.nbytes
+            if size >= BLOCK_BYTES:
+                yield self._blocks(block)
+                block, size = [], 0
+        if block:
+            yield self._blocks(block)
+        if self._writer is not None and not self._program.overlapped:
+            self._close_part()
+        if self._meter.rejects and self._program.sink is not None:
+            with self._meter.timing("write"):
+                for split in {reject.split for reject in self._meter.rejects}:
+                    self._inputs.begin(split)  # they are read again
+                self._rejects_writer = write_rejected(self._program, self._task, self._meter.rejects)
+        self._states = self._counting.states()
+        self._inputs.check()
+        if self._early_end.rest is not None:
+            failpoints.hit("attempt.parted")
+        yield self._done()
+
+    def _conform(self, part: Rows) -> pa.RecordBatch:
+        assert self._schema is not None
+        writes, show = self._program.kind == "write", self._program.policy.show_data
+        where = partial(self._describe_row, part)  # may be slow: called only if a value does not fit
+        return conform(
+            part.batch, self._schema, self._last_function, writes=writes, where=where, show_data=show
+        )
+
+    def _describe_row(self, part: Rows, at: int) -> str:
+        """Describe a row for a message: where it stands, and its values if they may be shown."""
+        row = part.cut(at, at + 1)
+        values = preview(row.batch) if self._program.policy.show_data else ""
+        return f"{self._where(row)}{f': {values}' if values else ''}"
+
+    def _parts(self, rows: Iterator[Rows]) -> Iterator[Rows]:
+        """Yield batches that have rows; remember the schema even if none has."""
+        for part in rows:
+            failpoints.hit("attempt.batch")
+            self._report_progress()
+            self._seen_schema = self._seen_schema or part.batch.schema
+            if len(part):
+                yield part
+
+    def _settle_schema(self, parts: Iterator[Rows]) -> Generator[Outcome, bytes | None, list[Rows]]:
+        """Propose the schema of the first rows, and return these rows; or defer the attempt.
+
+        While a column has only nulls, more rows are read before the proposal.
+        """
+        first_rows: list[Rows] = []
+        proposal = pa.schema([])
+        size = 0
+        complete = False
+        for part in parts:
+            proposal = fill(proposal, part.batch.schema) if first_rows else part.batch.schema
+            first_rows.append(part)
+            size += part.batch.nbytes
+            complete = is_complete(proposal)
+            if complete or size > UNDECIDED_BYTES:
+                break
+        if not first_rows:
+            return []
+        schema = schema_bytes(proposal.remove_metadata())
+        if not complete and not self._limit_reached():
+            yield Deferred(self._task.shard.index, self._task.attempt, schema)
+            return first_rows
+        answer = yield Proposal(self._task.shard.index, self._task.attempt, schema, last=not complete)
+        assert answer is not None
+        self._schema = schema_from(answer)
+        return first_rows
+
+    def _limit_reached(self) -> bool:
+        """Say whether a ``limit`` is reached, so that no further rows will come."""
+        passed = [
+            given
+            for (_, given, *_), step in zip(self._meter.steps, self._program.steps, strict=True)
+            if step.verb == "limit"
+        ]
+        return any(given >= budget for given, budget in zip(passed, self._task.budgets, strict=True))
+
+    def _read(self) -> Iterator[Rows]:
+        if self._input_queue is not None:
+            return self._early_end.pass_rows(self._rows_of_blocks(self._input_queue))
+        reads = self._splits()
+        reads = self._early_end.pass_reads(prefetched(reads) if self._program.overlapped else reads)
+        rows = count_read(reads, self._meter)
+        return self._growing_batches(rows) if self._program.kind == "look" else rows
+
+    def _splits(self) -> Iterator[Read]:
+        for split in self._task.shard.splits:
+            self._inputs.begin(split)
+            yield from read_split(self._program, split, self._meter, self._task.poison_rows.skip)
+
+    def _rows_of_blocks(self, inputs: queue.SimpleQueue[StageInput]) -> Iterator[Rows]:
+        """Yield the rows of the blocks from the stage before, in order."""
+        from headrace.worker.upstream import rows_of_block
+
+        while True:
+            with self._meter.timing("wait"):
+                item = self._next_input(inputs)
+            if item is None:
+                self._took_all_blocks = True
+                return
+            if isinstance(item, str):
+                raise _InputLost(item)
+            self._blocks_taken += 1
+            if item.rejects:
+                self._early_end.rows_failed_upstream()
+            if isinstance(item, TrailingRejects):
+                self._meter.add_rejects(item.rejects)
+                continue
+            yield from rows_of_block(item, self._context, self._meter)
+
+    def _next_input(self, inputs: queue.SimpleQueue[StageInput]) -> StageInput:
+        self._context.release_unused()
+        try:
+            return inputs.get_nowait()
+        except queue.Empty:
+            self._context.notify(
+                AttemptWaiting(self._task.shard.index, self._task.attempt, self._blocks_taken)
+            )
+        while True:
+            try:
+                return inputs.get(timeout=REPORT_SECONDS)
+            except queue.Empty:
+                self._context.release_unused()  # another attempt may have released a block
+
+    def _growing_batches(self, parts: Iterator[Rows]) -> Iterator[Rows]:
+        """Cut batches for a preview: as many rows as are asked for, then twice as many, and so on."""
+        for part in parts:
+            at = 0
+            while at < len(part):
+                size = max(self._task.budgets[-1], 1) << min(self._batches_cut, 16)
+                self._batches_cut += 1
+                yield part.cut(at, min(at + size, len(part)))
+                at += size
+
+    def _report_progress(self) -> None:
+        now = time.monotonic()
+        if now - self._last_report >= REPORT_SECONDS:
+            self._last_report = now
+            self._context.notify(
+                RowsRead(
+                    self._context.worker,
+                    self._task.shard.index,
+                    self._meter.done_rows,
+                    self._meter.faults(words=self._program.policy.show_data),
+                )
+            )
+
+    def _write(self, batch: pa.RecordBatch) -> None:
+        with self._meter.timing("write"):
+            if self._writer is None:
+                assert self._program.sink is not None and self._schema is not None
+                sink, show = self._program.sink, self._program.policy.show_data
+                if self._task.attempt == 0 and self._task.schema is None:
+                    with errors_of_sink(sink, self._task, show_data=show):
+                        sink.check_schema(self._schema)  # the attempts that may settle it
+                writer = opened(sink, self._task, self._schema, show_data=show)
+                self._writer = AsyncWriter(writer) if self._program.overlapped else writer
+            self._writer.write(batch)
+
+    def _blocks(self, batches: list[pa.RecordBatch]) -> OutputBlocks:
+        self._inputs.check()
+        data = to_ipc(batches[0].schema, batches)
+        return OutputBlocks(self._task.shard.index, self._task.attempt, data, self._delivered)
+
+    @property
+    def has_files(self) -> bool:
+        """True if the attempt has output rows, rejected rows or a big metric state to write."""
+        big = bool(self._program.states) and any(len(state) > MOST_BYTES for state in self._states)
+        return self._writer is not None or self._rejects_writer is not None or big
+
+    def _close_part(self) -> None:
+        """Encode the rest: in the finishing thread if the program is ``overlapped``, else in the worker's own."""
+        assert self._writer is not None
+        with self._meter.timing("write"):
+            self._files = self._writer.close()
+
+    def finish(self, done: Done) -> Outcome:
+        """Close and sync the files; runs in a thread of its own, after ``run`` has ended."""
+        try:
+            if self._writer is not None:
+                if self._program.overlapped:
+                    self._close_part()
+                self._writer.sync()
+            if self._rejects_writer is not None:
+                self._files += self._rejects_writer.close()
+                self._rejects_writer.sync()
+            states = stored(self._states, self._program.states, self._program.durability)
+        except BaseException as error:
+            self.abort()
+            return self.failure(error)
+        seconds = Timings(**self._meter.seconds)
+        return msgspec.structs.replace(done, files=self._files, timings=seconds, states=states)
+
+    def failure(self, error: BaseException) -> Outcome:
+        """Return the outcome of an attempt that raised this error."""
+        shard, attempt = self._task.shard.index, self._task.attempt
+        if isinstance(error, (_InputLost, NodeLost)):
+            return AttemptLost(shard, attempt, str(error), charged=False)
+        return Failed(shard, attempt, failures.report(self._inputs.reason(error)))
+
+    def _done(self) -> Done:
+        ledger = self._meter.ledger(self._written)
+        limits = [i for i, step in enumerate(self._program.steps) if step.verb == "limit"]
+        return Done(
+            self._task.shard.index,
+            self._task.attempt,
+            self._files,
+            ledger,
+            Timings(**self._meter.seconds),
+            schema_bytes(self._seen_schema) if self._seen_schema is not None and not self._written else None,
+            tuple(ledger.steps[i][1] for i in limits),
+            None if self._took_all_blocks else self._blocks_taken,
+            self._meter.faults(words=self._program.policy.show_data),
+            self._states,
+            self._early_end.rest,
+        )
+
+    def abort(self) -> None:
+        """Remove the staged files."""
+        for writer in (self._writer, self._rejects_writer):
+            if writer is not None:
+                writer.abort()
+        self._writer = self._rejects_writer = None

@@ -1,0 +1,294 @@
+"""How many rows a batch has: by the bytes of a row, and by what a function is fastest with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+
+from headrace.core.work import Split
+
+BATCH_BYTES = 16 << 20
+BATCH_ROWS = 65_536
+READ_BYTES = 8 << 20
+ROW_STEP_ROWS = 4_096
+
+FIRST_ROWS = 128
+_FEW_ROWS = 8
+_LEAST_ROWS = 2  # code that is never tried on one row at a time often cannot do it
+_CALL_OVERHEAD = 100e-6  # seconds that a batch costs outside of the function
+_SHORT = 0.005  # seconds: so short a batch is no reason to stop
+_LONG = 0.05  # seconds: what each batch costs does not matter any more
+_SAMPLES = 3
+_MORE_SAMPLES = 5  # for sizes that may turn out to be the best
+_SAMPLE = 0.004  # seconds: less is at the mercy of chance
+_SAMPLE_ROWS = 32  # rows differ in what they cost
+_STEEP = 1.3
+_CLOSE = 0.95
+_NEAR = 0.9
+_SAME = 0.98
+_COLLAPSE = 0.7
+
+
+def auto_size(batch: pa.RecordBatch) -> int:
+    """Return how many rows like these make a batch of about 16 MiB, at most 65,536."""
+    return min(BATCH_ROWS, rows_of(BATCH_BYTES, batch))
+
+
+def rows_of(size: int, batch: pa.RecordBatch) -> int:
+    """Return how many rows like these are about ``size`` bytes, at least one."""
+    per_row = batch.nbytes / max(batch.num_rows, 1)
+    return max(1, int(size // max(per_row, 1)))
+
+
+def read_size(split: Split) -> int:
+    """Return how many rows to read at a time from ``split``: 65,536, or fewer where rows are big."""
+    if split.rows <= 0 or split.bytes <= 0:
+        return BATCH_ROWS
+    return int(min(BATCH_ROWS, max(1, READ_BYTES * split.rows // split.bytes)))
+
+
+class BatchTuner:
+    """Finds the number of rows at a time with which one function gets most rows done per second.
+
+    It has no clock: ``rows`` returns how many to send, ``measured`` gets how long they took. It begins small and
+    climbs by powers of two, past sizes that make no difference, until more takes longer or a batch takes its time;
+    where the first batches do so already, it looks below them first. Then it tries what it left out around the best
+    size, measures those that are close to it again, and settles on the largest that is as good as the best.
+    """
+
+    def __init__(self) -> None:
+        self.settled: int | None = None
+        self._size = 0
+        self._most = BATCH_ROWS  # by the last limit
+        self._bound = BATCH_ROWS  # what whole shards are enough for
+        self._warmed_up = False
+        self._follows_limit = False
+        self._seconds: dict[int, list[float]] = {}  # per row, of each sample
+        self._sample = (0, 0.0)
+
+    @property
+    def size(self) -> int:
+        """How many rows a batch has now."""
+        first = max(_FEW_ROWS, min(FIRST_ROWS, self._most // 16))
+        return min(self._size or first, self._most)
+
+    @property
+    def rate(self) -> float:
+        """Rows per second with this size, as far as it was measured."""
+        seconds = self._seconds.get(self.size)
+        return _rate(seconds) if seconds else 0.0
+
+    def rows(self, limit: int) -> int:
+        """Return how many rows to send next: a power of two, and no more than ``limit``.
+
+        A function that did best with as many as there may be follows the limit, as it comes from the bytes of a row.
+        """
+        self._most = _power_below(limit)
+        if self._follows_limit:
+            return self._most
+        return self.size
+
+    def measured(self, rows: int, seconds: float, batches: int = 1) -> bool:
+        """Record that batches of ``rows`` rows took ``seconds``; True if that settled the size."""
+        if self.settled is not None or rows != self.size:
+            return False
+        if not self._warmed_up:  # the very first call loads and compiles
+            self._warmed_up = True
+            return False
+        count, spent = self._sample
+        count, spent = count + rows * batches, spent + seconds + _CALL_OVERHEAD * batches
+        self._sample = count, spent
+        self._size = rows
+        short = spent < _SAMPLE and count < self._most // 8
+        if short or count < min(_SAMPLE_ROWS, max(1, self._most // 16)):
+            return False
+        samples = self._seconds.setdefault(rows, [])
+        samples.append(spent / count)
+        return self._go_to(self._next())
+
+    def too_few_rows(self) -> bool:
+        """Record that a whole shard had too few rows to try this size; True if that settled the size."""
+        if self.settled is not None or not self._seconds:
+            return False
+        self._bound = max(_LEAST_ROWS, self.size // 2)
+        return self._go_to(self._next())
+
+    def _go_to(self, size: int | None) -> bool:
+        if size is None:
+            self._size = self.settled = self._choice()
+            self._follows_limit = self.settled == self._most
+            return True
+        self._sample = (0, 0.0)
+        self._size = size
+        return False
+
+    def _next(self) -> int | None:
+        """Return the size to measure next; None if enough is known."""
+        most = min(self._most, self._bound)
+        known = {size: _rate(samples) for size, samples in self._seconds.items() if size <= most}
+        if not known:
+            return most
+        best = max(known, key=known.__getitem__)
+        if self.size in known and self._needs_sample(self.size, known):
+            return self.size
+        least, top = min(known), max(known)
+        if least > _LEAST_ROWS and least / known[least] >= _LONG and known[least] >= _NEAR * known[best]:
+            return least // 2
+        if not self._is_exhausted(known, best):
+            return min(most, self._next_larger(known))
+        if self._needs_sample(top, known):
+            return top
+        for near in (2 * best, best // 2):
+            if near not in known and _LEAST_ROWS <= near <= top:
+                return near
+        if _SAME * known[best] <= known[top]:
+            return None
+        close = [each for each in known if known[each] >= _CLOSE * known[best]]
+        fewest = min(close, key=lambda each: (len(self._seconds[each]), each))
+        return fewest if len(close) > 1 and len(self._seconds[fewest]) < _MORE_SAMPLES else None
+
+    def _needs_sample(self, size: int, known: dict[int, float]) -> bool:
+        """Say whether a size needs another sample: fewest if it is far better than others, most if it is worse."""
+        others = max((rate for each, rate in known.items() if each != size), default=0.0)
+        needed = _MORE_SAMPLES if known[size] < _CLOSE * others else _SAMPLES
+        if known[size] > _STEEP * others and size < min(self._most, self._bound):
+            needed = 1
+        return len(self._seconds[size]) < needed
+
+    def _is_exhausted(self, known: dict[int, float], best: int) -> bool:
+        """Say whether nothing is to be won by more rows than were tried."""
+        top = max(known)
+        if top >= min(self._most, self._bound):
+            return True
+        seconds = top / known[top]
+        if seconds < _SHORT:
+            return False
+        if known[top] < _COLLAPSE * known[best]:
+            return True
+        enough = min(size for size in known if known[size] >= _SAME * known[best])
+        if sum(size > enough for size in known) < 2:
+            return False
+        return seconds >= _LONG or known[top] < _CLOSE * known[best]
+
+    def _next_larger(self, known: dict[int, float]) -> int:
+        """Return the next larger size: the next but one, where time goes into calls rather than into rows."""
+        top = max(known)
+        below = [size for size in known if size < top]
+        if not below:
+            return 2 * top
+        before = max(below)
+        return top * (4 if known[top] * before > 0.8 * known[before] * top else 2)
+
+    def _choice(self) -> int:
+        """Return the largest size that is as good as the best."""
+        most = min(self._most, self._bound)
+        rates = {size: _rate(samples) for size, samples in self._seconds.items() if size <= most}
+        best = max(rates.values(), default=0.0)
+        return max((size for size, rate in rates.items() if rate >= _SAME * best), default=most)
+
+
+def _rate(seconds: list[float]) -> float:
+    """Return rows per second by the best sample but one: others may be at work, on this machine or in a compiler."""
+    return 1 / sorted(seconds)[min(1, len(seconds) - 1)]
+
+
+def _power_below(rows: int) -> int:
+    return 1 << (max(rows, 1).bit_length() - 1)
+
+
+_WAITS = Path(
+    "/proc/thread-self/schedstat"
+)  # where there is one: seconds at work, seconds of waiting for a core
+
+
+def own_time() -> float:
+    """Return a time that stands still while this thread could run and other processes had its core.
+
+    Long batches meet others more often than short ones do, and would seem slower than they are.
+    """
+    try:
+        waited = int(_WAITS.read_text().split()[1]) * 1e-9
+    except (OSError, ValueError, IndexError):
+        waited = 0.0
+    return time.perf_counter() - waited
+
+
+class BatchTiming:
+    """Measures how long the batches of one stream take; with ``tuner`` None it measures nothing.
+
+    One batch at a time, that is the time of making its view, of the call, and of converting the result. Where several
+    are in flight, calls overlap with each other and with all else, so it is the time from one that landed to the one
+    that landed as many later.
+    """
+
+    def __init__(
+        self, tuner: BatchTuner | None, depth: int, clock: Callable[[], float] | None = None
+    ) -> None:
+        self._tuner = tuner
+        self._depth = depth
+        self._clock = clock or (own_time if depth == 1 else time.perf_counter)
+        self._spent = 0.0
+        self._last: float | None = None  # when a batch landed, or the first one began
+        self._since = 0.0
+        self._rows = 0  # of each batch that landed since then
+        self._count = 0
+        self._skip = 0
+        self._size = tuner.size if tuner is not None else 0
+        self._measured_any = False
+
+    @contextmanager
+    def timing(self) -> Iterator[None]:
+        """Add the time of the ``with`` block to the current batch."""
+        if self._tuner is None or self._tuner.settled is not None:
+            yield
+            return
+        start = self._clock()
+        if self._last is None:
+            self._last = start
+        try:
+            yield
+        finally:
+            self._spent += self._clock() - start
+
+    def batch_done(self, rows: int) -> bool:
+        """Record that a batch is done; True if that settled the size."""
+        spent, self._spent = self._spent, 0.0
+        if self._tuner is None or self._tuner.settled is not None:
+            return False
+        if self._depth > 1:
+            return self._overlapped(self._tuner, rows)
+        return self._record(self._tuner, rows, spent, 1)
+
+    def _overlapped(self, tuner: BatchTuner, rows: int) -> bool:
+        now = self._clock()
+        before, self._last = self._last, now
+        if self._skip or before is None:
+            self._skip = max(0, self._skip - 1)
+            self._count = 0
+            return False
+        if rows != self._rows or not self._count:
+            self._rows, self._count, self._since = rows, 0, before
+        self._count += 1
+        if self._count < self._depth:
+            return False
+        count, self._count = self._count, 0
+        return self._record(tuner, rows, now - self._since, count)
+
+    def _record(self, tuner: BatchTuner, rows: int, seconds: float, batches: int) -> bool:
+        self._measured_any = self._measured_any or rows == tuner.size
+        return tuner.measured(rows, seconds, batches)
+
+    def batch_failed(self) -> None:
+        """Record that a batch failed: its time, and that of batches in flight with it, is not used."""
+        self._spent = 0.0
+        self._skip = self._depth
+
+    def rows_ended(self) -> bool:
+        """Record that there are no more rows; True if that settled the size."""
+        if self._tuner is None or self._measured_any or self._tuner.size != self._size:
+            return False
+        return self._tuner.too_few_rows()

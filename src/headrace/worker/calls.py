@@ -1,0 +1,314 @@
+"""Calls of the user's code: direct, in threads, on an event loop, or submitted to an asynchronous predictor.
+
+One caller belongs to one function in one worker, and lives as long as the function does.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import contextvars
+import inspect
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Protocol
+
+from headrace.core.values import ConversionError
+from headrace.plan.functions import Built, Function
+from headrace.worker.batching import BatchTuner
+
+if TYPE_CHECKING:
+    import asyncio
+
+    import pyarrow as pa
+
+IN_FLIGHT = 16
+"""Calls of an async function at a time, unless the user says otherwise.
+
+At 100 ms a call, that is 160 calls a second. More would seldom help: HTTP clients open 100 connections at most, for
+all workers of this machine an endpoint sees a multiple of it, and so many batches are held in memory.
+"""
+
+Finish = Callable[[Any], Any]
+
+
+class PendingCall(Protocol):
+    """A call that was started."""
+
+    def result(self) -> Any:
+        """Wait for the end, and return the result or raise."""
+        ...
+
+    def cancel(self) -> None:
+        """Do not start, or stop if possible: the result is not needed. Does not wait."""
+        ...
+
+    def wait(self) -> None:
+        """Wait until the user's code does not run for this call any more; never raises."""
+        ...
+
+
+class Caller:
+    """Calls one function: at most ``depth`` batches at a time, and of ``ceiling`` rows each if that is set.
+
+    ``tuner`` remembers, as long as the function lives, how many rows at a time are best for it.
+    The base class calls directly, when the result is asked for.
+    """
+
+    depth = 1
+
+    def __init__(self, built: Built) -> None:
+        self.built = built
+        self.ceiling: int | None = None
+        self.most_rows = 0  # rows of the biggest batch so far
+        self.shrink_requested = False  # set the ceiling to half of ``most_rows``
+        self.tuner = BatchTuner()
+        self.result_schema: pa.Schema | None = None  # of the last results
+        self.has_run = False  # a call has succeeded, so the function has done its imports
+
+    def lower_ceiling(self, rows: int) -> bool:
+        """Give the function no more than ``rows`` rows at a time from now on; False if that is nothing new."""
+        if self.ceiling is not None and self.ceiling <= rows:
+            return False
+        self.ceiling = rows
+        return True
+
+    def start(self, view: Any, finish: Finish) -> PendingCall:
+        """Begin a call; its result is what ``finish`` makes of what the function returns."""
+        return _DeferredCall(lambda: finish(refuse_coroutine(self.built.call(view))))
+
+    def close(self) -> None:
+        """End threads and close the model; no calls are running."""
+        self.built.close()
+
+
+def make_caller(function: Function, built: Built, most: int | None, loop: EventLoop) -> Caller:
+    """Return how a function is called; ``most`` is the ``max_in_flight`` that the user gave."""
+    if function.is_async:
+        return _AsyncCaller(built, most or IN_FLIGHT, loop)
+    submit = getattr(built.predictor, "submit", None)
+    collect = getattr(built.predictor, "collect", None)
+    if callable(submit) and callable(collect):
+        depth = int(most or getattr(built.predictor, "in_flight", 2) or 1)
+        return _SubmitCaller(built, submit, collect, depth) if depth > 1 else Caller(built)
+    return _ThreadCaller(built, most) if most is not None and most > 1 else Caller(built)
+
+
+def refuse_coroutine(value: Any) -> Any:
+    """Raise ``ConversionError`` if the result is a coroutine."""
+    if inspect.iscoroutine(value):
+        value.close()
+        raise ConversionError(
+            "it returned a coroutine: define the function with `async def`, or in a class `async def __call__`"
+        )
+    return value
+
+
+class _DeferredCall:
+    """A call that is made when its result is asked for."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self._work = work
+
+    def result(self) -> Any:
+        return self._work()
+
+    def cancel(self) -> None:
+        pass
+
+    def wait(self) -> None:
+        pass
+
+
+class FailedCall(_DeferredCall):
+    """A call that could not start; ``result`` raises why."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(self._raise)
+        self._error = error
+
+    def _raise(self) -> Any:
+        raise self._error
+
+
+# ---------------------------------------------------------------- threads
+
+
+class _ThreadCaller(Caller):
+    """Calls in threads; generators are consumed there, too."""
+
+    def __init__(self, built: Built, depth: int) -> None:
+        super().__init__(built)
+        self.depth = depth
+        self._pool = ThreadPoolExecutor(depth, "headrace-call")
+
+    def start(self, view: Any, finish: Finish) -> PendingCall:
+        return _FutureCall(self._pool.submit(lambda: finish(refuse_coroutine(self.built.call(view)))))
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+        super().close()
+
+
+class _FutureCall:
+    def __init__(self, future: Future[Any]) -> None:
+        self._future = future
+
+    def result(self) -> Any:
+        return self._future.result()
+
+    def cancel(self) -> None:
+        self._future.cancel()
+
+    def wait(self) -> None:
+        concurrent.futures.wait([self._future])
+
+
+# ---------------------------------------------------------------- an event loop
+
+
+class EventLoop:
+    """The event loop of a worker, in a thread of its own that begins when it is first needed."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._ending = False
+
+    def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a function on the loop, and wait for what it, or its coroutine, returns."""
+
+        async def work() -> Any:
+            value = function(*args, **kwargs)
+            return await value if inspect.iscoroutine(value) else value
+
+        return self.start(work).future.result()
+
+    def start(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> _Task:
+        """Begin a coroutine."""
+        if self._loop is None:
+            import asyncio
+
+            self._loop = asyncio.new_event_loop()
+            self._ending = False
+            self._thread = threading.Thread(
+                target=self._serve, args=(self._loop,), name="headrace-loop", daemon=True
+            )
+            self._thread.start()
+        return _Task(self._loop, work)
+
+    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        while not self._ending:
+            with contextlib.suppress(BaseException):  # sys.exit() in a task of the user's ends no worker
+                loop.run_forever()
+
+    def close(self) -> None:
+        """Cancel running calls, and end the thread. A new loop is started if one is needed again."""
+        if self._loop is None or self._thread is None:
+            return
+        self.run(_cancel_all_tasks)
+        self._ending = True
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self._loop = self._thread = None
+
+
+async def _cancel_all_tasks() -> None:
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await loop.shutdown_asyncgens()
+    await loop.shutdown_default_executor()
+
+
+class _Task:
+    """A running coroutine; ``future`` is done when nothing of it runs any more."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        self.future: Future[Any] = Future()
+        self._loop = loop
+        self._task: asyncio.Task[None] | None = None
+        loop.call_soon_threadsafe(self._begin, work, context=contextvars.copy_context())
+
+    def _begin(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        self._task = self._loop.create_task(self._run(work))
+        self._task.add_done_callback(self._on_done)
+
+    async def _run(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        try:
+            value = await work()
+        except BaseException as error:  # SystemExit would end the loop
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(value)
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        if self.future.cancel():  # it was given up before its first step
+            self.future.set_running_or_notify_cancel()
+
+    def cancel(self) -> None:
+        """Cancel it."""
+        if not self.future.done():
+            self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+
+class _AsyncCaller(Caller):
+    """Calls on the worker's event loop; at most ``depth`` calls run at a time, for all attempts together."""
+
+    def __init__(self, built: Built, depth: int, loop: EventLoop) -> None:
+        import asyncio
+
+        super().__init__(built)
+        self.depth = depth
+        self._loop = loop
+        self._slots = asyncio.Semaphore(depth)
+
+    def start(self, view: Any, finish: Finish) -> PendingCall:
+        async def work() -> Any:
+            async with self._slots:
+                return await self.built.call(view)
+
+        return _AsyncCall(self._loop.start(work), finish)
+
+
+class _AsyncCall(_FutureCall):
+    def __init__(self, task: _Task, finish: Finish) -> None:
+        super().__init__(task.future)
+        self._task = task
+        self._finish = finish
+
+    def result(self) -> Any:
+        return self._finish(self._future.result())
+
+    def cancel(self) -> None:
+        self._task.cancel()
+
+
+# ---------------------------------------------------------------- asynchronous predictors
+
+
+class _SubmitCaller(Caller):
+    """Submits batches to a predictor that computes asynchronously, and collects the results."""
+
+    def __init__(
+        self, built: Built, submit: Callable[[Any], Any], collect: Callable[[Any], Any], depth: int
+    ) -> None:
+        super().__init__(built)
+        self.depth = depth
+        self._submit = submit
+        self._collect = collect
+
+    def start(self, view: Any, finish: Finish) -> PendingCall:
+        handle = self._submit(view)
+        return _DeferredCall(lambda: finish(refuse_coroutine(self._collect(handle))))

@@ -1,0 +1,309 @@
+"""Runs batches through one function: several at a time where it waits, smaller ones where memory is short.
+
+Results come in the order of the rows, exactly one per row, whichever call ends first and whichever is retried.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from headrace.core.failures import first_line, is_interrupt
+from headrace.core.input_view import InputView
+from headrace.core.values import ConversionError
+from headrace.core.work import Fault
+from headrace.errors import HeadraceError
+from headrace.worker.batching import BatchTiming, BatchTuner
+from headrace.worker.calls import Caller, FailedCall, PendingCall
+from headrace.worker.driver_messages import WatchedCall
+from headrace.worker.out_of_memory import forget, is_out_of_memory, make_room
+from headrace.worker.rows import Rows
+from headrace.worker.user_code import UserCode
+
+T = TypeVar("T")
+
+Sized = Callable[[Iterator[Rows]], Iterator[Rows]]
+_InFlight = deque[tuple[Rows, PendingCall]]
+_NONE: _InFlight = deque()
+_NUMBER = re.compile(r"\d+")
+
+
+class InFlightWindow(Generic[T]):
+    """Sends batches to ``caller``: ``ready`` makes the view that the function gets, ``made`` converts its result.
+
+    A batch that runs out of memory is cut in halves, which run one by one while nothing else is in flight. From then
+    on no batch of this caller is bigger than what fitted. A batch that raises is bisected to the rows at fault; the
+    first of them is reported, or all of them are rejected, depending on ``on_error``. ``tuner`` gets how long batches
+    take, if it may choose their size.
+    """
+
+    def __init__(
+        self,
+        caller: Caller,
+        user_code: UserCode,
+        ready: Callable[[Rows], tuple[Any, InputView]],
+        made: Callable[[Rows, InputView, Any], T],
+        tuner: BatchTuner | None = None,
+    ) -> None:
+        self._caller = caller
+        self._user_code = user_code
+        self._ready = ready
+        self._made = made
+        self._tuner = tuner
+        self._timing = BatchTiming(tuner, caller.depth)
+        self._bisect_depth = 0  # depth of bisection: within one, calls are retried only once
+        self._unsent_rows = 0  # rows that were read and not sent yet
+
+    def run(
+        self, rows: Iterator[Rows], sized: Sized, *, look: int | None
+    ) -> Iterator[tuple[Rows, T | Fault]]:
+        """Yield batches, cut by ``sized``, each with its result; a ``Fault`` for a row that fails by itself.
+
+        ``look``: for a preview. All results are yielded before fewer than this many rows are left of what was read,
+        so that no more is read than necessary.
+        """
+        self._unsent_rows = 0
+        depth = 1 if self._user_code.has_suspects else self._caller.depth
+        thread = threading.get_ident()
+        in_flight: _InFlight = deque()
+        try:
+            for part in sized(self._count_unsent(rows)):
+                self._unsent_rows -= len(part)
+                for piece in self._pieces(part):
+                    in_flight.append((piece, self._start_reported(piece)))
+                    if len(in_flight) >= depth:
+                        yield from self._next_outcome(in_flight)
+                while in_flight and look is not None and self._unsent_rows < look:
+                    yield from self._next_outcome(in_flight)
+            while in_flight:
+                yield from self._next_outcome(in_flight)
+            if self._timing.rows_ended():
+                self._report_size()
+        finally:
+            for _, call in in_flight:
+                call.cancel()
+            if threading.get_ident() == thread:  # else the garbage collector is here, in whatever thread
+                _wait_for(in_flight)
+
+    def _count_unsent(self, rows: Iterator[Rows]) -> Iterator[Rows]:
+        for part in rows:
+            self._unsent_rows += len(part)
+            yield part
+
+    def _cut(self, part: Rows) -> Iterator[Rows]:
+        """Cut a batch to the ceiling, which may be lowered meanwhile."""
+        at = 0
+        self._caller.most_rows = max(self._caller.most_rows, len(part))
+        while True:
+            if self._caller.shrink_requested:
+                self._caller.shrink_requested = False
+                self._caller.lower_ceiling(max(1, (self._caller.ceiling or self._caller.most_rows) // 2))
+            stop = min(at + (self._caller.ceiling or len(part)), len(part))
+            yield part.cut(at, stop)
+            at = stop
+            if at >= len(part):
+                return
+
+    def _pieces(self, part: Rows) -> Iterator[Rows]:
+        for piece in self._cut(part):
+            yield from self._user_code.split_suspects(piece)
+
+    def _start_reported(self, part: Rows) -> PendingCall:
+        end = self._user_code.report_start(part)
+        call = self._start(part)
+        return call if end is None else WatchedCall(call, end)
+
+    def _start(self, part: Rows) -> PendingCall:
+        try:
+            with self._timed():
+                view, input_view = self._ready(part)
+                return self._caller.start(view, partial(self._made, part, input_view))
+        except BaseException as error:  # raised when its turn comes
+            if is_interrupt(error):
+                raise
+            if is_out_of_memory(error):
+                forget(error)
+            return FailedCall(error)
+
+    def _next_outcome(self, in_flight: _InFlight) -> Iterator[tuple[Rows, T | Fault]]:
+        part, call = in_flight.popleft()
+        calls = [call]
+        del call
+        yield from self._outcomes(part, calls, in_flight, alone=self._caller.depth == 1)
+
+    def _outcomes(
+        self, part: Rows, calls: list[PendingCall], in_flight: _InFlight = _NONE, *, alone: bool = True
+    ) -> Iterator[tuple[Rows, T | Fault]]:
+        """Wait for a call, and yield the outcome of its batch; in parts, if it has to be divided.
+
+        ``alone``: nothing else is in flight, so a single row that runs out of memory is at fault. The call comes in a
+        list, which is emptied: the memory that an error refers to must be free before anything is run again.
+        """
+        failure = None
+        try:
+            made = self._result_with_retries(part, calls)
+        except BaseException as error:
+            short = is_out_of_memory(error) and not (alone and len(part) <= 1)
+            if not short and not self._user_code.is_row_error(error):
+                if is_interrupt(error):
+                    raise
+                self._user_code.exit_if_device_is_lost(error)
+                raise self._user_code.step_error(error, part)  # noqa: B904 - has its cause
+            if short or len(part) > 1:
+                forget(error)
+            failure = None if short else error
+            self._timing.batch_failed()
+        else:
+            self._caller.has_run = True
+            self._user_code.done += len(part)
+            if self._timing.batch_done(len(part)):
+                self._report_size()
+            yield part, made
+            return
+        if failure is None:
+            _wait_for(in_flight)
+            yield from self._run_smaller(part)
+        elif self._user_code.tolerant:
+            yield from (
+                self._bisect(part, failure) if self._bisect_depth else self._bisect_and_reject(part, failure)
+            )
+        else:
+            from headrace.worker.messages import takes_batch_for_row  # only to say what is wrong
+
+            found, row_error, others = self._first_failing_rows(part, failure)
+            together, first = len(found) > 1, _same_first_row(found, part)
+            systematic = isinstance(failure, ConversionError) or takes_batch_for_row(failure)
+            if (together and (first or others)) or (systematic and (together or first)):
+                raise self._user_code.step_error(
+                    failure, part
+                )  # all rows fail: the error of the whole batch says more
+            raise self._user_code.step_error(row_error, found)
+
+    def _result_with_retries(self, part: Rows, calls: list[PendingCall]) -> T:
+        """Wait for a call; repeat it after a while if its error is one that ``retry_on`` names."""
+        for tried in itertools.count(1):
+            try:
+                with self._timed():
+                    made: T = calls.pop().result()
+                    return made
+            except BaseException as error:
+                if not self._user_code.wait_before_retry(
+                    error, tried, most=1 if self._bisect_depth else sys.maxsize
+                ):
+                    raise
+            calls.append(self._start_reported(part))
+        raise AssertionError
+
+    def _run_again(self, part: Rows) -> Iterator[tuple[Rows, T | Fault]]:
+        return self._outcomes(part, [self._start_reported(part)])
+
+    def _run_smaller(self, part: Rows) -> Iterator[tuple[Rows, T | Fault]]:
+        """Run rows again that ran out of memory: fewer at a time, or one row with nothing else in flight."""
+        self._lower_ceiling(len(part))
+        make_room()
+        for piece in self._cut(part):
+            yield from self._run_again(piece)
+
+    def _bisect_and_reject(self, part: Rows, error: BaseException) -> Iterator[tuple[Rows, T | Fault]]:
+        """Find the rows of a batch that fail by themselves, reject them, and yield the outcome of all rows."""
+        outcomes = list(self._bisect(part, error))
+        faults = [made for _, made in outcomes if isinstance(made, Fault)]
+        explained = iter(self._user_code.explained(faults, part, error))
+        for piece, made in outcomes:
+            fails = isinstance(made, Fault)
+            yield piece, self._user_code.reject_row(piece, next(explained)) if fails else made
+
+    def _bisect(self, part: Rows, error: BaseException) -> Iterator[tuple[Rows, T | Fault]]:
+        """Bisect a failed batch down to the rows at fault: about k log2(n) calls for k of n rows."""
+        if len(part) == 1:
+            self._user_code.done += 1
+            yield part, self._user_code.fault_of(error)
+            return
+        self._bisect_depth += 1
+        try:
+            yield from self._bisect_halves(part, error)
+        finally:
+            self._bisect_depth -= 1
+
+    def _bisect_halves(self, part: Rows, error: BaseException) -> Iterator[tuple[Rows, T | Fault]]:
+        half = len(part) // 2
+        first, second = part.cut(0, half), part.cut(half, len(part))
+        clean = True
+        for piece, made in self._run_again(first):
+            clean = clean and not isinstance(made, Fault)
+            yield piece, made
+        if clean and len(second) > 1:  # then what fails is in there: no need to try it whole
+            yield from self._bisect(second, error)
+        else:
+            yield from self._run_again(second)
+
+    def _first_failing_rows(self, part: Rows, error: BaseException) -> tuple[Rows, BaseException, bool]:
+        """Find the first row that fails by itself, and how; or the fewest rows found that only fail together.
+
+        Rows that raise another error than ``error`` are skipped; the third result says whether there were any. Code
+        that needs a whole batch may fail differently on a single row, and that says nothing about the batch.
+        """
+        others = False
+        while len(part) > 1:
+            half = len(part) // 2
+            for piece in (part.cut(0, half), part.cut(half, len(part))):
+                failure = self._failure(piece)
+                if failure is not None and _fail_alike(failure, error):
+                    part, error = piece, failure
+                    break
+                others = others or failure is not None
+            else:
+                break
+        return part, error, others
+
+    def _failure(self, part: Rows) -> BaseException | None:
+        call = self._start_reported(part)
+        try:
+            with self._user_code.timed(0):
+                call.result()
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            if not self._user_code.is_row_error(error) or (len(part) > 1 and is_out_of_memory(error)):
+                return None
+            if len(part) > 1:
+                forget(error)
+            return error
+        return None
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        with self._timing.timing(), self._user_code.timed(0):
+            yield
+
+    def _report_size(self) -> None:
+        if self._tuner is not None:
+            self._user_code.report_size(self._tuner.size, self._tuner.rate)
+
+    def _lower_ceiling(self, rows: int) -> None:
+        now = rows // 2
+        if now and self._caller.lower_ceiling(now):
+            self._user_code.report_shrunk(rows, now)
+
+
+def _fail_alike(one: BaseException, other: BaseException) -> bool:
+    """Say whether two errors are of one class and one line of the user's code; errors of ours say the same, too."""
+    if type(one) is not type(other) or first_line(one) != first_line(other):
+        return False
+    return not isinstance(one, HeadraceError) or _NUMBER.sub("", str(one)) == _NUMBER.sub("", str(other))
+
+
+def _same_first_row(some: Rows, others: Rows) -> bool:
+    return some.cut(0, 1).spans == others.cut(0, 1).spans
+
+
+def _wait_for(in_flight: _InFlight) -> None:
+    for _, call in in_flight:
+        call.wait()

@@ -1,0 +1,56 @@
+"""The output schema of steps, found by sending a batch without rows through them, in the driver's process."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.core.batch import empty_batch
+from headrace.core.failures import is_interrupt
+from headrace.plan.steps.base import Step
+from headrace.worker.steps.base import running
+
+
+def schema_by_trying(steps: Sequence[Step], schema: pa.Schema) -> pa.Schema | None:
+    """Send a batch of no rows through the steps; None if a function cannot do without rows.
+
+    This is the driver's process, where only somebody's signal is an interrupt: functions may raise what they like.
+    """
+    batch = empty_batch(schema)
+    with interrupts_noted() as noted:
+        for step in steps:
+            try:
+                batch = running(step).on_no_rows(batch)
+            except BaseException as error:
+                if is_interrupt(error) and (noted or type(error) is not KeyboardInterrupt):
+                    raise
+                return None
+    return batch.schema
+
+
+@contextlib.contextmanager
+def interrupts_noted() -> Iterator[list[int]]:
+    """Yield a list that gets each SIGINT which comes meanwhile; what is to happen then, happens."""
+    noted: list[int] = []
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is None:  # it is not Python's, and might raise anything at any time
+        yield [signal.SIGINT]
+    elif not callable(handler) or threading.current_thread() is not threading.main_thread():
+        yield noted  # no signal raises anything here
+    else:
+
+        def note(number: int, frame: Any) -> None:
+            noted.append(number)
+            handler(number, frame)
+
+        signal.signal(signal.SIGINT, note)
+        try:
+            yield noted
+        finally:
+            if signal.getsignal(signal.SIGINT) is note:  # else the user's code has set one of its own
+                signal.signal(signal.SIGINT, handler)

@@ -1,0 +1,34 @@
+"""Keeping the columns that metrics read, until the rows are written and counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from headrace.plan.steps.accumulate import Accumulate
+from headrace.worker.calls import Caller
+from headrace.worker.metrics import side_column_name
+from headrace.worker.rows import Rows
+from headrace.worker.steps.base import RunningStep, StepContext, runs
+from headrace.worker.steps.columns import selected
+
+
+@runs(Accumulate)
+class Accumulating(RunningStep[Accumulate]):
+    """Copies the columns that the step's metrics read to the side columns, as they are here."""
+
+    def run(self, rows: Iterator[Rows], callers: Sequence[Caller], context: StepContext) -> Iterator[Rows]:
+        """Add the side columns."""
+        columns, label = self.step.columns, self.step.label()
+        if not columns:
+            return rows
+        names = [side_column_name(self.step, name) for name in columns]
+        return (
+            part.with_side_columns(selected(part.batch, columns, label).rename_columns(names))
+            for part in rows
+        )
+
+    def on_no_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the batch."""
+        return batch

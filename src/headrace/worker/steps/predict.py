@@ -1,0 +1,307 @@
+"""Models at work: each gets its inputs in batches of its own size; every other column is carried by reference.
+
+A model's batches have nothing to do with the batches that pass: only inputs are cut and joined, and only
+results are cut and joined back. So what is carried is never copied, whatever ``batch_size`` says.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.core.batch import concat, empty_columns, nulled
+from headrace.core.input_view import InputView
+from headrace.core.results import flat, has_names
+from headrace.core.values import ConversionError, a, from_columns, from_result
+from headrace.core.views import make_view
+from headrace.core.work import Fault, Split
+from headrace.errors import ColumnExists, UnknownColumn, nearest
+from headrace.plan.steps.predict import Model, Predict
+from headrace.worker.calls import Caller
+from headrace.worker.in_flight import InFlightWindow
+from headrace.worker.rebatching import BatchCutter
+from headrace.worker.rows import Rows, RowSpan
+from headrace.worker.steps.base import RunningStep, StepContext, is_plain, runs
+from headrace.worker.user_code import Meter, UserCode
+
+
+@runs(Predict)
+class Predicting(RunningStep[Predict]):
+    """Adds the results of models to rows."""
+
+    def run(self, rows: Iterator[Rows], callers: Sequence[Caller], context: StepContext) -> Iterator[Rows]:
+        """Send rows through the models, one after the other."""
+        user_codes = [
+            context.user_code(
+                self.step.label_of(model),
+                "one result per row",
+                "inputs" if model.inputs is not None else "",
+            )
+            for model in self.step.models
+        ]
+        return predict(rows, self.step, callers, user_codes, eager=context.eager, unread=context.unread)
+
+    def on_no_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Call plain functions with no rows."""
+        functions = [model.function for model in self.step.models]
+        if not all(map(is_plain, functions)):
+            return super().on_no_rows(batch)
+        user_codes = [UserCode("", "", lambda rows: "", Meter(1)) for _ in functions]
+        callers = [Caller(function.build()) for function in functions]
+        rows = iter([Rows(batch, (RowSpan(Split(0, 0, 0), 0, 0),))])
+        return next(
+            predict(rows, self.step, callers, user_codes, eager=True, unread=frozenset(), empty=True)
+        ).batch
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """Rows between two models, and the columns that models have added so far."""
+
+    rows: Rows
+    added: dict[str, tuple[pa.Field, pa.Array]] = field(default_factory=dict)
+
+    def cut(self, start: int, stop: int) -> _Item:
+        if start == 0 and stop == len(self.rows):
+            return self
+        added = {
+            name: (kind, column.slice(start, stop - start)) for name, (kind, column) in self.added.items()
+        }
+        return _Item(self.rows.cut(start, stop), added)
+
+
+def predict(
+    rows: Iterator[Rows],
+    step: Predict,
+    callers: Sequence[Caller],
+    user_codes: Sequence[UserCode],
+    *,
+    eager: bool,
+    unread: frozenset[str],
+    empty: bool = False,
+) -> Iterator[Rows]:
+    """Send rows through the models of a step. ``unread``: columns that the plan knows but nobody reads.
+
+    Models see batches without rows only if asked to (``empty``), for the columns that come out.
+    """
+    items: Iterator[_Item] = (_Item(part) for part in rows if len(part) or empty)
+    for model, caller, user_code in zip(step.models, callers, user_codes, strict=True):
+        items = _run_model(items, step, model, caller, user_code, eager)
+    for item in items:
+        yield item.rows.with_batch(_assembled(item, step, unread))
+
+
+def _run_model(
+    items: Iterator[_Item], step: Predict, model: Model, caller: Caller, user_code: UserCode, eager: bool
+) -> Iterator[_Item]:
+    waiting: deque[_Item] = deque()
+
+    def inputs() -> Iterator[Rows]:
+        for item in items:
+            waiting.append(item)
+            yield item.rows.without_side_columns(_inputs(item, model, step.label_of(model)))
+
+    batch_format = getattr(caller.built.predictor, "batch_format", None) or model.batch_format
+
+    def ready(part: Rows) -> tuple[Any, InputView]:
+        formed = caller.built.predictor is None  # they make of it what they need
+        return make_view(part.batch, batch_format, tried=caller.has_run, formed=formed)
+
+    def made(part: Rows, input_view: InputView, result: Any) -> pa.RecordBatch:
+        return _named_columns(result, model, input_view, len(part))
+
+    def carried() -> float:
+        """Return the bytes of a row that was read last: while inputs are gathered, all of it is held."""
+        whole = waiting[-1].rows.batch
+        return float(whole.nbytes / max(whole.num_rows, 1))
+
+    results = _Results()
+    cutter = BatchCutter(model.batch_size, model.batch_bytes, caller, eager)
+    window = InFlightWindow(caller, user_code, ready, made, cutter.tuner)
+    for part, columns in window.run(inputs(), partial(cutter.cut, row_bytes=carried), look=cutter.look):
+        if isinstance(columns, Fault):
+            results.add_failed(len(part))
+        else:
+            results.add(columns)
+            caller.result_schema = columns.schema
+        while waiting and results.rows >= len(waiting[0].rows):
+            if user_code.nulls_failures and caller.result_schema is None:
+                break  # until a result has shown the schema
+            yield from _with_results(waiting.popleft(), results, step, model, caller, user_code)
+    while waiting:
+        yield from _with_results(waiting.popleft(), results, step, model, caller, user_code)
+
+
+def _with_results(
+    item: _Item, results: _Results, step: Predict, model: Model, caller: Caller, user_code: UserCode
+) -> Iterator[_Item]:
+    """Add a model's results to their rows; rows without one are left out, or get nulls."""
+    at = 0
+    for result in results.take(len(item.rows)):
+        count = result if isinstance(result, int) else result.num_rows
+        piece = item.cut(at, at + count)
+        at += count
+        if isinstance(result, int):
+            if not user_code.nulls_failures:
+                continue
+            schema = caller.result_schema or pa.schema([(model.output, pa.null())])
+            result = nulled(empty_columns(count), schema)
+        new = {each.name: (each, column) for each, column in zip(result.schema, result.columns, strict=True)}
+        for name in new:
+            taken = name in piece.added and "another model"
+            if name in piece.rows.batch.schema.names and not step.replace and _keeps(step, name):
+                taken = "the input"
+            if taken:
+                raise ColumnExists(_name_is_taken(step, model, name, taken))
+        yield _Item(piece.rows, piece.added | new)
+
+
+def _inputs(item: _Item, model: Model, label: str) -> pa.RecordBatch:
+    batch = item.rows.batch
+    if model.inputs is None:
+        return batch
+    names = batch.schema.names
+    columns, fields = [], []
+    for name in model.inputs:
+        if name in names:
+            columns.append(batch.column(name))
+            fields.append(batch.schema.field(name))
+        elif name in item.added:
+            added, column = item.added[name]
+            columns.append(column)
+            fields.append(added)
+        else:
+            there = [*names, *item.added]
+            raise UnknownColumn(
+                f"{label} asks for column {name!r}, but the columns here are {', '.join(there) or 'none'}."
+                f"{nearest(name, there)}"
+            )
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+
+
+class _Results:
+    """Results of a model that are not attached to rows yet, in row order; a number stands for so many failed rows."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._parts: deque[pa.RecordBatch | int] = deque()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Put the results for some more rows behind the others."""
+        self._parts.append(batch)
+        self.rows += batch.num_rows
+
+    def add_failed(self, rows: int) -> None:
+        """Go on without results for some rows."""
+        self._parts.append(rows)
+        self.rows += rows
+
+    def take(self, count: int) -> Iterator[pa.RecordBatch | int]:
+        """Yield the results for the next ``count`` rows: joined, as far as they have one schema."""
+        if not count:  # the batch without rows that shows the columns
+            yield self._parts.popleft()
+        self.rows -= count
+        taken: list[pa.RecordBatch] = []
+        while count:
+            part = self._next(count)
+            rows = part if isinstance(part, int) else part.num_rows
+            count -= rows
+            if taken and (isinstance(part, int) or taken[0].schema != part.schema):
+                yield concat(taken)
+                taken = []
+            if isinstance(part, int):
+                yield part
+            else:
+                taken.append(part)
+        if taken:
+            yield concat(taken)
+
+    def _next(self, most: int) -> pa.RecordBatch | int:
+        part = self._parts.popleft()
+        rows = part if isinstance(part, int) else part.num_rows
+        if rows <= most:
+            return part
+        if isinstance(part, int):
+            self._parts.appendleft(rows - most)
+            return most
+        self._parts.appendleft(part.slice(most))
+        return part.slice(0, most)
+
+
+def _named_columns(result: Any, model: Model, input_view: InputView, rows: int) -> pa.RecordBatch:
+    """Turn what a model returned into named columns of as many rows as it got."""
+    if isinstance(result, Mapping):
+        result = {name: flat(values) for name, values in result.items()}
+    if has_names(result) or result is None:
+        made = from_result(result, input_view)
+        if model.prefixed:
+            made = made.rename_columns([f"{model.output}_{name}" for name in made.schema.names])
+    elif isinstance(result, tuple):
+        raise ConversionError(
+            "it returned a tuple; several results per row come as a dict that names them: "
+            '`return {"label": labels, "score": scores}`'
+        )
+    elif isinstance(result, Iterator):
+        raise ConversionError(
+            f"it returned {a(result)}; a model returns the results for all rows of its batch at once, and "
+            "map_batches is for functions that yield"
+        )
+    else:
+        made = from_columns({model.output: flat(result)}, input_view)
+    if made.num_rows != rows:
+        raise ConversionError(
+            f"it returned {made.num_rows:,} rows for {rows:,}; a model gives one result per row, in order, and "
+            "map_batches is for functions that change the number of rows"
+        )
+    return made
+
+
+def _assembled(item: _Item, step: Predict, unread: frozenset[str]) -> pa.RecordBatch:
+    """Put carried columns, untouched and in their order, before what the models added."""
+    batch = item.rows.batch
+    label = step.label_of(step.models[-1])
+    if step.keep is not None:
+        batch = batch.select(_kept(step.keep, batch.schema.names, unread, label))
+    places = {name: at for at, name in enumerate(batch.schema.names) if name in item.added}
+    for name, (added, column) in item.added.items():
+        if name in places:  # which `replace` allows
+            batch = batch.set_column(places[name], added, column)
+        else:
+            batch = batch.append_column(added, column)
+    return batch
+
+
+def _kept(keep: tuple[str, ...], names: Sequence[str], unread: frozenset[str], label: str) -> list[str]:
+    for name in keep:
+        if name not in names and name not in unread:
+            raise UnknownColumn(
+                f"{label} should keep column {name!r}, but the columns here are {', '.join(names) or 'none'}."
+                f"{nearest(name, names)}"
+            )
+    return [name for name in names if name in keep]
+
+
+def _keeps(step: Predict, name: str) -> bool:
+    return step.keep is None or name in step.keep
+
+
+def _name_is_taken(step: Predict, model: Model, name: str, whose: str) -> str:
+    if whose == "another model":
+        return (
+            f"{step.label_of(model)} would add a column {name!r}, but {whose} has one of that name. Give one of "
+            "the results another name: with output=, or by its key where models come in a dict."
+        )
+    named = (
+        f"put the model in a dict, which prefixes its results ({{'x': model}} gives 'x_{name}')"
+        if name != model.output and not model.prefixed
+        else "give the result another name with output="
+    )
+    return (
+        f"{step.label_of(model)} would add a column {name!r}, but {whose} has one of that name. To keep both, "
+        f"{named}; or leave the other out with keep=, or say replace=True."
+    )

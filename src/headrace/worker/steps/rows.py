@@ -1,0 +1,353 @@
+"""Steps whose function sees one row, and the filter that is an Arrow expression."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.core.batch import nulled, one_array, rows_from, to_numpy
+from headrace.core.forms import EXACT, without_null_marks
+from headrace.core.input_view import PLAIN, InputRowsView, copied_value, value_bytes
+from headrace.core.row_selection import filtered, taken
+from headrace.core.values import ConversionError, a, from_rows
+from headrace.core.views import make_rows_view
+from headrace.errors import StepError, UnknownColumn, nearest
+from headrace.plan.expressions import missing_field, valid_fields
+from headrace.plan.steps.rows import Filter, FlatMap, MapRows
+from headrace.worker.batching import BATCH_BYTES, ROW_STEP_ROWS, auto_size
+from headrace.worker.calls import Caller
+from headrace.worker.rows import Rows
+from headrace.worker.steps.base import RunningStep, StepContext, runs
+from headrace.worker.user_code import UserCode
+
+Call = Callable[[Any], Any]
+
+_ROUNDED = (
+    "it compares or computes integers beyond 2**53 with fractions, and no float holds such integers exactly. Compare "
+    "integers with whole numbers (`id > 0` for `id > 0.5`), or give a function of a row, which Python compares "
+    "exactly: filter(lambda row: …)"
+)
+_ROW_WEIGHT = 256  # a dict's own bytes
+
+
+@runs(MapRows)
+class MappingRows(RunningStep[MapRows]):
+    """Replaces rows by what the function returns for each."""
+
+    def run(self, rows: Iterator[Rows], callers: Sequence[Caller], context: StepContext) -> Iterator[Rows]:
+        """Call the function with one row after the other."""
+        return map_rows(rows, callers[0], context.user_code(self.step.label(), "a row"))
+
+
+@runs(FlatMap)
+class FlatMapping(RunningStep[FlatMap]):
+    """Replaces rows by the rows that the function returns for each."""
+
+    def run(self, rows: Iterator[Rows], callers: Sequence[Caller], context: StepContext) -> Iterator[Rows]:
+        """Call the function with one row after the other."""
+        return flat_map(rows, callers[0], context.user_code(self.step.label(), "a row"))
+
+
+@runs(Filter)
+class Filtering(RunningStep[Filter]):
+    """Keeps the rows for which a function or an expression is true."""
+
+    def run(self, rows: Iterator[Rows], callers: Sequence[Caller], context: StepContext) -> Iterator[Rows]:
+        """Call the function with one row after the other, or evaluate the expression for a batch."""
+        user_code = context.user_code(self.step.label(), "a row")
+        if self.step.function is None:
+            return filter_expression(rows, self.step, user_code)
+        return filter_rows(rows, callers[0], user_code)
+
+    def on_no_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the batch."""
+        return batch
+
+
+def map_rows(rows: Iterator[Rows], caller: Caller, user_code: UserCode) -> Iterator[Rows]:
+    """Replace each row by what the function returns for it."""
+    return _same_columns(_row_results(rows, caller, user_code, lambda value: (value,)), caller)
+
+
+def flat_map(rows: Iterator[Rows], caller: Caller, user_code: UserCode) -> Iterator[Rows]:
+    """Replace each row by the rows that the function returns for it."""
+    return _same_columns(_row_results(rows, caller, user_code, _items), caller)
+
+
+def _same_columns(pieces: Iterator[tuple[Rows, bool]], caller: Caller) -> Iterator[Rows]:
+    """Give batches of which all rows failed the schema of the results; the first wait until it is known."""
+    waiting: list[Rows] = []
+    for piece, made in pieces:
+        if made:
+            caller.result_schema = piece.batch.schema
+        elif caller.result_schema is None:
+            waiting.append(piece)
+            continue
+        schema = caller.result_schema
+        assert schema is not None
+        yield from (each.with_batch(nulled(each.batch, schema)) for each in waiting)
+        waiting.clear()
+        yield piece if made else piece.with_batch(nulled(piece.batch, schema))
+    yield from waiting
+
+
+def _row_results(
+    rows: Iterator[Rows], caller: Caller, user_code: UserCode, items: Callable[[Any], Iterable[Any]]
+) -> Iterator[tuple[Rows, bool]]:
+    """Yield what becomes of the rows, and whether the function made any of it: else they all failed."""
+    for part in _small_batches(rows, user_code):
+        for start, batch, index in _RowResults(part, user_code, caller, items).batches():
+            made = batch is not None
+            batch = batch if batch is not None else taken(part.batch, np.array(index, np.int64))
+            counts = np.bincount(np.array(index, np.int64) - start)
+            piece = part.cut(start, start + len(counts))
+            # Or some of the rows between gave none, or several.
+            alike = bool((counts == 1).all())
+            yield piece.with_batch(batch) if alike else piece.repeated(batch, counts.tolist()), made
+
+
+class _RowResults:
+    """The rows that the user's function makes of those of one batch, in batches of bounded weight."""
+
+    def __init__(
+        self, part: Rows, user_code: UserCode, caller: Caller, items: Callable[[Any], Iterable[Any]]
+    ) -> None:
+        """``items``: the rows that are in what the function returns."""
+        self._part = part
+        self._user_code = user_code
+        self._caller = caller
+        self._items = items
+
+    def batches(self) -> Iterator[tuple[int, pa.RecordBatch | None, list[int]]]:
+        """Yield batches, each with the row that its first came from, and those that all came from.
+
+        None stands for rows that all failed and are kept.
+        """
+        made: Iterator[tuple[int, dict[Any, Any], int]] | None = None
+        input_view: InputRowsView | None = None
+        ended = False
+        while not ended:
+            rows: list[dict[Any, Any]] = []
+            index: list[int] = []
+            held = 0
+            batch = None
+            with (
+                self._user_code.reporting_call(self._part),
+                self._user_code.locating_errors(self._part, counted=False),
+            ):
+                input_view = input_view or make_rows_view(self._part.batch, tried=self._caller.has_run)
+                made = made or self._result_rows(input_view)
+                for at, row, heavy in made:
+                    rows.append(row)
+                    index.append(at)
+                    held += heavy
+                    if held >= BATCH_BYTES:
+                        break
+                else:
+                    ended = True
+                self._user_code.row = None  # from here on, no single row is to blame
+                if any(type(row) is not _Failed for row in rows):
+                    batch = from_rows(self._with_failed(rows), input_view, index)
+            del rows
+            if ended:
+                self._caller.has_run = True
+                self._user_code.done += len(self._part)
+            if index:
+                yield index[0], batch, index
+
+    def _result_rows(self, input_view: InputRowsView) -> Iterator[tuple[int, dict[Any, Any], int]]:
+        """Copy each row as it comes: its values, or the dict itself, may be filled again for the next."""
+        call = self._user_code.with_retries(self._caller.built.call, input_view.restored_row)
+        for at, row in enumerate(rows_from(input_view.columns, len(self._part))):
+            self._user_code.row = at
+            if self._user_code.tolerant:
+                yield from self._all_or_nothing(at, row, input_view, call)
+                continue
+            some = False
+            for item in self._items(call(row)):
+                if some:
+                    self._user_code.count_output(1, 2)
+                some = True
+                yield self._copy(at, item, input_view)
+            if not some:
+                self._user_code.count_output(1, 0)
+
+    def _all_or_nothing(
+        self, at: int, row: dict[str, Any], input_view: InputRowsView, call: Call
+    ) -> Iterable[tuple[int, dict[Any, Any], int]]:
+        """Make all of one row, or count it as failed: what was made before it failed does not count."""
+        try:
+            made = [self._copy(at, item, input_view) for item in self._items(call(row))]
+        except BaseException as error:
+            if not self._user_code.is_row_error(error):
+                raise
+            self._user_code.reject_row(self._part.cut(at, at + 1), self._user_code.fault_of(error))
+            return (
+                [(at, _Failed(input_view.restored_row(at)), _ROW_WEIGHT)]
+                if self._user_code.nulls_failures
+                else []
+            )
+        self._user_code.count_output(1, len(made))
+        return made
+
+    def _copy(self, at: int, item: Any, input_view: InputRowsView) -> tuple[int, dict[Any, Any], int]:
+        heavy = _ROW_WEIGHT
+        copy = {}
+        for key, value in _row(item).items():
+            kind = type(value)
+            if kind is str or kind is bytes:
+                heavy += len(value)
+            elif kind not in PLAIN:
+                if not input_view.has(key, at, value):
+                    value = copied_value(value, views=not input_view.is_copy)
+                heavy += value_bytes(value)
+            copy[key] = value
+        return at, copy, heavy + 32 * len(copy)
+
+    def _with_failed(self, rows: list[dict[Any, Any]]) -> list[dict[Any, Any]]:
+        """Give rows that failed and are kept the keys that others have: as they were, if of the same type."""
+        if not any(type(row) is _Failed for row in rows):
+            return rows
+        like = next(row for row in rows if type(row) is not _Failed)
+        return [
+            {key: row[key] for key, value in like.items() if key in row and type(row[key]) is type(value)}
+            if type(row) is _Failed
+            else row
+            for row in rows
+        ]
+
+
+class _Failed(dict[Any, Any]):
+    """A row that failed, as it was."""
+
+
+def filter_rows(rows: Iterator[Rows], caller: Caller, user_code: UserCode) -> Iterator[Rows]:
+    """Keep the rows for which the function is true; rows for which it fails are rejected, never nulled."""
+    for part in _small_batches(rows, user_code):
+        with user_code.reporting_call(part), user_code.locating_errors(part):
+            mask = np.fromiter(_answers(part, caller, user_code), np.bool_, len(part))
+        caller.has_run = True
+        yield part.masked(filtered(part.batch, mask), mask)
+
+
+def _answers(part: Rows, caller: Caller, user_code: UserCode) -> Iterator[bool]:
+    input_view = make_rows_view(part.batch, tried=caller.has_run)
+    call = user_code.with_retries(caller.built.call, input_view.restored_row)
+    for at, row in enumerate(rows_from(input_view.columns, len(part))):
+        user_code.row = at
+        try:
+            answer = bool(call(row))
+            if not answer:
+                user_code.count_dropped(1)
+        except BaseException as error:
+            if not (user_code.tolerant and user_code.is_row_error(error)):
+                raise
+            user_code.reject_row(part.cut(at, at + 1), user_code.fault_of(error), keep=False)
+            answer = False
+        yield answer
+
+
+def _small_batches(rows: Iterator[Rows], user_code: UserCode) -> Iterator[Rows]:
+    """Cut big batches: rows as Python objects need many times the memory."""
+    for part in rows:
+        size = min(ROW_STEP_ROWS, auto_size(part.batch)) if len(part) else 1
+        for at in range(0, len(part), size):
+            yield from user_code.split_suspects(part.cut(at, min(at + size, len(part))))
+
+
+def _row(value: Any) -> Mapping[str, Any]:
+    if type(value) is not dict and not isinstance(value, Mapping):
+        missing = " (is a `return` missing?)" if value is None else ""
+        raise ConversionError(f"a row is a dict, but it returned {a(value)}{missing}")
+    return value
+
+
+def _items(value: Any) -> Iterable[Any]:
+    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
+        raise ConversionError(f"flat_map takes a list of rows, but it returned {a(value)}")
+    return value
+
+
+def filter_expression(rows: Iterator[Rows], step: Filter, user_code: UserCode) -> Iterator[Rows]:
+    """Keep the rows for which the step's Arrow expression is true."""
+    never_null = valid_fields(step.expression)
+    for part in rows:
+        for piece, mask in _masks(part, step, user_code):
+            copied_value = to_numpy(mask.fill_null(False)) if mask.null_count else to_numpy(mask)
+            batch = filtered(piece.batch, copied_value)
+            user_code.count_dropped(len(piece) - mask.true_count)
+            yield piece.masked(without_null_marks(batch, never_null) if never_null else batch, copied_value)
+
+
+def _projected(step: Filter, batch: pa.RecordBatch) -> pa.Array:
+    # `Table.filter` would import pyarrow.dataset, and that pandas.
+    from pyarrow._acero import Declaration, ProjectNodeOptions, TableSourceNodeOptions
+
+    source = Declaration("table_source", TableSourceNodeOptions(pa.Table.from_batches([batch])))
+    mask = Declaration("project", ProjectNodeOptions([step.expression], ["mask"]), [source])
+    return one_array(mask.to_table(use_threads=False).column(0))
+
+
+def _compared_as_floats(step: Filter, batch: pa.RecordBatch, error: pa.ArrowInvalid) -> pa.Array:
+    """Evaluate again with integers as float64, where that changes none of them.
+
+    Arrow takes the 0.5 of ``id > 0.5`` for a float32, and refuses to compare integers beyond 2**24 with it. Any
+    other error stays one: as floats, a division by zero would be none.
+    """
+    if "not in range" not in str(error):
+        raise error from None
+    if str(EXACT) in str(error):
+        raise ArithmeticError(_ROUNDED) from error
+    try:
+        columns = [
+            column.cast(pa.float64()) if pa.types.is_integer(column.type) else column
+            for column in batch.columns
+        ]
+        return _projected(step, pa.RecordBatch.from_arrays(columns, names=batch.schema.names))
+    except pa.ArrowException as again:
+        if str(EXACT) in str(again):
+            raise ArithmeticError(_ROUNDED) from again
+        raise error from None
+
+
+def _masks(part: Rows, step: Filter, user_code: UserCode) -> Iterator[tuple[Rows, pa.Array]]:
+    """Evaluate the expression; where it fails, halve the rows until those at fault stand alone."""
+    try:
+        with user_code.timed(len(part)):
+            mask = _evaluate(step, part.batch)
+    except StepError as error:
+        if not user_code.tolerant or not error.__cause__:
+            raise
+        if len(part) <= 1:
+            user_code.reject_row(part, user_code.fault_of(error.__cause__), keep=False)
+            return
+        half = len(part) // 2
+        for piece in (part.cut(0, half), part.cut(half, len(part))):
+            yield from _masks(piece, step, user_code)
+    else:
+        yield part, mask
+
+
+def _evaluate(step: Filter, batch: pa.RecordBatch) -> pa.Array:
+    try:
+        try:
+            column = _projected(step, batch)
+        except pa.ArrowInvalid as error:
+            column = _compared_as_floats(step, batch, error)
+    except ArithmeticError as error:
+        raise StepError(f"{step.label()} cannot be evaluated on these columns: {error}.") from error
+    except (pa.ArrowException, KeyError, ValueError) as error:
+        unknown = missing_field(error)
+        if unknown is not None:
+            names = batch.schema.names
+            raise UnknownColumn(
+                f"{step.label()} asks for column {unknown!r}, but the columns here are "
+                f"{', '.join(names) or 'none'}.{nearest(unknown, names)}"
+            ) from None
+        raise StepError(f"{step.label()} cannot be evaluated on these columns: {error}") from error
+    if not pa.types.is_boolean(column.type):
+        raise StepError(f"{step.label()} gives {column.type}; the expression of a filter is true or false.")
+    return column

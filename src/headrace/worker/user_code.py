@@ -1,0 +1,361 @@
+"""The user's code at work: timed, and with an error that says where it failed."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from headrace.core.events import BatchShrunk, BatchSized, CallRetried
+from headrace.core.failures import is_interrupt, name_of, without_message, words
+from headrace.core.ports import WorkerContext
+from headrace.core.process import is_worker
+from headrace.core.terminal import say
+from headrace.core.values import ConversionError
+from headrace.core.work import Block, Fault, Faults, Ledger, PoisonRows, Reject
+from headrace.errors import BadInput, BadReturn, HeadraceError, StepError
+from headrace.plan.accounts import cut_short
+from headrace.plan.physical import ErrorPolicy
+from headrace.worker.messages import hidden, preview
+from headrace.worker.out_of_memory import is_lasting
+from headrace.worker.rows import Rows
+
+if TYPE_CHECKING:
+    from headrace.worker.driver_messages import CallWatch
+
+Where = Callable[[Rows], str]
+
+FIRST_RETRY_SECONDS = 0.5  # seconds before a call that failed is tried again, doubled each time
+LONGEST_RETRY_SECONDS = 30.0
+
+
+class Meter:
+    """Counts rows and seconds of one attempt.
+
+    ``steps`` has, for each step, rows in, rows out, rows set aside, rows that it took away as it should, and rows
+    that it gave beyond those that it got; ``cut`` is the last step that is a limit and needs no more rows.
+    ``rejects`` are the rows that were set aside; with ``travels`` also those that failed and were kept, so that
+    whoever takes the meter's rows can count them.
+    """
+
+    def __init__(self, steps: int, *, travels: bool = False) -> None:
+        self.steps = [[0, 0, 0, 0, 0] for _ in range(steps)]
+        self.cut = -1
+        self.read_rows = 0
+        self.block_source_rows: float | None = None  # of the source, for the rows of blocks that were read
+        self.unread = 0  # rows that the source could not make sense of
+        self.nulled = 0
+        self.rejects: list[Reject] = []
+        self.watch: CallWatch | None = None  # reports calls to the driver
+        self._faults: dict[tuple[str, str], list[Any]] = {}
+        self._travels = travels
+        self.first_user_code: UserCode | None = (
+            None  # the first step with user code: where its rows are, the attempt is
+        )
+        self.seconds = {"read": 0.0, "steps": 0.0, "write": 0.0, "wait": 0.0}
+        self.report_progress: Callable[[], None] = lambda: (
+            None
+        )  # called now and then as the user's code gets on
+        self.on_retried: Callable[[str, str], None] = lambda label, error: None
+        self.on_shrunk: Callable[[str, int, int], None] = lambda label, before, now: None
+        self.on_sized: Callable[[str, int, float], None] = lambda label, rows, per_second: None
+
+    def report_to(self, context: WorkerContext, poison_rows: PoisonRows, shard: int) -> None:
+        """Report to the driver what happens over a shard's rows; also each call, if ``poison_rows`` asks for it."""
+        from headrace.worker.driver_messages import CallWatch
+
+        worker, notify = context.worker, context.notify
+        self.on_shrunk = lambda step, before, now: notify(BatchShrunk(worker, step, before, now))
+        self.on_sized = lambda step, rows, per_second: notify(BatchSized(worker, step, rows, per_second))
+        self.on_retried = lambda step, error: notify(CallRetried(worker, step, error))
+        if poison_rows.watched:
+            self.watch = CallWatch(poison_rows, worker, shard, notify)
+
+    @property
+    def done_rows(self) -> int:
+        """How many rows of the source were read and went through the first step with user code."""
+        done = self.read_rows if self.first_user_code is None else self.first_user_code.done
+        return (
+            done
+            if self.block_source_rows is None
+            else int(self.block_source_rows * min(1.0, done / max(1, self.read_rows)))
+        )
+
+    def read_block(self, block: Block, rows: int) -> None:
+        """Count rows of a block as they are taken, and those of the source that became them."""
+        self.read_rows += rows
+        self.block_source_rows = (self.block_source_rows or 0.0) + block.read * rows / max(1, block.rows)
+
+    def ledger(self, written: int = 0) -> Ledger:
+        """Return where the rows went so far."""
+        ins, outs, aside, dropped, added = zip(*self.steps, strict=True) if self.steps else [()] * 5
+        ledger = Ledger(
+            self.read_rows,
+            written,
+            self.unread + sum(aside),
+            tuple(zip(ins, outs, strict=True)),
+            aside,
+            self.nulled,
+            dropped,
+            added,
+            (0,) * len(self.steps),
+        )
+        return cut_short(ledger, self.cut)
+
+    def faults(self, *, words: bool = True) -> Faults:
+        """Return how many rows failed, by step and class of error; ``words``: with the message of one of each."""
+        return Faults(
+            tuple(
+                (fault if words else Fault(fault.step, fault.kind, ""), count)
+                for fault, count in self._faults.values()
+            )
+        )
+
+    def add_rejects(self, rejects: Iterable[Reject]) -> None:
+        """Add rows that failed, here or in an earlier stage."""
+        for reject in rejects:
+            fault = reject.fault
+            self._faults.setdefault((fault.step, fault.kind), [fault, 0])[1] += reject.count
+            if self._travels or not reject.kept:
+                self.rejects.append(reject)
+
+    def take_rejects(self) -> tuple[Reject, ...]:
+        """Return the rejects so far, and forget them."""
+        rejects, self.rejects = tuple(self.rejects), []
+        return rejects
+
+    @contextmanager
+    def timing(self, what: str) -> Iterator[None]:
+        """Add the time of the ``with`` block to ``what``."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[what] += time.perf_counter() - start
+
+
+class UserCode:
+    """Runs the user's code on some rows, takes the time, and says where it failed.
+
+    ``label`` is what messages call the code, ``noun`` what it should give back; ``chosen`` is the argument that
+    left columns out, if one did. ``step`` is the step's number in the meter.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        noun: str,
+        where: Where,
+        meter: Meter,
+        chosen: str = "",
+        *,
+        step: int = 0,
+        policy: ErrorPolicy = ErrorPolicy(),  # noqa: B008 - frozen
+    ) -> None:
+        self._label = label
+        self._noun = noun
+        self._chosen = chosen
+        self._where = where
+        self._meter = meter
+        self._step = step
+        self._policy = policy
+        self.row: int | None = None
+        self.done = 0
+        if meter.first_user_code is None:
+            meter.first_user_code = self
+
+    @property
+    def tolerant(self) -> bool:
+        """True if rows that fail do not end the run."""
+        return self._policy.on_error != "raise"
+
+    @property
+    def nulls_failures(self) -> bool:
+        """True if rows that fail go on with a null instead of a result."""
+        return self._policy.on_error == "null"
+
+    @contextmanager
+    def locating_errors(self, rows: Rows, *, counted: bool = True) -> Iterator[None]:
+        """Turn what the user's code raises into a ``StepError`` that names file, rows and step.
+
+        Code that goes row by row keeps the number of the row at hand in ``row``, and
+        counts in ``done`` itself what it does in several goes (``counted=False``).
+        """
+        self.row = None
+        try:
+            with self.timed(len(rows) if counted else 0):
+                yield
+        except BaseException as error:
+            if is_interrupt(error) or (isinstance(error, StepError) and not isinstance(error, BadInput)):
+                raise
+            at = self.row
+            raise self.step_error(error, rows if at is None else rows.cut(at, at + 1))  # noqa: B904 - has its cause
+
+    @contextmanager
+    def timed(self, rows: int) -> Iterator[None]:
+        """Take the time, and count ``rows`` as done."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._meter.seconds["steps"] += time.perf_counter() - start
+            self.done += rows
+            self._meter.report_progress()
+
+    @contextmanager
+    def reporting_call(self, rows: Rows) -> Iterator[None]:
+        """Report the start and end of a call over these rows, if calls are watched."""
+        end = self.report_start(rows)
+        try:
+            yield
+        finally:
+            if end is not None:
+                end()
+
+    def report_start(self, rows: Rows) -> Callable[[], None] | None:
+        """Report to the driver that a call starts, if calls are watched; return what reports its end."""
+        watch = self._meter.watch
+        return partial(watch.report_end, watch.report_start(self._label, rows)) if watch is not None else None
+
+    @property
+    def has_suspects(self) -> bool:
+        """True if some rows of the shard may kill the worker: then only one batch is in flight."""
+        return self._meter.watch is not None and self._meter.watch.has_suspects
+
+    def split_suspects(self, rows: Rows) -> Iterable[Rows]:
+        """Split a batch so that rows that may kill the worker are separate."""
+        return self._meter.watch.split_suspects(rows) if self._meter.watch is not None else (rows,)
+
+    def wait_before_retry(self, error: BaseException, tried: int, most: int = sys.maxsize) -> bool:
+        """Say whether a call that failed for the ``tried``-th time is to be tried again, once its time has come.
+
+        It is tried ``most`` times more, or as often as the policy has it.
+        """
+        policy = self._policy
+        if (
+            tried > min(policy.max_retries, most)
+            or not isinstance(error, policy.retry_on)
+            or is_interrupt(error)
+        ):
+            return False
+        self._meter.on_retried(self._label, name_of(error))
+        time.sleep(
+            min(FIRST_RETRY_SECONDS * 2 ** (tried - 1), LONGEST_RETRY_SECONDS) * random.uniform(0.5, 1.5)
+        )
+        return True
+
+    def with_retries(
+        self, call: Callable[[Any], Any], restored_row: Callable[[int], Any]
+    ) -> Callable[[Any], Any]:
+        """Return the function with its patience, for code that goes row by row.
+
+        ``restored_row(row)`` gives a row as it was: a call that failed may have changed it.
+        """
+        if not self._policy.retry_on:
+            return call
+
+        def with_retries(row: Any) -> Any:
+            for tried in itertools.count(1):
+                try:
+                    return call(row)
+                except BaseException as error:
+                    if not self.wait_before_retry(error, tried):
+                        raise
+                assert self.row is not None
+                row = restored_row(self.row)
+
+        return with_retries
+
+    def step_error(self, error: BaseException, rows: Rows) -> StepError:
+        """Return a ``StepError`` that says what the user's code raised, and at which rows."""
+        kind: type[StepError] = StepError
+        cause: BaseException | None = error.__cause__
+        said = words(error)
+        if not self._policy.show_data:
+            said = hidden(said, rows)
+        if isinstance(error, ConversionError):
+            kind, text = BadReturn, f"{self._label} gave something that is not {self._noun}: {said}."
+        elif isinstance(error, BadInput):
+            said = said.rstrip(".")
+            kind, text = BadInput, f"{self._label}: {said}{'' if said.endswith(('?', '!')) else '.'}"
+        else:
+            cause = error
+            name = name_of(error)
+            from headrace.worker.messages import hint_on  # only to say what is wrong
+
+            hint = hint_on(error, said, rows, chosen=self._chosen, by_row=self._noun == "a row")
+            text = f"{self._label} raised {f'{name}: {said}' if said else name}{hint}"
+        located = kind(f"{text} It was working on {self._where(rows)}{self._preview(rows)}.")
+        located.__cause__ = cause if cause is None or self._policy.show_data else without_message(cause)
+        return located
+
+    def is_row_error(self, error: BaseException) -> bool:
+        """Say whether an error may come from some of the rows, so that bisecting is worth while."""
+        if is_interrupt(error) or is_lasting(error):
+            return False
+        return isinstance(error, BadInput) or not isinstance(error, HeadraceError)
+
+    def exit_if_device_is_lost(self, error: BaseException) -> None:
+        """Exit if the device is unusable after this error, and failing rows are wanted: another worker continues."""
+        if self.tolerant and is_lasting(error) and is_worker():
+            say(f"{self._label} raised {name_of(error)}: {words(error)}", sys.stderr)
+            os._exit(1)
+
+    def fault_of(self, error: BaseException) -> Fault:
+        """Return why a row failed that raised this."""
+        kind = "BadReturn" if isinstance(error, ConversionError) else name_of(error)
+        return Fault(self._label, kind, words(error))
+
+    def explained(self, faults: list[Fault], rows: Rows, error: BaseException) -> list[Fault]:
+        """Return the faults of single rows with what they say of the batch; ``error`` was that of the whole batch."""
+        from headrace.worker.messages import batch_hint  # only to say what is wrong
+
+        hint = batch_hint(self.fault_of(error), faults, error, rows, chosen=self._chosen)
+        if not hint:
+            return faults
+        return [
+            Fault(fault.step, fault.kind, f"{fault.message.rstrip('.')}. {hint}".lstrip(". "))
+            for fault in faults
+        ]
+
+    def reject_row(self, row: Rows, fault: Fault, *, keep: bool = True) -> Fault:
+        """Reject a row that fails by itself; or count it as nulled, if it may go on with a null."""
+        span = row.spans[0]
+        first, last = span.bounds()
+        kept = keep and self.nulls_failures
+        self._meter.add_rejects([Reject(span.split, first, last, fault, kept)])
+        if kept:
+            self._meter.nulled += 1
+        else:
+            self._meter.steps[self._step][2] += 1
+        return fault
+
+    def count_dropped(self, rows: int) -> None:
+        """Count rows that the step removed as intended."""
+        self._meter.steps[self._step][3] += rows
+
+    def count_output(self, rows: int, made: int) -> None:
+        """Count rows that a function dropped or added."""
+        if made != rows:
+            self._meter.steps[self._step][3 if made < rows else 4] += abs(made - rows)
+
+    def report_shrunk(self, before: int, now: int) -> None:
+        """Report that the code gets fewer rows at a time from now on."""
+        self._meter.on_shrunk(self._label, before, now)
+
+    def report_size(self, rows: int, per_second: float) -> None:
+        """Report which batch size turned out to be best for the code."""
+        self._meter.on_sized(self._label, rows, per_second)
+
+    def _preview(self, rows: Rows) -> str:
+        """Show the values of a single row, if they may be shown."""
+        if len(rows) != 1 or not self._policy.show_data:
+            return ""
+        values = preview(rows.batch)
+        return f": {values}" if values else ""

@@ -1,1 +1,0 @@
-"""Trained models as folders without pickles: a class per library."""

@@ -1,5 +1,0 @@
-"""Ray's ``ray.train.lightgbm``, as far as it predicts."""
-
-from millrace.compat.ray.offered import names_of_millrace
-
-__getattr__ = names_of_millrace("ray.train.lightgbm", ("LightGBMCheckpoint", "LightGBMPredictor"))

@@ -1,1 +1,0 @@
-"""Observers: they watch a run and never decide anything."""

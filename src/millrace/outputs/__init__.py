@@ -1,1 +1,0 @@
-"""Outputs as they lie there: looked at, told, checked and cleaned, by who does not write them."""

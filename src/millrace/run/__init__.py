@@ -1,1 +1,0 @@
-"""Carrying a plan out: decisions, attempts, the journal and the one loop."""

@@ -1,1 +1,0 @@
-"""What `BatchPredictor` is made of: data in the form in which users have them, and models put to work."""

@@ -1,0 +1,24 @@
+"""Parameters that are crossed: a part of all pairs runs always, every pair runs in the soak."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+
+def crossed(*parameters: Iterable[Any]) -> list[Any]:
+    """Return all combinations of values; those outside of a part that has every value are for the soak.
+
+    >>> [each.values for each in crossed("ab", [1, 2, 3]) if not each.marks]
+    [('a', 1), ('a', 3), ('b', 2)]
+    """
+    listed = [list(values) for values in parameters]
+    step = min(map(len, listed))
+    found = []
+    for places in itertools.product(*(range(len(values)) for values in listed)):
+        values = [each[place] for each, place in zip(listed, places, strict=True)]
+        found.append(pytest.param(*values, marks=[] if sum(places) % step == 0 else [pytest.mark.soak]))
+    return found

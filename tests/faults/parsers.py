@@ -1,0 +1,281 @@
+"""The parsers of ours that meet files of others, with whole files for each, to be damaged by the hundred thousand.
+
+Each is called with the damaged bytes, in this process: a case takes some microseconds, where a whole command or model
+takes many milliseconds. What a parser may raise is an error of ours, or the one that its caller turns into one.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import resource
+import sys
+import time
+import warnings
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import HeadraceError
+from headrace.output.journal_frames import HEAD
+from predictors import fuzzing, seeds
+
+from . import tampering
+
+LONGEST = 10.0
+MOST = 1 << 30
+FRAMED = 0.7  # of the cases of a journal have checksums that are right again
+
+
+@dataclass
+class Parser:
+    """A parser, whole bytes for it, and what else than an error of ours it may raise."""
+
+    parse: Callable[[bytes], Any]
+    whole: list[bytes]
+    raises: tuple[type[BaseException], ...] = ()
+    share: float = 1.0  # how many of the cases of others it gets: some are slower
+    damaged: Callable[[bytes, random.Random], bytes] = fuzzing.damaged
+
+
+@dataclass
+class Tally:
+    """What became of a parser's cases."""
+
+    cases: int = 0
+    refused: int = 0
+    seconds: float = 0.0
+    longest: float = 0.0
+    wrong: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        each = 1e6 * self.seconds / max(1, self.cases)
+        return f"{self.cases:>8,} cases, {self.refused:>7,} refused, {each:7.0f} µs each, {self.longest:.2f} s most"
+
+
+def play(name: str, parser: Parser, cases: int, seed: int, scratch: Path) -> Tally:
+    """Parse damaged bytes; a case is ``(name, number)``, whatever else is played."""
+    tally = Tally()
+    before = _memory()
+    started = time.perf_counter()
+    for number in range(seed, seed + cases):
+        dice = random.Random(f"{name} {number}")
+        data = parser.damaged(dice.choice(parser.whole), dice)
+        at = time.perf_counter()
+        try:
+            parser.parse(data)
+        except (HeadraceError, *parser.raises):
+            tally.refused += 1
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            tally.wrong.append(f"{name}, case {number}: {type(error).__name__}: {str(error)[:200]}")
+        took = time.perf_counter() - at
+        tally.longest = max(tally.longest, took)
+        if took > LONGEST:
+            tally.wrong.append(f"{name}, case {number}: it took {took:.0f} s")
+        tally.cases += 1
+    tally.seconds = time.perf_counter() - started
+    if _memory() - before > MOST:
+        tally.wrong.append(f"{name}: the process has grown by {_memory() - before:,} bytes")
+    (scratch / "wrong").write_text("\n".join(tally.wrong))
+    return tally
+
+
+def _memory() -> int:
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most << 10
+
+
+# ---------------------------------------------------------------- the parsers
+
+
+def parsers(folder: Path, *, all_libraries: bool) -> dict[str, Parser]:
+    """Make outputs and models, and return the parsers of their files; without TensorFlow and PyTorch if not all."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of libraries that save models
+        found = {**_of_outputs(folder / "outputs"), **_of_trees(folder / "models"), **_of_lists(folder)}
+        return found | _of_models(folder / "models") if all_libraries else found
+
+
+def _written(path: Path, then: Callable[[], Any]) -> Callable[[bytes], Any]:
+    """Return a parser of bytes for one that reads a file."""
+
+    def parse(data: bytes) -> Any:
+        path.write_bytes(data)
+        return then()
+
+    return parse
+
+
+def _of_outputs(folder: Path) -> dict[str, Parser]:
+    from headrace.observers import record_reader
+    from headrace.observers.run_state import RunState
+    from headrace.output import commit, journal, names, reporting
+    from headrace.session import invocation
+
+    folder.mkdir()
+    left = [Path(each.job.output) for each in tampering.outputs(folder)]
+    homes = [home for each in left for home in sorted(each.glob(f"{tampering.HOME}/*")) if home.is_dir()]
+    scratch = folder / "scratch"
+    (scratch / tampering.HOME).mkdir(parents=True)
+
+    def found(name: str) -> list[bytes]:
+        data = [(home / name).read_bytes() for home in homes if (home / name).is_file()]
+        assert data, f"no run has left a file {name}"
+        return data
+
+    def of_journal() -> None:
+        contents = journal.read(scratch / "journal")
+        list(contents)
+        list(contents.in_force())
+        list(contents.in_order([(0,), (1,)]))
+
+    def of_record(data: bytes) -> None:
+        record_reader.replay(RunState(), record_reader.lines_of(data))
+
+    plans = found("plan")
+    run = homes[0].name
+    pointers = [
+        path.read_bytes() for each in left for path in [each / tampering.HOME / "current"] if path.is_file()
+    ]
+    successes = [(each / "_SUCCESS").read_bytes() for each in left if (each / "_SUCCESS").is_file()]
+    assert successes
+    return {
+        "journal": Parser(_written(scratch / "journal", of_journal), found("journal"), damaged=_framed),
+        "plan": Parser(
+            _written(scratch / "plan", lambda: commit.read_plan_at(scratch)),
+            plans,
+            share=3.0,
+            damaged=_with_its_hash,
+        ),
+        "pointer": Parser(
+            _written(scratch / "current", lambda: names.read_pointer(scratch / "current")),
+            pointers or [run.encode()],
+        ),
+        "_SUCCESS": Parser(
+            _written(scratch / "_SUCCESS", lambda: reporting.success_of(scratch, run)), successes
+        ),
+        "command": Parser(
+            _written(scratch / invocation.COMMAND, lambda: invocation.recorded(scratch)),
+            found(invocation.COMMAND),
+        ),
+        "record": Parser(of_record, found("events.jsonl"), share=0.2),
+    }
+
+
+def _framed(data: bytes, dice: random.Random) -> bytes:
+    """Damage a journal: as it is, or one record of it, whose checksum is right again."""
+    if dice.random() > FRAMED:
+        return fuzzing.damaged(data, dice)
+    frames = tampering.frames_of(data)
+    chosen = dice.randrange(len(frames))
+    payload = fuzzing.damaged(frames[chosen][HEAD.size :], dice) or b"\0"
+    frames[chosen] = frames[chosen][: HEAD.size] + payload
+    return tampering.joined(frames)
+
+
+def _with_its_hash(data: bytes, dice: random.Random) -> bytes:
+    import hashlib
+
+    if dice.random() < 0.1:
+        return fuzzing.damaged(data, dice)
+    body = fuzzing.damaged(data[32:], dice)
+    return hashlib.sha256(body).digest() + body
+
+
+def _of_trees(folder: Path) -> dict[str, Parser]:
+    from headrace.predictors import lightgbm_files, onnx_files, xgboost_files
+
+    return {
+        "lightgbm": Parser(
+            lightgbm_files.check,
+            _made(folder, "lightgbm", "lightgbm-categories", "lightgbm-linear"),
+            _MODEL_ERRORS,
+            share=2.0,
+        ),
+        "xgboost json": Parser(
+            lambda data: xgboost_files.check(data, "json"), _made(folder, "xgboost-json"), _MODEL_ERRORS
+        ),
+        "xgboost ubj": Parser(
+            lambda data: xgboost_files.check(data, "ubj"),
+            _made(folder, "xgboost-ubj"),
+            _MODEL_ERRORS,
+            share=2.0,
+        ),
+        "onnx": Parser(
+            onnx_files.external_names,
+            _made(folder, "onnx") + _made(folder, "onnx-weights", file="m.onnx"),
+            _MODEL_ERRORS,
+            share=4.0,
+        ),
+    }
+
+
+_MODEL_ERRORS = (OSError, ValueError)  # each predictor says where, and what it is
+
+
+def _made(folder: Path, *names: str, file: str = "") -> list[bytes]:
+    places = [Path(seeds.make(name, folder)) for name in names]
+    return [(place / file if file else place).read_bytes() for place in places]
+
+
+def _of_models(folder: Path) -> dict[str, Parser]:
+    from headrace.compat.air import checkpoint
+    from headrace.core.model_files import check_inflated, from_json, names_in_zip
+    from headrace.predictors import saved_models, torch_files
+    from headrace.predictors.keras_files import _why_code
+    from headrace.predictors.mlflow_files import read_mlmodel, signature_inputs
+
+    def of_archive() -> None:
+        names_in_zip(str(folder / "archive"))
+        check_inflated(str(folder / "archive"))
+
+    def of_mlmodel() -> None:
+        signature_inputs(str(folder), read_mlmodel(str(folder)))
+
+    config = zipfile.ZipFile(seeds.make("keras", folder)).read("config.json")
+    archive_errors = (
+        OSError,
+        ValueError,
+        RuntimeError,
+        EOFError,
+        KeyError,
+        zipfile.BadZipFile,
+        NotImplementedError,
+    )
+    return {
+        "saved model": Parser(
+            _written(folder / "saved_model.pb", lambda: saved_models.why_untrusted(str(folder))),
+            _made(folder, "saved-model", file="saved_model.pb"),
+            _MODEL_ERRORS,
+            share=0.05,
+        ),
+        "torch kind": Parser(
+            _written(folder / "torch", lambda: torch_files.kind_of(folder / "torch")),
+            _made(folder, "safetensors", "torchscript", "pt2"),
+        ),
+        "archive": Parser(
+            _written(folder / "archive", of_archive), _made(folder, "keras", "skops"), archive_errors
+        ),
+        "keras config": Parser(lambda data: _why_code(from_json(data)), [config], (ValueError,), share=2.0),
+        "checkpoint": Parser(
+            _written(folder / checkpoint.MANIFEST, lambda: checkpoint._manifest_at(str(folder))),
+            _made(folder, "checkpoint", file=checkpoint.MANIFEST),
+        ),
+        "MLmodel": Parser(
+            _written(folder / "MLmodel", of_mlmodel), _made(folder, "mlflow", file="MLmodel"), share=0.2
+        ),
+    }
+
+
+def _of_lists(folder: Path) -> dict[str, Parser]:
+    from headrace.cli.exits import UsageMistake
+    from headrace.cli.manifest import paths_in
+
+    path = folder / "manifest"
+    lines: list[Mapping[str, Any]] = [{"path": "a.csv"}, {"path": "b.csv", "size": 5}]
+    whole = [b"a.csv\nb.csv\n", json.dumps(lines).encode(), "\n".join(map(json.dumps, lines)).encode()]
+    return {"manifest": Parser(_written(path, lambda: paths_in(path)), whole, (UsageMistake,))}

@@ -1,0 +1,82 @@
+"""Work is cut so that batches of a size that the user said stay whole, and no row is nobody's or two pieces'."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.core.work import Split
+from headrace.plan.compile import make_shards
+from headrace.plan.partitioning import row_ranges
+from headrace.sources.range import RangeSource
+
+
+def splits_of(rows: list[int]) -> list[Split]:
+    return [Split(0, n, n + 1, count, 8 * count) for n, count in enumerate(rows)]
+
+
+@given(st.lists(st.integers(0, 40), max_size=60), st.integers(0, 100), st.booleans())
+def test_every_row_is_in_one_piece_and_pieces_end_where_batches_do(
+    rows: list[int], unit: int, whole: bool
+) -> None:
+    numbered = [(n, row) for n, count in enumerate(rows) for row in range(count)]
+    found = []
+    for extent in row_ranges(splits_of(rows), unit, whole=whole):
+        own = [(split.start, row) for split in extent.splits for row in range(split.rows)][extent.skip :]
+        own = own if extent.rows is None else own[: extent.rows]
+        found += own
+        assert not unit or whole or len(found) % unit == 0 or len(found) == len(numbered)
+        spare = sum(split.rows for split in extent.splits) - len(own)
+        assert not spare or extent.rows is not None or extent.skip
+    assert found == numbered
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 5)), max_size=60), st.integers(1, 100))
+def test_pieces_of_what_is_left_of_a_shard_end_where_batches_do(
+    sizes: list[tuple[int, int]], unit: int
+) -> None:
+    splits = [
+        Split(0, n, n + 1, count, 8 * count, low=min(left, count - 1))
+        for n, (count, left) in enumerate(sizes)
+    ]
+    numbered = [(split.start, row) for split in splits for row in range(split.low, split.rows)]
+    found = []
+    for extent in row_ranges(splits, unit):
+        own = [(split.start, row) for split in extent.splits for row in range(split.low, split.rows)]
+        own = own[extent.skip :] if extent.rows is None else own[extent.skip : extent.skip + extent.rows]
+        found += own
+        assert len(found) % unit == 0 or len(found) == len(numbered)
+    assert found == numbered
+
+
+@given(st.lists(st.integers(1, 40), max_size=60), st.integers(1, 100))
+def test_little_is_read_twice(rows: list[int], unit: int) -> None:
+    cut = list(row_ranges(splits_of(rows), unit))
+    for before, after in pairwise(cut):
+        if before.splits[-1] == after.splits[0]:
+            assert before.rows is not None and 4 * before.splits[-1].rows <= before.rows
+
+
+def test_small_splits_are_joined_up_to_a_batch() -> None:
+    assert [len(each.splits) for each in row_ranges(splits_of([4] * 300), 256)] == [64] * 4 + [44]
+    assert [len(each.splits) for each in row_ranges(splits_of([4] * 300), 0)] == [1] * 300
+
+
+def test_the_least_shard_is_a_batch_and_shards_end_where_batches_do() -> None:
+    images = [Split(0, n, n + 4, 4, 600_000) for n in range(0, 300, 4)]
+    assert [shard.rows for shard in make_shards(images, 2, None, 256)] == [256, 44]
+    assert [shard.rows for shard in make_shards(RangeSource(1000).splits_in_batches(20), 16, None, 20)] == [
+        20
+    ] * 50
+    many = [shard.rows for shard in make_shards(RangeSource(200_000).splits_in_batches(5000), 1, None, 5000)]
+    assert len(many) > 5 and not any(rows % 5000 for rows in many)
+
+
+@given(st.integers(0, 300_000), st.integers(1, 100_000))
+def test_splits_of_ranges_are_of_multiples_of_a_batch(rows: int, batch: int) -> None:
+    splits = RangeSource(rows).splits_in_batches(batch)
+    assert sum(split.rows for split in splits) == rows
+    assert batch > 65_536 or not any(split.rows % batch for split in splits[:-1])
+    assert max((split.rows for split in splits), default=0) <= max(65_536, batch)

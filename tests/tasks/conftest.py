@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+import headrace as hr
+
+from .leftovers import memory_files
+
+ENGINE = os.environ.get("HEADRACE_TEST_ENGINE", "")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def engine() -> Iterator[None]:
+    """Executors are where the tests are to be."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HEADRACE_ENGINE", ENGINE or "local")
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_is_left(engine: None) -> Iterator[None]:
+    """No process, no thread and no memory file outlives the executors of a module's tests."""
+    if ENGINE == "ray":  # has processes of its own
+        yield
+        return
+    threads = set(threading.enumerate())
+    yield
+    gc.collect()
+    assert psutil.Process().children(recursive=True) == []
+    assert set(threading.enumerate()) <= threads
+    assert memory_files() == {}
+
+
+@pytest.fixture(scope="module")
+def executor(nothing_is_left: None) -> Iterator[hr.Executor]:
+    """One for all tests of a module that do not mind."""
+    yield from _executor()
+
+
+@pytest.fixture
+def fresh(nothing_is_left: None) -> Iterator[hr.Executor]:
+    """One that nobody has used."""
+    yield from _executor()
+
+
+def _executor() -> Iterator[hr.Executor]:
+    executor = hr.connect(workers=2)
+    yield executor
+    executor._core.shutdown(kill=True)  # a test that failed may have left calls that never end
+    executor._core.join()
