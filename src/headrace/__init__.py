@@ -44,19 +44,19 @@ if TYPE_CHECKING:
         XGBoostCheckpoint,
     )
     from headrace.compat.air.torch_checkpoint import TorchCheckpoint
-    from headrace.core.ragged import RaggedTensorType
+    from headrace.core.arrow.ragged import RaggedTensorType
     from headrace.dataset.dataset import Dataset
     from headrace.options import Ray, RunOptions
     from headrace.output.verification import Verification
     from headrace.output.verify import verify
     from headrace.plan.strategies import ActorPoolStrategy, TaskPoolStrategy
-    from headrace.predictors.keras import KerasPredictor
+    from headrace.predictors.keras.predictor import KerasPredictor
     from headrace.predictors.lightgbm import LightGBMPredictor
     from headrace.predictors.mlflow import MLflowPredictor
-    from headrace.predictors.onnx import OnnxPredictor
+    from headrace.predictors.onnx.predictor import OnnxPredictor
     from headrace.predictors.sentence_transformers import SentenceTransformersPredictor
     from headrace.predictors.sklearn import SklearnPredictor
-    from headrace.predictors.torch import TorchPredictor
+    from headrace.predictors.torch.predictor import TorchPredictor
     from headrace.predictors.transformers import TransformersPredictor
     from headrace.predictors.xgboost import XGBoostPredictor
     from headrace.readers.files import (
@@ -197,7 +197,7 @@ _HOMES = {
     "headrace.accumulators": _METRICS,
     "headrace.compat.air.batch_predictor": ("BatchPredictor",),
     "headrace.compat.air.checkpoint": ("Checkpoint",),
-    "headrace.core.ragged": ("RaggedTensorType",),
+    "headrace.core.arrow.ragged": ("RaggedTensorType",),
     "headrace.dataset.dataset": ("Dataset",),
     "headrace.tasks": ("ActorPool", "Executor", "Ref", "connect"),
     "headrace.readers.from_libraries": (
@@ -225,12 +225,15 @@ _HOMES = {
     "headrace.plan.strategies": ("ActorPoolStrategy", "TaskPoolStrategy"),
     "headrace.output.verification": ("Verification",),
     "headrace.output.verify": ("verify",),
-    **{
-        f"headrace.predictors.{name.removesuffix('Predictor').lower()}": (name,)
-        for name in __all__
-        if name.endswith("Predictor") and name not in ("SentenceTransformersPredictor", "BatchPredictor")
-    },
+    "headrace.predictors.keras.predictor": ("KerasPredictor",),
+    "headrace.predictors.lightgbm": ("LightGBMPredictor",),
+    "headrace.predictors.mlflow": ("MLflowPredictor",),
+    "headrace.predictors.onnx.predictor": ("OnnxPredictor",),
     "headrace.predictors.sentence_transformers": ("SentenceTransformersPredictor",),
+    "headrace.predictors.sklearn": ("SklearnPredictor",),
+    "headrace.predictors.torch.predictor": ("TorchPredictor",),
+    "headrace.predictors.transformers": ("TransformersPredictor",),
+    "headrace.predictors.xgboost": ("XGBoostPredictor",),
     "headrace.compat.air.torch_checkpoint": ("TorchCheckpoint",),
 }
 

@@ -252,7 +252,7 @@ def test_what_is_neither_a_file_nor_a_folder_is_not_waited_for(tmp_path: Path, n
 
 
 def test_a_folders_digest_is_that_of_what_counts(tmp_path: Path) -> None:
-    from headrace.core.artifacts import Artifact
+    from headrace.core.files.artifacts import Artifact
 
     (tmp_path / "real").mkdir()
     (tmp_path / "real" / "weights").write_bytes(b"1")

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
-from headrace.core.input_view import InputView
-from headrace.core.values import from_result
+from headrace.core.arrow.input_view import InputView
+from headrace.core.arrow.values import from_result
 
 
 def looks_fixed(array: Any) -> Any:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.core.batch import (
+from headrace.core.arrow.batch import (
     concat,
     empty_columns,
     from_ipc,

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.core.batch import rows_of, schema_bytes, schema_from, to_format, to_frame
-from headrace.core.forms import FLOAT, OBJECT, forms_in, mark_of, marked, without_marks
-from headrace.core.input_view import InputView
-from headrace.core.tensors import to_tensors
-from headrace.core.values import from_result
+from headrace.core.arrow.batch import rows_of, schema_bytes, schema_from, to_format, to_frame
+from headrace.core.arrow.forms import FLOAT, OBJECT, forms_in, mark_of, marked, without_marks
+from headrace.core.arrow.input_view import InputView
+from headrace.core.arrow.tensors import to_tensors
+from headrace.core.arrow.values import from_result
 from headrace.errors import BadInput
 from headrace.plan.expressions import valid_fields
 

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.core.batch import schema_bytes, schema_from, to_numpy
-from headrace.core.lossless import lossless
-from headrace.core.output_schema import conform, is_complete, merge
-from headrace.core.ragged import RaggedTensorType
-from headrace.core.values import column_from
+from headrace.core.arrow.batch import schema_bytes, schema_from, to_numpy
+from headrace.core.arrow.lossless import lossless
+from headrace.core.arrow.output_schema import conform, is_complete, merge
+from headrace.core.arrow.ragged import RaggedTensorType
+from headrace.core.arrow.values import column_from
 from headrace.errors import OutputSchemaChanged
 
 NULL, INT, FLOAT, TEXT = pa.null(), pa.int64(), pa.float64(), pa.string()

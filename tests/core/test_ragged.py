@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from headrace.core.batch import (
+from headrace.core.arrow.batch import (
     concat,
     from_ipc,
     rows_of,
@@ -23,9 +23,9 @@ from headrace.core.batch import (
     to_ipc,
     to_numpy,
 )
-from headrace.core.input_view import InputView
-from headrace.core.ragged import RaggedTensorType, as_fixed, as_ragged, joinable, joined, ragged_column
-from headrace.core.values import column_from, from_result
+from headrace.core.arrow.input_view import InputView
+from headrace.core.arrow.ragged import RaggedTensorType, as_fixed, as_ragged, joinable, joined, ragged_column
+from headrace.core.arrow.values import column_from, from_result
 
 SHAPES = ((2, 3), (0, 4), (1, 2), (5, 1))
 

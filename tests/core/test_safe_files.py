@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 import headrace
-from headrace.core import safe_files
+from headrace.core.files import safe_files
 
 PACKAGE = Path(headrace.__file__).parent
 IN_OUTPUTS = ["driver", "worker", "output", "session", "sinks", "observers"]
-AND = ["sources/rejected.py", "core/durable.py", "core/metric_states.py"]
+AND = ["sources/rejected.py", "core/files/durable.py", "core/metric_states.py"]
 
 # What these open lies in no output.
 ELSEWHERE = {
-    "core/durable.py: os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)",  # a folder, to sync it
+    "core/files/durable.py: os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)",  # a folder, to sync it
     "observers/record.py: os.open(self._path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 384)",  # log=
     "observers/report/page.py: (ASSETS / name).read_text(encoding='utf-8')",
     "output/lock.py: Path('/proc/locks').read_text()",
@@ -57,7 +57,7 @@ def test_nothing_in_an_output_is_opened_but_by_one_module() -> None:
     for path in [*files, *(PACKAGE / name for name in AND)]:
         for call in opening(ast.parse(path.read_text())):
             found.add(f"{path.relative_to(PACKAGE)}: {ast.unparse(call)}")
-    assert found - ELSEWHERE == set(), "open it by headrace.core.safe_files"
+    assert found - ELSEWHERE == set(), "open it by headrace.core.files.safe_files"
     assert ELSEWHERE - found == set()
 
 

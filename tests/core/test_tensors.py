@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from headrace.core.tensors import to_tensors
-from headrace.core.values import column_from
+from headrace.core.arrow.tensors import to_tensors
+from headrace.core.arrow.values import column_from
 
 
 def tensor_of(column: pa.Array, **options: Any) -> np.ndarray[Any, Any]:

@@ -17,10 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from headrace.core.batch import rows_of, to_format, to_numpy
-from headrace.core.input_view import InputView
-from headrace.core.ragged import RaggedTensorType
-from headrace.core.values import ConversionError, column_from, from_columns, from_result, from_rows
+from headrace.core.arrow.batch import rows_of, to_format, to_numpy
+from headrace.core.arrow.input_view import InputView
+from headrace.core.arrow.ragged import RaggedTensorType
+from headrace.core.arrow.values import ConversionError, column_from, from_columns, from_result, from_rows
 
 NUMBERS = st.one_of(
     npst.integer_dtypes(endianness="="),

@@ -16,12 +16,12 @@ import pyarrow as pa
 import pytest
 
 import headrace
-from headrace.core import views
-from headrace.core.batch import BatchFormat, to_numpy
-from headrace.core.layout import own
-from headrace.core.ragged import RaggedTensorType, ragged_column
-from headrace.core.values import from_result
-from headrace.core.views import make_rows_view, make_view, with_copies
+from headrace.core.arrow import views
+from headrace.core.arrow.batch import BatchFormat, to_numpy
+from headrace.core.arrow.layout import own
+from headrace.core.arrow.ragged import RaggedTensorType, ragged_column
+from headrace.core.arrow.values import from_result
+from headrace.core.arrow.views import make_rows_view, make_view, with_copies
 
 TENSORS = pa.ExtensionArray.from_storage(
     pa.fixed_shape_tensor(pa.float32(), (2, 2)),
@@ -170,12 +170,17 @@ def test_a_row_is_renewed_after_a_call_that_failed() -> None:
 def test_batches_are_shown_by_one_module_alone() -> None:
     """Whoever makes a view of a batch by himself goes past the question whether its memory is read again."""
     makers = {"to_format", "to_frame", "rows_of", "python_columns", "to_pandas", "to_tensors", "to_model"}
-    allowed = {"core/batch.py", "core/input_view.py", "core/tensors.py", "core/views.py"}
+    allowed = {
+        "core/arrow/batch.py",
+        "core/arrow/input_view.py",
+        "core/arrow/tensors.py",
+        "core/arrow/views.py",
+    }
     theirs = {
         "compat/air/scored_data.py",  # a result, which belongs to whoever asked
         "dataset/consumption.py",  # to_pandas, likewise
     }
-    modules = {"headrace.core.batch", "headrace.core.tensors"}
+    modules = {"headrace.core.arrow.batch", "headrace.core.arrow.tensors"}
     root = Path(headrace.__file__).parent
     found = set()
     for path in root.rglob("*.py"):

@@ -29,7 +29,7 @@ from headrace.core.ports import Pool, PoolSpec, WorkerContext
 from headrace.engines import out_of_band_pickle as parcel
 from headrace.engines.local.engine import LocalEngine
 from headrace.engines.out_of_band_pickle import pack, sizes, unpack
-from headrace.predictors.torch import TorchPredictor
+from headrace.predictors.torch.predictor import TorchPredictor
 
 MIB = 1 << 20
 MODEL = int(os.environ.get("HEADRACE_TEST_WEIGHTS_MIB", "256"))

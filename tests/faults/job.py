@@ -26,7 +26,7 @@ import headrace as hr
 from headrace.core import failpoints
 from headrace.dataset.dataset import Dataset
 from headrace.result import Result
-from headrace.sources.parquet import ParquetSource
+from headrace.sources.parquet.source import ParquetSource
 
 FILES, ROWS = 8, 100
 _MARK = "FAULT_TEST_MARK"

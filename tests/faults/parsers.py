@@ -187,7 +187,8 @@ def _with_its_hash(data: bytes, dice: random.Random) -> bytes:
 
 
 def _of_trees(folder: Path) -> dict[str, Parser]:
-    from headrace.predictors import lightgbm_files, onnx_files, xgboost_files
+    from headrace.predictors import lightgbm_files, xgboost_files
+    from headrace.predictors.onnx import files as onnx_files
 
     return {
         "lightgbm": Parser(
@@ -224,10 +225,11 @@ def _made(folder: Path, *names: str, file: str = "") -> list[bytes]:
 
 def _of_models(folder: Path) -> dict[str, Parser]:
     from headrace.compat.air import checkpoint
-    from headrace.core.model_files import check_inflated, from_json, names_in_zip
-    from headrace.predictors import saved_models, torch_files
-    from headrace.predictors.keras_files import _why_code
+    from headrace.core.files.model_files import check_inflated, from_json, names_in_zip
+    from headrace.predictors.keras import saved_models
+    from headrace.predictors.keras.files import _why_code
     from headrace.predictors.mlflow_files import read_mlmodel, signature_inputs
+    from headrace.predictors.torch import files as torch_files
 
     def of_archive() -> None:
         names_in_zip(str(folder / "archive"))

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.dataset.dataset import Dataset
 from headrace.errors import ForeignOutput, JournalDamaged, OutputWriteFailed, SinkError
-from headrace.sources.parquet import ParquetSource
+from headrace.sources.parquet.source import ParquetSource
 
 from .invariants import check
 from .job import Job

@@ -274,7 +274,7 @@ def _run_kinds(job: Job, tmp_path: Path, kinds: dict[int, Any], fn: Any = _as_it
     KINDS.clear()
     KINDS.update(kinds)
     from headrace.dataset.dataset import Dataset
-    from headrace.sources.parquet import ParquetSource
+    from headrace.sources.parquet.source import ParquetSource
 
     dataset = Dataset.from_source(ParquetSource(str(source))).map_batches(fn, version="1")
     dataset = dataset.with_options(progress=False, engine="inline", shard_rows=3)

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 import headrace as hr
-from headrace.core import safe_files
 from headrace.core.events import (
     CallRetried,
     Event,
@@ -25,6 +24,7 @@ from headrace.core.events import (
     Worked,
     WorkerReady,
 )
+from headrace.core.files import safe_files
 from headrace.core.work import Ledger, Timings
 from headrace.observers.log import Log
 from headrace.observers.record import MOST, NAMES, Record, _plain

@@ -313,7 +313,7 @@ class Watch:
 
 def _is_trial(words: Any) -> bool:
     """Say whether a process is the one in which we ourselves try a file first."""
-    from headrace.predictors.hdf5_files import _TRIAL
+    from headrace.predictors.keras.hdf5_files import _TRIAL
 
     return len(words) > 2 and words[:3] == [sys.executable, "-c", _TRIAL]
 

@@ -18,7 +18,7 @@ import keras
 import numpy as np
 import pytest
 
-from headrace.core.artifacts import Artifact
+from headrace.core.files.artifacts import Artifact
 from headrace.errors import (
     ArgumentError,
     BadInput,
@@ -27,7 +27,7 @@ from headrace.errors import (
     ModelUnreadable,
     UntrustedPickle,
 )
-from headrace.predictors.keras import KerasPredictor, kind_of
+from headrace.predictors.keras.predictor import KerasPredictor, kind_of
 from headrace.testing.predictors import PredictorContract
 
 # Keras saves a TensorFlow variable in a way that numpy 2 calls old.

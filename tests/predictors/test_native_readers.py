@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.core.model_files import NotReadable
+from headrace.core.files.model_files import NotReadable
 from headrace.errors import ModelUnreadable
-from headrace.predictors import hdf5_files, lightgbm_files, xgboost_files
+from headrace.predictors import lightgbm_files, xgboost_files
+from headrace.predictors.keras import hdf5_files
 from headrace.predictors.lightgbm import LightGBMPredictor
 from headrace.predictors.trees import DEEPEST
 from headrace.predictors.xgboost import XGBoostPredictor

@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from headrace.core.artifacts import Artifact
+from headrace.core.files.artifacts import Artifact
 from headrace.errors import (
     ArgumentError,
     BadInput,
@@ -21,7 +21,7 @@ from headrace.errors import (
     ModelChanged,
     ModelUnreadable,
 )
-from headrace.predictors.onnx import OnnxPredictor, kind_of
+from headrace.predictors.onnx.predictor import OnnxPredictor, kind_of
 from headrace.testing.predictors import PredictorContract
 
 RNG = np.random.default_rng(7)

@@ -17,7 +17,7 @@ import torch
 import transformers
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
-from headrace.core.artifacts import Artifact
+from headrace.core.files.artifacts import Artifact
 from headrace.errors import ArgumentError, MissingLibrary, ModelChanged, ModelUnreadable, UntrustedPickle
 from headrace.predictors.sentence_transformers import SentenceTransformersPredictor, kind_of
 from headrace.testing.predictors import PredictorContract

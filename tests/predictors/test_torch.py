@@ -37,7 +37,7 @@ from headrace.errors import (
     UntrustedPickle,
 )
 from headrace.plan.fingerprint import fingerprint
-from headrace.predictors.torch import TorchPredictor, kind_of
+from headrace.predictors.torch.predictor import TorchPredictor, kind_of
 from headrace.testing import SubmittingPredictorContract
 
 ROWS = np.random.default_rng(0).normal(size=(12, 4))
@@ -369,7 +369,7 @@ def test_telling_the_kind_imports_no_torch(tmp_path: Path) -> None:
     files = [str(save_export(tmp_path / "a")), str(save_weights(tmp_path / "b.safetensors"))]
     code = f"""
 import sys
-from headrace.predictors.torch import TorchPredictor, kind_of
+from headrace.predictors.torch.predictor import TorchPredictor, kind_of
 print([kind_of(file) for file in {files}])
 TorchPredictor({files[0]!r}, dtype="float16", device="cpu", compile={{"mode": "default"}})
 TorchPredictor({files[1]!r}, architecture=list)

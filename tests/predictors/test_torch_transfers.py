@@ -14,9 +14,9 @@ from torch import nn
 
 import headrace as hr
 from headrace.errors import BadInput, BadReturn, StepError
-from headrace.predictors import torch as adapter
-from headrace.predictors.torch import TorchPredictor
-from headrace.predictors.torch_transfers import Transfers, transfers_to
+from headrace.predictors.torch import predictor as adapter
+from headrace.predictors.torch.predictor import TorchPredictor
+from headrace.predictors.torch.transfers import Transfers, transfers_to
 from headrace.testing import SubmittingPredictorContract
 
 ROWS = np.arange(24, dtype=np.float32).reshape(12, 2)

@@ -16,7 +16,7 @@ import torch
 import transformers
 
 import headrace as hr
-from headrace.core.artifacts import Artifact
+from headrace.core.files.artifacts import Artifact
 from headrace.errors import (
     ArgumentError,
     BadInput,

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from headrace.errors import ModelError, ModelUnreadable, UntrustedPickle
-from headrace.predictors.keras import KerasPredictor
+from headrace.predictors.keras.predictor import KerasPredictor
+from headrace.predictors.keras.saved_models import why_untrusted
 from headrace.predictors.mlflow import MLflowPredictor
-from headrace.predictors.onnx import OnnxPredictor
-from headrace.predictors.saved_models import why_untrusted
+from headrace.predictors.onnx.predictor import OnnxPredictor
 
 onnx = pytest.importorskip("onnx")
 tensorflow = pytest.importorskip("tensorflow")

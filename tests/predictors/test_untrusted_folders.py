@@ -17,7 +17,7 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
-from headrace.core.artifacts import Artifact
+from headrace.core.files.artifacts import Artifact
 from headrace.errors import ModelUnreadable, UntrustedPickle
 from headrace.predictors.huggingface import loading
 from headrace.predictors.sentence_transformers import SentenceTransformersPredictor
@@ -221,7 +221,7 @@ def test_the_digest_of_a_folder_reads_regular_files_only(whole: Path, tmp_path: 
 def test_a_link_to_the_whole_disk_comes_to_an_end(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from headrace.core import model_files
+    from headrace.core.files import model_files
 
     monkeypatch.setattr(model_files, "_MOST_FILES", 500)
     shutil.copytree(whole, tmp_path / "m")

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 
-from headrace.core.ragged import RaggedTensorType
-from headrace.core.values import column_from
+from headrace.core.arrow.ragged import RaggedTensorType
+from headrace.core.arrow.values import column_from
 from headrace.errors import ArgumentError, SinkError
 from headrace.sinks import parquet
 from headrace.sinks.parquet import ParquetSink

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import UnreadableFile
-from headrace.sources.csv import CsvSource
+from headrace.sources.csv.source import CsvSource
 from headrace.testing.sources import read_all, read_sound, read_told
 
 QUICK = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))

@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import UnreadableFile
-from headrace.sources.json import JsonSource
-from headrace.sources.json_lines import DEEPEST, TooDeep, refuse_deep
+from headrace.sources.json.lines import DEEPEST, TooDeep, refuse_deep
+from headrace.sources.json.source import JsonSource
 from headrace.testing.sources import read_all, read_sound, read_told
 
 QUICK = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))

@@ -14,10 +14,10 @@ import pytest
 
 from headrace.core.ports import Source
 from headrace.sources.binary import BinarySource
-from headrace.sources.csv import CsvSource
-from headrace.sources.json import JsonSource
+from headrace.sources.csv.source import CsvSource
+from headrace.sources.json.source import JsonSource
 from headrace.sources.memory import MemorySource
-from headrace.sources.parquet import ParquetSource
+from headrace.sources.parquet.source import ParquetSource
 from headrace.sources.range import RangeSource
 from headrace.testing.sources import SourceContract, read_sound
 
@@ -32,7 +32,7 @@ class TestParquet(SourceContract):
 
     @pytest.fixture(autouse=True)
     def small_splits(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("headrace.sources.parquet.MERGE_BELOW", 1)
+        monkeypatch.setattr("headrace.sources.parquet.source.MERGE_BELOW", 1)
 
     def make(self) -> Source:
         if not (self.folder / "y=1").exists():
@@ -49,7 +49,7 @@ class TestParquetInPieces(SourceContract):
 
     @pytest.fixture(autouse=True)
     def small_pieces(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("headrace.sources.parquet_files._LEAST_ROWS", 2)
+        monkeypatch.setattr("headrace.sources.parquet.files._LEAST_ROWS", 2)
 
     def make(self) -> Source:
         if not (self.folder / "y=1").exists():

@@ -21,7 +21,7 @@ from headrace.errors import (
     UnknownColumn,
     UnreadableFile,
 )
-from headrace.sources.csv import CsvSource
+from headrace.sources.csv.source import CsvSource
 from headrace.testing.sources import read_all
 
 

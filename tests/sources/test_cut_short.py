@@ -12,9 +12,9 @@ import pytest
 from PIL import Image
 
 from headrace.errors import UnreadableFile
-from headrace.sources.csv import CsvSource
-from headrace.sources.images import ImageSource
-from headrace.sources.json import JsonSource
+from headrace.sources.csv.source import CsvSource
+from headrace.sources.images.source import ImageSource
+from headrace.sources.json.source import JsonSource
 from headrace.sources.lines import TextSource
 from headrace.testing.sources import read_all
 

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import SchemaMismatch, UnreadableFile
-from headrace.sources.csv import CsvSource
-from headrace.sources.json import JsonSource
+from headrace.sources.csv.source import CsvSource
+from headrace.sources.json.source import JsonSource
 from headrace.testing.sources import read_all, read_told
 
 BIG = 2**53 + 1

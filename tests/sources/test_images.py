@@ -18,11 +18,11 @@ import pytest
 from PIL import Image
 
 import headrace as hr
-from headrace.core.batch import one_array, to_numpy
+from headrace.core.arrow.batch import one_array, to_numpy
+from headrace.core.arrow.ragged import RaggedTensorType
 from headrace.core.ports import Source
-from headrace.core.ragged import RaggedTensorType
 from headrace.errors import ArgumentError, InputChanged, UnreadableFile
-from headrace.sources.images import MODES, ImageSource
+from headrace.sources.images.source import MODES, ImageSource
 from headrace.testing.sources import SourceContract, read_all, read_sound
 
 RANDOM = np.random.default_rng(0)
@@ -223,7 +223,7 @@ def test_splits_are_measured_in_pixels(tmp_path: Path) -> None:
 
 
 def test_batches_end_early_when_they_get_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.sources.image_reader._BATCH_BYTES", 200)
+    monkeypatch.setattr("headrace.sources.images.reader._BATCH_BYTES", 200)
     monkeypatch.setattr("headrace.sources.whole_files.SPLITS", 1)
     for number in range(5):
         picture(5, 5).save(tmp_path / f"{number}.png")
@@ -408,7 +408,7 @@ def test_pillow_is_imported_by_reading_alone(tmp_path: Path) -> None:
     code = f"""
 import sys, headrace as hr
 data = hr.read_images({str(tmp_path)!r}, size=(4, 4))
-from headrace.sources.images import ImageSource
+from headrace.sources.images.source import ImageSource
 source = ImageSource({str(tmp_path)!r}, size=(4, 4))
 splits = source.splits()
 assert "PIL" not in sys.modules and "pyarrow" not in sys.modules

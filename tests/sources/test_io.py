@@ -14,11 +14,11 @@ import headrace as hr
 from headrace.core.arguments import known_arguments
 from headrace.errors import ArgumentError, StepError, UnknownArgument
 from headrace.readers import files as io
-from headrace.sources.csv import CsvSource
-from headrace.sources.images import ImageSource
-from headrace.sources.json import JsonSource
+from headrace.sources.csv.source import CsvSource
+from headrace.sources.images.source import ImageSource
+from headrace.sources.json.source import JsonSource
 from headrace.sources.lines import TextSource
-from headrace.sources.parquet import ParquetSource
+from headrace.sources.parquet.source import ParquetSource
 
 NAMES = [name for name in hr.__all__ if name.startswith(("read_", "from_", "range"))]
 

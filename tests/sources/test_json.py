@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.errors import ArgumentError, InputChanged, SchemaMismatch, UnreadableFile
-from headrace.sources.json import JsonSource
+from headrace.sources.json.source import JsonSource
 from headrace.testing.sources import read_all
 
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
-from headrace.core.batch import to_numpy
-from headrace.core.ragged import RaggedTensorType
+from headrace.core.arrow.batch import to_numpy
+from headrace.core.arrow.ragged import RaggedTensorType
 from headrace.errors import ArgumentError
 from headrace.sources.memory import (
     MemorySource,
@@ -253,16 +253,16 @@ def test_sources_leave_pandas_and_datasets_alone(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"a": [1, {"b": 2}]}\n'.replace("1, ", ""))
     code = f"""
 import pickle, sys
-import headrace.readers.files, headrace.sources.binary, headrace.sources.csv
-import headrace.sources.json, headrace.sources.range
-from headrace.sources.parquet import ParquetSource
+import headrace.readers.files, headrace.sources.binary, headrace.sources.csv.source
+import headrace.sources.json.source, headrace.sources.range
+from headrace.sources.parquet.source import ParquetSource
 assert "pyarrow" not in sys.modules and "numpy" not in sys.modules
 from headrace.sources.memory import MemorySource, table_from_items
 import numpy as np
 for source in (
     ParquetSource({str(tmp_path)!r}),
-    headrace.sources.csv.CsvSource({str(tmp_path)!r}),
-    headrace.sources.json.JsonSource({str(tmp_path)!r}),
+    headrace.sources.csv.source.CsvSource({str(tmp_path)!r}),
+    headrace.sources.json.source.JsonSource({str(tmp_path)!r}),
     headrace.sources.binary.BinarySource({str(tmp_path)!r}, include_paths=True),
     headrace.sources.range.RangeSource(3),
     MemorySource(table_from_items([{{"a": 1, "b": "x"}}]), "from_items"),

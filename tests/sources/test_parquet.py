@@ -26,8 +26,8 @@ from headrace.errors import (
     UnknownColumn,
     UnreadableFile,
 )
-from headrace.sources.parquet import ParquetSource
-from headrace.sources.parquet_files import Footer, Grain
+from headrace.sources.parquet.files import Footer, Grain
+from headrace.sources.parquet.source import ParquetSource
 from headrace.testing.sources import read_all, read_sound, read_told
 
 
@@ -387,8 +387,8 @@ def test_a_damaged_row_group_is_told_and_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: bool
 ) -> None:
     if not pieces:
-        monkeypatch.setattr("headrace.sources.parquet_files._FEW_GROUPS", 1)
-        monkeypatch.setattr("headrace.sources.parquet_files._SPLITS", 1)
+        monkeypatch.setattr("headrace.sources.parquet.files._FEW_GROUPS", 1)
+        monkeypatch.setattr("headrace.sources.parquet.files._SPLITS", 1)
     path = write(tmp_path / "a.parquet", {"x": range(40_000)}, row_group_size=10_000, use_dictionary=False)
     damage(path, 1)
     damage(path, 3)
@@ -409,7 +409,7 @@ def test_rows_before_the_damage_are_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: bool
 ) -> None:
     if not pieces:
-        monkeypatch.setattr("headrace.sources.parquet_files._FEW_GROUPS", 1)
+        monkeypatch.setattr("headrace.sources.parquet.files._FEW_GROUPS", 1)
     path = write(
         tmp_path / "a.parquet",
         {"x": range(80_000)},
@@ -431,7 +431,7 @@ def test_spoilt_bytes_never_end_the_process(tmp_path: Path) -> None:
 import random
 from pathlib import Path
 from headrace.errors import SourceError
-from headrace.sources.parquet import ParquetSource
+from headrace.sources.parquet.source import ParquetSource
 whole = Path({str(tmp_path)!r}, "whole.parquet").read_bytes()
 path = Path({str(tmp_path)!r}, "spoilt.parquet")
 for seed in range(400):

@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import UnreadableFile
-from headrace.sources.csv import CsvSource
-from headrace.sources.json import JsonSource
+from headrace.sources.csv.source import CsvSource
+from headrace.sources.json.source import JsonSource
 from headrace.sources.records import QuoteNeverClosed, RecordScanner, newline_cuts, quoted_cuts
 from headrace.testing.sources import read_all, read_sound
 

@@ -13,7 +13,7 @@ import pytest
 import headrace as hr
 from headrace.core.work import Split
 from headrace.errors import UnreadableFile
-from headrace.sources.parquet import ParquetSource
+from headrace.sources.parquet.source import ParquetSource
 from headrace.testing.sources import read_all, read_sound, read_told
 from headrace.worker.reading import SplitReader
 
@@ -105,7 +105,7 @@ def test_a_piece_of_a_row_group_is_not_given_when_the_group_is_short(tmp_path: P
 def test_a_row_group_too_big_to_hold_back_is_an_error_even_for_who_leaves_bad_rows_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.sources.parquet_reader._HELD_BYTES", 1000)
+    monkeypatch.setattr("headrace.sources.parquet.reader._HELD_BYTES", 1000)
     path = write(tmp_path / "a.parquet", 1000, 1000, data_page_size=1000, write_batch_size=100)
     shorten(path, 0, [0], 200, 150)
     source = ParquetSource(path)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.core.batch import concat
+from headrace.core.arrow.batch import concat
 from headrace.core.work import Split
 from headrace.errors import BadReturn, StepError
 from headrace.plan.functions import Function

@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.core.batch import concat
+from headrace.core.arrow.batch import concat
 from headrace.core.events import BatchShrunk
 from headrace.core.work import Split
 from headrace.engines.inline import InlinePool

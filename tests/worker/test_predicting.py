@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.core.batch import concat
+from headrace.core.arrow.batch import concat
 from headrace.core.work import Split
 from headrace.plan.functions import Function
 from headrace.plan.steps.predict import Model, Predict

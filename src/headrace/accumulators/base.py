@@ -11,9 +11,9 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from headrace.core.batch import to_numpy
+from headrace.core.arrow.batch import to_numpy
+from headrace.core.arrow.row_selection import filtered
 from headrace.core.human import short_repr
-from headrace.core.row_selection import filtered
 from headrace.errors import ArgumentError, BadInput, nearest
 
 Array = np.ndarray[Any, Any]

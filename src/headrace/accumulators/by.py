@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.accumulators.base import Metric, codes_of, in_order
-from headrace.core.batch import to_numpy
+from headrace.core.arrow.batch import to_numpy
+from headrace.core.arrow.row_selection import taken
 from headrace.core.ports import Accumulator
-from headrace.core.row_selection import taken
 from headrace.errors import ArgumentError, BadInput
 
 _MOST = 10_000

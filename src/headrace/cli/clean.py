@@ -11,7 +11,7 @@ import typer
 from headrace.cli.answer import Answer, wants_json
 from headrace.cli.exits import DONE, UsageMistake
 from headrace.cli.texts import in_shell
-from headrace.core.paths import absolute
+from headrace.core.files.paths import absolute
 from headrace.core.terminal import say
 
 EXAMPLES = """\

@@ -9,7 +9,7 @@ import typer
 
 from headrace.cli.answer import Answer
 from headrace.cli.exits import DONE, FAILED, UsageMistake
-from headrace.core.paths import absolute
+from headrace.core.files.paths import absolute
 from headrace.core.terminal import one_line
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def journal(
 
 def _folder(root: Path, run: str | None) -> Path:
     """Return the folder of a run: the one that is asked for, or the one that ``status`` shows."""
-    from headrace.core import safe_files
+    from headrace.core.files import safe_files
     from headrace.output.folder import HOME
     from headrace.output.reporting import folder_of
 

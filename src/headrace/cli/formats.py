@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.exits import UsageMistake
-from headrace.core.formats import DATA, data_format
+from headrace.core.files.formats import DATA, data_format
 from headrace.errors import nearest
 
 if TYPE_CHECKING:

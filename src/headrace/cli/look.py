@@ -15,7 +15,7 @@ from headrace.cli.answer import Answer
 from headrace.cli.exits import DONE
 from headrace.cli.flags import Flags
 from headrace.cli.prediction import Prediction
-from headrace.core.paths import absolute
+from headrace.core.files.paths import absolute
 
 if TYPE_CHECKING:
     from headrace.output.runs import SavedRun

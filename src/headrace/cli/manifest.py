@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.cli.exits import UsageMistake
-from headrace.core.model_files import from_json
+from headrace.core.files.model_files import from_json
 
 _FIELDS = ("path", "file", "uri", "url", "input")
 

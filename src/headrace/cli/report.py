@@ -9,7 +9,7 @@ import typer
 
 from headrace.cli.answer import Answer
 from headrace.cli.exits import DONE, UsageMistake
-from headrace.core.paths import absolute
+from headrace.core.files.paths import absolute
 
 EXAMPLES = """\
   headrace report fares/                          where is it? (made anew)

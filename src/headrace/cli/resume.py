@@ -13,7 +13,7 @@ from headrace.cli.answer import Answer, answer_of
 from headrace.cli.code_location import check_outside_output
 from headrace.cli.exits import DONE, REJECTS, UsageMistake
 from headrace.cli.texts import in_shell
-from headrace.core.paths import absolute
+from headrace.core.files.paths import absolute
 from headrace.core.terminal import say
 from headrace.session import invocation
 

@@ -11,7 +11,7 @@ import typer
 
 from headrace.cli.answer import Answer, wants_json
 from headrace.cli.exits import DONE, FAILED
-from headrace.core.paths import absolute
+from headrace.core.files.paths import absolute
 from headrace.core.terminal import one_line, say
 
 if TYPE_CHECKING:

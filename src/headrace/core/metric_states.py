@@ -8,8 +8,9 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from headrace.core import durable, failpoints, safe_files
+from headrace.core import failpoints
 from headrace.core.failures import is_interrupt, name_of, words
+from headrace.core.files import durable, safe_files
 from headrace.core.ports import Accumulator
 from headrace.core.work import CommitRecord, Durability, SideFile
 from headrace.errors import (

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.core.layout import ConversionError
+from headrace.core.arrow.layout import ConversionError
 
 
 def has_names(result: Any) -> bool:

@@ -62,7 +62,7 @@ class DatasetBase:
                 yield batch
 
     def _schema(self) -> pa.Schema:
-        from headrace.core.forms import unmarked
+        from headrace.core.arrow.forms import unmarked
         from headrace.plan.compile import columns_at
 
         schema = self._plan.source.schema()
@@ -73,7 +73,7 @@ class DatasetBase:
         return execution.static_schema(self._plan)
 
     def _table(self, verb: str, limit: int | None = None) -> pa.Table:
-        from headrace.core.forms import without_marks
+        from headrace.core.arrow.forms import without_marks
 
         return without_marks(self._marked_table(verb, limit))
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from typing_extensions import Self
 
-    from headrace.core.batch import BatchFormat
+    from headrace.core.arrow.batch import BatchFormat
 
 
 class ConsumptionVerbs(DatasetBase):
@@ -67,7 +67,7 @@ class ConsumptionVerbs(DatasetBase):
     def _iterate(
         self, size: int | None, batch_format: BatchFormat | Literal["tensors"], drop_last: bool
     ) -> Generator[Any, None, None]:
-        from headrace.core.views import output_tensors, output_view
+        from headrace.core.arrow.views import output_tensors, output_view
         from headrace.worker.rows import Rows, rebatch
 
         live = self._shares_memory
@@ -96,7 +96,7 @@ class ConsumptionVerbs(DatasetBase):
         return RepeatableIterable(self._rows)
 
     def _rows(self) -> Generator[dict[str, Any], None, None]:
-        from headrace.core.views import output_rows
+        from headrace.core.arrow.views import output_rows
 
         for batch in self._batches():
             yield from output_rows(batch, live=self._shares_memory)
@@ -262,7 +262,7 @@ class ConsumptionVerbs(DatasetBase):
         from headrace.interop.libraries import library
 
         library("to_pandas", "pandas")
-        from headrace.core.batch import to_frame
+        from headrace.core.arrow.batch import to_frame
 
         return to_frame(self._table("to_pandas", limit))
 

@@ -38,7 +38,7 @@ class InspectionVerbs(DatasetBase):
         >>> hr.range(1000).take(2)
         [{'id': 0}, {'id': 1}]
         """
-        from headrace.core.views import output_rows
+        from headrace.core.arrow.views import output_rows
 
         return [
             row
@@ -62,8 +62,8 @@ class InspectionVerbs(DatasetBase):
         >>> hr.range(1000).take_batch(3)
         {'id': array([0, 1, 2])}
         """
-        from headrace.core.batch import concat, empty_batch
-        from headrace.core.views import output_view
+        from headrace.core.arrow.batch import concat, empty_batch
+        from headrace.core.arrow.views import output_view
 
         format_ = given_batch_format(batch_format)
         batches = list(execution.head(self._plan, given_rows("batch_size", batch_size), self._options))
@@ -80,7 +80,7 @@ class InspectionVerbs(DatasetBase):
         >>> hr.from_items(["a", "b"]).take_all()
         [{'item': 'a'}, {'item': 'b'}]
         """
-        from headrace.core.views import output_rows
+        from headrace.core.arrow.views import output_rows
 
         batches = self._all_batches("take_all", limit)
         return [row for batch in batches for row in output_rows(batch, live=self._shares_memory)]

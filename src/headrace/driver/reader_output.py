@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from headrace.core.batch import from_ipc
+from headrace.core.arrow.batch import from_ipc
 from headrace.core.work import Delivered, Outcome, OutputBlocks
 
 

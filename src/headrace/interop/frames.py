@@ -11,9 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.core.batch import one_array
-from headrace.core.ragged import RaggedTensorType
-from headrace.core.values import ConversionError, column_from
+from headrace.core.arrow.batch import one_array
+from headrace.core.arrow.ragged import RaggedTensorType
+from headrace.core.arrow.values import ConversionError, column_from
 from headrace.errors import ArgumentError, MissingLibrary
 from headrace.interop.libraries import library
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from headrace.core.values import ConversionError, column_from, from_columns, from_rows
+from headrace.core.arrow.values import ConversionError, column_from, from_columns, from_rows
 from headrace.errors import ArgumentError
 from headrace.interop.libraries import library
 

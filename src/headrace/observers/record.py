@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 
-from headrace.core import safe_files
 from headrace.core.events import (
     Event,
     MemoryTaken,
@@ -28,6 +27,7 @@ from headrace.core.events import (
     Worked,
     WorkerReady,
 )
+from headrace.core.files import safe_files
 from headrace.observers.record_reader import KINDS
 from headrace.observers.run_state import DIVIDED_EARLY, SAMPLE, RunState, memory_of
 from headrace.observers.summary import steps_of

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any
 
-from headrace.core.artifacts import shortened
 from headrace.core.events import Batches, Ceiling, RunFinished, StageUse
+from headrace.core.files.artifacts import shortened
 from headrace.core.human import count, duration, plural, size
 from headrace.core.terminal import visible
 from headrace.core.work import REJECTED, Ledger, Timings

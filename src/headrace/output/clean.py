@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.core import safe_files
+from headrace.core.files import safe_files
 from headrace.core.metric_states import STATES, side_files
 from headrace.core.work import REJECTED
 from headrace.errors import RunLocked

@@ -15,7 +15,8 @@ from typing import Any
 
 import msgspec
 
-from headrace.core import failpoints, safe_files
+from headrace.core import failpoints
+from headrace.core.files import safe_files
 from headrace.core.metric_states import STATES, side_files
 from headrace.core.ports import Sink
 from headrace.core.work import CommitRecord, Durability, Faults, Ledger, Shard, SideFile, Timings

@@ -26,7 +26,8 @@ import time
 from collections.abc import Collection, Container
 from pathlib import Path
 
-from headrace.core import durable, failpoints, safe_files
+from headrace.core import failpoints
+from headrace.core.files import durable, safe_files
 from headrace.core.metric_states import STATES
 from headrace.core.work import REJECTED
 from headrace.errors import ForeignOutput, JournalDamaged, OutputWriteFailed, RunLocked

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.core import safe_files
+from headrace.core.files import safe_files
 from headrace.core.human import count, countdown, duration, percent, plural, size
 from headrace.observers.record import EVENTS
 from headrace.observers.record_reader import lines_of, replay

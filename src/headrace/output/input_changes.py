@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from headrace.core.output_schema import describe_difference
+from headrace.core.arrow.output_schema import describe_difference
 from headrace.core.ports import Source
 from headrace.core.warn import warn
 from headrace.core.work import Shard, Split

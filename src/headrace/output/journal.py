@@ -18,8 +18,9 @@ from typing import Any
 
 import msgspec
 
-from headrace.core import failpoints, safe_files
-from headrace.core.durable import sync_fd
+from headrace.core import failpoints
+from headrace.core.files import safe_files
+from headrace.core.files.durable import sync_fd
 from headrace.core.work import CommitRecord, Durability, Shard
 from headrace.errors import JournalDamaged, OutputWriteFailed
 from headrace.output.journal_frames import HEAD, MAGIC, valid_length

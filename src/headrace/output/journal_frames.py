@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from headrace.core import safe_files
+from headrace.core.files import safe_files
 from headrace.errors import JournalDamaged
 
 MAGIC = b"HEADRJ1\n"

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.core import safe_files
+from headrace.core.files import safe_files
 from headrace.core.work import CommitRecord, Shard, SideFile, Split
 from headrace.errors import JournalDamaged
 from headrace.output.commit import read_plan_at
@@ -190,7 +190,7 @@ def _split(split: Split, files: list[str]) -> dict[str, Any]:
 
 def _schema(data: bytes) -> list[str] | None:
     """Return the columns of a schema, with their types; None if it cannot be read."""
-    from headrace.core.batch import schema_from
+    from headrace.core.arrow.batch import schema_from
 
     try:
         return [f"{field.name}: {field.type}" for field in schema_from(data)]

@@ -7,7 +7,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from headrace.core import safe_files
+from headrace.core.files import safe_files
 
 
 def holder(root: Path) -> str | None:

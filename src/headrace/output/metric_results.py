@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headrace.core.artifacts import shortened
+from headrace.core.files.artifacts import shortened
 from headrace.core.ports import Accumulator
 from headrace.core.terminal import one_line
 from headrace.errors import StepError

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from headrace.core import safe_files
-from headrace.core.formats import PART_SUFFIX
+from headrace.core.files import safe_files
+from headrace.core.files.formats import PART_SUFFIX
 from headrace.core.work import REJECTED, CommitRecord
 from headrace.errors import JournalDamaged
 

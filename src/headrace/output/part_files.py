@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.core import safe_files
-from headrace.core.formats import COMPRESSIONS
+from headrace.core.files import safe_files
+from headrace.core.files.formats import COMPRESSIONS
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headrace.core import failpoints, safe_files
+from headrace.core import failpoints
+from headrace.core.files import safe_files
 from headrace.core.metric_states import are_there, side_files
 from headrace.core.ports import Sink
 from headrace.core.work import CommitRecord, Durability

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace.core import safe_files
+from headrace.core.files import safe_files
 from headrace.core.work import REJECTED, Ledger
 from headrace.errors import HeadraceError, NothingMatched
 from headrace.observers.record import EVENTS
@@ -162,7 +162,7 @@ def _samples(root: Path, folder: Path, *, values: bool, words: bool) -> list[Rej
     paths = sorted(path for path in (root / REJECTED).glob("*.arrow") if f"-{folder.name}." in path.name)
     if not paths or not safe_files.is_folder(root / REJECTED):
         return []
-    from headrace.core.artifacts import shortened
+    from headrace.core.files.artifacts import shortened
     from headrace.core.human import row_text
     from headrace.observers.report.facts import RejectedSample
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from headrace.core.batch import schema_from
-from headrace.core.output_schema import describe_difference
+from headrace.core.arrow.batch import schema_from
+from headrace.core.arrow.output_schema import describe_difference
 from headrace.core.warn import warn
 from headrace.core.work import Durability, Shard
 from headrace.errors import REFUSALS, HeadraceError, InputChanged, PlanChanged

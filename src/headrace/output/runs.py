@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.core import safe_files
+from headrace.core.files import safe_files
 from headrace.core.work import CommitRecord
 from headrace.errors import NothingMatched, nearest
 from headrace.output import journal as journals

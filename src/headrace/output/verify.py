@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import msgspec
 
-from headrace.core import safe_files
 from headrace.core.arguments import known_arguments
-from headrace.core.batch import schema_from
-from headrace.core.paths import absolute
+from headrace.core.arrow.batch import schema_from
+from headrace.core.files import safe_files
+from headrace.core.files.paths import absolute
 from headrace.core.work import REJECTED, StagedFile
 from headrace.errors import JournalDamaged
 from headrace.output import remeasure as remeasuring
@@ -29,7 +29,7 @@ from headrace.plan.accounts import is_counted, wrong_in_record
 from headrace.plan.parameters import given_folder
 
 if TYPE_CHECKING:
-    from headrace.core.paths import absolute
+    from headrace.core.files.paths import absolute
 from headrace.core.work import CommitRecord, Ledger
 
 OnFile = Callable[[int, int, int], None]

@@ -20,7 +20,7 @@ from headrace.plan.resources import Remote, Resources
 from headrace.plan.strategies import ActorPoolStrategy, TaskPoolStrategy, worker_bounds
 
 if TYPE_CHECKING:
-    from headrace.core.batch import BatchFormat
+    from headrace.core.arrow.batch import BatchFormat
 
 _MAY_WAIT = ("map_batches", "predict")
 _FORMATS = ("numpy", "pandas", "pyarrow")

@@ -6,10 +6,10 @@ import os
 import sys
 from typing import Any, ClassVar, TypeVar
 
-from headrace.core.artifacts import Artifact, refuse_pickle, require, shortened
+from headrace.core.arrow.matrix import listed
 from headrace.core.direct_predictor import Direct
+from headrace.core.files.artifacts import Artifact, refuse_pickle, require, shortened
 from headrace.core.inputs import shapes
-from headrace.core.matrix import listed
 from headrace.errors import ArgumentError, BadInput, ModelError, ModelUnreadable, nearest
 
 E = TypeVar("E", bound="EstimatorPredictor")

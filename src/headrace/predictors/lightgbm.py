@@ -12,10 +12,10 @@ from typing import Any, Literal
 import numpy as np
 
 from headrace.core.arguments import known_arguments
-from headrace.core.artifacts import Artifact, is_pickle, require, threads
+from headrace.core.arrow.matrix import check_names, listed, matrix
 from headrace.core.direct_predictor import directly
-from headrace.core.matrix import check_names, listed, matrix
-from headrace.core.model_files import open_regular
+from headrace.core.files.artifacts import Artifact, is_pickle, require, threads
+from headrace.core.files.model_files import open_regular
 from headrace.errors import ArgumentError, BadInput
 from headrace.predictors import lightgbm_files
 from headrace.predictors.estimators import BoosterPredictor, check_unknown_categories

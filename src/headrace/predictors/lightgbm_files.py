@@ -11,7 +11,7 @@ import re
 
 import numpy as np
 
-from headrace.core.model_files import NotReadable, from_json
+from headrace.core.files.model_files import NotReadable, from_json
 from headrace.predictors.trees import Integers, check_depth
 
 Fields = dict[bytes, bytes]
@@ -34,7 +34,7 @@ def check(data: bytes) -> None:
     >>> check(b"tree\\nversion=v4\\nmax_feature_idx=0\\n")
     Traceback (most recent call last):
     ...
-    headrace.core.model_files.NotReadable: it has no trees, or its head does not say how long they are
+    headrace.core.files.model_files.NotReadable: it has no trees, or its head does not say how long they are
     """
     if b"\0" in data:
         raise NotReadable("it holds bytes that are no text")

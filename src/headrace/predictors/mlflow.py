@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 from headrace.core.arguments import known_arguments
-from headrace.core.artifacts import Artifact, loading_call, require
+from headrace.core.arrow.matrix import check_names
+from headrace.core.files.artifacts import Artifact, loading_call, require
 from headrace.core.inputs import cast, features, shapes
-from headrace.core.matrix import check_names
 from headrace.errors import ArgumentError, BadInput, ModelError, ModelUnreadable, UntrustedPickle, nearest
 from headrace.predictors.mlflow_files import read_mlmodel, short, signature_inputs, why_untrusted
 

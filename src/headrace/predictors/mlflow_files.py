@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from headrace.core.artifacts import shortened
-from headrace.core.matrix import listed
-from headrace.core.model_files import NotReadable, content, from_json
+from headrace.core.arrow.matrix import listed
+from headrace.core.files.artifacts import shortened
+from headrace.core.files.model_files import NotReadable, content, from_json
 from headrace.errors import ModelUnreadable
 
 _PROVIDERS = ("CPUExecutionProvider", "CUDAExecutionProvider")

@@ -14,12 +14,12 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from headrace.core.arguments import known_arguments
-from headrace.core.artifacts import Artifact, loading_call, require, shortened, threads
+from headrace.core.arrow.matrix import check_names, matrix
 from headrace.core.direct_predictor import directly
-from headrace.core.formats import model_format
+from headrace.core.files.artifacts import Artifact, loading_call, require, shortened, threads
+from headrace.core.files.formats import model_format
+from headrace.core.files.model_files import names_in_zip
 from headrace.core.inputs import Columns, shapes, texts
-from headrace.core.matrix import check_names, matrix
-from headrace.core.model_files import names_in_zip
 from headrace.errors import ArgumentError, BadInput, ModelError, ModelUnreadable, UntrustedPickle
 from headrace.predictors.estimators import EstimatorPredictor
 

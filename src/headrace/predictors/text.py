@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, ClassVar
 
-from headrace.core.artifacts import Artifact, require
+from headrace.core.files.artifacts import Artifact, require
 from headrace.errors import ArgumentError
 from headrace.predictors.huggingface import (
     checked_folder,

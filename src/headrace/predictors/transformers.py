@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from headrace.core.arguments import known_arguments
-from headrace.core.artifacts import Artifact, loading_call
+from headrace.core.files.artifacts import Artifact, loading_call
 from headrace.core.inputs import shapes, texts
 from headrace.errors import ArgumentError, BadInput, BadReturn, nearest
 from headrace.predictors.huggingface import json_in, tokenizer_content

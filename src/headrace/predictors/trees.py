@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.core.model_files import NotReadable
+from headrace.core.files.model_files import NotReadable
 
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 

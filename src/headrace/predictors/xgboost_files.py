@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from headrace.core.model_files import NotReadable, from_json
+from headrace.core.files.model_files import NotReadable, from_json
 from headrace.predictors.trees import Integers, check_depth
 
 _DEEPEST = 100  # levels of objects and arrays in a file; XGBoost writes ten
@@ -43,7 +43,7 @@ def check(data: bytes | bytearray, kind: str, *, older: bool = False) -> None:
     >>> check(b'{"learner": {}}', "json")
     Traceback (most recent call last):
     ...
-    headrace.core.model_files.NotReadable: it has no gradient_booster
+    headrace.core.files.model_files.NotReadable: it has no gradient_booster
     """
     model = _from_json(data) if kind == "json" else _Reader(data).whole()
     learner = _part(model, "learner")

@@ -61,7 +61,7 @@ def read_parquet(
     >>> hr.read_parquet(folder, columns=["y"]).take_all()
     [{'y': 3}, {'y': 4}]
     """
-    from headrace.sources.parquet import ParquetSource
+    from headrace.sources.parquet.source import ParquetSource
 
     _warn_of_unfinished(paths)
     return Dataset.from_source(ParquetSource(paths, columns=columns, partitioning=partitioning))
@@ -134,7 +134,7 @@ def read_csv(
     >>> hr.read_csv(file, column_types={"age": "float32"}).take_all()
     [{'name': 'Ada\\nLovelace', 'age': 36.0}]
     """
-    from headrace.sources.csv import CsvSource
+    from headrace.sources.csv.source import CsvSource
 
     _warn_of_unfinished(paths)
     source = CsvSource(
@@ -185,7 +185,7 @@ def read_json(paths: PathArgument, *, schema: pa.Schema | None = None) -> Datase
     >>> hr.read_json(file).take_all()
     [{'user': {'id': 1}, 'tags': ['a']}, {'user': {'id': 2}, 'tags': None}]
     """
-    from headrace.sources.json import JsonSource
+    from headrace.sources.json.source import JsonSource
 
     _warn_of_unfinished(paths)
     return Dataset.from_source(JsonSource(paths, schema=schema))
@@ -283,7 +283,7 @@ def read_images(
     >>> row["image"].shape, row["image"][0, 0].tolist()
     ((2, 3, 3), [255, 0, 0])
     """
-    from headrace.sources.images import ImageSource
+    from headrace.sources.images.source import ImageSource
 
     _warn_of_unfinished(paths)
     source = ImageSource(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headrace.core import safe_files
+from headrace.core.files import safe_files
 from headrace.core.ports import PoolSpec
 from headrace.core.process import hold_standard_streams
 from headrace.core.warn import warn

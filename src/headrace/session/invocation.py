@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.core import safe_files
-from headrace.core.paths import here
+from headrace.core.files import safe_files
+from headrace.core.files.paths import here
 from headrace.errors import ArgumentError, PlanError
 from headrace.version import __version__
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.arguments import unframed
+from headrace.core.files.paths import absolute
 from headrace.core.human import short_repr
-from headrace.core.paths import absolute
 from headrace.errors import ArgumentError, ModelUnreadable, UnknownArgument, nearest
 from headrace.plan.functions import Function, callable_name, is_async_generator, is_predictor
 from headrace.plan.parameters import (

@@ -65,7 +65,7 @@ def evaluate(plan: Plan, options: RunOptions, on_end: OnEnd = _ignored) -> Metri
 def _stream(
     plan: Plan, options: RunOptions, kind: str, on_end: OnEnd = _ignored, *, marks: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    from headrace.core.forms import without_null_marks
+    from headrace.core.arrow.forms import without_null_marks
 
     tally, stream = _prepared(plan, options, kind)
     for batch in _reported(tally, stream, plan, on_end):
@@ -142,7 +142,7 @@ def head(plan: Plan, rows: int, options: RunOptions) -> Iterator[pa.RecordBatch]
 
 def static_schema(plan: Plan) -> pa.Schema:
     """Return the output schema without reading a row; the source's where only rows show it."""
-    from headrace.core.forms import unmarked
+    from headrace.core.arrow.forms import unmarked
     from headrace.worker.schema_inference import schema_by_trying
 
     schema = plan.source.schema()

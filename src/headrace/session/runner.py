@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from headrace.core.arrow.output_schema import merge
 from headrace.core.locations import Location
-from headrace.core.output_schema import merge
 from headrace.core.work import Shard, Split
 from headrace.driver.loop import Runner
 from headrace.driver.policies.autoscaler import PoolScaling

@@ -203,7 +203,7 @@ def _say(options: RunOptions, text: str) -> None:
 
 def _asked_schema(plan: Plan, settled: bytes | None) -> bytes | None:
     """Return the output schema if it is known before any row: settled by an earlier driver, or by the user."""
-    from headrace.core.batch import schema_bytes
+    from headrace.core.arrow.batch import schema_bytes
 
     if settled is None and plan.output_schema is not None:
         if plan.sink is not None:
@@ -214,7 +214,7 @@ def _asked_schema(plan: Plan, settled: bytes | None) -> bytes | None:
 
 def _write_schema_only(job: Job, scheduler: Scheduler) -> None:
     """Write one part for an output without any row, so that a reader finds its columns."""
-    from headrace.core.batch import schema_from
+    from headrace.core.arrow.batch import schema_from
     from headrace.core.foreign import opened
     from headrace.core.work import CommitRecord, Ledger, Shard, Task
 
@@ -237,7 +237,7 @@ def _write_schema_only(job: Job, scheduler: Scheduler) -> None:
 
 def _save_source_columns(job: Job) -> None:
     """Save the source's columns: `read_rejected` gives them although no row was rejected."""
-    from headrace.core.batch import schema_bytes
+    from headrace.core.arrow.batch import schema_bytes
     from headrace.core.rejected import COLUMNS
     from headrace.output.folder import write_whole
 
@@ -247,7 +247,7 @@ def _save_source_columns(job: Job) -> None:
 
 def _schema_without_rows(plan: Plan) -> bytes | None:
     """Return the output schema of a plan whose source has no row, if its functions work without rows."""
-    from headrace.core.batch import schema_bytes
+    from headrace.core.arrow.batch import schema_bytes
     from headrace.worker.schema_inference import schema_by_trying
 
     schema = schema_by_trying(plan.steps, plan.source.schema())

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.types as pt
 
-from headrace.core.formats import compressed_suffixes
+from headrace.core.files.formats import compressed_suffixes
 from headrace.errors import ArgumentError
 from headrace.sinks.files import Encoder, FileSink, cannot_hold, choose, probe_columns
 from headrace.sinks.staged import StagedStream

@@ -15,11 +15,12 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import pyarrow as pa
 
-from headrace.core import failpoints, safe_files
-from headrace.core.durable import sync_folder
+from headrace.core import failpoints
+from headrace.core.files import safe_files
+from headrace.core.files.durable import sync_folder
+from headrace.core.files.formats import PART_SUFFIX
+from headrace.core.files.paths import absolute
 from headrace.core.foreign import is_foreign
-from headrace.core.formats import PART_SUFFIX
-from headrace.core.paths import absolute
 from headrace.core.work import REJECTED, Durability, StagedFile, Task
 from headrace.errors import ArgumentError, SinkError, nearest
 from headrace.sinks.staged import StagedStream, write_failed

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from headrace.core.formats import compressed_suffixes
+from headrace.core.files.formats import compressed_suffixes
 from headrace.sinks.files import Encoder, FileSink, choose, probe_columns
 from headrace.sinks.jsontext import encode_object
 from headrace.sinks.staged import StagedStream

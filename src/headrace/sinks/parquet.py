@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from headrace.core.batch import to_numpy
-from headrace.core.ragged import axes
+from headrace.core.arrow.batch import to_numpy
+from headrace.core.arrow.ragged import axes
 from headrace.errors import ArgumentError
 from headrace.sinks.files import FileSink, cannot_hold, choose, probe_columns
 from headrace.sinks.staged import StagedStream

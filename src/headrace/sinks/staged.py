@@ -8,8 +8,9 @@ import os
 import zlib
 from typing import Literal
 
-from headrace.core import failpoints, safe_files
-from headrace.core.durable import sync_fd
+from headrace.core import failpoints
+from headrace.core.files import safe_files
+from headrace.core.files.durable import sync_fd
 from headrace.errors import OutputWriteFailed
 
 _RERUN = "and run the same command again: what is committed is kept."

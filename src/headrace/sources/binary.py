@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headrace.core.input_files import InputFile
+from headrace.core.files.input_files import InputFile
 from headrace.core.ports import Bad
 from headrace.core.work import Split
 from headrace.errors import UnreadableFile
@@ -74,8 +74,8 @@ class BinarySource(WholeFileSource[bool]):
 def _batch(files: list[InputFile], target: pa.Schema) -> pa.RecordBatch:
     import pyarrow as pa
 
-    from headrace.core.batch import empty_columns
-    from headrace.core.values import column_from
+    from headrace.core.arrow.batch import empty_columns
+    from headrace.core.arrow.values import column_from
 
     if not len(target):
         return empty_columns(len(files))

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
-from headrace.core.input_files import FileState, InputFile, check_unchanged
+from headrace.core.files.input_files import FileState, InputFile, check_unchanged
 from headrace.core.ports import Bad, Source
 from headrace.core.work import Split
 from headrace.sources.files import PathArgument, absolute_paths, expand, record

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias, TypeGuard
 from urllib.parse import unquote
 
-from headrace.core.input_files import InputFile
-from headrace.core.paths import absolute
+from headrace.core.files.input_files import InputFile
+from headrace.core.files.paths import absolute
 from headrace.core.terminal import encodable
 from headrace.errors import ArgumentError, NothingMatched, UnreadableFile, nearest
 

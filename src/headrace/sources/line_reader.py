@@ -15,8 +15,8 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from headrace.core.batch import concat, empty_columns
-from headrace.core.input_files import InputFile
+from headrace.core.arrow.batch import concat, empty_columns
+from headrace.core.files.input_files import InputFile
 from headrace.core.ports import Bad
 from headrace.core.work import Split
 from headrace.errors import UnreadableFile

@@ -6,7 +6,7 @@ import codecs
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headrace.core.input_files import InputFile
+from headrace.core.files.input_files import InputFile
 from headrace.core.locations import Location
 from headrace.core.ports import Bad
 from headrace.core.work import Split

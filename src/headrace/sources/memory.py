@@ -8,16 +8,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.core.batch import is_tensor
-from headrace.core.columns import made_of_arrays
-from headrace.core.forms import ARRAYS, array_forms, forms_in, is_list, marked, without_marks
+from headrace.core.arrow.batch import is_tensor
+from headrace.core.arrow.columns import made_of_arrays
+from headrace.core.arrow.forms import ARRAYS, array_forms, forms_in, is_list, marked, without_marks
+from headrace.core.arrow.pandas_frames import frame_batch
+from headrace.core.arrow.ragged import as_ragged, joinable
+from headrace.core.arrow.ragged import joined as one_schema
+from headrace.core.arrow.values import ConversionError, column_from, from_columns, from_rows
 from headrace.core.human import short_repr
 from headrace.core.locations import Location
-from headrace.core.pandas_frames import frame_batch
 from headrace.core.ports import Bad, Source
-from headrace.core.ragged import as_ragged, joinable
-from headrace.core.ragged import joined as one_schema
-from headrace.core.values import ConversionError, column_from, from_columns, from_rows
 from headrace.core.work import Split
 from headrace.errors import ArgumentError
 from headrace.sources.range import in_batches, row_ranges, rows_of_a_split

@@ -57,7 +57,7 @@ class RangeSource(Source):
         import numpy as np
         import pyarrow as pa
 
-        from headrace.core.batch import empty_columns
+        from headrace.core.arrow.batch import empty_columns
         from headrace.sources.schemas import select
 
         target = self.schema() if columns is None else select(self.schema(), columns)
@@ -118,7 +118,7 @@ class RangeTensorSource(RangeSource):
         import numpy as np
         import pyarrow as pa
 
-        from headrace.core.batch import empty_columns
+        from headrace.core.arrow.batch import empty_columns
 
         for start in range(split.start, split.stop, batch_rows):
             rows = min(batch_rows, split.stop - start)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from headrace.core import safe_files
-from headrace.core.batch import schema_from
-from headrace.core.paths import absolute
+from headrace.core.arrow.batch import schema_from
+from headrace.core.files import safe_files
+from headrace.core.files.paths import absolute
 from headrace.core.rejected import COLUMNS, rejected_schema
 from headrace.core.work import REJECTED
 from headrace.errors import ArgumentError, NothingMatched, UnreadableFile

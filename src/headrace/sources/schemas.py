@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
-from headrace.core.batch import empty_columns
+from headrace.core.arrow.batch import empty_columns
 from headrace.errors import SchemaMismatch, UnknownColumn, nearest
 
 Constants = Callable[[str, int], "pa.Array | None"]

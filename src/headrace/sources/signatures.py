@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.core.formats import data_format
+from headrace.core.files.formats import data_format
 from headrace.errors import UnreadableFile
 from headrace.sources.text import compression_of, plain_encoding
 

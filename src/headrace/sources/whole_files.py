@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from headrace.core.input_files import FileState
+from headrace.core.files.input_files import FileState
 from headrace.core.locations import Location
 from headrace.core.work import Split
 from headrace.sources.file_source import FileSource, Inspected

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.core.batch import one_array, to_numpy
-from headrace.core.values import from_columns
+from headrace.core.arrow.batch import one_array, to_numpy
+from headrace.core.arrow.values import from_columns
 from headrace.dataset.dataset import Dataset
 from headrace.errors import BadInput
 from headrace.plan.fingerprint import fingerprint

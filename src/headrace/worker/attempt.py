@@ -16,11 +16,11 @@ import msgspec
 import pyarrow as pa
 
 from headrace.core import failpoints, failures
-from headrace.core.batch import owned, schema_bytes, schema_from, to_ipc
+from headrace.core.arrow.batch import owned, schema_bytes, schema_from, to_ipc
+from headrace.core.arrow.output_schema import conform, fill, is_complete
 from headrace.core.events import RowsRead
 from headrace.core.foreign import errors_of_sink, opened
 from headrace.core.metric_states import MOST_BYTES, stored
-from headrace.core.output_schema import conform, fill, is_complete
 from headrace.core.ports import WorkerContext, Writer
 from headrace.core.work import (
     AttemptFinishing,

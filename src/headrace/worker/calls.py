@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol
 
-from headrace.core.values import ConversionError
+from headrace.core.arrow.values import ConversionError
 from headrace.plan.functions import Built, Function
 from headrace.worker.batching import BatchTuner
 

@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from headrace.core.arrow.input_view import InputView
+from headrace.core.arrow.values import ConversionError
 from headrace.core.failures import first_line, is_interrupt
-from headrace.core.input_view import InputView
-from headrace.core.values import ConversionError
 from headrace.core.work import Fault
 from headrace.errors import HeadraceError
 from headrace.worker.batching import BatchTiming, BatchTuner

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from headrace.core.batch import empty_columns
+from headrace.core.arrow.batch import empty_columns
+from headrace.core.arrow.views import protected
 from headrace.core.metric_states import guarded
 from headrace.core.ports import Accumulator
-from headrace.core.views import protected
 from headrace.errors import StepError
 from headrace.plan.steps.accumulate import Accumulate
 from headrace.worker.rows import Rows

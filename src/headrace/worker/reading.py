@@ -11,11 +11,11 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from headrace.core.arrow.forms import marked
+from headrace.core.arrow.row_selection import filtered
 from headrace.core.failures import name_of, words
 from headrace.core.foreign import errors_of_source
-from headrace.core.forms import marked
 from headrace.core.ports import Source
-from headrace.core.row_selection import filtered
 from headrace.core.work import Fault, Reject, Split
 from headrace.errors import InputChanged, SourceError, UnreadableFile, data_hidden
 from headrace.plan.physical import Program

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.core.batch import one_batch
+from headrace.core.arrow.batch import one_batch
+from headrace.core.arrow.row_selection import column_taken, taken
 from headrace.core.ports import Source, Writer
 from headrace.core.rejected import ERROR_FIELDS, rejected_schema
-from headrace.core.row_selection import column_taken, taken
 from headrace.core.work import Reject, Split, Task
 from headrace.plan.physical import Program
 from headrace.worker.reading import SplitReader

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.core import ragged
-from headrace.core.batch import concat
-from headrace.core.row_selection import filtered, taken
+from headrace.core.arrow import ragged
+from headrace.core.arrow.batch import concat
+from headrace.core.arrow.row_selection import filtered, taken
 from headrace.core.work import Split
 
 

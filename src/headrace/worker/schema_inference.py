@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.core.batch import empty_batch
+from headrace.core.arrow.batch import empty_batch
 from headrace.core.failures import is_interrupt
 from headrace.plan.steps.base import Step
 from headrace.worker.steps.base import running

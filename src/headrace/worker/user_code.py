@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from headrace.core.arrow.values import ConversionError
 from headrace.core.events import BatchShrunk, BatchSized, CallRetried
 from headrace.core.failures import is_interrupt, name_of, without_message, words
 from headrace.core.ports import WorkerContext
 from headrace.core.process import is_worker
 from headrace.core.terminal import say
-from headrace.core.values import ConversionError
 from headrace.core.work import Block, Fault, Faults, Ledger, PoisonRows, Reject
 from headrace.errors import BadInput, BadReturn, HeadraceError, StepError
 from headrace.plan.accounts import cut_short

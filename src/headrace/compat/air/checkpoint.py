@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from headrace.core.arguments import Unsupported, known_arguments
-from headrace.core.artifacts import Artifact, require
-from headrace.core.model_files import content, from_json
+from headrace.core.files.artifacts import Artifact, require
+from headrace.core.files.model_files import content, from_json
 from headrace.errors import ArgumentError, ModelChanged, ModelUnreadable
 
 MANIFEST = "checkpoint.json"

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from headrace.compat.air.checkpoint import Checkpoint
 from headrace.core.arguments import known_arguments
-from headrace.core.artifacts import Artifact, require
+from headrace.core.files.artifacts import Artifact, require
 from headrace.errors import ArgumentError, ModelUnreadable
 
 C = TypeVar("C", bound="Checkpoint")
@@ -164,7 +164,7 @@ class KerasCheckpoint(Checkpoint):
         """
         if self._path is None:
             return self._model
-        from headrace.predictors.keras_files import checked_format
+        from headrace.predictors.keras.files import checked_format
 
         artifact = self.artifact()
         checked_format(artifact, trust_pickle=False)

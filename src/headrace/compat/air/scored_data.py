@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.core.formats import data_format
+from headrace.core.files.formats import data_format
 from headrace.dataset.dataset import Dataset
 from headrace.errors import ArgumentError, ColumnExists, UnknownColumn, nearest
 
@@ -145,7 +145,7 @@ class _Array(_Table):
             )
 
     def result(self, made: Dataset, keep: tuple[str, ...], column: str) -> Any:
-        from headrace.core.batch import one_batch, to_format
+        from headrace.core.arrow.batch import one_batch, to_format
 
         arrays = to_format(one_batch(made.to_arrow()), "numpy")
         return arrays[column] if list(arrays) == [column] else arrays
@@ -225,8 +225,8 @@ def _from_frame(frame: Any, columns: list[Any]) -> Any:
     """
     import pyarrow as pa
 
-    from headrace.core.layout import ConversionError
-    from headrace.core.pandas_frames import frame_batch
+    from headrace.core.arrow.layout import ConversionError
+    from headrace.core.arrow.pandas_frames import frame_batch
 
     made = {name: _view(frame[name]) for name in columns}
     rest = [name for name, array in made.items() if array is None]
@@ -244,7 +244,7 @@ def _view(column: Any) -> Any:
     """Return a view of a column of numbers that numpy holds; None for any other."""
     import numpy as np
 
-    from headrace.core.layout import ARROW_OF, flat
+    from headrace.core.arrow.layout import ARROW_OF, flat
 
     if not isinstance(column.dtype, np.dtype) or column.dtype not in ARROW_OF:
         return None
@@ -256,7 +256,7 @@ def _to_frame(table: Any) -> Any:
     import numpy as np
     import pandas as pd
 
-    from headrace.core.batch import NUMPY_OF, to_frame, to_numpy
+    from headrace.core.arrow.batch import NUMPY_OF, to_frame, to_numpy
 
     columns = {}
     for name, column in zip(table.schema.names, table.columns, strict=True):

@@ -12,7 +12,7 @@ from typing import Any
 
 from headrace.compat.air.checkpoint import FROM_MODEL, Checkpoint
 from headrace.core.arguments import known_arguments
-from headrace.core.artifacts import require
+from headrace.core.files.artifacts import require
 from headrace.errors import ArgumentError, ModelError, ModelUnreadable
 
 
@@ -69,7 +69,7 @@ class TorchCheckpoint(Checkpoint):
         """
         if self._path is None:
             return self._in_memory(model)
-        from headrace.predictors.torch_files import read
+        from headrace.predictors.torch.files import read
 
         require("safetensors", "torch", f"The checkpoint {self._path}")
         return read(self.artifact(), "safetensors", self._architecture(model), trust_pickle=False)
@@ -133,7 +133,7 @@ class _Weights:
 
 
 def _filled(model: Any, state: Mapping[str, Any]) -> Any:
-    from headrace.predictors.torch_files import filled
+    from headrace.predictors.torch.files import filled
 
     return filled(model, dict(state), "the checkpoint")
 

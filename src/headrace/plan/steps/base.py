@@ -14,7 +14,7 @@ from headrace.plan.resources import Resources
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.core.batch import BatchFormat
+    from headrace.core.arrow.batch import BatchFormat
 
 
 @dataclass(frozen=True, slots=True)

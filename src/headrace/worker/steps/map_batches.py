@@ -7,10 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.core.batch import nulled
-from headrace.core.input_view import InputView
-from headrace.core.values import from_result
-from headrace.core.views import make_view
+from headrace.core.arrow.batch import nulled
+from headrace.core.arrow.input_view import InputView
+from headrace.core.arrow.values import from_result
+from headrace.core.arrow.views import make_view
 from headrace.core.work import Fault
 from headrace.plan.steps.map_batches import MapBatches
 from headrace.worker.calls import Caller

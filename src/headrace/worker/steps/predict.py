@@ -14,11 +14,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.core.batch import concat, empty_columns, nulled
-from headrace.core.input_view import InputView
+from headrace.core.arrow.batch import concat, empty_columns, nulled
+from headrace.core.arrow.input_view import InputView
+from headrace.core.arrow.values import ConversionError, a, from_columns, from_result
+from headrace.core.arrow.views import make_view
 from headrace.core.results import flat, has_names
-from headrace.core.values import ConversionError, a, from_columns, from_result
-from headrace.core.views import make_view
 from headrace.core.work import Fault, Split
 from headrace.errors import ColumnExists, UnknownColumn, nearest
 from headrace.plan.steps.predict import Model, Predict

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.core.batch import nulled, one_array, rows_from, to_numpy
-from headrace.core.forms import EXACT, without_null_marks
-from headrace.core.input_view import PLAIN, InputRowsView, copied_value, value_bytes
-from headrace.core.row_selection import filtered, taken
-from headrace.core.values import ConversionError, a, from_rows
-from headrace.core.views import make_rows_view
+from headrace.core.arrow.batch import nulled, one_array, rows_from, to_numpy
+from headrace.core.arrow.forms import EXACT, without_null_marks
+from headrace.core.arrow.input_view import PLAIN, InputRowsView, copied_value, value_bytes
+from headrace.core.arrow.row_selection import filtered, taken
+from headrace.core.arrow.values import ConversionError, a, from_rows
+from headrace.core.arrow.views import make_rows_view
 from headrace.errors import StepError, UnknownColumn, nearest
 from headrace.plan.expressions import missing_field, valid_fields
 from headrace.plan.steps.rows import Filter, FlatMap, MapRows

@@ -1,0 +1,152 @@
+"""Casts after which every value is what it was, and types that are still open."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.core.arrow.batch import to_numpy
+from headrace.core.arrow.ragged import as_fixed, as_ragged, axes
+
+
+def lossless(source: pa.DataType, target: pa.DataType) -> bool:
+    """Say whether a value of the one type can mean the same in the other; ``cast`` looks at the values."""
+    t = pa.types
+    if t.is_null(source) or source.equals(target):
+        return True
+    if t.is_dictionary(source):
+        return bool(source.value_type.equals(target)) or lossless(source.value_type, target)
+    if t.is_dictionary(target):
+        return lossless(source, target.value_type)
+    groups = (
+        _is_number,
+        lambda x: t.is_string(x) or t.is_large_string(x) or t.is_string_view(x),
+        lambda x: t.is_binary(x) or t.is_large_binary(x) or t.is_fixed_size_binary(x) or t.is_binary_view(x),
+        lambda x: t.is_date(x) or (t.is_timestamp(x) and x.tz is None),
+        lambda x: t.is_timestamp(x) and x.tz is not None,  # an instant is the same in every zone
+        t.is_duration,
+        t.is_time,
+    )
+    if any(group(source) and group(target) for group in groups):
+        return True
+    if axes(source) is not None and axes(source) == axes(target):
+        return lossless(source.value_type, target.value_type)
+    if _is_list(source) and _is_list(target):
+        return lossless(source.value_type, target.value_type)
+    if t.is_map(source) and t.is_map(target):
+        return lossless(source.key_type, target.key_type) and lossless(source.item_type, target.item_type)
+    if t.is_struct(source) and t.is_struct(target):
+        return bool([f.name for f in source] == [f.name for f in target]) and all(
+            lossless(a.type, b.type) for a, b in zip(source, target, strict=True)
+        )
+    return False
+
+
+def cast(column: pa.Array, target: pa.DataType) -> pa.Array:
+    """Cast, or raise ``ArrowInvalid`` if a value would not survive."""
+    if not lossless(column.type, target):
+        raise pa.ArrowInvalid("values of the one type are not values of the other")
+    if axes(target) is not None:
+        return _tensors(column, target)
+    made = column.cast(target)
+    if _may_round(column.type, target) and not _same(made.cast(_plain(column.type)), _decoded(column)):
+        raise pa.ArrowInvalid("some of its values would be rounded or cut")
+    return made
+
+
+def _tensors(column: pa.Array, target: pa.DataType) -> pa.Array:
+    """Cast tensors: to those of one shape if all have it, and to ragged ones whatever theirs is."""
+    if pa.types.is_null(column.type):
+        return pa.nulls(len(column), target)
+    if isinstance(target, pa.FixedShapeTensorType):
+        column = as_fixed(column, target.shape)
+        if list(column.type.shape) != list(target.shape):
+            raise pa.ArrowInvalid(f"an array has the shape {tuple(column.type.shape)}")
+    else:
+        column = as_ragged(column)
+    return pa.ExtensionArray.from_storage(target, cast(column.storage, target.storage_type))
+
+
+def is_open(type_: pa.DataType) -> bool:
+    """Say whether the type leaves something open: it holds, however deep, nothing but nulls so far."""
+    return pa.types.is_null(type_) or any(is_open(field.type) for field in _fields(type_))
+
+
+def filled(known: pa.DataType, later: pa.DataType) -> pa.DataType:
+    """Fill what ``known`` leaves open from a later batch's type, where the two are of one kind."""
+    t = pa.types
+    if t.is_null(known):
+        return later
+    if not is_open(known):
+        return known
+    if _is_list(known) and _is_list(later):
+        value = known.value_field.with_type(filled(known.value_type, later.value_type))
+        if t.is_fixed_size_list(known):
+            return pa.list_(value, known.list_size)
+        return pa.large_list(value) if t.is_large_list(known) else pa.list_(value)
+    if t.is_map(known) and t.is_map(later):
+        item = known.item_field.with_type(filled(known.item_type, later.item_type))
+        return pa.map_(filled(known.key_type, later.key_type), item)
+    if t.is_struct(known) and t.is_struct(later):
+        new = {field.name: field.type for field in later}
+        return pa.struct([f.with_type(filled(f.type, new.get(f.name, f.type))) for f in known])
+    return known
+
+
+def _fields(type_: pa.DataType) -> list[pa.Field]:
+    if _is_list(type_):
+        return [type_.value_field]
+    if pa.types.is_map(type_):
+        return [type_.key_field, type_.item_field]
+    return list(type_) if pa.types.is_struct(type_) else []
+
+
+def _is_list(type_: pa.DataType) -> bool:
+    t = pa.types
+    return bool(t.is_list(type_) or t.is_large_list(type_) or t.is_fixed_size_list(type_))
+
+
+def _is_number(type_: pa.DataType) -> bool:
+    t = pa.types
+    return bool(t.is_integer(type_) or t.is_floating(type_) or t.is_decimal(type_))
+
+
+def _may_round(source: pa.DataType, target: pa.DataType) -> bool:
+    """Say whether only casting back shows that nothing was lost: Arrow checks some casts, not all."""
+    t = pa.types
+    if t.is_dictionary(source) or t.is_dictionary(target):
+        return _may_round(_plain(source), _plain(target))
+    if source.equals(target) or t.is_null(source):
+        return False
+    if _is_number(source) or t.is_temporal(source):
+        return True
+    inner = zip(_fields(source), _fields(target), strict=True)
+    return any(_may_round(a.type, b.type) for a, b in inner)
+
+
+def _plain(type_: pa.DataType) -> pa.DataType:
+    return type_.value_type if pa.types.is_dictionary(type_) else type_
+
+
+def _decoded(column: pa.Array) -> pa.Array:
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def _same(left: Any, right: Any) -> bool:
+    """Say whether two columns of one type hold the same values; NaN is NaN."""
+    if left.equals(right):
+        return True
+    type_ = left.type
+    if len(left) != len(right) or left.null_count != right.null_count:
+        return False
+    if pa.types.is_floating(type_):
+        return np.array_equal(to_numpy(left), to_numpy(right), equal_nan=True)
+    if _is_list(type_):
+        return _same(left.flatten(), right.flatten())
+    if pa.types.is_map(type_):
+        return _same(left.keys, right.keys) and _same(left.items, right.items)
+    if pa.types.is_struct(type_):
+        return all(_same(a, b) for a, b in zip(left.flatten(), right.flatten(), strict=True))
+    return False

@@ -1,0 +1,255 @@
+"""The output schema: settled once by the first rows in shard order, and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.core.arrow.batch import NUMPY_OF, is_tensor, schema_bytes, schema_from, to_numpy
+from headrace.core.arrow.forms import ARRAYS, is_list, mark_of, marked, without_marks
+from headrace.core.arrow.layout import ARROW_OF, with_holes
+from headrace.core.arrow.lossless import cast, filled, is_open
+from headrace.core.arrow.ragged import RaggedTensorType, axes, ragged_type
+from headrace.errors import OutputSchemaChanged, nearest
+
+_MADE_BY = {"float": "float32", "double": "float64", "halffloat": "float16", "bool": "bool_"}
+
+
+def merge(known: bytes | None, proposed: bytes) -> tuple[bytes, bool]:
+    """Fill what ``known`` leaves open (columns of nulls) from ``proposed``; say if it is complete now."""
+    schema = schema_from(proposed)
+    if known is not None:
+        schema = fill(schema_from(known), schema)
+    return schema_bytes(schema), is_complete(schema)
+
+
+def fill(known: pa.Schema, later: pa.Schema) -> pa.Schema:
+    """Fill what ``known`` leaves open, however deep, from the schema of a later batch."""
+    fields = []
+    for field in known:
+        at = later.get_field_index(field.name)
+        fields.append(field.with_type(filled(field.type, later.field(at).type)) if at >= 0 else field)
+    return pa.schema(fields, known.metadata)
+
+
+def describe_difference(was: pa.Schema, asked: pa.Schema) -> str:
+    """Say how two schemas differ: by the columns, or by the types of the first few."""
+    if was.names != asked.names:
+        return f"its columns are {', '.join(was.names)}, and {', '.join(asked.names)} are asked for"
+    pairs = [(a, b) for a, b in zip(was, asked, strict=True) if not a.equals(b)]
+    return ", ".join(f"{a.name!r} is {_kind(a)}, not {_kind(b)}" for a, b in pairs[:3]) + (
+        f", and {len(pairs) - 3} more" if len(pairs) > 3 else ""
+    )
+
+
+def _kind(field: pa.Field) -> str:
+    return f"{field.type}{'' if field.nullable else ' without nulls'}"
+
+
+def is_complete(schema: pa.Schema) -> bool:
+    """Say whether every column has a type: nothing in it held only nulls, or only empty lists, so far."""
+    return not any(is_open(field.type) for field in schema)
+
+
+def conform(
+    batch: pa.RecordBatch,
+    schema: pa.Schema,
+    made_by: str,
+    *,
+    writes: bool = False,
+    where: Callable[[int], str] | None = None,
+    show_data: bool = True,
+) -> pa.RecordBatch:
+    """Cast a batch to the settled schema where nothing is lost, else fail and name who made it.
+
+    ``writes``: the verb takes a ``schema=``, so the message may speak of it. ``where`` says of a row which it is,
+    and what is there; it may be slow. Without ``show_data`` no value is in the message.
+    """
+    if batch.schema.equals(schema):
+        return without_marks(batch) if writes else batch
+    names = batch.schema.names
+    if set(names) != set(schema.names) or len(names) != len(schema.names):
+        raise OutputSchemaChanged(_other_columns(names, schema.names, made_by, writes))
+    columns, forms = [], {}
+    for field in schema:
+        column = batch.column(batch.schema.get_field_index(field.name))
+        try:
+            columns.append(_cast(column, field))
+            form = _form_after_cast(batch.schema.field(field.name), field.type)
+            if form is not None and not writes:
+                forms[field.name] = form
+        except pa.ArrowException as error:
+            place = f" It was working on {where(_first_bad(column, field))}." if where is not None else ""
+            if column.null_count and not field.nullable:
+                raise OutputSchemaChanged(f"{made_by} {_null_told(field, place, writes)}") from None
+            why = f" ({str(error).rstrip('.')})" if show_data else ""
+            raise OutputSchemaChanged(
+                f"{made_by} changed the type of column {field.name!r} midway: the output was settled as "
+                f"{_words(field.type)}, and a later batch has {_words(column.type)} that does not fit{why}.{place} "
+                f"{_remedy(schema, field, column.type, writes)}"
+            ) from (error if show_data else None)
+    return marked(pa.RecordBatch.from_arrays(columns, schema=schema), forms)
+
+
+def _form_after_cast(before: pa.Field, type_: pa.DataType) -> str | None:
+    """Return the form of a column after a cast: vectors that became lists were made of arrays."""
+    if before.type.equals(type_) or not is_list(type_):
+        return mark_of(before) if before.type.equals(type_) else None
+    return ARRAYS if is_tensor(before.type) else mark_of(before)
+
+
+def _null_told(field: pa.Field, place: str, writes: bool) -> str:
+    allow = " in the `schema=` of the write verb" if writes else ""
+    return (
+        f"gave a null in column {field.name!r}, which allows none.{place} Give a value for every row, or allow "
+        f"nulls{allow}."
+    )
+
+
+def _first_bad(column: pa.Array, field: pa.Field) -> int:
+    """Return the first row whose value does not fit: that of a column some value of which does not."""
+    low, high = 0, len(column)
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            _cast(column.slice(low, middle - low), field)
+            low = middle
+        except pa.ArrowException:
+            high = middle
+    return low
+
+
+def _remedy(schema: pa.Schema, field: pa.Field, found: pa.DataType, writes: bool) -> str:
+    """Say what helps. Parts that are written have the settled type, so that nothing keeps them."""
+    remedy = _if_dtypes_differ(field, found, writes) or _if_shapes_differ(schema, field, found, writes)
+    if remedy:
+        return remedy
+    if not writes:
+        return f"Return one type of {field.name!r} for every batch."
+    alike = f"return one type of {field.name!r} for every batch and run again with on_change='restart'."
+    wider = _wider(field.type, found)
+    if wider is None:
+        return f"{alike[0].upper()}{alike[1:]}"
+    if len(schema) > 8:
+        return f"Name a type that holds all values, {wider}, with `schema=` of the write verb; or {alike}"
+    listed = ", ".join(
+        f"{each.name!r}: '{wider if each.name == field.name else each.type}'" for each in schema
+    )
+    return (
+        f"Name a type that holds all values with schema=pa.schema({{{listed}}}) of the write verb; or {alike}"
+    )
+
+
+def _wider(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
+    """Return a type that holds what both do, if there is one."""
+    try:
+        pair = [pa.schema([("", left)]), pa.schema([("", right)])]
+        found = pa.unify_schemas(pair, promote_options="permissive").field(0).type
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return None
+    return None if found.equals(left) else found
+
+
+def _other_columns(names: list[str], settled: list[str], made_by: str, writes: bool) -> str:
+    missing = [name for name in settled if name not in names]
+    extra = [name for name in names if name not in settled]
+    hint = nearest(missing[0], extra) if missing and extra else ""
+    return (
+        f"{made_by} changed its columns midway: the output was settled with {', '.join(settled)}; now "
+        + " and ".join(
+            part
+            for part in (
+                f"{', '.join(missing)} is missing" if missing else "",
+                f"{', '.join(extra)} is new" if extra else "",
+                "a column is there twice" if not missing and not extra else "",
+            )
+            if part
+        )
+        + f".{hint} Return the same columns for every batch"
+        + (", and run again with on_change='restart'." if writes else ".")
+    )
+
+
+def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
+    """Cast, or raise ``ArrowInvalid``. NaN is a null among integers, which have no other word for it."""
+    if column.null_count and not field.nullable:
+        raise pa.ArrowInvalid("a null")
+    if column.type.equals(field.type):
+        return column
+    if pa.types.is_floating(column.type) and pa.types.is_integer(field.type) and field.nullable:
+        values = to_numpy(column)
+        missing = np.isnan(values)
+        if missing.any():
+            column = with_holes(column.type, np.where(missing, values.dtype.type(0), values), missing)
+    return cast(column, field.type)
+
+
+def _words(type_: pa.DataType) -> str:
+    """Name a type; a tensor by its shape, which is what matters about it."""
+    if isinstance(type_, pa.FixedShapeTensorType):
+        return f"arrays of shape {tuple(type_.shape)} of {type_.value_type}"
+    if isinstance(type_, RaggedTensorType):
+        return f"arrays of {type_.ndim} axes of {type_.value_type} whose shapes differ"
+    return str(type_)
+
+
+def _if_dtypes_differ(field: pa.Field, later: pa.DataType, writes: bool) -> str:
+    """Say how a function gives arrays of one dtype, where arrays of the settled shape came with another."""
+    settled = field.type
+    if not _same_shape(settled, later):
+        return ""
+    dtypes = [NUMPY_OF.get(type_.value_type) for type_ in (settled, later)]
+    if None in dtypes:
+        return ""
+    common = np.result_type(*dtypes)
+    told = f"Give arrays of one dtype in every batch (`array.astype({str(common)!r})`)"
+    if not writes:
+        return f"{told}."
+    type_ = _with_values(settled, ARROW_OF[common])
+    named = "" if common == np.dtype(dtypes[0]) else f"; or name {type_} with `schema=`"
+    return f"{told} and run again with on_change='restart'{named}."
+
+
+def _same_shape(left: pa.DataType, right: pa.DataType) -> bool:
+    if isinstance(left, pa.FixedShapeTensorType) and isinstance(right, pa.FixedShapeTensorType):
+        return list(left.shape) == list(right.shape)
+    if isinstance(left, RaggedTensorType) and isinstance(right, RaggedTensorType):
+        return left.ndim == right.ndim
+    vectors = pa.types.is_fixed_size_list(left) and pa.types.is_fixed_size_list(right)
+    return bool(vectors and left.list_size == right.list_size)
+
+
+def _with_values(type_: pa.DataType, values: pa.DataType) -> str:
+    """Write the type of arrays of this shape that hold such values."""
+    if isinstance(type_, pa.FixedShapeTensorType):
+        return f"pyarrow.fixed_shape_tensor({_call(values)}, {tuple(type_.shape)})"
+    if isinstance(type_, RaggedTensorType):
+        return f"headrace.RaggedTensorType({_call(values)}, {type_.ndim})"
+    return f"pyarrow.list_({_call(values)}, {type_.list_size})"
+
+
+def _if_shapes_differ(schema: pa.Schema, field: pa.Field, later: pa.DataType, writes: bool) -> str:
+    """Say how a function tells that the shapes of its arrays may differ, where those of the first rows did not."""
+    settled = field.type
+    if isinstance(settled, pa.FixedShapeTensorType) and axes(later) == len(settled.shape):
+        type_ = f"headrace.RaggedTensorType({_call(settled.value_type)}, {len(settled.shape)})"
+    elif pa.types.is_fixed_size_list(settled) and pa.types.is_list(ragged_type(later)):
+        type_ = f"pyarrow.list_({_call(settled.value_type)})"
+    else:
+        return ""
+    told = (
+        "The first rows had arrays of one shape. Where shapes may differ, return an array of objects from "
+        "map_batches (`column = numpy.empty(n, object)`, with one array in each place)"
+    )
+    return (
+        f"{told} and run again with on_change='restart'; or name {type_} with `schema=`."
+        if writes
+        else f"{told}."
+    )
+
+
+def _call(type_: pa.DataType) -> str:
+    name = str(type_)
+    return f"pyarrow.{_MADE_BY.get(name, name)}()"

@@ -1,0 +1,159 @@
+"""What the user's code gives back → Arrow: batches and rows. Single columns are made in ``core.columns``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.core.arrow.batch import empty_columns, one_batch
+from headrace.core.arrow.columns import a as a
+from headrace.core.arrow.columns import column_from as column_from
+from headrace.core.arrow.columns import keys_of, made_of_arrays
+from headrace.core.arrow.forms import ARRAYS, marked
+from headrace.core.arrow.input_view import InputRowsView, InputView, is_immutable
+from headrace.core.arrow.layout import ConversionError as ConversionError
+from headrace.core.arrow.pandas_frames import as_before, from_frame, varies
+
+
+def from_result(result: Any, input_view: InputView | None = None) -> pa.RecordBatch:
+    """Turn what a ``map_batches`` function returned into a batch that is nobody else's memory.
+
+    A dict of columns, a DataFrame, a Table or a RecordBatch will do; anything else, and columns of different
+    lengths, raise ``ConversionError``. ``input_view`` is what the function got.
+    """
+    input_view = input_view or InputView(empty_columns(0))
+    if isinstance(result, Mapping):
+        if not result:
+            raise ConversionError(
+                "it returned a dict without columns; to drop all rows, return columns without rows"
+            )
+        return input_view.marked(from_columns(result, input_view))
+    if isinstance(result, pa.RecordBatch):
+        return input_view.marked(input_view.owned_batch(_unambiguous(result)))
+    if isinstance(result, pa.Table):
+        return input_view.marked(input_view.owned_batch(_unambiguous(one_batch(result))))
+    if hasattr(result, "columns") and hasattr(result, "iloc"):
+        return input_view.marked(
+            input_view.with_unchanged_restored(
+                input_view.owned_batch(_unambiguous(from_frame(result, input_view)))
+            )
+        )
+    if hasattr(result, "columns") and hasattr(result, "to_arrow"):  # polars
+        return input_view.marked(input_view.owned_batch(one_batch(result.to_arrow())))
+    if result is None:
+        raise ConversionError("it returned None (is a `return` missing?)")
+    raise ConversionError(
+        f"it returned {a(result)}; a batch is a dict of columns, a pandas DataFrame, a pyarrow Table or "
+        f"RecordBatch{_naming(result)}"
+    )
+
+
+def _naming(result: Any) -> str:
+    if isinstance(result, list) and result and isinstance(result[0], Mapping):
+        return (
+            ". Rows one by one are for flat_map; here, make columns of them: "
+            '`return {"x": [row["x"] for row in rows]}`'
+        )
+    column = isinstance(result, (list, np.ndarray)) or hasattr(result, "iloc") or hasattr(result, "detach")
+    name = '. Name the column: `return {"prediction": values}`; or use predict, which keeps the other columns too'
+    return name if column else ""
+
+
+def _unambiguous(batch: pa.RecordBatch) -> pa.RecordBatch:
+    names = batch.schema.names
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ConversionError(f"two of its columns are named {twice!r}")
+    return batch
+
+
+def from_columns(columns: Mapping[Any, Any], input_view: InputView | None = None) -> pa.RecordBatch:
+    """Build a batch from a dict of column values; see ``column_from`` for what a column may be."""
+    arrays: list[pa.Array] = []
+    forms: dict[str, str] = {}
+    for name, values in columns.items():
+        if not isinstance(name, str):
+            raise ConversionError(f"column names are strings, but one is {name!r}")
+        try:
+            arrays.append(_column(name, values, input_view))
+            if made_of_arrays(values, arrays[-1]) and not (input_view and input_view.has_lists(name)):
+                forms[name] = ARRAYS
+        except ConversionError as error:
+            raise ConversionError(f"column {name!r}: {error}") from error.__cause__
+    lengths = {name: len(array) for name, array in zip(columns, arrays, strict=True)}
+    if len(set(lengths.values())) > 1:
+        listed = ", ".join(f"{name}: {length}" for name, length in lengths.items())
+        raise ConversionError(f"its columns have different lengths ({listed})")
+    return marked(pa.RecordBatch.from_arrays(arrays, names=list(columns)), forms)
+
+
+def _column(name: str, values: Any, input_view: InputView | None) -> pa.Array:
+    if input_view is None:
+        return column_from(values)
+    place = input_view.index_of(values)
+    if place is not None:
+        before = input_view.column(place)
+        return before if is_immutable(before, arrays=True) else _typed(values.tolist(), before.type, True)
+    if isinstance(values, np.ndarray) and values.dtype == object and values.ndim == 1:
+        return _typed(values.tolist(), input_view.type_of(name), False, ragged=True)
+    if isinstance(values, np.ndarray) and input_view.is_writable:
+        values = values.copy()  # it may be a part of what was handed out, and be written to later
+    if isinstance(values, (list, tuple)):
+        return _typed(values, input_view.type_of(name), False)
+    made = column_from(values)
+    return made if isinstance(values, np.ndarray) or hasattr(values, "detach") else input_view.owned(made)
+
+
+def _typed(values: Sequence[Any], like: pa.DataType | None, same: bool, *, ragged: bool = False) -> pa.Array:
+    """Convert a list; to the type ``like`` if it holds the ``same`` objects, or if only that type can tell."""
+    ragged = ragged or varies(like)
+    if like is None or not (same or pa.types.is_map(like) or pa.types.is_decimal(like)):
+        return column_from(values, ragged=ragged)
+    try:
+        made = column_from(values, ragged=ragged)
+    except ConversionError:
+        made = as_before(values, like)
+        if made is None:
+            raise
+        return made
+    if made.type == like or not (same or pa.types.is_map(like) or pa.types.is_decimal(made.type)):
+        return made
+    again = as_before(values, like)
+    return made if again is None else again
+
+
+def from_rows(
+    rows: Sequence[Mapping[str, Any]], input_view: InputRowsView | None = None, index: Sequence[int] = ()
+) -> pa.RecordBatch:
+    """Build a batch from row dicts; a key that a row lacks is null there.
+
+    ``input_view`` is what the function got, ``index`` the rows of it that these were made of.
+    """
+    names = keys_of(rows)
+    if not names:
+        return empty_columns(len(rows))
+    columns: dict[str, Any] = {}
+    same: list[str] = []
+    arrays: dict[str, str] = {}
+    for name in names:
+        values: Any = [row.get(name) for row in rows]
+        before = input_view.column(name, values, index) if input_view is not None else None
+        if input_view is not None and isinstance(name, str):
+            try:
+                if before is None:
+                    made = _typed(values, input_view.type_of(name), False)
+                    if made_of_arrays(values, made) and not input_view.has_lists(name):
+                        arrays[name] = ARRAYS
+                    values = made
+                else:
+                    same.append(name)
+                    plain = is_immutable(before, arrays=input_view.shows_arrays(name))
+                    values = before if plain else _typed(values, before.type, True)
+            except ConversionError as error:
+                raise ConversionError(f"column {name!r}: {error}") from error.__cause__
+        columns[name] = values
+    made = marked(from_columns(columns), arrays)
+    return input_view.marked(made, same) if input_view is not None and same else made

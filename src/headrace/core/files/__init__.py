@@ -1,0 +1,1 @@
+"""Files and folders: opened safely, made durable, named, and told apart by their bytes."""

@@ -1,0 +1,1 @@
+"""Keras models and TensorFlow SavedModels as predictors."""

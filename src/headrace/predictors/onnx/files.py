@@ -1,0 +1,122 @@
+"""ONNX files, read without any library: whether one is, and which files are beside it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+
+from headrace.core.files.model_files import NotReadable, inside
+from headrace.core.files.protobuf import Bytes, Walk, mapped
+from headrace.errors import ModelUnreadable
+
+# Field numbers of https://github.com/onnx/onnx/blob/main/onnx/onnx.proto
+_IR_VERSION, _GRAPH, _OPSETS, _FUNCTIONS = 1, 7, 8, 25
+_NODE, _INITIALIZER, _SPARSE_INITIALIZER = 1, 5, 15
+_NODE_OF_FUNCTION, _ATTRIBUTE = 7, 5
+_TENSORS, _GRAPHS, _SPARSE = (5, 10), (6, 11), (22, 23)
+_EXTERNAL_DATA, _KEY, _VALUE = 13, 1, 2
+_DEEPEST = 50
+
+
+def looks_like_onnx(path: str) -> bool:
+    """Say whether a file's fields are those of an ONNX model; never raises."""
+    try:
+        walk = Walk(100_000)
+        kinds = {(number, isinstance(value, int)) for number, value in walk.fields(mapped(path))}
+    except (OSError, ValueError):
+        return False
+    return {(_IR_VERSION, True), (_GRAPH, False), (_OPSETS, False)} <= kinds
+
+
+def external_files(path: str) -> list[str]:
+    """Return the names of the files beside ``path`` that hold weights of its graph, sorted; all are there.
+
+    Only the fields' headers are touched, so that this is quick for gigabytes. Raises ``ModelUnreadable`` for a
+    file that is cut off or is no ONNX model, and for weights that are elsewhere, or are no files.
+    """
+    try:
+        names = external_names(mapped(path))
+    except OSError as error:
+        raise ModelUnreadable(f"The model at {path} cannot be read: {error.strerror}.") from error
+    except ValueError as error:
+        raise ModelUnreadable(
+            f"The file {path} is not a whole ONNX model: {error}. Copy or export it again."
+        ) from error
+    for name in names:
+        _check_beside(path, name)
+    return names
+
+
+def _check_beside(path: str, name: str) -> None:
+    folder = os.path.dirname(path)
+    if not inside(name):
+        raise ModelUnreadable(
+            f"The model {path} keeps its weights in {name!r}, which is outside of its folder. Export it again, with "
+            f"its weights beside it; from people whom you do not know, do not read it at all."
+        )
+    try:
+        regular = stat.S_ISREG(os.stat(os.path.join(folder, name)).st_mode)
+    except OSError:
+        raise ModelUnreadable(
+            f"The model {path} keeps its weights in {name!r} beside it, and that file is not there. Copy "
+            f"it to {folder}."
+        ) from None
+    if not regular:
+        raise ModelUnreadable(f"The model {path} keeps its weights in {name!r}, which is not a regular file.")
+
+
+def external_names(model: Bytes) -> list[str]:
+    """Return the names of the files that a serialized model wants beside it; raises ``ValueError``."""
+    walk = Walk()
+    names: set[str] = set()
+    graphs = 0
+    for number, value in walk.fields(model):
+        if number in (_GRAPH, _FUNCTIONS) and not isinstance(value, int):
+            graphs += number == _GRAPH
+            for tensor in _tensors(walk, value, _NODE if number == _GRAPH else _NODE_OF_FUNCTION):
+                names.update(_locations(walk, tensor))
+    if not graphs:
+        raise NotReadable("it has no graph")
+    return sorted(names)
+
+
+def _tensors(walk: Walk, body: Bytes, node: int, depth: int = 0) -> Iterator[Bytes]:
+    """Yield the tensors of a graph or function, those in the attributes of its nodes and their graphs too."""
+    if depth > _DEEPEST:
+        raise NotReadable("graphs nest too deep in it")
+    for number, value in walk.fields(body):
+        if isinstance(value, int):
+            continue
+        if number == node:
+            for attribute in walk.messages(value, _ATTRIBUTE):
+                yield from _in_attribute(walk, attribute, depth)
+        elif node == _NODE and number == _INITIALIZER:
+            yield value
+        elif node == _NODE and number == _SPARSE_INITIALIZER:
+            yield from _in_sparse(walk, value)
+
+
+def _in_attribute(walk: Walk, attribute: Bytes, depth: int) -> Iterator[Bytes]:
+    for number, value in walk.fields(attribute):
+        if isinstance(value, int):
+            continue
+        if number in _TENSORS:
+            yield value
+        elif number in _GRAPHS:
+            yield from _tensors(walk, value, _NODE, depth + 1)
+        elif number in _SPARSE:
+            yield from _in_sparse(walk, value)
+
+
+def _in_sparse(walk: Walk, sparse: Bytes) -> Iterator[Bytes]:
+    for number, value in walk.fields(sparse):
+        if number in (1, 2) and not isinstance(value, int):
+            yield value
+
+
+def _locations(walk: Walk, tensor: Bytes) -> Iterator[str]:
+    for entry in walk.messages(tensor, _EXTERNAL_DATA):
+        pair = {number: bytes(value) for number, value in walk.fields(entry) if not isinstance(value, int)}
+        if pair.get(_KEY) == b"location":
+            yield pair.get(_VALUE, b"").decode()

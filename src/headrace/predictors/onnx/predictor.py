@@ -1,0 +1,369 @@
+"""ONNX models, by ONNX Runtime."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from headrace.core.arguments import known_arguments
+from headrace.core.arrow.matrix import no_such_inputs
+from headrace.core.direct_predictor import Direct, directly
+from headrace.core.files.artifacts import Artifact, require, shortened, threads
+from headrace.core.files.formats import model_format
+from headrace.core.inputs import features, pieces, shapes
+from headrace.errors import ArgumentError, BadInput, BadReturn, ModelUnreadable, nearest
+from headrace.predictors.onnx.files import external_files, external_names, looks_like_onnx
+from headrace.predictors.onnx.values import OnnxInput, fixed_rows, is_tensor, joined, keys_as_columns
+
+Array = np.ndarray[Any, Any]
+Provider = str | tuple[str, Mapping[str, Any]]
+
+_FATAL = 4  # its exceptions have the messages that ONNX Runtime would print
+_CUDA, _CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
+
+
+def kind_of(path: str) -> str | None:
+    """Return ``"onnx"`` if an ONNX model is at ``path``, by its suffix or its content; None if not."""
+    if os.path.isdir(path):
+        return "onnx" if len(_models_in(path)) == 1 else None
+    return "onnx" if model_format(path, "onnx") or looks_like_onnx(path) else None
+
+
+class OnnxPredictor(Direct):
+    """Runs an ONNX model with ONNX Runtime; inputs and results are those of ``InferenceSession.run``.
+
+    Columns with the names of the model's inputs go to these, and others are left out. Otherwise a model with one
+    input gets the one column as it is, or several side by side as a matrix. A column (n,) fits an input (n, 1).
+    Floats become the floats that the model takes; integers are cast only if each value stays what it is. A model
+    that was exported with a fixed number of rows is run in pieces of so many, the last one filled up with its last
+    row.
+
+    One output is returned as an array, several as columns with their names; of a map (a classifier's ``ZipMap``),
+    each key is a column ``<output>_<key>``.
+
+    Parameters
+    ----------
+    model
+        The path of an ``.onnx`` file, weights beside it included; a folder with one such file; an
+        ``onnx.ModelProto``, or its bytes.
+    outputs
+        Which of the model's outputs to compute, in this order. Default: all.
+    providers
+        ONNX Runtime's execution providers, the first one preferred, as names or ``(name, options)``. Default: CUDA
+        if ONNX Runtime has it and the worker sees a GPU, else the CPU. One that is missing is an error.
+    session_options
+        Attributes of ``onnxruntime.SessionOptions`` by name, and its config entries (names with a dot):
+        ``{"graph_optimization_level": "ORT_DISABLE_ALL"}``.
+    sha256
+        Pins the content of the file; give the folder to pin weights in files of their own too.
+
+    Raises ``ModelUnreadable`` and ``ModelChanged`` for the file, ``BadInput`` for columns that do not fit.
+
+    >>> OnnxPredictor(b"\\x08\\x08\\x3a\\x00").label
+    'ONNX model'
+    """
+
+    batch_format = "numpy"
+
+    @known_arguments
+    def __init__(
+        self,
+        model: Any,
+        *,
+        outputs: Sequence[str] | None = None,
+        providers: Sequence[Provider] | None = None,
+        session_options: Mapping[str, Any] | None = None,
+        sha256: str | None = None,
+    ) -> None:
+        if isinstance(outputs, str) or (outputs is not None and not outputs):
+            raise ArgumentError(f"outputs= takes a list of the model's output names, not {outputs!r}.")
+        if isinstance(providers, str) or (providers is not None and not providers):
+            raise ArgumentError(f"providers= takes a list such as [{_CPU!r}], not {providers!r}.")
+        self._outputs = None if outputs is None else tuple(outputs)
+        self._providers = None if providers is None else tuple(providers)
+        self._options = dict(session_options or {})
+        self._artifact: Artifact | None = None
+        self._files: list[Artifact] = []
+        self._data: Array | None = None
+        self._session: Any = None
+        if isinstance(model, str | os.PathLike):
+            self._artifact = Artifact(os.fspath(model), sha256).checked()
+            self.label = self._artifact.name
+            self._check_files(self._artifact.path)
+        else:
+            self.label = "ModelProto" if hasattr(model, "SerializeToString") else "ONNX model"
+            self._data = _serialized(model, sha256)
+        require("onnxruntime", "onnx", f"The model {self.label}")
+
+    def load(self) -> None:
+        """Start a session. Raises ``ModelUnreadable`` with ONNX Runtime's message."""
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = _FATAL
+        options.inter_op_num_threads = 1
+        options.intra_op_num_threads = threads() or 0
+        _set_options(options, self._options, onnxruntime)
+        providers = self._wanted_providers(onnxruntime)
+        for artifact in (*self._files, *([self._artifact] if self._artifact is not None else [])):
+            artifact.verify()
+        model = self._file() if self._data is None else self._data.tobytes()
+        try:
+            session = onnxruntime.InferenceSession(model, options, providers=[*providers])
+        except Exception as error:
+            if _is_out_of_memory(error):
+                raise
+            raise ModelUnreadable(
+                f"ONNX Runtime {onnxruntime.__version__} cannot read the model {self._where()}: {_said(error)}. "
+                f"{_advice(str(error))}"
+            ) from error
+        session.disable_fallback()
+        self._check_providers(session, providers)
+        self._session = session
+        self._inputs = {each.name: OnnxInput(each) for each in session.get_inputs()}
+        self._fixed = fixed_rows(self._inputs)
+        self._names = self._chosen([each.name for each in session.get_outputs()])
+        kinds = {each.name: each.type for each in session.get_outputs()}
+        self._check_kinds({name: each.type for name, each in self._inputs.items()}, kinds)
+
+    def predict(self, batch: Mapping[str, Array]) -> Any:
+        """Return the output, or the outputs by name; one row per row of the batch."""
+        if self._session is None:
+            return directly(self, batch)
+        feed = self._feed(batch)
+        rows = len(next(iter(batch.values())))
+        if self._fixed is None:
+            results = self._run(feed, rows)
+        else:
+            results = self._run_in_pieces(feed, self._fixed)
+        columns: dict[str, Any] = {}
+        for name, result in zip(self._names, results, strict=True):
+            if isinstance(result, list):
+                columns.update(keys_as_columns(name, result))
+            else:
+                columns[name] = result
+        return columns[self._names[0]] if list(columns) == self._names[:1] else columns
+
+    def close(self) -> None:
+        """End the session."""
+        self._session = None
+
+    def identity(self) -> Any:
+        """Return the digest of the model with all its files, and what was asked of it."""
+        if self._data is not None:
+            digests = [hashlib.sha256(self._data.data).hexdigest()]
+        else:
+            file = self._file()
+            folder = os.path.dirname(file)
+            beside = [os.path.join(folder, name) for name in external_files(file)]
+            self._files = [Artifact(path) for path in (file, *beside)]
+            digests = [each.digest() for each in self._files]
+        return ("onnx", tuple(digests), self._outputs, tuple(sorted(self._options.items())))
+
+    def weights(self) -> str:
+        """Say where the weights are."""
+        return f"each worker loads its own copy of {self.label}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        loaded = ("_session", "_inputs", "_fixed", "_names")
+        state = {name: value for name, value in self.__dict__.items() if name not in loaded}
+        return {**state, "_session": None}
+
+    # ---------------------------------------------------------------- loading
+
+    def _file(self) -> str:
+        assert self._artifact is not None
+        path = self._artifact.path
+        return os.path.join(path, _models_in(path)[0]) if os.path.isdir(path) else path
+
+    def _check_files(self, path: str) -> None:
+        if os.path.isdir(path) and len(names := _models_in(path)) != 1:
+            found = f"it has {len(names)}: {', '.join(names)}" if names else "it has none"
+            raise ModelUnreadable(
+                f"The folder {path} should hold one .onnx file, but {found}. Name the file."
+            )
+        external_files(self._file())
+
+    def _wanted_providers(self, onnxruntime: Any) -> tuple[Provider, ...]:
+        available = onnxruntime.get_available_providers()
+        if self._providers is None:
+            return (_CUDA, _CPU) if _CUDA in available and _sees_a_gpu() else (_CPU,)
+        for name in map(_name_of, self._providers):
+            if name not in available:
+                raise ArgumentError(
+                    f"providers= asks for {name!r}, which this onnxruntime {onnxruntime.__version__} does not have; "
+                    f"it has {', '.join(available)}.{nearest(name, available)} CUDA comes with onnxruntime-gpu."
+                )
+        return self._providers
+
+    def _check_providers(self, session: Any, wanted: Sequence[Provider]) -> None:
+        running = session.get_providers()
+        for name in map(_name_of, wanted):
+            if name not in running:
+                raise ModelUnreadable(
+                    f"The model {self._where()} cannot run on {name}: ONNX Runtime could not start it (are its "
+                    f"libraries and a device there?), and has {', '.join(running)} only. To run there all the same, "
+                    f"set providers=[{_CPU!r}]."
+                )
+
+    def _chosen(self, names: list[str]) -> list[str]:
+        for name in self._outputs or ():
+            if name not in names:
+                raise ArgumentError(
+                    f"outputs= names {name!r}, which the model {self.label} does not have; it has "
+                    f"{', '.join(map(repr, names))}.{nearest(name, names)}"
+                )
+        return names if self._outputs is None else list(self._outputs)
+
+    def _check_kinds(self, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> None:
+        for name, kind in inputs.items():
+            if not is_tensor(kind):
+                raise ModelUnreadable(
+                    f"The model {self._where()} takes {kind} as its input {name!r}; Headrace gives tensors of "
+                    f"numbers, bools or strings. Export it with such inputs."
+                )
+        for name in self._names:
+            kind = outputs[name]
+            if not is_tensor(kind) and not kind.startswith("seq(map("):
+                others = [each for each in outputs if is_tensor(outputs[each])]
+                raise ModelUnreadable(
+                    f"The model {self._where()} gives {kind} as its output {name!r}, which has no rows. Choose "
+                    f"from its other outputs with outputs={others}."
+                )
+
+    def _where(self) -> str:
+        return self.label if self._artifact is None else self._artifact.path
+
+    # ---------------------------------------------------------------- predicting
+
+    def _feed(self, batch: Mapping[str, Array]) -> dict[str, Array]:
+        """Give each of the model's inputs its array."""
+        inputs = self._inputs
+        if len(inputs) == 1:
+            ((name, wanted),) = inputs.items()
+            if len(batch) == 1:
+                ((column, array),) = batch.items()
+                return {name: wanted.array(column, array, batch)}
+            if name in batch and wanted.is_whole(batch[name]):  # or it is one of several features
+                return {name: wanted.array(name, batch[name], batch)}
+            return {name: wanted.array(name, features(batch, wanted.dtype), batch)}
+        if inputs.keys() <= batch.keys():
+            return {name: each.array(name, batch[name], batch) for name, each in inputs.items()}
+        raise no_such_inputs(inputs, batch)
+
+    def _run(self, feed: dict[str, Array], rows: int) -> list[Any]:
+        try:
+            results: list[Any] = self._session.run(self._names, feed)
+        except Exception as error:
+            if type(error).__name__ != "InvalidArgument" or _is_out_of_memory(error):
+                raise
+            raise BadInput(f"ONNX Runtime cannot use the batch ({shapes(feed)}): {_said(error)}") from error
+        for name, result in zip(self._names, results, strict=True):
+            if isinstance(result, np.ndarray) and result.shape[:1] != (rows,):
+                raise BadReturn(
+                    f"its output {name!r} has the shape {result.shape}, which is not one result for each of {rows} "
+                    f"rows. Choose others with outputs=[…], or export the model with a free first dimension"
+                )
+        return results
+
+    def _run_in_pieces(self, feed: dict[str, Array], size: int) -> list[Any]:
+        results = [
+            [result[:there] for result in self._run(piece, size)] for piece, there in pieces(feed, size)
+        ]
+        return [joined(parts) for parts in zip(*results, strict=True)]
+
+
+def _serialized(model: Any, sha256: str | None) -> Array:
+    """Return a model's bytes as an array, which travels beside the pickle rather than in it."""
+    if sha256 is not None:
+        raise ArgumentError("sha256= pins a file; give the model as a path.")
+    if type(model).__module__.startswith("onnxruntime"):
+        raise ArgumentError(
+            f"An onnxruntime.{type(model).__name__} cannot travel to the workers. Give the path of the .onnx file "
+            f"that it was made from; each worker starts its own session."
+        )
+    if hasattr(model, "SerializeToString"):
+        try:
+            model = model.SerializeToString()
+        except Exception as error:
+            raise ArgumentError(
+                f"The ModelProto cannot be turned to bytes: {_said(error)}. Save it with onnx.save(model, path, "
+                f"save_as_external_data=True), and give the path."
+            ) from error
+    if not isinstance(model, bytes | bytearray | memoryview):
+        raise ArgumentError(
+            f"An ONNX model is a path, an onnx.ModelProto or its bytes, not {type(model).__name__}."
+        )
+    data = bytes(model)
+    try:
+        beside = external_names(data)
+    except ValueError as error:
+        raise ModelUnreadable(f"These {len(data):,} bytes are not a whole ONNX model: {error}.") from error
+    if beside:
+        raise ArgumentError(f"The model keeps weights in files ({', '.join(beside)}): give its path.")
+    return np.frombuffer(data, np.uint8)
+
+
+def _set_options(options: Any, wanted: Mapping[str, Any], onnxruntime: Any) -> None:
+    for name, value in wanted.items():
+        if "." in name:
+            options.add_session_config_entry(name, str(value))
+            continue
+        known = [each for each in dir(type(options)) if not each.startswith("_")]
+        if name not in known:
+            raise ArgumentError(f"onnxruntime.SessionOptions has no {name!r}.{nearest(name, known)}")
+        kinds = {"graph_optimization_level": "GraphOptimizationLevel", "execution_mode": "ExecutionMode"}
+        if name in kinds and isinstance(value, str):
+            value = getattr(getattr(onnxruntime, kinds[name]), value, value)
+        try:
+            setattr(options, name, value)
+        except (TypeError, AttributeError) as error:
+            raise ArgumentError(
+                f"session_options= cannot set {name} to {value!r}: {_said(error)}."
+            ) from error
+
+
+def _models_in(folder: str) -> list[str]:
+    return sorted(name for name in os.listdir(folder) if model_format(name, "onnx"))
+
+
+def _name_of(provider: Provider) -> str:
+    return provider if isinstance(provider, str) else provider[0]
+
+
+def _sees_a_gpu() -> bool:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return any(part.strip() not in ("", "-1") for part in visible.split(","))
+    return os.path.exists("/proc/driver/nvidia/gpus")
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or any(
+        each in text for each in ("allocate memory", "out of memory", "bad_alloc", "bad allocation")
+    )
+
+
+def _said(error: Exception) -> str:
+    """Return the sentence of an error of ONNX Runtime: without its codes, source lines and C++ signatures."""
+    text = " ".join(str(error).split())
+    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (Load model from \S+ failed:)?", "", text)
+    for mark in ("&) ", "int) ", "bool) "):
+        text = text.rpartition(mark)[2]
+    return shortened(text)
+
+
+def _advice(message: str) -> str:
+    if "opset" in message.lower() or "IR version" in message:
+        return "Install a newer onnxruntime, or export the model for an older opset and IR version."
+    if any(each in message for each in ("NOT_IMPLEMENTED", "No Op registered", "not a registered function")):
+        return "It has operators that this build does not have: export it with standard ones, or update onnxruntime."
+    if "External data" in message:
+        return "Its weights should lie in the file beside it that it names: copy them together."
+    return "Copy or export it again; onnx.checker.check_model(path) says more."

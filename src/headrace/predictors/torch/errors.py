@@ -1,0 +1,99 @@
+"""PyTorch's errors for a batch that does not fit a module, as ours, which name what fits."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.core.files.artifacts import shortened
+from headrace.core.inputs import Columns, shapes
+from headrace.errors import BadInput, HeadraceError, ModelError
+from headrace.predictors.torch.values import Inputs
+
+_ABOUT_INPUT = re.compile(
+    r"\b(shapes?|sizes?|dim|dims|dimensions?|dimensional|\dD|dtype|scalar types?|channels?|mat1|"
+    r"out of range|expected|missing value|guard failed|same type|input type|elements)\b",
+    re.IGNORECASE,
+)
+_ABOUT_DTYPE = re.compile(r"\bdtype|scalar types?|same type|input type", re.IGNORECASE)
+_DICT_WANTED = re.compile(  # the errors of a tensor that is indexed by a column's name
+    r"got str\)|invalid data type 'str'|'Tensor' object has no attribute '(items|keys|values|get|pop)'|"
+    r"__contains__ only supports .* <class 'str'>|must be a mapping, not Tensor|'Tensor' object is not a mapping"
+)
+_OUT_OF_MEMORY = re.compile("out of memory|can't allocate memory|not enough memory", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class FailedCall:
+    """A call of a module that failed; ``exported_for`` describes the inputs of an exported program."""
+
+    module: Any
+    label: str
+    compiled: bool
+    inputs: Inputs
+    exported_for: str
+    batch: Columns
+    args: tuple[Any, ...]
+    named: dict[str, Any]
+
+
+def wants_dict(error: Exception) -> bool:
+    """Return whether a module raised this because it takes a dict of columns, and was given a tensor."""
+    return _DICT_WANTED.search(str(error)) is not None
+
+
+def explained(call: FailedCall, error: Exception) -> HeadraceError | None:
+    """Return the error of ours that this one is; None if it is not about the input, and stays itself."""
+    import torch
+
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    message = " ".join(lines)
+    if isinstance(error, torch.cuda.OutOfMemoryError) or _OUT_OF_MEMORY.search(message):
+        return None
+    if call.compiled and isinstance(error, torch._dynamo.exc.TorchDynamoException):
+        if not isinstance(error, torch._dynamo.exc.TorchRuntimeError):
+            return ModelError(
+                f"torch.compile cannot compile {call.label}: {shortened(' '.join(lines[:2]), 500)}."
+            )
+    elif isinstance(error, TypeError):
+        if _binds(call):
+            return None
+    elif isinstance(error, AssertionError):
+        if not message.startswith("Guard failed"):  # one of an exported program
+            return None
+    elif not _ABOUT_INPUT.search(message):
+        return None
+    short = shortened(lines[-1] if "TorchScript" in message else lines[0], 500)
+    why = _why(call, error, short)
+    choose = ". Choose columns with inputs=[…]" if len(call.batch) > 1 else ""
+    return BadInput(
+        f"{why}{'. It' if why else 'the model'} was given {shapes(call.batch)}; torch's error: {short}{choose}"
+    )
+
+
+def _why(call: FailedCall, error: Exception, message: str) -> str:
+    """Return what does not fit, as far as that is known."""
+    if call.exported_for:
+        return call.exported_for
+    first = call.args[0] if call.args else None
+    tensors = [*(first.values() if isinstance(first, dict) else call.args), *call.named.values()]
+    if isinstance(error, TypeError):
+        return f"forward takes {', '.join(call.inputs.names)}" if call.inputs.names else ""
+    layer = call.inputs.layer
+    misfit = layer.misfit(tensors[0]) if layer is not None and len(tensors) == 1 else ""
+    if not misfit and _ABOUT_DTYPE.search(message) and not all(each.is_floating_point() for each in tensors):
+        kind = str(call.inputs.floating).removeprefix("torch.")
+        return f"the module works in {kind}, and integers are given as they are: make floats of such columns before"
+    if misfit or layer is None or len(tensors) == 1:
+        return misfit
+    return layer.takes()
+
+
+def _binds(call: FailedCall) -> bool:
+    try:
+        inspect.signature(call.module.forward).bind(*call.args, **call.named)
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -1,0 +1,361 @@
+"""Planning a read of CSV files: names and types are settled, big files are cut between records."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+
+from headrace.core.arrow.forms import first_marked, forms_over, unmarked
+from headrace.core.files.input_files import InputFile
+from headrace.core.human import short_repr
+from headrace.core.work import Split
+from headrace.errors import ArgumentError, SchemaMismatch, UnknownColumn, UnreadableFile, nearest
+from headrace.sources import text
+from headrace.sources.bisection import Faults, faults_of
+from headrace.sources.csv import options as csv_options
+from headrace.sources.csv.format import CsvFormat
+from headrace.sources.records import QuoteNeverClosed, RecordScanner, newline_cuts, quoted_cuts
+from headrace.sources.schemas import unify
+from headrace.sources.signatures import not_text, reader_of, refuse_other_formats
+from headrace.sources.text import TextFile
+
+_OTHER_HEADS = 1 << 16  # what is read of each file after the first
+_SETTLE_BYTES = 1 << 24  # how far to read for a column that holds nothing at first
+_PYTHON_TYPES: dict[Any, pa.DataType] = {
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+    bool: pa.bool_(),
+    bytes: pa.binary(),
+}
+
+
+@dataclass(frozen=True)
+class CsvLayout:
+    """What planning inferred for all files."""
+
+    schema: pa.Schema
+    headers: tuple[tuple[str, ...], ...]
+    texts: tuple[TextFile, ...]
+    faults: Faults
+    forms: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _CsvStart:
+    """What was inferred from the first bytes of one file."""
+
+    text: TextFile
+    schema: pa.Schema
+    whole: bool
+    fault: UnreadableFile | None = None
+
+
+# ---------------------------------------------------------------- settling names and types
+
+
+def inspect(files: Sequence[InputFile], form: CsvFormat) -> CsvLayout:
+    """Read the start of every file; unify names and types."""
+    types = {name: _type(name, given) for name, given in form.column_types.items()}
+    text.plain_encoding(form.encoding)
+    starts = [_inspect_start(files[0], form, types, text.HEAD_BYTES, _SETTLE_BYTES)] if files else []
+    if len(files) > 1:
+        with ThreadPoolExecutor(4, thread_name_prefix="csv") as threads:
+            rest = threads.map(lambda file: _inspect_start(file, form, types, _OTHER_HEADS, 0), files[1:])
+            starts.extend(rest)
+    known = [(file, start) for file, start in zip(files, starts, strict=True) if len(start.schema)]
+    if not known:
+        names = form.column_names or ()
+        return CsvLayout(
+            pa.schema([pa.field(name, types.get(name, pa.null())) for name in names]),
+            (),
+            tuple(start.text for start in starts),
+            faults_of(start.fault for start in starts),
+        )
+    _check_widths(known, form)
+    schema = _unified(known)
+    for name in types:
+        if schema.get_field_index(name) < 0:
+            raise UnknownColumn(
+                f"column_types names the column {name!r}, but the CSV files have none of that name."
+                f"{nearest(name, schema.names)}"
+            )
+    if not all(start.whole for _, start in known):
+        # A column that was empty so far may hold anything further on, and any text is a string.
+        schema = pa.schema([f.with_type(pa.string()) if pa.types.is_null(f.type) else f for f in schema])
+    forms = forms_over([start.schema for _, start in known], schema)
+    schema = unmarked(schema)
+    headers: dict[tuple[str, ...], int] = {}
+    texts = [
+        start.text._replace(header=headers.setdefault(tuple(start.schema.names), len(headers)))
+        if len(start.schema)
+        else start.text
+        for start in starts
+    ]
+    faults = faults_of(start.fault for start in starts)
+    return CsvLayout(schema, tuple(headers), tuple(texts), faults, forms)
+
+
+def _unified(known: Sequence[tuple[InputFile, _CsvStart]]) -> pa.Schema:
+    try:
+        return unify((file.path, start.schema) for file, start in known)
+    except SchemaMismatch as error:
+        raise SchemaMismatch(f"{error} For CSV, `column_types=` settles a column's type.") from error
+
+
+def _check_widths(known: Sequence[tuple[InputFile, _CsvStart]], form: CsvFormat) -> None:
+    """Without header lines, columns go by position: all files must have equally many."""
+    if form.has_header and form.column_names is None:
+        first_file, first = known[0]
+        for file, start in known[1:]:
+            if not set(first.schema.names) & set(start.schema.names):
+                raise SchemaMismatch(
+                    f"The CSV files {first_file.path!r} and {file.path!r} have no column in common: the first "
+                    f"has {short_repr(first.schema.names)}, the other {short_repr(start.schema.names)}. If they have "
+                    "no header line, set has_header=False; else read them apart."
+                )
+        return
+    first_file, first = known[0]
+    for file, start in known[1:]:
+        if len(start.schema) != len(first.schema):
+            raise SchemaMismatch(
+                f"The CSV files {first_file.path!r} and {file.path!r} have {len(first.schema)} and "
+                f"{len(start.schema)} columns, and without a header there are no names to match them by. "
+                "Read them apart."
+            )
+
+
+def _type(column: str, given: Any) -> pa.DataType:
+    if isinstance(given, pa.DataType):
+        return given
+    if isinstance(given, type) and given in _PYTHON_TYPES:
+        return _PYTHON_TYPES[given]
+    try:
+        return pa.type_for_alias(given)
+    except (ValueError, TypeError) as error:
+        raise ArgumentError(
+            f"column_types[{column!r}] is {given!r}, which is not an Arrow type; write pyarrow.int64(), "
+            "'int64', 'float64', 'string', 'bool', 'timestamp[us]', 'date32', … or int, float, str, bool."
+        ) from error
+
+
+def _inspect_start(
+    file: InputFile, form: CsvFormat, types: dict[str, pa.DataType], size: int, settle: int
+) -> _CsvStart:
+    cuttable = (
+        text.compression_of(file.path) is None
+        and text.plain_encoding(form.encoding) is not None
+        and form.escape_char is None
+    )
+    for head in text.heads(file.path, form.encoding, size):
+        refuse_other_formats(file.path, head.data, "CSV", encoding=form.encoding)
+        if reader_of(file.path) == "read_json" and head.data.lstrip()[:1] in (b"{", b"["):
+            raise UnreadableFile(
+                f"Cannot read {file.path!r} as CSV: it is JSON, by its name and its first byte; read_json reads it."
+            )
+        try:
+            found = _records(head, form)
+        except QuoteNeverClosed as error:
+            raise never_closed(file.path, error.args[0]) from error
+        if found is None:
+            continue
+        start, body, end, opened = found
+        if start == body == end:
+            return _CsvStart(TextFile(0, cuttable, -1), pa.schema([]), True)
+        names = _names(file, head.data[start:body], form)
+        schema, fault = _settled(file, head.data[body:end], names, form, types)
+        if opened is not None:
+            fault = fault or never_closed(file.path, opened)
+        if not head.whole and len(head.data) < settle and any(map(pa.types.is_null, schema.types)):
+            continue
+        return _CsvStart(TextFile(body, cuttable, 0), schema, head.whole, fault)
+    raise UnreadableFile(
+        f"Cannot find the end of a record in the first {len(head.data):,} bytes of {file.path!r}: perhaps a "
+        f"quote is never closed, or the file is not CSV. If quotes mean nothing in it, set quote_char=None."
+    )
+
+
+def _records(head: text.Head, form: CsvFormat) -> tuple[int, int, int, int | None] | None:
+    """Find where the header and the records begin, where the last whole record ends, and a quote that is never
+    closed; None: read more."""
+    data = head.data
+    start = text.skip_mark(data)
+    for _ in range(form.skip_rows):
+        line = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r|$)").match(data, start)
+        start = line.end() if line else len(data)
+    first = re.compile(rb"[^\r\n]").search(data, start)
+    if first is None:
+        return (len(data), len(data), len(data), None) if head.whole else None
+    start = first.start()
+    scanner = scanned(data[start:], form)
+    opened = scanner.open_quote() if head.whole else None
+    if opened is not None and scanner.first_end() is None:
+        raise QuoteNeverClosed(start + opened)
+    body = start
+    if form.has_header:
+        end = scanner.first_end()
+        if not head.whole and (end is None or start + end == len(data)):  # "\r" may be half of "\r\n"
+            return None
+        body = len(data) if end is None else start + end
+    if opened is not None:
+        return start, body, max(body, start + (scanner.last_end() or 0)), start + opened
+    last = len(data) if head.whole else start + (scanner.last_end() or 0)
+    return (start, body, last, None) if head.whole or last > body else None
+
+
+def never_closed(path: str, offset: int) -> UnreadableFile:
+    """Return the error for a quote that is never closed."""
+    return UnreadableFile(
+        f"Cannot read {path!r}: the quote at byte {offset:,} is never closed, so the rest of the file "
+        "would be one value. Repair the file, or set quote_char=None if quotes mean nothing in it."
+    )
+
+
+def scanned(data: bytes, form: CsvFormat) -> RecordScanner:
+    """Scan text that starts with a record."""
+    if form.escape_char is not None:  # an escaped quote or newline is neither
+        data = re.sub(re.escape(form.escape_char.encode()) + rb".", b"xx", data, flags=re.DOTALL)
+    scanner = _scanner(form)
+    scanner.feed(data)
+    return scanner
+
+
+def _scanner(form: CsvFormat) -> RecordScanner:
+    quote = form.quote_char.encode() if form.quote_char and form.newlines_in_values else None
+    return RecordScanner(form.delimiter.encode(), quote)
+
+
+def _names(file: InputFile, header: bytes, form: CsvFormat) -> tuple[str, ...] | None:
+    if not form.has_header:
+        return form.column_names
+    try:
+        reader = pacsv.open_csv(
+            pa.BufferReader(header + b"\n"),
+            read_options=csv_options.read_options(form, None, len(header) + 2),
+            parse_options=csv_options.parse_options(form),
+        )
+        names = tuple(reader.schema.names)
+    except pa.ArrowException as error:
+        raise text.unreadable(file.path, error) from error
+    except UnicodeError as error:
+        raise not_text(file.path, "the header line", error) from error
+    if form.column_names is not None and len(form.column_names) != len(names):
+        raise _wrong_names(file, form.column_names, f"has {len(names)} columns: {short_repr(list(names))}")
+    return form.column_names or names
+
+
+def _wrong_names(file: InputFile, names: Sequence[str], what: str) -> ArgumentError:
+    return ArgumentError(f"column_names has {len(names)} names, but {file.path!r} {what}.")
+
+
+def _settled(
+    file: InputFile,
+    records: bytes,
+    names: tuple[str, ...] | None,
+    form: CsvFormat,
+    types: dict[str, pa.DataType],
+) -> tuple[pa.Schema, UnreadableFile | None]:
+    """Infer the schema; where some records cannot be parsed, from the others."""
+    strings: dict[str, pa.DataType] = {}
+    try:
+        schema = _infer(file, records, names, form, types)
+        strings = {
+            field.name: pa.string()
+            for field in schema
+            if pa.types.is_binary(field.type) and field.name not in types
+        }
+        # Arrow takes what is not UTF-8 for binary; asking for strings shows which row is not.
+        return (_infer(file, records, names, form, {**strings, **types}) if strings else schema), None
+    except UnreadableFile as fault:
+        schema = _infer_leniently(records, names, form, types)
+        if schema is None:
+            raise
+        fields = [
+            field.with_type(pa.string())
+            if pa.types.is_binary(field.type) and field.name not in types
+            else field
+            for field in schema
+        ]
+        return pa.schema(fields), fault.with_traceback(None)
+
+
+def _infer_leniently(
+    records: bytes, names: tuple[str, ...] | None, form: CsvFormat, types: dict[str, pa.DataType]
+) -> pa.Schema | None:
+    """Infer from the records of the right width, whatever a column's values; None if there are none."""
+    encoding = text.plain_encoding(form.encoding) or "utf8"
+    records = records.decode(encoding, "replace").encode()  # rows that are skipped must be text
+    form = replace(form, encoding="utf8")
+    try:
+        reader = pacsv.open_csv(
+            pa.BufferReader(records),
+            read_options=csv_options.read_options(form, names, len(records) + 1),
+            parse_options=csv_options.parse_options(form, lambda row: "skip"),
+            convert_options=csv_options.convert_options(form, dict.fromkeys(types, pa.binary()), None),
+        )
+        if not sum(batch.num_rows for batch in reader):
+            return None
+    except (pa.ArrowException, UnicodeError):
+        return None
+    return pa.schema([field.with_type(types.get(field.name, field.type)) for field in reader.schema])
+
+
+def _infer(
+    file: InputFile,
+    records: bytes,
+    names: tuple[str, ...] | None,
+    form: CsvFormat,
+    types: dict[str, pa.DataType],
+) -> pa.Schema:
+    if not records.strip(b"\r\n"):
+        return pa.schema([pa.field(name, types.get(name, pa.null())) for name in names or ()])
+    try:
+        reader = pacsv.open_csv(
+            pa.BufferReader(records),
+            read_options=csv_options.read_options(form, names, len(records) + 1),
+            parse_options=csv_options.parse_options(form),
+            convert_options=csv_options.convert_options(form, types, None),
+        )
+        return first_marked(reader)
+    except (pa.ArrowException, UnicodeError) as error:
+        width = re.search(r"Row #1: Expected \d+ columns, got (\d+)", str(error))
+        if width and form.column_names is not None:
+            what = f"has {width[1]} fields in its first row"
+            raise _wrong_names(file, form.column_names, what) from error
+        where = functools.partial(csv_options.row_of, file.path)
+        raise csv_options.explained(file.path, error, names, where) from error
+
+
+# ---------------------------------------------------------------- cutting and reading
+
+
+def cut(files: Sequence[InputFile], layout: CsvLayout, form: CsvFormat, block: int) -> list[Split]:
+    """List the splits of all files in order. One that ends inside quotes ends with a split ``TO_THE_END``."""
+
+    def cuts(number: int) -> tuple[list[int], int]:
+        known, size = layout.texts[number], files[number].size
+        if known.header < 0 or not known.cuttable or size - known.body <= block:
+            return [], size
+        try:
+            with open(files[number].path, "rb") as file:
+                if form.quote_char is None or not form.newlines_in_values:
+                    return newline_cuts(file, known.body, block), size
+                return quoted_cuts(file, known.body, block, _scanner(form)), size
+        except QuoteNeverClosed as error:
+            return error.args[1], text.TO_THE_END
+        except OSError as error:
+            raise text.unreadable(files[number].path, error) from error
+
+    with ThreadPoolExecutor(4, thread_name_prefix="csv") as threads:
+        return [
+            split
+            for number, (found, end) in enumerate(threads.map(cuts, range(len(files))))
+            for split in text.splits_of(number, layout.texts[number], files[number].size, found, end)
+        ]

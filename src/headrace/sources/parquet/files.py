@@ -1,0 +1,247 @@
+"""Parquet footers: what planning needs of the files, and one schema for all of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace.core.arrow.forms import EXACT, form_of
+from headrace.core.files.input_files import InputFile
+from headrace.core.work import Split
+from headrace.errors import SourceError, UnreadableFile
+from headrace.sources.files import hive_values
+from headrace.sources.parquet.nulls import may_be_null
+from headrace.sources.schemas import select, unify
+
+_INTEGER = 18  # digits that surely fit int64
+_FEW_GROUPS = 16
+_MOST_PIECES = 8
+_LEAST_ROWS = 1_024
+_DECODED_AGAIN = 128 << 20
+_SPLITS = 64  # row groups go together up to such a part of all rows
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """What planning needs of a file: its schema, and rows and decoded bytes of each row group."""
+
+    schema: pa.Schema
+    groups: tuple[tuple[int, int], ...]
+    nulls: Mapping[str, bool] = field(
+        default_factory=dict
+    )  # columns that may hold some; True: and wide integers
+
+    def splits(self, file: int, grain: Grain) -> Iterator[Split]:
+        """Yield ranges of row groups: neighbours that are small together, big ones perhaps in pieces."""
+        start = rows = size = first = 0
+        for number, (group_rows, group_bytes) in enumerate(self.groups):
+            pieces = grain.pieces(group_rows, group_bytes)
+            if rows and (
+                pieces > 1 or size + group_bytes > grain.merge_bytes or rows + group_rows > grain.merge_rows
+            ):
+                yield Split(file, start, number, rows, size, first)
+                start, first, rows, size = number, first + rows, 0, 0
+            if pieces > 1:
+                for low, high in pairwise(group_rows * cut // pieces for cut in range(pieces + 1)):
+                    part = group_bytes * high // group_rows - group_bytes * low // group_rows
+                    yield Split(file, number, number + 1, high - low, part, first + low)
+                start, first = number + 1, first + group_rows
+                continue
+            rows += group_rows
+            size += group_bytes
+        if rows:
+            yield Split(file, start, len(self.groups), rows, size, first)
+
+
+@dataclass(frozen=True, slots=True)
+class Grain:
+    """How fine a source is cut: what goes together, and how many pieces a row group may become."""
+
+    merge_bytes: int
+    merge_rows: int
+    most_pieces: int
+
+    @classmethod
+    def of(cls, footers: Sequence[Footer], merge_bytes: int) -> Grain:
+        """Choose by what all files hold: few row groups are cut, so that many workers have something to do."""
+        rows = [group_rows for footer in footers for group_rows, _ in footer.groups if group_rows]
+        few = 0 < len(rows) < _FEW_GROUPS
+        return cls(
+            merge_bytes,
+            max(_LEAST_ROWS, sum(rows) // _SPLITS),
+            min(_MOST_PIECES, _FEW_GROUPS // len(rows)) if few else 1,
+        )
+
+    def pieces(self, rows: int, size: int) -> int:
+        """Return how many splits a row group becomes: each is decoded from its start, so big ones less."""
+        return max(1, min(self.most_pieces, rows // _LEAST_ROWS, 1 + _DECODED_AGAIN // max(size, 1)))
+
+
+@dataclass(frozen=True)
+class ParquetLayout:
+    """What planning learned about all files. Workers get the schema only: each opens its own footers."""
+
+    schema: pa.Schema
+    footers: tuple[Footer, ...]
+    forms: Mapping[str, str]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ParquetLayout, (self.schema, (), self.forms)
+
+
+def inspect(files: Sequence[InputFile], columns: Sequence[str] | None, *, hive: bool) -> ParquetLayout:
+    """Read every footer; unify the schemas, and add the columns that folders give."""
+    footers = _read_footers(files, columns)
+    schema = _unified(files, footers, columns, hive=hive)
+    forms = _forms(schema, footers, _partition_values(files) if hive else {})
+    return ParquetLayout(schema, tuple(footers), forms)
+
+
+def _read_footers(files: Sequence[InputFile], columns: Sequence[str] | None) -> list[Footer]:
+    """Read every file's footer; sizes count only ``columns`` if given."""
+    wanted = None if columns is None else frozenset(columns)
+    if len(files) == 1:
+        return [_footer(files[0], wanted)]
+    with ThreadPoolExecutor(min(16, len(files)), thread_name_prefix="footers") as threads:
+        return list(threads.map(_footer, files, [wanted] * len(files)))
+
+
+def _footer(file: InputFile, columns: frozenset[str] | None) -> Footer:
+    try:
+        metadata = pq.read_metadata(file.path)
+        groups = []
+        for number in range(metadata.num_row_groups):
+            group = metadata.row_group(number)
+            if columns is None:
+                size = group.total_byte_size
+            else:
+                chunks = map(group.column, range(group.num_columns))
+                size = sum(
+                    chunk.total_uncompressed_size
+                    for chunk in chunks
+                    if chunk.path_in_schema.split(".", 1)[0] in columns
+                )
+            groups.append((group.num_rows, size))
+        rows = sum(of_group for of_group, _ in groups)
+        if rows != metadata.num_rows or any(of_group < 0 for of_group, _ in groups):
+            raise pa.ArrowInvalid(
+                f"it says {metadata.num_rows:,} rows in all, and {rows:,} in its row groups"
+            )
+        schema = metadata.schema.to_arrow_schema()
+        return Footer(schema, tuple(groups), may_be_null(metadata, schema, columns))
+    except MemoryError:
+        raise
+    except (pa.ArrowException, OSError, UnicodeError) as error:
+        raise no_footer(file.path, error) from error
+
+
+def no_footer(path: str, error: Exception) -> SourceError:
+    """Explain why a file could not be opened as Parquet."""
+    if isinstance(error, OSError) and error.errno:  # an error of the system, not of the file
+        return UnreadableFile(f"Cannot open input file {path!r}: {error.strerror or error}.")
+    try:
+        with open(path, "rb") as file:
+            head = file.read(4)
+            size = os.fstat(file.fileno()).st_size
+            file.seek(max(0, size - 4))
+            tail = file.read(4)
+    except OSError as refused:
+        return UnreadableFile(f"Cannot open input file {path!r}: {refused.strerror}.")
+    if size == 0:
+        what = "it is empty (0 bytes)"
+    elif tail == b"PARE":
+        what = "its footer is encrypted, and encrypted Parquet is not supported"
+    elif head == b"PAR1" and tail != b"PAR1":
+        what = f"it begins as one, but at offset {size - 4:,} its end mark is missing: the file is cut short"
+    elif head != b"PAR1":
+        return UnreadableFile(f"Cannot read {path!r} as Parquet: {_what_else(path, head)}.")
+    else:
+        what = f"its footer, at the end of its {size:,} bytes, is damaged ({error})"
+    return UnreadableFile(f"Cannot read {path!r} as Parquet: {what}. Restore the file or leave it out.")
+
+
+def _what_else(path: str, head: bytes) -> str:
+    """Return what a file is that is not Parquet, and which reader is for it."""
+    from headrace.sources.signatures import reader_of  # for the message only
+
+    reader = reader_of(path)
+    if reader in ("", "read_parquet"):
+        return f"it begins with {head!r}, not with b'PAR1'. Restore the file or leave it out"
+    return f"by its name and its first bytes, {head!r}, it is something else; {reader} reads it"
+
+
+# ---------------------------------------------------------------- one schema
+
+
+def _unified(
+    files: Sequence[InputFile], footers: Sequence[Footer], columns: Sequence[str] | None, *, hive: bool
+) -> pa.Schema:
+    """Unify the files' schemas, add the folders' columns, cut to ``columns``."""
+    schema = unify(
+        (file.path, _only(footer.schema, columns)) for file, footer in zip(files, footers, strict=True)
+    )
+    if hive:
+        for field in _partition_fields(files):
+            if schema.get_field_index(field.name) < 0:
+                schema = schema.append(field)
+    if columns is None:
+        return schema
+    if not set(columns) <= set(schema.names):  # only now look at what else there is, to name the nearest
+        every = dict.fromkeys(name for footer in footers for name in footer.schema.names)
+        schema = pa.schema([*((name, pa.null()) for name in every), *schema])
+    return select(schema, columns)
+
+
+def _only(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
+    return schema if columns is None else pa.schema([field for field in schema if field.name in columns])
+
+
+def _partition_values(files: Sequence[InputFile]) -> dict[str, set[str | None]]:
+    values: dict[str, set[str | None]] = {}
+    for folder in dict.fromkeys(os.path.dirname(file.path) for file in files):
+        for key, value in hive_values(os.path.join(folder, "")).items():
+            values.setdefault(key, set()).add(value)
+    return values
+
+
+def _partition_fields(files: Sequence[InputFile]) -> list[pa.Field]:
+    values = _partition_values(files)
+    return [pa.field(key, pa.int64() if _integers(found) else pa.string()) for key, found in values.items()]
+
+
+def _forms(
+    schema: pa.Schema, footers: Sequence[Footer], folders: Mapping[str, set[str | None]]
+) -> dict[str, str]:
+    """Return the forms of the columns that may hold nulls anywhere: a column that a file lacks is null there."""
+    found = {}
+    for field_ in schema:
+        name = field_.name
+        if form_of(field_.type) is None:
+            continue
+        wide = any(footer.nulls.get(name, False) for footer in footers)
+        lacking = [footer for footer in footers if footer.schema.get_field_index(name) < 0]
+        values = folders.get(name, set()) if len(lacking) == len(footers) else set()
+        if values:
+            holds = None in values
+            wide = any(value is not None and abs(int(value)) > EXACT for value in values)
+        else:
+            holds = bool(lacking) or any(name in footer.nulls for footer in footers)
+        form = form_of(field_.type, wide=wide) if holds else None
+        if form is not None:
+            found[name] = form
+    return found
+
+
+def _integers(values: set[str | None]) -> bool:
+    present = [value for value in values if value is not None]
+    return bool(present) and all(
+        digits.isascii() and digits.isdigit() and len(digits) <= _INTEGER
+        for digits in (value.removeprefix("-") for value in present)
+    )

@@ -1,0 +1,294 @@
+"""A Parquet file that is open for reading, row group by row group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace.core.arrow.batch import concat
+from headrace.core.arrow.values import column_from
+from headrace.core.ports import Bad
+from headrace.core.work import Split
+from headrace.errors import UnreadableFile
+from headrace.sources.files import hive_values
+from headrace.sources.parquet.files import no_footer
+from headrace.sources.schemas import conform, read_guarded, select
+
+_UNEVEN = "columns do not have the same size"  # from Arrow's message
+_HELD_BYTES = 16 << 20  # decoded; a reader that leaves bad rows out holds row groups up to this size back
+
+
+class _Rest(NamedTuple):
+    """What comes after a piece of a row group that was read: the next piece goes on there."""
+
+    group: int
+    row: int
+    columns: tuple[str, ...] | None
+    held: bool
+    batches: Iterator[pa.RecordBatch]
+
+
+class OpenFile:
+    """A Parquet file held open, giving batches of the unified schema.
+
+    Plain reads, no memory map: as fast (measured), and a file that is cut short meanwhile is an error instead
+    of a SIGBUS. No pre-buffering either: on a local disk it only costs memory.
+    """
+
+    def __init__(self, path: str, schema: pa.Schema, *, hive: bool) -> None:
+        self._path = path
+        self._schema = schema
+        self._folders = hive_values(path) if hive else {}
+        self._constants: dict[str, pa.Array] = {}
+        self._rest: _Rest | None = None
+        try:
+            self._file = pq.ParquetFile(path, memory_map=False, pre_buffer=False)
+            self._own = set(self._file.schema_arrow.names)
+        except MemoryError:
+            raise
+        except (pa.ArrowException, OSError, UnicodeError) as error:
+            raise no_footer(path, error) from error
+
+    def read(
+        self, split: Split, columns: Sequence[str] | None, batch_rows: int, *, held: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a split: whole row groups, or a piece of one.
+
+        ``held``: of a row group that has fewer rows than the footer says, none is yielded.
+        """
+        group = split.start
+        if self._is_piece(split):
+            start = split.first - self._rows(0, group)
+            return self._piece(group, start, split.rows, columns, batch_rows, held)
+        return self._groups(group, split.stop, columns, batch_rows, held)
+
+    def sound(
+        self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a split; of a damaged row group, those before the first batch that is lost.
+
+        Which rows are missing of a row group with too few is not known: it is lost as a whole, or is an error where
+        it is too big to be held back until its end.
+        """
+        given = 0
+        held = self._bytes(split) <= _HELD_BYTES
+        try:
+            for batch in self.read(split, columns, batch_rows, held=held):
+                yield batch
+                given += batch.num_rows
+        except UnreadableFile as error:
+            failed = self._not_of_the_system(error)
+            if isinstance(failed, _TooFewRows) and not held:
+                raise
+            if self._is_piece(split):
+                bad(given, split.rows - given, self._lost(split, split.start, given, split.rows, failed))
+            else:
+                yield from self._group_by_group(split, columns, batch_rows, bad, given)
+
+    def _group_by_group(
+        self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad, given: int
+    ) -> Iterator[pa.RecordBatch]:
+        start = 0
+        held = self._bytes(split) <= _HELD_BYTES
+        for group in range(split.start, split.stop):
+            at, end = start, start + self._rows(group, group + 1)
+            start = end
+            if end <= given:
+                continue
+            try:
+                for batch in self._groups(group, group + 1, columns, batch_rows, held):
+                    fresh = batch.slice(min(max(given - at, 0), batch.num_rows))
+                    at += batch.num_rows
+                    if fresh.num_rows:
+                        yield fresh
+            except UnreadableFile as error:
+                lost = max(at, given)
+                bad(lost, end - lost, self._lost(split, group, lost, end, self._not_of_the_system(error)))
+
+    def _is_piece(self, split: Split) -> bool:
+        return split.rows < self._rows(split.start, split.stop)
+
+    def _bytes(self, split: Split) -> int:
+        """Return how many bytes the row groups of a split have, decoded."""
+        return int(split.bytes * self._rows(split.start, split.stop) / max(split.rows, 1))
+
+    def _rows(self, start: int, stop: int) -> int:
+        metadata = self._file.metadata
+        return sum(metadata.row_group(number).num_rows for number in range(start, stop))
+
+    def _not_of_the_system(self, error: UnreadableFile) -> Exception:
+        """Return Arrow's error; an error of the system, of a disk or a network, is no row's fault."""
+        cause = error.__cause__
+        if not isinstance(cause, Exception) or (isinstance(cause, OSError) and cause.errno):
+            raise error
+        return cause
+
+    def _lost(self, split: Split, group: int, start: int, stop: int, error: Exception) -> UnreadableFile:
+        rows = f"rows {split.first + start:,} to {split.first + stop - 1:,} in "
+        return self._damaged(group, group + 1, error, rows)
+
+    def _piece(
+        self, group: int, start: int, rows: int, columns: Sequence[str] | None, batch_rows: int, held: bool
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield ``rows`` rows of a row group from its row ``start`` on; those before are decoded for nothing."""
+        asked = None if columns is None else tuple(columns)
+        rest, self._rest = self._rest, None
+        if rest is not None and rest[:4] == (group, start, asked, held):
+            at, batches = start, rest.batches
+        else:
+            at, batches = 0, self._groups(group, group + 1, columns, batch_rows, held)
+        stop = start + rows
+        while at < stop:
+            batch = next(batches, None)
+            assert batch is not None, "a row group with too few rows is an error before"
+            low, high = max(start - at, 0), min(stop - at, batch.num_rows)
+            for offset in range(low, high, batch_rows):
+                yield batch.slice(offset, min(batch_rows, high - offset))
+            at += batch.num_rows
+            if at > stop:
+                batches = chain([batch.slice(high)], batches)
+        if stop < self._rows(group, group + 1):
+            self._rest = _Rest(group, stop, asked, held, batches)
+        else:
+            next(batches, None)  # its end is where the rows are counted
+
+    def _groups(
+        self, start: int, stop: int, columns: Sequence[str] | None, batch_rows: int, held: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of row groups ``start`` to ``stop``; small neighbours share batches.
+
+        Each is read on its own: Arrow would fill what one column lacks in a row group from the next one, and put the
+        values of different rows side by side.
+        """
+        target = self._schema if columns is None else select(self._schema, columns)
+        if stop == start + 1:
+            batches = self._group(start, target, batch_rows)
+            yield from _held_back(batches) if held else batches
+            return
+        joins = not any(map(_has_indices, target.types))
+        waiting: list[pa.RecordBatch] = []
+        rows = 0
+        for group in range(start, stop):
+            of_group = list(self._group(group, target, batch_rows))
+            more = self._rows(group, group + 1)
+            if not joins or rows + more > batch_rows:
+                yield from _joined(waiting, batch_rows if joins else 0)
+                waiting, rows = [], 0
+            waiting += of_group
+            rows += more
+        yield from _joined(waiting, batch_rows if joins else 0)
+
+    def _group(self, group: int, target: pa.Schema, batch_rows: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one row group: as many as the footer says, or it is an error."""
+        own = [name for name in target.names if name in self._own]
+        batches = self._file.iter_batches(
+            batch_size=batch_rows,
+            row_groups=[group],
+            columns=None if len(own) == len(self._own) else own,
+            use_threads=False,
+        )
+        counted = _counted(_validated(batches), self._rows(group, group + 1))
+        for batch in read_guarded(counted, lambda error: self._damaged(group, group + 1, error)):
+            if batch.schema.equals(target):
+                yield batch if batch.schema.metadata is None else batch.replace_schema_metadata(None)
+            else:
+                yield conform(batch, target, self._path, self._constant)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._rest = None
+        self._file.close()
+
+    def _constant(self, name: str, rows: int) -> pa.Array | None:
+        value = self._folders.get(name)
+        if value is None:
+            return None
+        result = self._constants.get(name)
+        if result is None or len(result) < rows:
+            type_ = self._schema.field(name).type
+            if pa.types.is_integer(type_):
+                result = column_from(np.full(rows, int(value), np.int64))
+            else:
+                result = column_from([value] * rows)
+            self._constants[name] = result
+        return result.slice(0, rows)
+
+    def _damaged(self, start: int, stop: int, error: Exception, rows: str = "") -> UnreadableFile:
+        # Not more than the group's number: pyarrow ends the process over a column's metadata that makes no sense.
+        number = self._file.metadata.num_row_groups
+        groups = f"row group {start}" if stop == start + 1 else f"row groups {start} to {stop - 1}"
+        return UnreadableFile(
+            f"Cannot read {rows}{groups} (of {number}) of {self._path!r}: "
+            f"{str(error).rstrip('.')}. The file is damaged there; restore it or leave it out."
+        )
+
+
+class _TooFewRows(pa.ArrowInvalid):  # type: ignore[misc]  # pyarrow has no types
+    """The pages of a row group hold other numbers of rows than the footer says."""
+
+
+def _counted(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """Pass batches on, and raise at their end unless they had as many rows as the footer says."""
+    given = 0
+    try:
+        for batch in batches:
+            given += batch.num_rows
+            yield batch
+    except pa.ArrowInvalid as error:
+        if _UNEVEN not in str(error):
+            raise
+        raise _TooFewRows(f"the footer says {rows:,} rows, and some columns have fewer") from error
+    if given != rows:
+        raise _TooFewRows(f"the footer says {rows:,} rows, and there are {given:,}")
+
+
+def _held_back(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of a row group once its end was seen: of one with too few rows, none."""
+    held: list[pa.RecordBatch] = []
+    try:
+        for batch in batches:
+            held.append(batch)
+    except UnreadableFile as error:
+        if not isinstance(error.__cause__, _TooFewRows):
+            yield from held
+        raise
+    yield from held
+
+
+def _joined(batches: Sequence[pa.RecordBatch], most: int) -> Sequence[pa.RecordBatch]:
+    """Return one batch, if that has no more than ``most`` rows."""
+    fits = len(batches) > 1 and sum(batch.num_rows for batch in batches) <= most
+    return [concat(batches)] if fits else batches
+
+
+def _validated(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Check lengths and offsets, which costs nothing, and indices into dictionaries, which a file may have wrong.
+
+    Not whether each string is UTF-8: it would cost 6 %, and memory is safe without it.
+    """
+    indexed: list[int] | None = None
+    for batch in batches:
+        batch.validate()
+        if indexed is None:
+            indexed = [number for number, type_ in enumerate(batch.schema.types) if _has_indices(type_)]
+        for number in indexed:
+            _check_indices(batch.column(number))
+        yield batch
+
+
+def _check_indices(column: pa.Array) -> None:
+    if pa.types.is_dictionary(column.type) and len(column) and not column.null_count:
+        indices = column.indices.to_numpy()
+        if indices.view(f"u{indices.itemsize}").max() < len(column.dictionary):  # a negative one is huge then
+            return
+    column.validate(full=True)
+
+
+def _has_indices(type_: pa.DataType) -> bool:
+    inner = (type_.field(number).type for number in range(type_.num_fields))
+    return pa.types.is_dictionary(type_) or any(map(_has_indices, inner))

@@ -1,0 +1,140 @@
+"""Parquet files, read row group by row group, or in pieces of row groups where there are few.
+
+Nothing here imports pyarrow before it is needed: a driver starts its workers first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from headrace.core.files.formats import suffixes_read_by
+from headrace.core.files.input_files import FileState, InputFile
+from headrace.core.locations import Location
+from headrace.core.ports import Bad
+from headrace.core.work import Split
+from headrace.errors import ArgumentError
+from headrace.sources.file_source import FileSource
+from headrace.sources.files import PathArgument
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headrace.sources.parquet.files import ParquetLayout
+    from headrace.sources.parquet.reader import OpenFile
+
+MERGE_BELOW = 1 << 20  # neighbouring row groups are read as one split up to so many decoded bytes
+_KEEP_OPEN = 4
+
+
+class ParquetSource(FileSource["ParquetLayout"]):
+    """Reads Parquet files as one table; a split is a range of row groups of one file, or a piece of one.
+
+    Parameters
+    ----------
+    paths
+        A file, a folder, a glob, or a list of these.
+    columns
+        Names of the columns to read, in this order; None reads all. Top-level names only: a nested column
+        comes whole.
+    partitioning
+        ``"hive"`` adds the ``key=value`` folders directly above a file as columns after the file's own: int64
+        where every value is an integer, else string. A file's own column of that name wins. None: no columns
+        from folders.
+    """
+
+    suffixes = suffixes_read_by("read_parquet")
+
+    def __init__(
+        self,
+        paths: PathArgument,
+        *,
+        columns: Sequence[str] | None = None,
+        partitioning: Literal["hive"] | None = "hive",
+    ) -> None:
+        if partitioning not in ("hive", None):
+            raise ArgumentError(f"partitioning is 'hive' or None, not {partitioning!r}.")
+        if isinstance(columns, str):
+            raise ArgumentError(f"columns is a list of names; write columns=[{columns!r}].")
+        super().__init__(paths)
+        self._columns = None if columns is None else tuple(columns)
+        self._partitioning = partitioning
+        self._open: dict[int, OpenFile] = {}
+        self._seen: dict[int, FileState | None] = {}  # of the files that are open
+
+    def _without_handles(self) -> dict[str, Any]:
+        return {**super()._without_handles(), "_open": {}, "_seen": {}}
+
+    def describe(self) -> dict[str, Any]:
+        """Return the paths and options as given."""
+        return {
+            "kind": "parquet",
+            "paths": list(self._paths),
+            "columns": None if self._columns is None else list(self._columns),
+            "partitioning": self._partitioning,
+        }
+
+    def schema(self) -> pa.Schema:
+        """Return the schema of all files together; opens their footers the first time."""
+        return self.inspected().schema
+
+    def forms(self) -> Mapping[str, str]:
+        """Return the forms of the columns that may hold nulls: by the statistics of all files, or their schemas."""
+        return self.inspected().forms
+
+    def splits(self) -> list[Split]:
+        """List the row-group ranges, file by file; of a few row groups, pieces.
+
+        A piece has fewer rows than its row group; ``first`` is the row where it begins.
+        """
+        from headrace.sources.parquet.files import Grain
+
+        footers = self.refreshed().footers
+        grain = Grain.of(footers, MERGE_BELOW)
+        return [split for number, footer in enumerate(footers) for split in footer.splits(number, grain)]
+
+    def _rows(
+        self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Read a range of row groups, or a piece of one."""
+        opened = self._opened(split.file)
+        return (
+            opened.read(split, columns, batch_rows)
+            if bad is None
+            else opened.sound(split, columns, batch_rows, bad)
+        )
+
+    def locate(self, split: Split, row: int) -> Location:
+        """Name the file and the row in it, counted from 0."""
+        return Location(self._file(split.file).path, split.first + row)
+
+    def close(self) -> None:
+        """Close the files kept open between splits."""
+        while self._open:
+            self._open.popitem()[1].close()
+
+    def _states(self, split: Split, columns: Sequence[str] | None) -> Sequence[FileState | None]:
+        """Check the file where it is opened; one that stays open has the state of then."""
+        if split.file not in self._open:
+            (self._seen[split.file],) = super()._states(split, columns)
+        return [self._seen.get(split.file)]
+
+    def inspect(self, files: list[InputFile]) -> ParquetLayout:
+        from headrace.sources.parquet import files as parquet_files
+
+        self._open.clear()
+        return parquet_files.inspect(files, self._columns, hive=self._partitioning == "hive")
+
+    def _opened(self, number: int) -> OpenFile:
+        opened = self._open.pop(number, None)
+        if opened is None:
+            from headrace.sources.parquet.reader import OpenFile
+
+            opened = OpenFile(self._file(number).path, self.schema(), hive=self._partitioning == "hive")
+            if len(self._open) >= _KEEP_OPEN:
+                # Dropped, not closed: an iterator over an earlier split may still read from it.
+                oldest = next(iter(self._open))
+                del self._open[oldest]
+                self._seen.pop(oldest, None)
+        self._open[number] = opened
+        return opened
