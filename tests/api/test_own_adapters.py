@@ -14,7 +14,7 @@ import headrace as hr
 from headrace.core.files.input_files import InputFile
 from headrace.core.locations import Location
 from headrace.core.ports import Bad
-from headrace.core.work import Split
+from headrace.core.work import Split, StagedFile
 from headrace.errors import OutputWriteFailed, SinkError, SourceError
 from headrace.sinks.files import FileSink
 from headrace.sinks.staged import StagedStream
@@ -28,7 +28,7 @@ class TsvxSource(FileSource[list[int]]):
     suffixes = (".tsvx",)
 
     def describe(self) -> dict[str, Any]:
-        return {"kind": "tsvx", "paths": list(self._paths)}
+        return {"kind": "tsvx", "paths": list(self.paths)}
 
     def schema(self) -> pa.Schema:
         return pa.schema([("n", pa.int64())])
@@ -39,14 +39,14 @@ class TsvxSource(FileSource[list[int]]):
     def splits(self) -> list[Split]:
         return [Split(at, 0, rows, rows, rows, 0) for at, rows in enumerate(self.refreshed())]
 
-    def _rows(
+    def read_rows(
         self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None
     ) -> Iterator[pa.RecordBatch]:
-        for line in Path(self._file(split.file).path).read_text().splitlines():
+        for line in Path(self.file(split.file).path).read_text().splitlines():
             yield pa.record_batch({"n": pa.array([int(line)], pa.int64())})
 
     def locate(self, split: Split, row: int) -> Location:
-        return Location(self._file(split.file).path, row)
+        return Location(self.file(split.file).path, row)
 
 
 class LostSource(TsvxSource):
@@ -112,7 +112,7 @@ def test_a_source_that_raises(tmp_path: Path, options: dict[str, Any], on_error:
     assert f"{tmp_path}/a.tsvx, row 2" in text
     assert "defect" not in text
     trace = str(caught.value.__cause__)
-    assert "in _rows" in trace and "int(line)" in trace and "headrace/worker" not in trace
+    assert "in read_rows" in trace and "int(line)" in trace and "headrace/worker" not in trace
 
 
 def test_data_is_not_shown_if_it_may_not_be(tmp_path: Path, options: dict[str, Any]) -> None:
@@ -144,3 +144,32 @@ def test_a_full_disk_is_told_as_ever(tmp_path: Path, when: str) -> None:
     data = hr.range(5).with_options(engine="inline")
     with failpoints({"stage.write": "ENOSPC"}), pytest.raises(OutputWriteFailed, match="Free some space"):
         data.write_to(PickySink(str(tmp_path / "out"), when=when))
+
+
+@dataclass(frozen=True)
+class UnpublishedSink(PickySink):
+    """It fails in the driver, ``when`` it publishes a part or finishes."""
+
+    def publish(self, file: StagedFile) -> None:
+        if self.when == "publish":
+            raise ValueError("no place")
+        super().publish(file)
+
+    def finish(self, success: bytes) -> None:
+        if self.when == "finish":
+            raise ValueError("no place")
+        super().finish(success)
+
+
+@pytest.mark.parametrize("when", ["publish", "finish"])
+def test_a_sink_that_raises_in_the_driver(tmp_path: Path, when: str) -> None:
+    data = hr.range(5).with_options(engine="inline", progress=False)
+    out = str(tmp_path / "out")
+    with pytest.raises(SinkError) as caught:
+        data.write_to(UnpublishedSink(out, when=when))
+    assert str(caught.value) == (
+        f"UnpublishedSink raised ValueError: no place, while publishing in {out}. The 5 rows that were committed "
+        f"before are kept in {out}: correct it, and run the same program again."
+    )
+    result = data.write_to(UnpublishedSink(out, when=""), on_change="continue")
+    assert (result.rows, len(list((tmp_path / "out").glob("part-*")))) == (5, 1)

@@ -79,13 +79,13 @@ def test_a_new_verb_is_a_step_and_its_running_form(monkeypatch: pytest.MonkeyPat
     data = hr.from_items([{"a": 1.4, "b": 1.5}, {"a": 2.6, "b": 2.5}]).with_options(
         engine="inline", progress=False
     )
-    rounded = data._then(Round("a"))
+    rounded = data.with_step(Round("a"))
     assert rounded.take_all() == [{"a": 1.0, "b": 1.5}, {"a": 3.0, "b": 2.5}]
     assert rounded.count() == 2
     assert rounded.schema() == data.schema()
     assert "round(a)" in str(rounded.explain()) and "round(a)" in repr(rounded)
     with pytest.raises(hr.errors.UnknownColumn, match=r"round\(c\) asks for column 'c'"):
-        data._then(Round("c")).take_all()
+        data.with_step(Round("c")).take_all()
     assert rounded.write_parquet(tmp_path / "out").ledger.steps == ((2, 2),)
     with pytest.raises(hr.errors.HeadraceError, match="step 1, round: column= was 'a', is 'b'"):
-        data._then(Round("b")).write_parquet(tmp_path / "out")
+        data.with_step(Round("b")).write_parquet(tmp_path / "out")

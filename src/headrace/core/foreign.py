@@ -51,6 +51,18 @@ def errors_of_sink(sink: Sink, task: Task, *, show_data: bool = True) -> Iterato
         raise _located(SinkError, sink, error, doing, show_data)  # noqa: B904 - has its cause
 
 
+@contextmanager
+def errors_of_publishing(sink: Sink) -> Iterator[None]:
+    """Turn what a sink of the user's raises in the driver, where rows are committed already, into a ``SinkError``."""
+    try:
+        yield
+    except BaseException as error:
+        if not _is_theirs(sink, error):
+            raise
+        doing = f"publishing in {_asked(lambda: sink.root)}"
+        raise _located(SinkError, sink, error, doing, show_data=True)  # noqa: B904 - has its cause
+
+
 def opened(sink: Sink, task: Task, schema: pa.Schema, *, show_data: bool = True) -> Writer:
     """Open the part of an attempt; what a sink of the user's raises, now or later, is a ``SinkError``."""
     with errors_of_sink(sink, task, show_data=show_data):

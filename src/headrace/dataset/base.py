@@ -30,7 +30,11 @@ class DatasetBase:
         self._options = options
         self._last_report = ""
 
-    def _then(self, step: Step) -> Self:
+    def with_step(self, step: Step) -> Self:
+        """Return this dataset with one more step: what each verb does, and how to write one of your own.
+
+        ``step`` is one of ``headrace.plan.steps``, or a class of yours that subclasses ``Step``.
+        """
         return type(self)(self._plan.then(step), self._options)
 
     def _batches(

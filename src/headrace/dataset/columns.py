@@ -33,7 +33,7 @@ class ColumnVerbs(DatasetBase):
         >>> hr.from_items([{"a": 1, "b": 2}]).select_columns(["b"]).take_all()
         [{'b': 2}]
         """
-        return self._then(SelectColumns(given_names("select_columns", cols)))
+        return self.with_step(SelectColumns(given_names("select_columns", cols)))
 
     @known_arguments(also=ray_unsupported.COLUMNS)
     def drop_columns(self, cols: str | Sequence[str]) -> Self:
@@ -46,7 +46,7 @@ class ColumnVerbs(DatasetBase):
         >>> hr.from_items([{"a": 1, "b": 2}]).drop_columns(["b"]).take_all()
         [{'a': 1}]
         """
-        return self._then(DropColumns(given_names("drop_columns", cols)))
+        return self.with_step(DropColumns(given_names("drop_columns", cols)))
 
     @known_arguments(also=ray_unsupported.COLUMNS)
     def rename_columns(self, names: Mapping[str, str] | Sequence[str]) -> Self:
@@ -70,7 +70,7 @@ class ColumnVerbs(DatasetBase):
         for name in (*names, *names.values()):
             if not isinstance(name, str) or not name:
                 raise ArgumentError(f"rename_columns({dict(names)!r}): column names are non-empty strings.")
-        return self._then(RenameColumns(tuple(names.items())))
+        return self.with_step(RenameColumns(tuple(names.items())))
 
     @known_arguments
     def limit(self, limit: int) -> Self:
@@ -82,4 +82,4 @@ class ColumnVerbs(DatasetBase):
         >>> hr.range(1000).limit(2).take_all()
         [{'id': 0}, {'id': 1}]
         """
-        return self._then(Limit(given_rows("limit", limit)))
+        return self.with_step(Limit(given_rows("limit", limit)))

@@ -106,7 +106,7 @@ class MapVerbs(DatasetBase):
         [{'length': 3}, {'length': 5}]
         """
         function = given_function("map_batches", fn, options)
-        return self._then(
+        return self.with_step(
             MapBatches(
                 function,
                 given_batch_size(batch_size),
@@ -148,7 +148,7 @@ class MapVerbs(DatasetBase):
         [{'text': '0'}, {'text': '1'}]
         """
         function = given_function("map", fn, options)
-        return self._then(MapRows(function, given_resources(options)))
+        return self.with_step(MapRows(function, given_resources(options)))
 
     @known_arguments(also=ray_unsupported.STEPS, options=StepOptions)
     def flat_map(
@@ -179,7 +179,7 @@ class MapVerbs(DatasetBase):
         [{'id': 1}, {'id': 2}, {'id': 2}]
         """
         function = given_function("flat_map", fn, options)
-        return self._then(FlatMap(function, given_resources(options)))
+        return self.with_step(FlatMap(function, given_resources(options)))
 
     @known_arguments(also=ray_unsupported.STEPS, options=StepOptions)
     def filter(
@@ -225,6 +225,6 @@ class MapVerbs(DatasetBase):
         if fn is None:
             from headrace.plan.predicates import given_expression
 
-            return self._then(Filter(None, given_expression(expr), resources))
+            return self.with_step(Filter(None, given_expression(expr), resources))
         function = given_function("filter", fn, options)
-        return self._then(Filter(function, None, resources))
+        return self.with_step(Filter(function, None, resources))

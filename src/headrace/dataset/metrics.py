@@ -51,7 +51,7 @@ class MetricVerbs(DatasetBase):
         >>> data.write_parquet(f"{tempfile.mkdtemp()}/out").metrics
         {'mean': 3.0, 'rows': 3}
         """
-        return self._then(self._accumulate("accumulate", metrics))
+        return self.with_step(self._accumulate("accumulate", metrics))
 
     def evaluate(self, **metrics: Accumulator) -> Metrics:
         """Run the plan for ``metrics`` alone, those of ``accumulate`` before it included; no row is written.

@@ -88,7 +88,7 @@ class PredictVerbs(DatasetBase):
         """
         from headrace.session.models import given_predict
 
-        return self._then(
+        return self.with_step(
             given_predict(
                 model,
                 inputs=inputs,
@@ -153,4 +153,4 @@ class PredictVerbs(DatasetBase):
             batch_format=batch_format,
             **options,
         )
-        return self._then(AddColumn(step.models, step.keep, step.replace))
+        return self.with_step(AddColumn(step.models, step.keep, step.replace))

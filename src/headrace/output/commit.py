@@ -17,6 +17,7 @@ import msgspec
 
 from headrace.core import failpoints
 from headrace.core.files import safe_files
+from headrace.core.foreign import errors_of_publishing
 from headrace.core.metric_states import STATES, side_files
 from headrace.core.ports import Sink
 from headrace.core.work import CommitRecord, Durability, Faults, Ledger, Shard, SideFile, Timings
@@ -187,9 +188,13 @@ class ShardCommitter:
         records, self._unpublished = self._unpublished, []
         for record in records:
             if not self.hidden:
-                for file in record.files:
-                    self.sink.publish(file)
+                self._publish(record)
             self.on_published(record)
+
+    def _publish(self, record: CommitRecord) -> None:
+        with errors_of_publishing(self.sink):
+            for file in record.files:
+                self.sink.publish(file)
 
     def _sync(self) -> None:
         if self.durability == "power" and any(record.files for record in self._unpublished):
@@ -220,7 +225,8 @@ class ShardCommitter:
             "manifest_sha256": digest,
             **summary,
         }
-        self.sink.finish(msgspec.json.format(msgspec.json.encode(success), indent=2) + b"\n")
+        with errors_of_publishing(self.sink):
+            self.sink.finish(msgspec.json.format(msgspec.json.encode(success), indent=2) + b"\n")
         self.state.seconds += seconds
         self.state.finished = True
         self._journal.append(Finished(seconds))
@@ -243,8 +249,7 @@ class ShardCommitter:
             self.output.remove_parts(old)
         failpoints.hit("swap.removed")
         for record in self.committed():
-            for file in record.files:
-                self.sink.publish(file)
+            self._publish(record)
         self.output.sync_published()
         self.output.point("current", self.plan.run)
         failpoints.hit("swap.pointed")

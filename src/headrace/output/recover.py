@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from headrace.core import failpoints
 from headrace.core.files import safe_files
+from headrace.core.foreign import errors_of_publishing
 from headrace.core.metric_states import are_there, side_files
 from headrace.core.ports import Sink
 from headrace.core.work import CommitRecord, Durability
@@ -125,7 +126,8 @@ def _check_files(
         committer.empty = False
         for file, place in zip(record.files, places, strict=True):
             if place == "staged" and not hidden:
-                sink.publish(file)
+                with errors_of_publishing(sink):
+                    sink.publish(file)
             if place == "staged" and hidden:
                 staged.add(file.staged)
             else:

@@ -14,6 +14,8 @@ from headrace.errors import (
     REFUSALS,
     HeadraceError,
     OutputSchemaChanged,
+    SinkError,
+    SourceError,
     StepError,
     TooManyErrors,
     data_hidden,
@@ -192,6 +194,9 @@ def _add_committed_rows(job: Job, error: BaseException) -> None:
             f"{error} The {written:,} rows that were committed before are kept in {root}: correct it, and run again "
             "with on_change='continue'.",
         )
+    elif isinstance(error, SinkError | SourceError) and error.foreign_cause and written:
+        kept = f"The {written:,} rows that were committed before are kept in {root}"
+        error.args = (f"{error} {kept}: correct it, and run the same program again.",)
 
 
 def _say(options: RunOptions, text: str) -> None:

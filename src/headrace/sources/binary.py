@@ -36,7 +36,7 @@ class BinarySource(WholeFileSource[bool]):
 
     def describe(self) -> dict[str, Any]:
         """Return the paths and options as given."""
-        return {"kind": "binary", "paths": list(self._paths), "include_paths": self._include_paths}
+        return {"kind": "binary", "paths": list(self.paths), "include_paths": self._include_paths}
 
     def schema(self) -> pa.Schema:
         """Return the columns; ``bytes`` is ``large_binary`` only if a file has 2 GiB or more."""
@@ -48,7 +48,7 @@ class BinarySource(WholeFileSource[bool]):
             fields.append(pa.field("path", pa.string()))
         return pa.schema(fields)
 
-    def _rows(
+    def read_rows(
         self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Read the files of a split; a batch ends early at 64 MiB."""
@@ -57,7 +57,7 @@ class BinarySource(WholeFileSource[bool]):
         target = self.schema() if columns is None else select(self.schema(), columns)
         pending: list[InputFile] = []
         size = 0
-        for file in map(self._file, self.files_of(split)):
+        for file in map(self.file, self.files_of(split)):
             if pending and (len(pending) >= batch_rows or size + file.size > _BATCH_BYTES):
                 yield _batch(pending, target)
                 pending, size = [], 0

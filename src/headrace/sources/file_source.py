@@ -40,7 +40,7 @@ class FileSource(Source, Generic[Inspected]):
     suffixes: ClassVar[tuple[str, ...] | None] = None
 
     def __init__(self, paths: PathArgument) -> None:
-        self._paths = absolute_paths(paths)
+        self.paths = absolute_paths(paths)
         self._pins: tuple[str, ...] | None = None
         self._files: list[InputFile] = []
         self._inspected: Inspected | None = None
@@ -51,10 +51,10 @@ class FileSource(Source, Generic[Inspected]):
         """Return what planning and reading need to know about the files: once, in the driver."""
 
     @abstractmethod
-    def _rows(
+    def read_rows(
         self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None
     ) -> Iterator[pa.RecordBatch]:
-        """Read one split, as ``read`` promises."""
+        """Read one split, as ``read`` promises; ``read`` has looked whether its files are those of the plan."""
 
     def read(
         self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
@@ -63,22 +63,22 @@ class FileSource(Source, Generic[Inspected]):
         self._states_read[split.file, split.start, split.stop] = self._states(split, columns)
         if len(self._states_read) > _REMEMBERED:
             self._states_read.popitem(last=False)
-        return self._rows(split, columns, batch_rows, bad)
+        return self.read_rows(split, columns, batch_rows, bad)
 
     def check_unchanged(self, split: Split) -> None:
         """Raise ``InputChanged`` unless the files of a split are what they were when ``read`` was called."""
         numbers = self.files_of(split)
         states = self._states_read.get((split.file, split.start, split.stop), [None] * len(numbers))
         for number, state in zip(numbers, states, strict=False):
-            check_unchanged(self._file(number), state)
+            check_unchanged(self.file(number), state)
 
     def _states(self, split: Split, columns: Sequence[str] | None) -> Sequence[FileState | None]:
         """Check the files that will be read for a split, and return their states."""
-        return [check_unchanged(self._file(number)) for number in self.files_of(split)]
+        return [check_unchanged(self.file(number)) for number in self.files_of(split)]
 
     def refreshed(self) -> Inspected:
         """List the files; inspect them, unless they are those that were inspected before."""
-        files = expand(self._paths, self.suffixes) if self._pins is None else [*map(record, self._pins)]
+        files = expand(self.paths, self.suffixes) if self._pins is None else [*map(record, self._pins)]
         if self._inspected is None or files != self._files:
             self._inspected = self.inspect(files)
             self._files = files
@@ -87,7 +87,8 @@ class FileSource(Source, Generic[Inspected]):
     def inspected(self) -> Inspected:
         return self.refreshed() if self._inspected is None else self._inspected
 
-    def _file(self, number: int) -> InputFile:
+    def file(self, number: int) -> InputFile:
+        """Return path, size and time of the file with this number, as they were when the source was planned."""
         self.inspected()
         return self._files[number]
 

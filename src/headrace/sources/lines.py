@@ -65,7 +65,7 @@ class TextSource(FileSource["tuple[bool, ...]"]):
         """Return the paths and options as given."""
         return {
             "kind": "text",
-            "paths": list(self._paths),
+            "paths": list(self.paths),
             "encoding": self._encoding,
             "drop_empty_lines": self._drop_empty_lines,
             "include_paths": self._include_paths,
@@ -113,7 +113,7 @@ class TextSource(FileSource["tuple[bool, ...]"]):
             splits.append(Split(first, 0, first - len(self._files), bytes=max(held, 1)))
         return splits
 
-    def _rows(
+    def read_rows(
         self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Read one split."""
@@ -121,14 +121,14 @@ class TextSource(FileSource["tuple[bool, ...]"]):
         from headrace.sources.schemas import select
 
         target = self.schema() if columns is None else select(self.schema(), columns)
-        files = [self._file(number) for number in self.files_of(split)]
+        files = [self.file(number) for number in self.files_of(split)]
         parts = [(file.path, self._lines(split, file)) for file in files]
         return line_reader.read(parts, target, batch_rows, bad)
 
     def locate(self, split: Split, row: int) -> Location:
         """Name the file and the line, counted from 1 as editors do. Reads the file up to there."""
         for number in self.files_of(split):
-            file = self._file(number)
+            file = self.file(number)
             line, row = self._lines(split, file).find(row)
             if line is not None:
                 return Location(file.path, line, "line")

@@ -66,7 +66,7 @@ class WholeFileSource(FileSource[Inspected]):
 
     def locate(self, split: Split, row: int) -> Location:
         """Name the file."""
-        return Location(self._file(split.start + row).path)
+        return Location(self.file(split.start + row).path)
 
     def _sizes(self, inspected: Inspected) -> Sequence[int]:
         """Estimate how many bytes each file is in memory."""

@@ -111,7 +111,7 @@ class CsvSource(FileSource["CsvLayout"]):
             if name != "column_types"
         }
         types = {name: _type_name(value) for name, value in self._format.column_types.items()}
-        return {"kind": "csv", "paths": list(self._paths), "column_types": types, **options}
+        return {"kind": "csv", "paths": list(self.paths), "column_types": types, **options}
 
     def schema(self) -> pa.Schema:
         """Return the schema of all files together; reads their starts the first time."""
@@ -128,20 +128,20 @@ class CsvSource(FileSource["CsvLayout"]):
         layout = self.refreshed()
         return csv_layout.cut(self._files, layout, self._format, self._block_bytes or block_of(self._files))
 
-    def _rows(
+    def read_rows(
         self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Read one split."""
         from headrace.sources.csv.reader import CsvReader
 
-        path = self._file(split.file).path
+        path = self.file(split.file).path
         return CsvReader(path, split, self.inspected(), self._format, columns).read(batch_rows, bad)
 
     def locate(self, split: Split, row: int) -> Location:
         """Name the file and the row in it, counted from 0 after the header. Reads the file up to there."""
         from headrace.sources.csv import reader as csv_reader
 
-        path = self._file(split.file).path
+        path = self.file(split.file).path
         before = csv_reader.rows_before(path, split, self.inspected(), self._format)
         if before is None:
             detail = f"row {row} of the part that begins at byte {split.start:,}"

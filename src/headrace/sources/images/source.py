@@ -70,7 +70,7 @@ class ImageSource(WholeFileSource[ImageSizes]):
         size, mode, draft, _ = self._image_options
         return {
             "kind": "images",
-            "paths": list(self._paths),
+            "paths": list(self.paths),
             "size": None if size is None else list(size),
             "mode": mode,
             "include_paths": self._include_paths,
@@ -83,7 +83,7 @@ class ImageSource(WholeFileSource[ImageSizes]):
 
         return image_reader.schema_of(self.inspected(), self._image_options, self._include_paths)
 
-    def _rows(
+    def read_rows(
         self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Read the images of a split; a batch ends early at 64 MiB."""
@@ -92,7 +92,7 @@ class ImageSource(WholeFileSource[ImageSizes]):
 
         target = self.schema() if columns is None else select(self.schema(), columns)
         numbers = self.files_of(split)
-        files, sizes = [self._file(number) for number in numbers], self.inspected()
+        files, sizes = [self.file(number) for number in numbers], self.inspected()
         each = sizes.each[numbers.start : numbers.stop] or (sizes.common,) * len(files)
         return image_reader.read(files, each, self._image_options, target, batch_rows, bad)
 

@@ -53,7 +53,7 @@ class JsonSource(FileSource["JsonLayout"]):
     def describe(self) -> dict[str, Any]:
         """Return the paths and options as given."""
         given = None if self._given is None else {f.name: str(f.type) for f in self._given}
-        return {"kind": "json", "paths": list(self._paths), "schema": given}
+        return {"kind": "json", "paths": list(self.paths), "schema": given}
 
     def schema(self) -> pa.Schema:
         """Return the schema of all files together; reads their starts the first time."""
@@ -70,20 +70,20 @@ class JsonSource(FileSource["JsonLayout"]):
         layout = self.refreshed()
         return json_layout.cut(layout, self._files, self._block_bytes or block_of(self._files))
 
-    def _rows(
+    def read_rows(
         self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Read one split."""
         from headrace.sources.json import reader as json_reader
 
-        file = self._file(split.file)
+        file = self.file(split.file)
         return json_reader.read(file.path, split, self.inspected(), columns, batch_rows, bad)
 
     def locate(self, split: Split, row: int) -> Location:
         """Name the file and the row in it, counted from 0 without blank lines. Reads the file up to there."""
         from headrace.sources.json import reader as json_reader
 
-        path = self._file(split.file).path
+        path = self.file(split.file).path
         return Location(path, json_reader.rows_before(path, split, self.inspected()) + row)
 
     def inspect(self, files: list[InputFile]) -> JsonLayout:

@@ -69,7 +69,7 @@ class ParquetSource(FileSource["ParquetLayout"]):
         """Return the paths and options as given."""
         return {
             "kind": "parquet",
-            "paths": list(self._paths),
+            "paths": list(self.paths),
             "columns": None if self._columns is None else list(self._columns),
             "partitioning": self._partitioning,
         }
@@ -93,7 +93,7 @@ class ParquetSource(FileSource["ParquetLayout"]):
         grain = Grain.of(footers, MERGE_BELOW)
         return [split for number, footer in enumerate(footers) for split in footer.splits(number, grain)]
 
-    def _rows(
+    def read_rows(
         self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Read a range of row groups, or a piece of one."""
@@ -106,7 +106,7 @@ class ParquetSource(FileSource["ParquetLayout"]):
 
     def locate(self, split: Split, row: int) -> Location:
         """Name the file and the row in it, counted from 0."""
-        return Location(self._file(split.file).path, split.first + row)
+        return Location(self.file(split.file).path, split.first + row)
 
     def close(self) -> None:
         """Close the files kept open between splits."""
@@ -130,7 +130,7 @@ class ParquetSource(FileSource["ParquetLayout"]):
         if opened is None:
             from headrace.sources.parquet.reader import OpenFile
 
-            opened = OpenFile(self._file(number).path, self.schema(), hive=self._partitioning == "hive")
+            opened = OpenFile(self.file(number).path, self.schema(), hive=self._partitioning == "hive")
             if len(self._open) >= _KEEP_OPEN:
                 # Dropped, not closed: an iterator over an earlier split may still read from it.
                 oldest = next(iter(self._open))
