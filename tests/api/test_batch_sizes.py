@@ -202,5 +202,5 @@ def test_explain_says_how_many_workers_have_work() -> None:
     enough = hr.range(1000).map_batches(same, concurrency=4, batch_size=20).explain()
     assert "4 workers" in enough and "of them" not in enough
     staged = few.map_batches(same, concurrency=3, batch_size=5).explain().splitlines()
-    assert staged[7].strip().startswith("4 workers") and staged[7].endswith("1 of them has work: 1 piece")
+    assert staged[7].strip().startswith("4 workers") and staged[7].endswith("1 of them has work: 1 task")
     assert "3 workers" in staged[10] and staged[10].endswith("1 of them has work: 1 shard")

@@ -127,7 +127,7 @@ def test_a_run_that_fails_leaves_a_report_of_what_is_kept(tmp_path: Path) -> Non
     told = path.read_text(encoding="utf-8")
     assert "Failed 900 rows kept" in words(told) and "bad &lt;b&gt;luck&lt;/b&gt;" in told
     assert "9 of 10" in words(told) and record(tmp_path / "out")[-1]["error"].startswith("StepError")
-    assert Follower(tmp_path / "out").look().facts.status == "failed"
+    assert Follower(tmp_path / "out").poll().facts.status == "failed"
     data = numbers(1000).map(lambda row: row).with_options(engine="inline", on_change="continue")
     result = data.write_parquet(tmp_path / "out")
     told = words(page(result))
@@ -164,13 +164,13 @@ def test_a_run_that_was_killed(tmp_path: Path) -> None:
     script.write_text(_KILLED)
     done = subprocess.run([sys.executable, script, out, "kill"], timeout=60, check=False)
     assert done.returncode == -signal.SIGKILL
-    state = Follower(out).look()
+    state = Follower(out).poll()
     assert state.facts.status == "stopped" and 300 <= state.facts.ledger.written < 1000
     assert "run the same command again to resume it" in dict(state.lines())["status"]
     folder = reporting.folder_of(out)
     assert "Stopped" in words(reporting.render(*reporting.read(out, folder, alive=False)))
     subprocess.run([sys.executable, script, out, "on"], timeout=60, check=True)
-    told = Follower(out).look().data()
+    told = Follower(out).poll().data()
     assert (told["status"], told["rows_written"], told["drivers"]) == ("complete", 1000, 2)
     text = words(Path(told["report"]).read_text(encoding="utf-8"))
     assert "1,000 rows written" in text and "killed, or at work" in text
@@ -198,7 +198,7 @@ class Watches:
         if self.fails:
             raise RuntimeError("I am broken")
         if self.kinds[-1] == "ShardCommitted":
-            self.states.append(Follower(self.out).look().facts.status)
+            self.states.append(Follower(self.out).poll().facts.status)
 
     def close(self) -> None:
         self.closed += 1
@@ -227,7 +227,7 @@ def test_state_while_it_goes_on(tmp_path: Path) -> None:
 
         def tick(self) -> None:
             self.follower = self.follower or Follower(tmp_path / "out")
-            states.append(self.follower.look().data())
+            states.append(self.follower.poll().data())
 
         def on_event(self, event: Any) -> None:
             pass
@@ -249,14 +249,14 @@ def test_a_driver_that_says_nothing_is_told_of(tmp_path: Path) -> None:
                 (events,) = (tmp_path / "out").glob("_headrace/*/events.jsonl")
                 long_ago = time.time() - 300
                 os.utime(events, (long_ago, long_ago))
-                states.append(Follower(tmp_path / "out").look())
+                states.append(Follower(tmp_path / "out").poll())
 
     numbers(2000).with_options(engine="inline", observers=[Looks()]).write_parquet(tmp_path / "out")
     told = dict(states[0].lines())["status"]
     assert told.startswith("under way, for 5 min 0") and "no event for 5 min 0" in told
     assert states[0].rows_per_second == 0 and states[0].seconds_left is None
     assert states[0].data()["seconds_silent"] >= 300
-    assert Follower(tmp_path / "out").look().silent == 0
+    assert Follower(tmp_path / "out").poll().silent == 0
 
 
 def test_no_output_has_no_state(tmp_path: Path) -> None:
@@ -434,7 +434,7 @@ def test_what_others_plant_in_the_output_is_not_followed(tmp_path: Path) -> None
     told = words(page(result))
     assert "198 rows written" in told
     assert "no: 105" not in told  # without a record nobody knows whether the words of errors may be shown
-    assert Follower(result.path).look().facts.status == "complete"
+    assert Follower(result.path).poll().facts.status == "complete"
     (result.path / "_headrace" / "current").write_bytes(b"\xff\x00")
     with pytest.raises(NothingMatched):
         Follower(result.path)

@@ -113,7 +113,7 @@ def test_the_same_command_goes_on_and_the_report_knows_of_both(tmp_path: Path) -
     failed = home(out)
     result = data(once).write_parquet(out)
     assert result.rows == 100 and home(out) == failed and hr.verify(out).good
-    assert Follower(out).look().data()["drivers"] == 2
+    assert Follower(out).poll().data()["drivers"] == 2
 
 
 def test_input_files_as_they_are_now_count(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_other_options_count_as_well(tmp_path: Path) -> None:
     fails(hr.range(100_000).map(my_mistake).with_options(engine="inline", progress=False), out)
     anew = hr.range(100_000).map(my_mistake).with_options(engine="inline", progress=False, shard_rows=10_000)
     fails(anew, out)
-    assert Follower(out).look().data()["shards"] > 5
+    assert Follower(out).poll().data()["shards"] > 5
 
 
 def test_an_overwrite_that_fails_leaves_the_old_output_as_it_was(

@@ -42,7 +42,7 @@ def status(
     from headrace.output.follow import Follower
 
     follower = Follower(Path(absolute(str(out), "The output path")))
-    found = follower.look()
+    found = follower.poll()
     if watch and not found.ended:
         found = _watched(follower, found, shown=not wants_json())
     code = DONE if found.facts.status in ("complete", "under way") else FAILED
@@ -68,9 +68,9 @@ def _watched(follower: Follower, found: RunStatus, *, shown: bool) -> RunStatus:
                 say(f"{_text(found)}\n", sys.stdout)
                 due = time.monotonic() + _LINES
             time.sleep(_REFRESH)
-            found = follower.look()
+            found = follower.poll()
     except KeyboardInterrupt:
-        found = follower.look()
+        found = follower.poll()
     return found
 
 
@@ -81,7 +81,7 @@ def _live(follower: Follower, found: RunStatus) -> RunStatus:
         while not found.ended:
             live.update(_drawn(found))
             time.sleep(_REFRESH)
-            found = follower.look()
+            found = follower.poll()
     return found
 
 

@@ -38,7 +38,7 @@ class Follower:
         self._at = 0
         self._rest = b""
 
-    def look(self) -> RunStatus:
+    def poll(self) -> RunStatus:
         """Return how the run is now."""
         folder = folder_of(self._root)
         if folder != self._folder:  # another run took its place

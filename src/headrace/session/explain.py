@@ -29,8 +29,8 @@ def described(plan: Plan, execution: ExecutionPlan, shards: Sequence[Shard]) -> 
     options, capacity, stages = execution.options, execution.capacity, execution.stages
     schema = plan.source.schema()
     columns = compiler.columns_to_read(plan.steps, schema)
-    pieces = sum(len(execution.partitioning.row_ranges(shard)) for shard in shards) if len(stages) > 1 else 0
-    work = [_count(pieces, "piece")] * (len(stages) - 1) + [_count(len(shards), "shard")]
+    tasks = sum(len(execution.partitioning.row_ranges(shard)) for shard in shards) if len(stages) > 1 else 0
+    work = [_count(tasks, "task")] * (len(stages) - 1) + [_count(len(shards), "shard")]
     fit = execution.fitted(shards)
     idle = [_at_work(*each) for each in zip(stages, fit, work, strict=True)]
     rows = [shard.rows for shard in shards]

@@ -131,7 +131,7 @@ class FakePool:
         if worker not in self._hosted:
             future.set_exception(WorkerDied(f"worker {worker} is gone"))
         elif fault == "die":
-            self._bury(worker, future)
+            self._remove_dead(worker, future)
         elif isinstance(fault, Exception):
             future.set_exception(fault)
         else:
@@ -143,7 +143,7 @@ class FakePool:
                 future.set_exception(error)
             else:
                 if fault == "die after":
-                    self._bury(worker, future)
+                    self._remove_dead(worker, future)
                 else:
                     future.set_result(result)
         return future
@@ -153,7 +153,7 @@ class FakePool:
         if worker in self._hosted:
             self._hosted[worker].feed(*args)
 
-    def _bury(self, worker: int, future: Future[Any]) -> None:
+    def _remove_dead(self, worker: int, future: Future[Any]) -> None:
         del self._hosted[worker]
         self.resize(self._spec.size)
         future.set_exception(WorkerDied(f"worker {worker} died as the test asked"))

@@ -20,13 +20,13 @@ S = TypeVar("S", bound=Step)
 class _ColumnStep(RunningStep[S]):
     def run(self, rows: Iterator[Rows], callers: Sequence[Caller], context: StepContext) -> Iterator[Rows]:
         """Choose or rename the columns of each batch."""
-        return (part.with_batch(self.chosen(part.batch, context.unread)) for part in rows)
+        return (part.with_batch(self.selected(part.batch, context.unread)) for part in rows)
 
     def on_no_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Do the same."""
-        return self.chosen(batch, frozenset())
+        return self.selected(batch, frozenset())
 
-    def chosen(self, batch: pa.RecordBatch, unread: frozenset[str]) -> pa.RecordBatch:
+    def selected(self, batch: pa.RecordBatch, unread: frozenset[str]) -> pa.RecordBatch:
         """Return the batch with other columns."""
         raise NotImplementedError
 
@@ -35,7 +35,7 @@ class _ColumnStep(RunningStep[S]):
 class SelectingColumns(_ColumnStep[SelectColumns]):
     """Chooses columns."""
 
-    def chosen(self, batch: pa.RecordBatch, unread: frozenset[str]) -> pa.RecordBatch:
+    def selected(self, batch: pa.RecordBatch, unread: frozenset[str]) -> pa.RecordBatch:
         """Return the columns."""
         return selected(batch, self.step.columns, self.step.label())
 
@@ -44,7 +44,7 @@ class SelectingColumns(_ColumnStep[SelectColumns]):
 class DroppingColumns(_ColumnStep[DropColumns]):
     """Leaves columns out."""
 
-    def chosen(self, batch: pa.RecordBatch, unread: frozenset[str]) -> pa.RecordBatch:
+    def selected(self, batch: pa.RecordBatch, unread: frozenset[str]) -> pa.RecordBatch:
         """Return the others; those that were not read need not be there."""
         check(batch, (name for name in self.step.columns if name not in unread), self.step.label())
         return batch.select([name for name in batch.schema.names if name not in self.step.columns])
@@ -54,7 +54,7 @@ class DroppingColumns(_ColumnStep[DropColumns]):
 class RenamingColumns(_ColumnStep[RenameColumns]):
     """Renames columns."""
 
-    def chosen(self, batch: pa.RecordBatch, unread: frozenset[str]) -> pa.RecordBatch:
+    def selected(self, batch: pa.RecordBatch, unread: frozenset[str]) -> pa.RecordBatch:
         """Return the columns by their new names."""
         check(batch, self.step.reads(), self.step.label())
         new = dict(self.step.names)
