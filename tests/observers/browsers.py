@@ -64,3 +64,14 @@ def asked_for(driver: Any) -> list[str]:
         for event in events
         if event["method"] == "Network.requestWillBeSent"
     ]
+
+
+def findings(driver: Any) -> list[str]:
+    """Return what axe-core finds wrong with the page that is open: rule, and the first places."""
+    driver.execute_cdp_cmd("Page.setBypassCSP", {"enabled": True})
+    driver.execute_script((Path(__file__).parent / "axe" / "axe.min.js").read_text(encoding="utf-8"))
+    found = driver.execute_async_script("axe.run(document).then(arguments[0])")
+    assert len(found["passes"]) > 10
+    return [
+        f"{each['id']}: {[node['html'][:120] for node in each['nodes'][:3]]}" for each in found["violations"]
+    ]

@@ -12,8 +12,8 @@ import pytest
 from headrace.observers.report.facts import RejectedSample, facts
 from headrace.observers.report.page import page
 
-from .browsers import asked_for, browser, look
-from .histories import HOSTILE, recorded
+from .browsers import asked_for, browser, findings, look
+from .histories import HOSTILE, recorded, success
 
 _CONTRAST = """
 const parse = (text) => text.match(/[\\d.]+/g).map(Number);
@@ -41,10 +41,8 @@ def driver() -> Iterator[Any]:
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
     found = recorded(folder / "events", hostile=HOSTILE)
-    assert found.last is not None
-    success = {"run": "abcd2345", "ledger": found.last.finished["ledger"]}
     samples = [RejectedSample("/data/a long name of a file/part-1.csv, row 3", "f", HOSTILE, HOSTILE)]
-    known = facts(found, output="/data/" + "deep/" * 20, success=success, samples=samples)
+    known = facts(found, output="/data/" + "deep/" * 20, success=success(found), samples=samples)
     path = folder / "report.html"
     path.write_text(page(found, known, made=1e6, version="0.1.0"), encoding="utf-8")
     return path
@@ -62,6 +60,7 @@ def test_it_draws_and_asks_for_nothing(driver: Any, report: Path, width: int, da
     assert len(drawn) == 12 and min(drawn) >= 1
     assert driver.execute_script("return document.documentElement.scrollWidth") <= width
     assert driver.execute_script(_CONTRAST) == []
+    assert findings(driver) == []
     overlap = driver.execute_script(
         "return [...document.querySelectorAll('.plot svg')].filter((s) => s.getBoundingClientRect().right"
         " > s.closest('figure').getBoundingClientRect().right + 1).length"

@@ -19,10 +19,9 @@ from headrace.observers.report.advice import advice, slowest_stage
 from headrace.observers.report.facts import Facts, RejectedSample, facts
 from headrace.observers.report.history import History, history
 from headrace.observers.report.page import ASSETS, page
-from headrace.observers.summary import steps_of
 from headrace.output.follow import RunStatus
 
-from .histories import HOSTILE, recorded
+from .histories import HOSTILE, recorded, success
 
 
 class Reader(HTMLParser):
@@ -65,14 +64,6 @@ def made(found: History, **given: Any) -> tuple[Reader, Facts, str]:
     known = facts(found, output="/out", **given)
     text = page(found, known, made=1e6, version="0.1.0")
     return Reader(text), known, text
-
-
-def success(found: History) -> dict[str, Any]:
-    assert found.last is not None and found.last.finished is not None and found.last.described is not None
-    ledger = found.last.finished.ledger
-    rows = {"read": ledger.read, "written": ledger.written, "rejected": ledger.rejected}
-    steps = steps_of(ledger, found.last.described.steps)
-    return {"run": "abcd2345", "shards": 20, "files": 2, "bytes": 5, "ledger": {**rows, "steps": steps}}
 
 
 def test_everything_is_there(tmp_path: Path) -> None:
