@@ -31,6 +31,7 @@
     │   ├── ForeignOutput
     │   ├── OutputWriteFailed
     │   ├── RunLocked
+    │   ├── OutputExists
     │   ├── PlanChanged
     │   └── JournalDamaged
     └── EngineError                         where the work runs
@@ -207,6 +208,10 @@ class OutputWriteFailed(SinkError):
 
 class RunLocked(SinkError):
     """Another driver is working on this output."""
+
+
+class OutputExists(SinkError):
+    """The output holds a finished run, and ``mode="error"`` was asked for."""
 
 
 class PlanChanged(SinkError):

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from enum import Enum
 from typing import Any, Literal, get_args, get_type_hints
 
 from headrace.core.arguments import known_arguments
@@ -18,7 +19,7 @@ from headrace.errors import ArgumentError, UnknownArgument, nearest
 
 EngineName = Literal["local", "inline", "ray"]
 RAY_ADDRESS = "ray://"
-Mode = Literal["resume", "overwrite"]
+Mode = Literal["resume", "overwrite", "ignore", "error"]
 OnChange = Literal["refuse", "continue", "restart"]
 
 
@@ -128,7 +129,9 @@ class RunOptions:
         True: show progress; False: nothing, no summary either; None: as True.
     mode
         ``"resume"`` goes on with (or recognises) an unfinished (or finished) run of the same plan in the same
-        output; ``"overwrite"`` makes a new one and replaces the old output only when the new one is complete.
+        output; ``"overwrite"`` makes a new one and replaces the old output only when the new one is complete. As
+        ``"resume"``, but where a run is finished: ``"ignore"`` leaves it as it is, whatever its plan, and returns its
+        result; ``"error"`` raises ``OutputExists``.
     on_change
         What to do when the code of the plan's functions differs from the run in the output: ``"refuse"``,
         ``"continue"`` (keep committed shards, do the others with the new code) or ``"restart"`` (do all anew, unless
@@ -372,6 +375,8 @@ def _plain(name: str, value: Any) -> Any:
         return tuple(value)
     if not isinstance(value, bool) and isinstance(value, numbers.Integral):
         return int(value)
+    if isinstance(value, str) and isinstance(value, Enum):  # such as Ray's SaveMode
+        return value.value
     return value
 
 
@@ -379,6 +384,12 @@ _SECONDS = ("stall_timeout", "batch_timeout", "commit_every")
 
 
 def _check(name: str, value: Any) -> None:
+    if name == "mode" and value == "append":
+        raise ArgumentError(
+            "mode='append' would put a second run's rows beside the first's, and an output is one run here, so "
+            "that a kill neither loses nor doubles rows: write each run to a folder of its own, and read them as "
+            "a list of paths."
+        )
     if name in _CHECKS:
         _CHECKS[name](value)
         return

@@ -3,7 +3,7 @@
 VERBS_OFFERED = """
     add_column columns count drop_columns explain filter flat_map input_files iter_batches iter_rows
     iter_tf_batches iter_torch_batches limit map map_batches materialize max mean min
-    rename_columns schema select_columns show stats std sum take take_all take_batch to_daft
+    rename_columns schema select_columns show size_bytes stats std sum take take_all take_batch to_daft
     to_pandas to_tf unique write_csv write_json write_parquet
 """
 
@@ -11,7 +11,7 @@ VERBS_REFUSED = """
     aggregate context copy deserialize_lineage get_dataset_id get_internal_block_refs
     get_stats_summary groupby has_serializable_lineage iter_internal_ref_bundles iter_jax_batches iterator
     join map_batches_internal mix name num_blocks random_sample random_shuffle randomize_block_order
-    repartition serialize_lineage set_name size_bytes sort split split_at_indices
+    repartition serialize_lineage set_name sort split split_at_indices
     split_proportionately streaming_split streaming_train_test_split summary to_arrow_refs to_dask
     to_mars to_modin to_numpy_refs to_pandas_refs to_random_access_dataset to_spark train_test_split
     union with_column with_columns write_bigquery write_clickhouse write_datasink write_delta
@@ -79,6 +79,7 @@ ARGUMENTS = {
     "Dataset.schema": "fetch_if_missing",
     "Dataset.select_columns": "cols compute concurrency num_cpus num_gpus memory " + PLACED,
     "Dataset.show": "limit",
+    "Dataset.size_bytes": "",
     "Dataset.stats": "",
     "Dataset.std": "on ddof ignore_nulls",
     "Dataset.sum": "on ignore_nulls",

@@ -65,9 +65,11 @@ def test_take_batch(batch_format: Any, kind: type) -> None:
     assert values.tolist() == list(range(130))
 
 
-def test_take_batch_without_rows_has_columns() -> None:
-    (name, values), *others = hr.range(3).limit(0).take_batch().items()
+def test_take_batch_of_no_rows_has_columns() -> None:
+    (name, values), *others = hr.range(3).take_batch(0).items()
     assert (name, values.dtype, len(values), others) == ("id", np.int64, 0, [])
+    with pytest.raises(ValueError, match="the dataset is empty"):  # as in Ray Data
+        hr.range(3).limit(0).take_batch()
 
 
 def test_collecting_everything_in_order(counted: hr.Dataset) -> None:

@@ -39,7 +39,7 @@ def refusal(of: Any, name: str) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("name", [*VERBS_REFUSED, "to_torch"])
+@pytest.mark.parametrize("name", VERBS_REFUSED)
 def test_verbs_that_are_not_say_why(name: str) -> None:
     said = refusal(hr.range(3), name)
     assert said.startswith(f"Headrace has no {name}: ") and said.endswith(".") and "\n" not in said
@@ -53,7 +53,7 @@ def test_functions_that_are_not_say_why(name: str) -> None:
 
 
 def test_each_reason_belongs_to_a_name() -> None:
-    assert {*ray_unsupported.NO_VERBS} == {*VERBS_REFUSED, "to_torch"}
+    assert {*ray_unsupported.NO_VERBS} == {*VERBS_REFUSED}
     assert {*ray_unsupported.NO_FUNCTIONS} - {*FUNCTIONS_REFUSED} == {
         "DataContext",
         "DatasetContext",

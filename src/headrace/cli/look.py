@@ -34,8 +34,10 @@ INSPECT_EXAMPLES = """\
 
 def explain(what: Prediction, *, flags: Flags) -> Answer:
     """Show what a model over inputs, or a script, would run: columns, shards, workers, memory. Nothing runs."""
+    from headrace.session.explain import explain as in_words
+
     with jobs.dataset_of(what, flags, "explain") as data:
-        text = data.explain()
+        text = in_words(data._plan, data._options)
         columns = data._plan.source.schema().names
     return Answer(
         DONE,

@@ -52,8 +52,9 @@ class Output:
         typer.Option(
             "--mode",
             metavar="NAME",
-            autocompletion=texts.choices("resume", "overwrite"),
-            help="resume (default) goes on with what is there, overwrite replaces it when the new one is complete.",
+            autocompletion=texts.choices("resume", "overwrite", "ignore", "error"),
+            help="resume (default) goes on with what is there, overwrite replaces it when the new one is complete; "
+            "where a run is finished, ignore leaves it as it is, and error refuses.",
             rich_help_panel=_PANEL,
         ),
     ] = None

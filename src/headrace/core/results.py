@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
+import numbers
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from headrace.core.arrow.layout import ConversionError
+
+_SCALARS = (
+    str,
+    bytes,
+    numbers.Number,
+    decimal.Decimal,
+    datetime.date,
+    datetime.time,
+    datetime.timedelta,
+    np.generic,
+)
 
 
 def has_names(result: Any) -> bool:
@@ -14,6 +29,11 @@ def has_names(result: Any) -> bool:
     if hasattr(result, "keys") or isinstance(result, (pa.RecordBatch, pa.Table)):
         return not hasattr(result, "iloc") or hasattr(result, "columns")  # a Series has keys, too
     return hasattr(result, "columns") and (hasattr(result, "iloc") or hasattr(result, "to_arrow"))
+
+
+def is_scalar(result: Any) -> bool:
+    """Say whether a result is one value, of Python's or of numpy's, and not a column of them."""
+    return isinstance(result, _SCALARS) or (isinstance(result, np.ndarray) and result.ndim == 0)
 
 
 def flat(values: Any) -> Any:

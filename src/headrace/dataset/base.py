@@ -49,6 +49,10 @@ class DatasetBase:
         """True if batches may be views of data that is read again: the user's own, or a kept result."""
         return self._plan.source.shares_memory
 
+    def _known_rows(self) -> int | None:
+        """Return how many rows come out, if that is known without reading any."""
+        return execution.known_count(self._plan, self._options)
+
     def _note(self, report: str) -> None:
         self._last_report = report
 

@@ -37,7 +37,7 @@ class ColumnVerbs(DatasetBase):
 
     @known_arguments(also=ray_unsupported.COLUMNS)
     def drop_columns(self, cols: str | Sequence[str]) -> Self:
-        """Leave the columns ``cols`` out.
+        """Leave the columns ``cols`` out; an empty list leaves none out.
 
         Raises ``ArgumentError`` if ``cols`` is not a name or a list of names; ``UnknownColumn`` comes when the plan
         is checked.
@@ -46,7 +46,8 @@ class ColumnVerbs(DatasetBase):
         >>> hr.from_items([{"a": 1, "b": 2}]).drop_columns(["b"]).take_all()
         [{'a': 1}]
         """
-        return self.with_step(DropColumns(given_names("drop_columns", cols)))
+        names = given_names("drop_columns", cols, allow_none=True)
+        return self.with_step(DropColumns(names)) if names else self
 
     @known_arguments(also=ray_unsupported.COLUMNS)
     def rename_columns(self, names: Mapping[str, str] | Sequence[str]) -> Self:

@@ -62,7 +62,16 @@ class ConsumptionVerbs(DatasetBase):
         [[0, 1], [2, 3], [4]]
         """
         size, format_ = given_batch_size(batch_size), given_batch_format(batch_format)
-        return RepeatableIterable(lambda: self._iterate(size, format_, drop_last))
+        return RepeatableIterable(
+            lambda: self._iterate(size, format_, drop_last), lambda: self._known_batches(size, drop_last)
+        )
+
+    def _known_batches(self, size: int | None, drop_last: bool) -> int | None:
+        """Return how many batches there will be, if that is known without running the plan."""
+        rows = None if size is None else self._known_rows()
+        if rows is None or size is None:
+            return None
+        return rows // size if drop_last else -(-rows // size)
 
     def _iterate(
         self, size: int | None, batch_format: BatchFormat | Literal["tensors"], drop_last: bool
@@ -93,7 +102,7 @@ class ConsumptionVerbs(DatasetBase):
         >>> next(hr.range(1000).iter_rows())
         {'id': 0}
         """
-        return RepeatableIterable(self._rows)
+        return RepeatableIterable(self._rows, self._known_rows)
 
     def _rows(self) -> Generator[dict[str, Any], None, None]:
         from headrace.core.arrow.views import output_rows
@@ -148,7 +157,57 @@ class ConsumptionVerbs(DatasetBase):
 
         size, tensors = given_batch_size(batch_size), Tensors(dtypes, device, collate_fn, pin_memory)
         tensors.check()
-        return RepeatableIterable(lambda: tensors.over(self._iterate(size, tensors.batch_format, drop_last)))
+        return RepeatableIterable(
+            lambda: tensors.over(self._iterate(size, tensors.batch_format, drop_last)),
+            lambda: self._known_batches(size, drop_last),
+        )
+
+    @known_arguments(also=ray_unsupported.ITERATE)
+    def to_torch(
+        self,
+        *,
+        batch_size: int | None = 256,
+        dtypes: Any = None,
+        device: Any = "auto",
+        collate_fn: Callable[[dict[str, Any]], Any] | None = None,
+        drop_last: bool = False,
+        pin_memory: bool = False,
+    ) -> Any:
+        """Return a ``torch.utils.data.IterableDataset`` of batches; its elements are those of ``iter_torch_batches``.
+
+        It has a length where that is known without running the plan. Batches are made here, so a ``DataLoader`` gets
+        it with ``batch_size=None``, and without workers of its own: the dataset's own run ahead of the reader.
+
+        Parameters
+        ----------
+        batch_size, dtypes, device, collate_fn, drop_last, pin_memory
+            As in ``iter_torch_batches``.
+
+        Raises
+        ------
+        ArgumentError
+            As in ``iter_torch_batches``. ``MissingLibrary``: PyTorch is not installed.
+
+        Examples
+        --------
+        >>> import pytest, headrace as hr
+        >>> torch = pytest.importorskip("torch")
+        >>> batches = hr.range(5).to_torch(batch_size=2)
+        >>> len(batches), [batch["id"].tolist() for batch in torch.utils.data.DataLoader(batches, batch_size=None)]
+        (3, [[0, 1], [2, 3], [4]])
+        """
+        from headrace.interop.torch import iterable_dataset
+
+        return iterable_dataset(
+            self.iter_torch_batches(
+                batch_size=batch_size,
+                dtypes=dtypes,
+                device=device,
+                collate_fn=collate_fn,
+                drop_last=drop_last,
+                pin_memory=pin_memory,
+            )
+        )
 
     @known_arguments(also=ray_unsupported.ITERATE)
     def iter_tf_batches(
@@ -174,7 +233,10 @@ class ConsumptionVerbs(DatasetBase):
         from headrace.interop.tensorflow import tf_batches
 
         size, tf = given_batch_size(batch_size), library("iter_tf_batches", "tensorflow", "keras")
-        return RepeatableIterable(lambda: tf_batches(tf, self._iterate(size, "tensors", drop_last), dtypes))
+        return RepeatableIterable(
+            lambda: tf_batches(tf, self._iterate(size, "tensors", drop_last), dtypes),
+            lambda: self._known_batches(size, drop_last),
+        )
 
     @known_arguments(also=ray_unsupported.TO_TF)
     def to_tf(

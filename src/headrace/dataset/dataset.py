@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from headrace.core.arguments import unframed
@@ -15,8 +16,9 @@ from headrace.dataset.maps import MapVerbs
 from headrace.dataset.metrics import MetricVerbs
 from headrace.dataset.predicts import PredictVerbs
 from headrace.dataset.writes import WriteVerbs
-from headrace.errors import ArgumentError, NotASequence, NotOffered, nearest
+from headrace.errors import ArgumentError, HeadraceError, NotASequence, NotOffered, nearest
 from headrace.options import RunOptions
+from headrace.plan.compile import known_columns
 from headrace.plan.logical import Plan
 
 if TYPE_CHECKING:
@@ -114,18 +116,19 @@ class Dataset(
             )
         super().__init__(plan, RunOptions() if options is None else options)
 
-    @unframed
-    def __iter__(self) -> NoReturn:
-        """Say what iterates: rows or batches."""
-        raise NotASequence(
-            "A dataset is not iterated over by itself: iter_rows() yields rows as dicts, iter_batches() batches, and "
-            "take(n) gives the first rows as a list."
-        )
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yield the rows as dicts, as ``iter_rows`` does."""
+        return iter(self.iter_rows())
 
     @unframed
     def __len__(self) -> int:
-        """Say what counts: it may have to read everything, which ``len`` should not."""
-        raise NotASequence("A dataset has no length until it is read: count() counts its rows.")
+        """Return how many rows there are, where that is known without reading them."""
+        rows = self._known_rows()
+        if rows is None:
+            raise NotASequence(
+                "How many rows this dataset has is not known until they are read: count() counts them."
+            )
+        return rows
 
     def __bool__(self) -> bool:
         """Return True: whether there are rows is not known before they are read."""
@@ -143,6 +146,22 @@ class Dataset(
     def __repr__(self) -> str:
         source = type(self._plan.source).__name__.removesuffix("Source")
         return one_line(" → ".join([f"Dataset({source})", *(step.label() for step in self._plan.steps)]))
+
+    def __str__(self) -> str:
+        """Name the columns with their types, as far as the plan tells: no function of the user's is called."""
+        try:
+            columns, adds = known_columns(self._plan.steps, self._plan.source.schema())
+        except HeadraceError as error:
+            return f"{self!r}\n  columns are not known: {one_line(str(error))}"
+        wide = max(map(len, map(one_line, columns)), default=0)
+        lines = [
+            f"  {one_line(name):<{wide}}  {'type known when it runs' if type_ is None else one_line(str(type_))}"
+            for name, type_ in columns.items()
+        ]
+        if adds is not None:
+            beside = "and what" if columns else "what"
+            lines.append(f"  {beside} {one_line(adds.label())} makes: schema() runs a few rows to find out")
+        return "\n".join([repr(self), *lines])
 
     @unframed
     def __getattr__(self, name: str) -> Any:

@@ -14,7 +14,7 @@ from headrace.plan import ray_unsupported
 from headrace.plan.parameters import given_batch_format, given_names, given_rows
 from headrace.plan.steps.accumulate import Accumulate
 from headrace.session import read as execution
-from headrace.session.explain import explain
+from headrace.session.explain import Explanation, explain
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -56,7 +56,7 @@ class InspectionVerbs(DatasetBase):
         """Return the first ``batch_size`` rows as one batch in ``batch_format``, made in this process.
 
         A dict of arrays of shape (n,) or (n, k…), a DataFrame or a Table, as in ``map_batches``. Raises
-        ``ArgumentError`` for another size or format; and what a run raises.
+        ``ArgumentError`` for another size or format, and if there are no rows; and what a run raises.
 
         >>> import headrace as hr
         >>> hr.range(1000).take_batch(3)
@@ -66,7 +66,12 @@ class InspectionVerbs(DatasetBase):
         from headrace.core.arrow.views import output_view
 
         format_ = given_batch_format(batch_format)
-        batches = list(execution.head(self._plan, given_rows("batch_size", batch_size), self._options))
+        rows = given_rows("batch_size", batch_size)
+        batches = list(execution.head(self._plan, rows, self._options))
+        if rows and not any(batch.num_rows for batch in batches):
+            raise ArgumentError(
+                "take_batch: the dataset is empty. schema() has its columns, and to_arrow() a table without rows."
+            )
         batch = concat(batches) if batches else empty_batch(self._schema())
         return output_view(batch, format_, live=self._shares_memory)
 
@@ -143,20 +148,36 @@ class InspectionVerbs(DatasetBase):
         >>> hr.range(1000).count()
         1000
         """
-        known = execution.known_count(self._plan, self._options)
+        known = self._known_rows()
         return known if known is not None else execution.count(self._plan, self._options, self._note)
 
     @known_arguments
-    def explain(self) -> str:
-        """Say how the plan would run: stages, workers, columns read, shards. Reads only metadata.
+    def size_bytes(self) -> int:
+        """Return how many bytes the output's rows have in memory, as Arrow lays them out; runs the plan.
 
-        Raises ``PlanError`` for a plan that cannot run, with the numbers.
+        Raises what a run raises.
 
         >>> import headrace as hr
-        >>> print(hr.range(3).explain())  # doctest: +ELLIPSIS
+        >>> hr.range(5).size_bytes()
+        40
+        """
+        return sum(batch.nbytes for batch in self._batches())
+
+    @known_arguments
+    def explain(self) -> Explanation:
+        """Print how the plan would run: stages, workers, columns read, shards. Reads only metadata.
+
+        Returns the same text. At an interactive prompt it is not printed besides, as the prompt shows it. Raises
+        ``PlanError`` for a plan that cannot run, with the numbers.
+
+        >>> import headrace as hr
+        >>> text = hr.range(3).explain()  # doctest: +ELLIPSIS
         source...
         """
-        return explain(self._plan, self._options)
+        text = Explanation(explain(self._plan, self._options))
+        if not hasattr(sys, "ps1"):
+            say(text, sys.stdout)
+        return text
 
     @known_arguments
     def stats(self) -> str:
@@ -187,8 +208,8 @@ class InspectionVerbs(DatasetBase):
         Parameters
         ----------
         on
-            A column's name: one number comes back. A list of them, or None for all columns: a dict
-            ``{"sum(x)": number, …}``, as in Ray Data. Integers and decimals add up exactly.
+            A column's name, or a list of them; None: all columns. Of one column, one number comes back; of
+            several, a dict ``{"sum(x)": number, …}``, as in Ray Data. Integers and decimals add up exactly.
         ignore_nulls
             False: the result is None if there is a null. It is None, too, if there is no value at all.
 
@@ -221,7 +242,7 @@ class InspectionVerbs(DatasetBase):
 
         >>> import headrace as hr
         >>> hr.range(5).max()
-        {'max(id)': 4}
+        4
         """
         return self._number("max", on, ignore_nulls)
 
@@ -284,4 +305,4 @@ class InspectionVerbs(DatasetBase):
         }
         plan = self._plan.without_metrics().then(Accumulate(tuple(metrics.items())))
         results = dict(execution.evaluate(plan, self._options, self._note))
-        return results[f"{kind}({on})"] if isinstance(on, str) else results
+        return results[f"{kind}({names[0]})"] if len(names) == 1 else results

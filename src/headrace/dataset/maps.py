@@ -57,7 +57,7 @@ class MapVerbs(DatasetBase):
             shape (n, k) become fixed-size-list columns. The number of rows may change. Named levels of a
             DataFrame's index become columns, unnamed ones are dropped. Functions that wait, for an endpoint say,
             may be async: ``async def``, or a class with ``async def __call__``, which is then also constructed
-            on the event loop.
+            on the event loop. They may yield several batches, too.
         batch_size
             Rows per batch; the last one of a shard may be smaller. ``"auto"``: each worker begins with 128
             rows or fewer, and finds with how many ``fn`` gets most rows done per second, up to about 16 MiB and

@@ -120,7 +120,7 @@ class PredictVerbs(DatasetBase):
             The name of the column.
         fn
             A function of a batch of all columns. It returns one value per row: an array of shape (n,) or (n, k…), a
-            Series, an Arrow array, a list.
+            Series, an Arrow array, a list; or a single number, text or time, which each row gets.
         batch_format
             As in ``map_batches``, but pandas by default, as in Ray Data; ``"numpy"`` is faster.
         compute, concurrency, num_cpus, num_gpus, memory, ray_remote_args, version
@@ -141,7 +141,9 @@ class PredictVerbs(DatasetBase):
         if not isinstance(col, str) or not col:
             raise ArgumentError(f"add_column({col!r}): it takes the name of a column.")
         if not callable(fn) or isinstance(fn, type):
-            raise ArgumentError(f"add_column({col!r}, {fn!r}): it takes a function of a batch.")
+            raise ArgumentError(
+                f"add_column({col!r}, {fn!r}): it takes a function of a batch, such as lambda batch: 5."
+            )
         from headrace.plan.steps.predict import AddColumn
         from headrace.session.models import given_predict
 

@@ -8,7 +8,7 @@ from types import GeneratorType
 from typing import Generic, TypeVar
 
 from headrace.core.arguments import SHOWS_RAISE, drop_our_frames, unframed
-from headrace.errors import ArgumentError, HeadraceError
+from headrace.errors import ArgumentError, HeadraceError, NotASequence
 
 T = TypeVar("T")
 
@@ -26,11 +26,16 @@ class RepeatableIterable(Iterable[T], Generic[T]):
     (1, [2, 3], [1, 2, 3])
     """
 
-    __slots__ = ("_begin", "_begun", "_looped")
+    __slots__ = ("_begin", "_begun", "_length", "_looped")
 
-    def __init__(self, begin: Callable[[], Generator[T, None, None]]) -> None:
-        """``begin`` starts a pass."""
+    def __init__(
+        self,
+        begin: Callable[[], Generator[T, None, None]],
+        length: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        """``begin`` starts a pass; ``length`` says how many there are, if that is known without one."""
         self._begin = begin
+        self._length = length
         self._begun: Generator[T, None, None] | None = None  # the pass that ``next`` takes from
         self._looped: Callable[[], object] = lambda: None  # the last pass of a ``for``, while somebody has it
 
@@ -56,6 +61,20 @@ class RepeatableIterable(Iterable[T], Generic[T]):
         except BaseException:
             self._begun = None
             raise
+
+    @unframed
+    def __len__(self) -> int:
+        """Return how many a whole pass yields, where that is known without one."""
+        length = self._length()
+        if length is None:
+            raise NotASequence(
+                "How many there will be is not known until the plan has run: count() counts rows."
+            )
+        return length
+
+    def __bool__(self) -> bool:
+        """Return True: whether there is anything is not known before a pass."""
+        return True
 
     def close(self) -> None:
         """End the pass that ``next`` has begun, and its workers."""

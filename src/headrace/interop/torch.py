@@ -73,6 +73,27 @@ class Tensors:
         return self.dtypes.get(name) if isinstance(self.dtypes, Mapping) else self.dtypes
 
 
+def iterable_dataset(batches: Any) -> Any:
+    """Make a ``torch.utils.data.IterableDataset`` of batches that can be iterated over again and again."""
+    data = library("to_torch", "torch").utils.data
+
+    class Batches(data.IterableDataset):  # type: ignore[misc, name-defined]
+        """The batches of a dataset, as PyTorch's loaders want them."""
+
+        def __iter__(self) -> Iterator[Any]:
+            if data.get_worker_info() is not None:
+                raise ArgumentError(
+                    "to_torch: each worker of a DataLoader would run the plan anew, and yield all of its rows. Leave "
+                    "num_workers at 0: the dataset's own workers run ahead of the reader."
+                )
+            return iter(batches)
+
+        def __len__(self) -> int:
+            return len(batches)
+
+    return Batches()
+
+
 def _check(torch: Any, option: str, given: Any, device: Any) -> None:
     """Try it with a tensor of one number, as a device may be known to PyTorch and not be there."""
     try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,12 @@ import msgspec
 
 from headrace.core.arrow.batch import schema_from
 from headrace.core.arrow.output_schema import describe_difference
+from headrace.core.files import safe_files
 from headrace.core.warn import warn
 from headrace.core.work import Durability, Shard
-from headrace.errors import REFUSALS, HeadraceError, InputChanged, PlanChanged
+from headrace.errors import REFUSALS, HeadraceError, InputChanged, OutputExists, PlanChanged
 from headrace.output.commit import JournalState, ShardCommitter, begin
-from headrace.output.folder import OutputFolder, check_parts, new_run_name, remove_tree
+from headrace.output.folder import SUCCESS, OutputFolder, check_parts, new_run_name, remove_tree
 from headrace.output.input_changes import InputFile, check_apart, reconcile
 from headrace.output.journal import Contents
 from headrace.output.recover import peek, recover
@@ -45,16 +47,33 @@ class OpenRequest:
 class Job:
     """A plan with its output open under our lock. A context manager: leaving it closes both."""
 
-    def __init__(self, plan: Plan, output: OutputFolder, committer: ShardCommitter, *, resumed: bool) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        output: OutputFolder,
+        committer: ShardCommitter,
+        *,
+        resumed: bool,
+        recorded: Mapping[str, Any] | None = None,
+    ) -> None:
+        """``recorded``: what ``_SUCCESS`` says, where the finished run may be of another plan."""
         self.plan = plan
         self.output = output
         self.committer = committer
         self.resumed = resumed
+        self.recorded = recorded
 
     @property
     def shards(self) -> list[Shard]:
         """The shards, as they were planned when the run began."""
         return self.committer.plan.shards
+
+    @property
+    def labels(self) -> list[str]:
+        """What messages call the steps."""
+        if self.recorded is not None:
+            return [str(step["step"]) for step in self.recorded["ledger"]["steps"]]
+        return [step.label() for step in self.plan.steps]
 
     @property
     def complete(self) -> bool:
@@ -124,6 +143,10 @@ class _JobOpener:
         check_parts(output, {run for run in (hidden, current) if run is not None})
         if self._request.mode == "overwrite":
             return self._overwrite(hidden, current, swapped)
+        if current is not None and self._request.mode in ("ignore", "error"):
+            found = self._finished_job(current)
+            if found is not None:
+                return found
         keep = current is not None and self._is_same(current)  # refuses before anything is touched
         if hidden is not None:
             output.forget(hidden)  # an overwrite that was abandoned
@@ -153,6 +176,25 @@ class _JobOpener:
             if run == hidden:
                 self._output.forget(run)
         return self._begin()
+
+    def _finished_job(self, run: str) -> Job | None:
+        """Return a finished run as it is, whatever its plan, or refuse it; None for one that is not finished."""
+        _, state, _ = peek(self._output, run)
+        if not state.finished:
+            return None
+        if self._request.mode == "error":
+            raise OutputExists(
+                f"The output {self._output.root} holds a finished run already. Nothing was touched: choose another "
+                "folder, or say mode='ignore' to leave it as it is, or mode='overwrite' to replace it."
+            )
+        committer = recover(self._output, run, self._sink, durability=self._request.durability, hidden=False)
+        if committer.state.finished:
+            recorded = msgspec.json.decode(
+                safe_files.content(self._output.root / SUCCESS), type=dict[str, Any]
+            )
+            return Job(self._plan, self._output, committer, resumed=True, recorded=recorded)
+        committer.close()  # a part is gone
+        return None
 
     def _is_same(self, run: str) -> bool:
         """Return whether to resume a run; False: begin again, as the user asked."""

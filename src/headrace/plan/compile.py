@@ -37,6 +37,27 @@ def columns_at(steps: Sequence[Step], schema: pa.Schema) -> list[list[str] | Non
     return places
 
 
+def known_columns(
+    steps: Sequence[Step], schema: pa.Schema
+) -> tuple[dict[str, pa.DataType | None], Step | None]:
+    """Return the columns after the last step with their types, as far as the plan knows them; runs nothing.
+
+    A type is None where only running tells. The step, if there is one, may add columns that nobody knows before.
+    """
+    types: dict[str, pa.DataType] = {field.name: field.type for field in schema}
+    names: list[str] | None = list(types)
+    adds: Step | None = None
+    for step in steps:
+        names = step.columns_after(names)
+        types = step.carried(types)
+        if names is not None:
+            adds = None
+        elif step.columns_after([]) is None:
+            adds = step
+    known = list(types) if names is None else names
+    return {name: types.get(name) for name in known}, adds
+
+
 def columns_to_read(
     steps: Sequence[Step], schema: pa.Schema, *, output: bool = True
 ) -> tuple[str, ...] | None:

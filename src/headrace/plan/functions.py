@@ -46,9 +46,16 @@ class Function:
 
     @property
     def is_async(self) -> bool:
-        """True if what is called per batch is a coroutine function."""
+        """True if what is called per batch is a coroutine function, or an async generator."""
         call: Any = self.call
-        return is_async(call.predict if self.model and is_predictor(call) else call)
+        return self.is_async_generator or is_async(
+            call.predict if self.model and is_predictor(call) else call
+        )
+
+    @property
+    def is_async_generator(self) -> bool:
+        """True if what is called per batch yields its results between waits."""
+        return is_async_generator(self.call)
 
     def build(self, run: Callable[..., Any] = _here) -> Built:
         """Make what is called per batch or row; constructs a class and loads a model, so once per worker.

@@ -51,10 +51,8 @@ def given_function(verb: str, fn: Any, options: Mapping[str, Any]) -> Function:
             f"{label}: fn_constructor_args and fn_constructor_kwargs are for a class; for a function use fn_args "
             "and fn_kwargs."
         )
-    if is_async_generator(fn):
-        raise ArgumentError(
-            f"{label}: async generators are not supported; return one batch, or give a plain one."
-        )
+    if is_async_generator(fn) and verb != "map_batches":
+        raise ArgumentError(f"{label}: async generators are for map_batches; give a plain one.")
     if is_async(fn) and verb not in _MAY_WAIT:
         raise ArgumentError(f"{label}: async functions are for map_batches and predict; give a plain one.")
     if version is not None and not isinstance(version, str):
@@ -179,12 +177,14 @@ def given_batch_format(value: Any) -> BatchFormat:
     return value  # type: ignore[no-any-return]
 
 
-def given_names(verb: str, names: Any) -> tuple[str, ...]:
-    """Read column names, one or several."""
+def given_names(verb: str, names: Any, *, allow_none: bool = False) -> tuple[str, ...]:
+    """Read column names, one or several; none at all only with ``allow_none``."""
     if isinstance(names, str):
         return (names,)
     listed = tuple(names) if isinstance(names, Sequence) else ()
-    if not listed or not all(isinstance(name, str) for name in listed):
+    if not (listed or (allow_none and isinstance(names, Sequence))) or not all(
+        isinstance(name, str) for name in listed
+    ):
         raise ArgumentError(f"{verb}: {names!r} is not a list of column names.")
     for name in listed:
         if listed.count(name) > 1:

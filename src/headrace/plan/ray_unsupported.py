@@ -51,8 +51,6 @@ NO_VERBS = {
     "gets, with_options(shard_rows=...) about how many rows a file has. Leave the call out.",
     "serialize_lineage": "a dataset is pickled as it is: cloudpickle.dumps writes it.",
     "set_name": "a run is known by its output folder, and result.run names it.",
-    "size_bytes": "how big rows are in memory depends on what is read of them. explain() says what is read, and a "
-    "Result how many bytes were written.",
     "sort": f"a sort needs a shuffle, and {_ORDER}. Sort the input before or the output after, with DuckDB or "
     "Polars.",
     "split": f"{_SPLIT}.",
@@ -71,7 +69,6 @@ NO_VERBS = {
     "to_pandas_refs": f"{_REFS}. to_pandas() gives one DataFrame, iter_batches(batch_format='pandas') several.",
     "to_random_access_dataset": "rows are not served by key. Write Parquet, and look keys up with DuckDB.",
     "to_spark": "there is no adapter. Write Parquet, and spark.read.parquet reads it.",
-    "to_torch": "iter_torch_batches gives tensors, and torch.utils.data.IterableDataset can wrap it.",
     "train_test_split": "which rows go where must be the same when it is run again. Filter by what is in the row, "
     "once for each side: filter(lambda row: zlib.crc32(row['key'].encode()) % 5 == 0).",
     "union": f"a plan has one source, and {_ORDER}. Give one read_* a list of paths, or one from_* a list of tables.",

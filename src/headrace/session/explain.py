@@ -18,6 +18,15 @@ from headrace.plan.steps.base import Step, StepFunction
 from headrace.session.execution_plan import ExecutionPlan
 
 
+class Explanation(str):
+    """A text that a prompt shows as it is, in lines."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
 def explain(plan: Plan, options: RunOptions) -> str:
     """Describe source, columns, shards, pools and each step; raises what the plan would raise."""
     execution = ExecutionPlan(plan, options)

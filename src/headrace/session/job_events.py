@@ -72,6 +72,8 @@ def ledger_of(job: Job) -> dict[str, Any]:
 
 def metrics_of(job: Job) -> tuple[Metrics, dict[str, Any]]:
     """Merge the states of all committed shards; return the metrics and the data of their charts."""
+    if job.recorded is not None:
+        return Metrics(job.recorded.get("metrics") or {}, notes=job.recorded.get("metrics_notes") or {}), {}
     metrics, committer = job.plan.metrics, job.committer
     if not metrics:
         return Metrics(notes={}), {}
@@ -109,7 +111,7 @@ def result_of(job: Job, event: RunFinished, metrics: Metrics, rows_before: int =
         left_out=job.committer.left_out,
         summary=summary(
             event,
-            steps=[step.label() for step in job.plan.steps],
+            steps=job.labels,
             rows_before=rows_before,
             left_out=job.committer.left_out,
             metrics=lines(metrics),

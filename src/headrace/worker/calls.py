@@ -86,7 +86,8 @@ class Caller:
 def make_caller(function: Function, built: Built, most: int | None, loop: EventLoop) -> Caller:
     """Return how a function is called; ``most`` is the ``max_in_flight`` that the user gave."""
     if function.is_async:
-        return _AsyncCaller(built, most or IN_FLIGHT, loop)
+        caller = _AsyncGeneratorCaller if function.is_async_generator else _AsyncCaller
+        return caller(built, most or IN_FLIGHT, loop)
     submit = getattr(built.predictor, "submit", None)
     collect = getattr(built.predictor, "collect", None)
     if callable(submit) and callable(collect):
@@ -96,7 +97,11 @@ def make_caller(function: Function, built: Built, most: int | None, loop: EventL
 
 
 def refuse_coroutine(value: Any) -> Any:
-    """Raise ``ConversionError`` if the result is a coroutine."""
+    """Raise ``ConversionError`` if the result is a coroutine or an async generator."""
+    if inspect.isasyncgen(value):
+        raise ConversionError(
+            "it returned an async generator: yield in the function itself, defined with `async def`"
+        )
     if inspect.iscoroutine(value):
         value.close()
         raise ConversionError(
@@ -280,6 +285,20 @@ class _AsyncCaller(Caller):
                 return await self.built.call(view)
 
         return _AsyncCall(self._loop.start(work), finish)
+
+
+class _AsyncGeneratorCaller(_AsyncCaller):
+    """The same for a function that yields several batches between its waits."""
+
+    def start(self, view: Any, finish: Finish) -> PendingCall:
+        async def work() -> Any:
+            batches: list[Any] = []
+            async with self._slots, contextlib.aclosing(self.built.call(view)) as yielded:
+                async for each in yielded:  # converted at once: it may fill one array again and again
+                    batches += finish(each)
+            return batches
+
+        return _AsyncCall(self._loop.start(work), lambda batches: batches)
 
 
 class _AsyncCall(_FutureCall):

@@ -126,6 +126,10 @@ class Step:
         """Return the columns that come out of this step; None where only running it tells."""
         return names
 
+    def carried(self, types: dict[str, pa.DataType]) -> dict[str, pa.DataType]:
+        """Return the types of the columns that come out as they went in, by their names afterwards."""
+        return types if type(self).columns_after is Step.columns_after else {}
+
     def needed_before(self, needed: NeededColumns, schema: pa.Schema) -> NeededColumns:
         """Return the columns that the step has to get, so that those ``needed`` after it can be there."""
         return needed

@@ -27,6 +27,10 @@ class SelectColumns(Step):
         """Return the columns."""
         return list(self.columns)
 
+    def carried(self, types: dict[str, pa.DataType]) -> dict[str, pa.DataType]:
+        """Return the columns."""
+        return {name: types[name] for name in self.columns if name in types}
+
     def needed_before(self, needed: NeededColumns, schema: pa.Schema) -> NeededColumns:
         """Return the columns, whether or not they are needed."""
         return NeededColumns(frozenset(self.columns))
@@ -58,6 +62,10 @@ class DropColumns(Step):
     def columns_after(self, names: list[str] | None) -> list[str] | None:
         """Return the others."""
         return None if names is None else [name for name in names if name not in self.columns]
+
+    def carried(self, types: dict[str, pa.DataType]) -> dict[str, pa.DataType]:
+        """Return the others."""
+        return {name: type_ for name, type_ in types.items() if name not in self.columns}
 
     def needed_before(self, needed: NeededColumns, schema: pa.Schema) -> NeededColumns:
         """Return what is needed without the columns: they need not even be read."""
@@ -99,6 +107,11 @@ class RenameColumns(Step):
             if renamed.count(name) > 1:
                 raise UnknownColumn(f"{self.label()} would give two columns the name {name!r}.")
         return renamed
+
+    def carried(self, types: dict[str, pa.DataType]) -> dict[str, pa.DataType]:
+        """Return all of them."""
+        new = dict(self.names)
+        return {new.get(name, name): type_ for name, type_ in types.items()}
 
     def needed_before(self, needed: NeededColumns, schema: pa.Schema) -> NeededColumns:
         """Return what is needed by its old names, and all columns that are renamed."""

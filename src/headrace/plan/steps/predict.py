@@ -96,6 +96,12 @@ class Predict(Step):
     def columns_after(self, names: list[str] | None) -> None:
         """Return None: a model may name its results itself."""
 
+    def carried(self, types: dict[str, pa.DataType]) -> dict[str, pa.DataType]:
+        """Return what is kept; with ``replace``, a result may take the place of any column."""
+        if self.replace:
+            return {}
+        return {name: type_ for name, type_ in types.items() if self.keep is None or name in self.keep}
+
     def needed_before(self, needed: NeededColumns, schema: pa.Schema) -> NeededColumns:
         """Return the inputs of the models, and what is carried and needed."""
         if any(model.inputs is None for model in self.models):

@@ -93,6 +93,10 @@ class Filter(RowStep):
         """Return the same columns."""
         return names
 
+    def carried(self, types: dict[str, pa.DataType]) -> dict[str, pa.DataType]:
+        """Return the same columns."""
+        return types
+
     def needed_before(self, needed: NeededColumns, schema: pa.Schema) -> NeededColumns:
         """Return what the expression reads as well, if that can be told."""
         read = fields_of(self.expression, schema) if self.function is None else None

@@ -12,16 +12,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from headrace.core.arrow.batch import concat, empty_columns, nulled
 from headrace.core.arrow.input_view import InputView
 from headrace.core.arrow.values import ConversionError, a, from_columns, from_result
 from headrace.core.arrow.views import make_view
-from headrace.core.results import flat, has_names
+from headrace.core.results import flat, has_names, is_scalar
 from headrace.core.work import Fault, Split
 from headrace.errors import ColumnExists, UnknownColumn, nearest
-from headrace.plan.steps.predict import Model, Predict
+from headrace.plan.steps.predict import AddColumn, Model, Predict
 from headrace.worker.calls import Caller
 from headrace.worker.in_flight import InFlightWindow
 from headrace.worker.rebatching import BatchCutter
@@ -113,6 +114,8 @@ def _run_model(
         return make_view(part.batch, batch_format, tried=caller.has_run, formed=formed)
 
     def made(part: Rows, input_view: InputView, result: Any) -> pa.RecordBatch:
+        if isinstance(step, AddColumn) and is_scalar(result):
+            return _repeated(result, model, input_view, len(part))
         return _named_columns(result, model, input_view, len(part))
 
     def carried() -> float:
@@ -259,6 +262,12 @@ def _named_columns(result: Any, model: Model, input_view: InputView, rows: int) 
             "map_batches is for functions that change the number of rows"
         )
     return made
+
+
+def _repeated(value: Any, model: Model, input_view: InputView, rows: int) -> pa.RecordBatch:
+    """Give each row the one value that a function returned for all."""
+    one = from_columns({model.output: [value.item() if hasattr(value, "item") else value]}, input_view)
+    return one.take(pa.array(np.zeros(rows, np.int64)))
 
 
 def _assembled(item: _Item, step: Predict, unread: frozenset[str]) -> pa.RecordBatch:
