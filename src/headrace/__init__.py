@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         XGBoostCheckpoint,
     )
     from headrace.compat.air.torch_checkpoint import TorchCheckpoint
+    from headrace.compat.air.transformers_checkpoint import TransformersCheckpoint
     from headrace.core.arrow.ragged import RaggedTensorType
     from headrace.dataset.dataset import Dataset
     from headrace.options import Ray, RunOptions
@@ -135,6 +136,7 @@ __all__ = [  # noqa: RUF022 - in plain order, capitals first
     "TorchCheckpoint",
     "TorchMetric",
     "TorchPredictor",
+    "TransformersCheckpoint",
     "TransformersPredictor",
     "Variance",
     "Verification",
@@ -235,6 +237,7 @@ _HOMES = {
     "headrace.predictors.transformers": ("TransformersPredictor",),
     "headrace.predictors.xgboost": ("XGBoostPredictor",),
     "headrace.compat.air.torch_checkpoint": ("TorchCheckpoint",),
+    "headrace.compat.air.transformers_checkpoint": ("TransformersCheckpoint",),
 }
 
 

@@ -263,11 +263,16 @@ def test_the_article_in_one_go(tmp_path: Any) -> None:
 
 
 def test_the_names_of_ray_train() -> None:
+    from headrace.compat.ray.train.huggingface import HuggingFaceCheckpoint, TransformersPredictor
     from headrace.compat.ray.train.lightgbm import LightGBMCheckpoint, LightGBMPredictor
     from headrace.compat.ray.train.sklearn import SklearnCheckpoint, SklearnPredictor
     from headrace.compat.ray.train.tensorflow import TensorflowCheckpoint, TensorflowPredictor
     from headrace.compat.ray.train.xgboost import XGBoostCheckpoint, XGBoostPredictor
 
+    assert (HuggingFaceCheckpoint, TransformersPredictor) == (
+        hr.TransformersCheckpoint,
+        hr.TransformersPredictor,
+    )
     assert (LightGBMCheckpoint, LightGBMPredictor) == (hr.LightGBMCheckpoint, hr.LightGBMPredictor)
     assert (SklearnCheckpoint, SklearnPredictor) == (hr.SklearnCheckpoint, hr.SklearnPredictor)
     assert (TensorflowCheckpoint, TensorflowPredictor) == (hr.KerasCheckpoint, hr.KerasPredictor)
@@ -320,11 +325,3 @@ def test_a_predictor_of_ones_own_on_rays_base(kind: Any) -> None:
     assert plain(predictor.predict(PAIRS)) == [2, 4, 6, 8]
     assert plain(predictor.predict(PAIRS, plus=1)) == [3, 5, 7, 9]
     assert kind.from_checkpoint({"factor": 3}).predict(PAIRS)["predictions"].tolist() == [3, 6, 9, 12]
-    with pytest.raises(NotOffered, match="Prepare the data before"):
-        kind(2, preprocessor=len)
-
-
-def test_preprocessors_are_told_what_to_do_instead() -> None:
-    for checkpoint in (hr.TorchCheckpoint, hr.SklearnCheckpoint, hr.XGBoostCheckpoint, hr.KerasCheckpoint):
-        with pytest.raises(UnknownArgument, match=r"no use for preprocessor=.*map_batches"):
-            checkpoint.from_model(None, preprocessor=len)

@@ -310,8 +310,13 @@ def test_arguments_that_came_with_ray(predictor: hr.BatchPredictor) -> None:
         predictor.predict(frame(9), batchsize=1)
     with pytest.raises(ArgumentError, match="less than"):
         predictor.predict(frame(9), min_scoring_workers=3, max_scoring_workers=2)
-    with pytest.raises(ArgumentError, match=r"write_parquet"):
+    with pytest.raises(ArgumentError, match=r"takes a Dataset or paths, not DataFrame: predict\(data\)"):
         predictor.predict_pipelined(frame(9), blocks_per_window=2)
+    data = hr.from_pandas(frame(9)[["a", "b", "c"]]).with_options(engine="inline")
+    windows = predictor.predict_pipelined(data, blocks_per_window=2, batch_size=4)
+    assert np.allclose([row["predictions"] for row in windows.iter_rows()], by_hand(ROWS[:9]), atol=1e-6)
+    with pytest.raises(ArgumentError, match="not both"):
+        predictor.predict_pipelined(data, blocks_per_window=2, bytes_per_window=100)
 
 
 def test_what_is_no_predictor_class() -> None:

@@ -22,9 +22,13 @@ _loaded: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 class Direct:
     """A library's predictor with the face that Ray AIR's have: ``from_checkpoint``, and ``predict`` of a frame.
 
+    ``preparing``: the checkpoint's preprocessor, as a function of a batch; None without one.
+
     An engine loads a predictor before it predicts. One that nobody loaded loads a copy of itself when it is asked,
     and keeps that if it came from a file: an object is the user's again after the call.
     """
+
+    preparing: Any = None
 
     @classmethod
     @unframed
@@ -33,6 +37,7 @@ class Direct:
 
         Its ``predict`` takes a DataFrame and returns one with the same index: the column ``predictions``, or the
         names that a model's several results have. An array (n, k…), or a dict of arrays, gives what the model does.
+        All of them pass through the checkpoint's preprocessor before.
         Raises ``ArgumentError`` for a checkpoint of another library.
         """
         give = getattr(checkpoint, "given_to", None)
@@ -44,6 +49,7 @@ class Direct:
         model, given = give(cls.__name__, options)
         make: Any = cls
         made: T = make(model, **given)
+        made.preparing = checkpoint.preparing()
         return made
 
 
@@ -55,11 +61,30 @@ def directly(predictor: Any, data: Any) -> Any:
         twin.load()
         if predictor._artifact is not None:
             _loaded[predictor] = twin
+    if predictor.preparing is not None:
+        data = _prepared(predictor.preparing, data)
     try:
         return _answered(twin, data)
     finally:
         if predictor not in _loaded:
             twin.close()
+
+
+def _prepared(preparing: Any, data: Any) -> Any:
+    """Return what a preprocessor makes of the data: of a frame a frame, of anything else a dict of arrays."""
+    made = preparing({"data": data} if isinstance(data, np.ndarray) else data)
+    if hasattr(made, "to_pandas"):
+        made = made.to_pandas()
+    is_frame = hasattr(data, "iloc")
+    if hasattr(made, "iloc") and not is_frame:
+        return {str(name): made[name].to_numpy() for name in made.columns}
+    if isinstance(made, dict) and is_frame:
+        import pandas as pd
+
+        columns = {name: _values(array) for name, array in made.items()}
+        same = all(len(column) == len(data) for column in columns.values())
+        return pd.DataFrame(columns, index=data.index if same else None)
+    return made
 
 
 def _answered(twin: Any, data: Any) -> Any:

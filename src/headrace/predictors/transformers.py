@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from headrace.core.arguments import known_arguments
+from headrace.core.direct_predictor import Direct, directly
 from headrace.core.files.artifacts import Artifact, loading_call
 from headrace.core.inputs import shapes, texts
 from headrace.errors import ArgumentError, BadInput, BadReturn, nearest
@@ -38,7 +39,7 @@ def kind_of(path: str) -> str | None:
     return "transformers" if known else None
 
 
-class TransformersPredictor(TextPredictor):
+class TransformersPredictor(Direct, TextPredictor):
     """Runs a pipeline on a column (n,) of texts; results are those of ``pipeline(texts, **call_kwargs)``, as columns.
 
     A dict per row becomes a column per key (``label``, ``score``), a list of dicts (``top_k``) columns of lists,
@@ -118,6 +119,8 @@ class TransformersPredictor(TextPredictor):
 
     def predict(self, batch: Mapping[str, Array]) -> Any:
         """Return the result's columns by name; one list per row for token classification and features."""
+        if self._loaded is None:
+            return directly(self, batch)
         rows = _rows_of(batch)
         order = sorted(range(len(rows)), key=lambda row: -_length(rows[row]))
         results = self._run_pipeline([rows[row] for row in order])
@@ -189,11 +192,20 @@ class TransformersPredictor(TextPredictor):
         return [results] if isinstance(results, dict) else list(results)[: len(rows)]
 
 
+def task_of_class(name: str) -> str | None:
+    """Return the task of an architecture, by how its name ends; None if that does not tell it.
+
+    >>> task_of_class("BertForSequenceClassification")
+    'text-classification'
+    """
+    return next((task for ending, task in _TASKS.items() if name.endswith(ending)), None)
+
+
 def _task_of(artifact: Artifact) -> str:
     names = json_in(artifact.path, "config.json").get("architectures") or ["?"]
-    for ending, task in _TASKS.items():
-        if str(names[0]).endswith(ending):
-            return task
+    task = task_of_class(str(names[0]))
+    if task is not None:
+        return task
     raise ArgumentError(
         f"The model {artifact.name} is a {names[0]}, which does not tell its task; set task=: "
         + loading_call(artifact.path, "task='text-classification'")

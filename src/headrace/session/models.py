@@ -260,6 +260,11 @@ def given_model(model: Any, options: Mapping[str, Any]) -> Function:
         name = model.__name__
         raise ArgumentError(f"predict({name}): it takes a model, not its class: {name}(…), with its weights.")
     if is_predictor(model):
+        if getattr(model, "preparing", None) is not None:
+            raise ArgumentError(
+                f"predict({type(model).__name__}): its checkpoint has a preprocessor, which would be left out. "
+                "BatchPredictor.from_checkpoint(checkpoint, …).predict(dataset) lets the data pass through it."
+            )
         predictor = model
     elif isinstance(model, (str, os.PathLike)):
         predictor = load_model(model)

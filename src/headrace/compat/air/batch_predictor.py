@@ -5,18 +5,24 @@ from __future__ import annotations
 import inspect
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace.compat.air.checkpoint import Checkpoint
-from headrace.compat.air.scored_data import ScoredData, given_data
-from headrace.compat.air.scoring_hosts import CachedPredictor, InProcessPredictor, UserPredictor, method_of
+from headrace.compat.air.preprocessing import Preprocessing, preparing_method
+from headrace.compat.air.scored_data import Prepared, ScoredData, given_data
+from headrace.compat.air.scoring_hosts import (
+    CachedPredictor,
+    InProcessPredictor,
+    NamedResults,
+    UserPredictor,
+    method_of,
+)
+from headrace.compat.air.scoring_needs import bounds, checked_only, needs_of
 from headrace.core.arguments import known_arguments, unframed
 from headrace.core.direct_predictor import COLUMN, Direct
 from headrace.errors import ArgumentError, ColumnExists, UnknownArgument, nearest
-from headrace.plan.functions import callable_name
 from headrace.plan.parameters import given_batch_bytes, given_batch_size, given_names
-from headrace.plan.strategies import worker_bounds
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,24 +33,6 @@ _AT_A_TIME = 131_072  # rows that a model in this process is given at a time, if
 _AT_A_TIME_BYTES = 16 << 20  # this
 _SAMPLE = 1_024
 _ALONE = ("TorchPredictor", "OnnxPredictor", "XGBoostPredictor", "LightGBMPredictor", "KerasPredictor")
-_WITHOUT_EFFECT = {  # entries of ray_remote_args that change nothing here
-    *(
-        "max_restarts",
-        "max_task_retries",
-        "max_retries",
-        "retry_exceptions",
-        "max_calls",
-        "scheduling_strategy",
-    ),
-    *("num_returns", "name", "namespace", "lifetime", "object_store_memory", "max_pending_calls"),
-}
-_NOT_SUPPORTED = {
-    "runtime_env": "workers have this process's environment, folder and sys.path: set them up before",
-    "resources": "workers are given cores, GPUs and memory, and nothing by other names",
-    "accelerator_type": "the GPUs of this machine are the ones that there are",
-    "max_concurrency": "a worker predicts one batch after the other; Dataset.predict(max_in_flight=) is for models "
-    "that wait",
-}
 
 
 class BatchPredictor:
@@ -91,7 +79,7 @@ class BatchPredictor:
             ``to_directory`` wrote. For a class of your own, whatever its ``from_checkpoint`` takes.
         predictor_cls
             ``hr.TorchPredictor``, ``SklearnPredictor``, ``XGBoostPredictor``, ``LightGBMPredictor``,
-            ``KerasPredictor``, ``OnnxPredictor``; or a class of your own with a class
+            ``KerasPredictor``, ``OnnxPredictor``, ``TransformersPredictor``; or a class of your own with a class
             method ``from_checkpoint(checkpoint, **kwargs)``, called once per worker, and one of
             ``predict(batch, **kwargs)``, ``_predict_pandas(frame)`` and ``_predict_numpy(dict of arrays)``, which
             give one result per row: an array (n,) or (n, k…), a dict of arrays, or a DataFrame. Batches are
@@ -142,6 +130,21 @@ class BatchPredictor:
         made._function, made._bytes = pandas_udf, given_batch_bytes(batch_size_bytes, None)
         return made
 
+    def get_preprocessor(self) -> Any:
+        """Return what prepares the data before the model: what was set here, else the checkpoint's; or None."""
+        if self._preprocessor is not ...:
+            return self._preprocessor
+        get = getattr(self._checkpoint, "get_preprocessor", None)
+        return get() if callable(get) else None
+
+    def set_preprocessor(self, preprocessor: Any) -> None:
+        """Let this prepare the data, in the place of the checkpoint's; None: nothing. ``ArgumentError`` as there."""
+        if preprocessor is not None:
+            preparing_method(preprocessor)
+        self._preprocessor = preprocessor
+
+    _preprocessor: Any = ...
+
     def __repr__(self) -> str:
         if self._function is not None:
             return f"BatchPredictor(PandasUDF={getattr(self._function, '__name__', self._function)!s})"
@@ -176,9 +179,11 @@ class BatchPredictor:
             A ``Dataset``, or the path of a Parquet, CSV or JSON file or folder, or a list of paths: a lazy
             ``Dataset``, which does its work when it is written or looked at.
         feature_columns
-            The columns that the model or function gets; default: all.
+            The columns that the model or function gets; default: all. They are those of what the preprocessor gives,
+            if there is one.
         keep_columns
-            Columns that stand beside the predictions, before them; default: none. They are never converted.
+            Columns that stand beside the predictions, before them; default: none. They are never converted. Of what
+            the preprocessor gives, too.
         batch_size
             Rows per call of the model; the last one may be smaller.
         min_scoring_workers, max_scoring_workers
@@ -195,8 +200,11 @@ class BatchPredictor:
             ``dtype`` is that of the inputs, as in Ray AIR: a ``torch.dtype``, or a dict of them by column.
         predict_kwargs
             The same by name: ``predict(data, dtype=torch.float32)``.
-        separate_gpu_stage, object_store_memory_per_worker, trainer_resources
-            Taken, and of no effect: there is no preprocessor and no object store.
+        separate_gpu_stage
+            Where workers have a GPU: whether the preprocessor runs in workers of its own, without one (default); with
+            ``False`` it runs in the same workers as the model.
+        object_store_memory_per_worker, trainer_resources
+            Taken, and of no effect: there is no object store.
         ray_remote_args
             ``num_cpus``, ``num_gpus`` and ``memory`` of one worker are heeded, what concerns Ray's scheduling is of
             no effect, and what would change the result (``runtime_env``, …) is refused.
@@ -217,25 +225,46 @@ class BatchPredictor:
             if keep_columns is None or len(keep_columns) == 0
             else given_names("keep_columns", keep_columns)
         )
-        needs = _needs(num_cpus_per_worker, num_gpus_per_worker, ray_remote_args)
+        needs = needs_of(num_cpus_per_worker, num_gpus_per_worker, ray_remote_args)
         if self._kwargs.get("use_gpu") and needs["num_gpus"] is None:
             needs["num_gpus"] = 1
-        if (bounds := _bounds(min_scoring_workers, max_scoring_workers)) is not None:
-            needs["concurrency"] = bounds
+        if (workers := bounds(min_scoring_workers, max_scoring_workers)) is not None:
+            needs["concurrency"] = workers
         options = _options("predict", predict_batch_kwargs) | self._checked(predict_kwargs)
-        given.check(features, keep)
+        prepared = self.get_preprocessor()
+        prepare = None if prepared is None else Preprocessing(prepared)
+        given.check(features, keep, prepared=prepare is not None)
+        if prepare is not None:
+            apart = separate_gpu_stage is None or separate_gpu_stage or not needs["num_gpus"]
+            stage = {} if apart else needs
+            given = Prepared(given, prepare, given_batch_size(batch_size) or BATCH_SIZE, stage)
         if self._function is not None:
             return self._mapped(given, features, keep, batch_size, needs, options)
         size = given_batch_size(batch_size) or BATCH_SIZE
         return self._predicted(given, features, keep, size, needs, options)
 
-    def predict_pipelined(self, *_: Any, **__: Any) -> Any:
-        """Not here: raises ``ArgumentError``, which says what to use instead."""
-        raise ArgumentError(
-            "predict_pipelined is not needed here: windows of data are for engines that hold all of it in memory, "
-            "and predict streams anyway. Call predict(data, …) with a Dataset or a path, and write the result: "
-            "predict(hr.read_parquet('in/')).write_parquet('out/')."
-        )
+    @unframed
+    def predict_pipelined(
+        self,
+        data: Any,
+        *,
+        blocks_per_window: int | None = None,
+        bytes_per_window: int | None = None,
+        **options: Any,
+    ) -> Any:
+        """Return the predictions for a ``Dataset`` or paths, lazily; the same as ``predict``, which streams anyway.
+
+        ``blocks_per_window`` and ``bytes_per_window`` have no effect: memory is bounded without windows. Everything
+        else as in ``predict``. Raises ``ArgumentError`` for data in memory, which have nothing to stream.
+        """
+        if blocks_per_window is not None and bytes_per_window is not None:
+            raise ArgumentError("predict_pipelined takes blocks_per_window= or bytes_per_window=, not both.")
+        if given_data(data).eager:
+            raise ArgumentError(
+                f"predict_pipelined takes a Dataset or paths, not {type(data).__name__}: predict(data) returns the "
+                "predictions for data in memory."
+            )
+        return self.predict(data, **options)
 
     # ------------------------------------------------------------ a model
 
@@ -243,6 +272,8 @@ class BatchPredictor:
         """Return the keyword arguments of ``predict``; raise ``UnknownArgument`` for those that nothing accepts."""
         if self._function is not None:
             accepted = _names_of(self._function)
+        elif _is_ours(self._kind) and self._kind.__name__ == "TransformersPredictor":
+            accepted = None  # what is not its own is its pipeline's
         elif _is_ours(self._kind):
             accepted = (*(_names_of(self._kind.__init__) or ()), *(name for name in ("model", "use_gpu")))
         else:
@@ -278,6 +309,7 @@ class BatchPredictor:
                 "dtype"
             )  # of `predict`; that of `from_checkpoint` is the weights'
         made: Direct = self._kind.from_checkpoint(self._checkpoint, **{**self._kwargs, **given})
+        made.preparing = None  # the data come prepared
         return made
 
     def _predicted(
@@ -306,7 +338,10 @@ class BatchPredictor:
                 model = InProcessPredictor(model, size, cached)
                 size *= max(1, _rows_per_call(given) // size)
         else:
-            model = UserPredictor(self._kind, self._checkpoint, self._kwargs, options, column)
+            prepared = isinstance(given, Prepared)
+            model = UserPredictor(
+                self._kind, self._checkpoint, self._kwargs, options, column, prepared=prepared
+            )
         data = given.dataset(alone=here)
         made = data.predict(
             model,
@@ -314,7 +349,7 @@ class BatchPredictor:
             output=column,
             keep=given.columns_to_carry(keep),
             batch_size=size,
-            **(_checked_only(needs) if here else needs),
+            **(checked_only(needs) if here else needs),
         )
         return given.result(made, keep, column)
 
@@ -355,31 +390,17 @@ class BatchPredictor:
         data = given.dataset(alone=here)
         more: dict[str, Any] = {"batch_format": "pandas", "fn_kwargs": options}
         more |= {"batch_size": size} if self._bytes is None else {"batch_size_bytes": self._bytes}
-        more |= _checked_only(needs) if here else needs
+        more |= checked_only(needs) if here else needs
         if keep:
             made = data.predict(
                 self._function, inputs=features, output=column, keep=given.columns_to_carry(keep), **more
             )
         else:
-            function = self._function if isinstance(self._function, type) else _Named(self._function, column)
+            function = (
+                self._function if isinstance(self._function, type) else NamedResults(self._function, column)
+            )
             made = data.map_batches(function, columns=features, **more)
         return given.result(made, keep, column)
-
-
-class _Named:
-    """A function of DataFrames with names for what it returns without names."""
-
-    def __init__(self, function: Callable[..., Any], column: str) -> None:
-        self._function, self._column = function, column
-        self.__qualname__ = callable_name(function)
-
-    def __call__(self, frame: Any, **options: Any) -> Any:
-        from headrace.core.results import flat, has_names
-
-        made = self._function(frame, **options)
-        if made is None or isinstance(made, Iterator) or has_names(made):
-            return made
-        return {self._column: flat(made)}
 
 
 def _options(verb: str, kwargs: Any) -> dict[str, Any]:
@@ -416,39 +437,6 @@ def _rows_per_call(given: ScoredData) -> int:
     """Return how many rows a model in this process gets at a time, by the size of the first of them."""
     rows, weight = given.sample(_SAMPLE)
     return min(_AT_A_TIME, int(_AT_A_TIME_BYTES // max(weight / max(rows, 1), 1)))
-
-
-def _bounds(least: Any, most: Any) -> tuple[int, int] | None:
-    """Return how many workers there may be; None if it was not given."""
-    (least, _) = worker_bounds("min_scoring_workers", least)
-    if most is None:
-        return None if least == 1 else (least, max(least, os.cpu_count() or 1))
-    worker_bounds("max_scoring_workers", most)
-    if most < least:
-        raise ArgumentError(f"max_scoring_workers={most} is less than min_scoring_workers={least}.")
-    return least, most
-
-
-def _needs(num_cpus: float | None, num_gpus: float | None, remote: Any) -> dict[str, Any]:
-    """Return what one worker needs, in the words of ``Dataset.predict``."""
-    needs: dict[str, Any] = {"num_cpus": num_cpus, "num_gpus": num_gpus, "memory": None}
-    if remote is not None and not isinstance(remote, Mapping):
-        raise ArgumentError(f"ray_remote_args={remote!r}: it takes a dict of arguments by name.")
-    for name, value in (remote or {}).items():
-        if name in _NOT_SUPPORTED:
-            raise ArgumentError(f"ray_remote_args: {name!r} is not supported: {_NOT_SUPPORTED[name]}.")
-        if name in needs:
-            needs[name] = value if needs[name] is None else needs[name]
-        elif name not in _WITHOUT_EFFECT:
-            raise UnknownArgument(
-                f"ray_remote_args has an unknown entry {name!r}.{nearest(str(name), (*needs, *_WITHOUT_EFFECT))}"
-            )
-    return needs
-
-
-def _checked_only(needs: dict[str, Any]) -> dict[str, Any]:
-    """Return what one worker needs, without how many: this process does the work, and there must be as much here."""
-    return {name: value for name, value in needs.items() if name != "concurrency"}
 
 
 def _column(name: Any) -> str:

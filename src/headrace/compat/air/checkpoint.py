@@ -16,21 +16,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from headrace.compat.air.preprocessing import Preprocessing, preparing_method
 from headrace.core.arguments import Unsupported, known_arguments
 from headrace.core.files.artifacts import Artifact, require
 from headrace.core.files.model_files import content, from_json
-from headrace.errors import ArgumentError, ModelChanged, ModelUnreadable
+from headrace.errors import ArgumentError, ModelChanged, ModelError, ModelUnreadable
 
 MANIFEST = "checkpoint.json"
+PREPROCESSOR = "preprocessor.skops"
 C = TypeVar("C", bound="Checkpoint")
 
 
 FROM_MODEL = {
     "path": Unsupported("to_directory(path) writes the checkpoint, if it is to be a folder", None),
-    "preprocessor": Unsupported(
-        "there are no preprocessors. Prepare the data before the prediction: "
-        "predictor.predict(ds.map_batches(prepare))."
-    ),
 }
 """Of ``from_model`` in Ray AIR."""
 
@@ -41,6 +39,11 @@ class Checkpoint:
     ``from_model(model)`` holds a model, ``to_directory(path)`` writes it, and ``Checkpoint.from_directory(path)``
     takes any that was written, and returns one of the right class. Raises ``ArgumentError`` for a model of another
     library; ``ModelUnreadable`` and ``ModelChanged`` where a folder is not what was written.
+
+    ``preprocessor=`` is what prepares the data for the model: a fitted transformer of scikit-learn, a preprocessor of
+    Ray's (anything with ``transform_batch`` or ``transform``), or a function of a DataFrame. ``BatchPredictor`` lets
+    the data pass through it. In a folder, transformers of scikit-learn are kept as a file of skops; any other is
+    code, and is given again where the folder is read: ``from_directory(path, preprocessor=prepare)``.
 
     Examples
     --------
@@ -70,27 +73,33 @@ class Checkpoint:
     ) -> C:
         made = object.__new__(cls)
         made._model, made._path, made._manifest = model, path, dict(manifest or {})
+        made._preprocessor = None if path is None else ...
         return made
 
+    _preprocessor: Any  # ... while it is in the folder
     _model: Any
     _path: str | None
     _manifest: dict[str, Any]
 
     @classmethod
     @known_arguments(also=FROM_MODEL)
-    def from_model(cls: type[C], model: Any) -> C:
-        """Hold a model object; nothing is copied or written. Raises ``ArgumentError`` for another library's."""
+    def from_model(cls: type[C], model: Any, *, preprocessor: Any = None) -> C:
+        """Hold a model object; nothing is copied or written. Raises ``ArgumentError`` for another library's.
+
+        ``preprocessor``: what prepares the data for the model.
+        """
         if not cls.kind:
             raise ArgumentError(
                 "Checkpoint.from_model cannot know the library: take TorchCheckpoint.from_model or one of its like."
             )
         cls._check(model)
-        return cls._made(model)
+        return cls._made(model)._with(preprocessor)
 
     @classmethod
-    def from_directory(cls: type[C], path: str | os.PathLike[str]) -> C:
+    def from_directory(cls: type[C], path: str | os.PathLike[str], *, preprocessor: Any = None) -> C:
         """Take the folder that ``to_directory`` wrote; its files are read, and compared, when the model is needed.
 
+        ``preprocessor``: what prepares the data, where it is not in the folder or is to be another.
         Raises ``ModelUnreadable`` if there is none, ``ArgumentError`` if it holds another kind of model.
         """
         place = os.path.abspath(os.path.expanduser(os.fspath(path)))
@@ -107,7 +116,8 @@ class Checkpoint:
                 f"{place} holds a {found.__name__}, and {cls.__name__} was asked for: use {found.__name__}."
                 f"from_directory, or Checkpoint.from_directory for any."
             )
-        return found._made(None, place, manifest)
+        made: C = found._made(None, place, manifest)
+        return made if preprocessor is None else made._with(preprocessor)
 
     @property
     def path(self) -> str | None:
@@ -149,6 +159,48 @@ class Checkpoint:
         for library in self.libraries:
             require(library, self.kind, f"The checkpoint {self._path}")
         return self._read(self.artifact())
+
+    def get_preprocessor(self) -> Any:
+        """Return the preprocessor, None if there is none.
+
+        Raises ``ModelError`` if the checkpoint was made with one that its folder could not hold, ``UntrustedPickle``
+        for one of types that skops does not know.
+        """
+        if self._preprocessor is not ...:
+            return self._preprocessor
+        lost = self._manifest.get("without_preprocessor")
+        if lost is not None:
+            raise ModelError(
+                f"{self._path} was made with a preprocessor, {lost}, which is code and not in the folder. Give it "
+                "again, Checkpoint.from_directory(path, preprocessor=…), or do without: set_preprocessor(None)."
+            )
+        if PREPROCESSOR in self._manifest["files"]:
+            from headrace.predictors.sklearn import read_skops
+
+            require("skops", "sklearn", f"The preprocessor of {self._path}")
+            self.artifact()
+            place = os.path.join(str(self._path), PREPROCESSOR)
+            self._preprocessor = read_skops(
+                Artifact(place, self._manifest["files"][PREPROCESSOR]), trusted=()
+            )
+        else:
+            self._preprocessor = None
+        return self._preprocessor
+
+    def set_preprocessor(self, preprocessor: Any) -> None:
+        """Let another prepare the data, or none: ``None``. Raises ``ArgumentError`` for what cannot."""
+        if preprocessor is not None:
+            preparing_method(preprocessor)
+        self._preprocessor = preprocessor
+
+    def preparing(self) -> Preprocessing | None:
+        """Return the preprocessor as a function of a batch; None if there is none."""
+        preprocessor = self.get_preprocessor()
+        return None if preprocessor is None else Preprocessing(preprocessor)
+
+    def _with(self: C, preprocessor: Any) -> C:
+        self.set_preprocessor(preprocessor)
+        return self
 
     def given_to(self, predictor: str, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Return what the predictor of this name is made of: a model or the path of one, and its options.
@@ -202,27 +254,53 @@ class Checkpoint:
         raise NotImplementedError
 
     def _write_all(self, folder: str) -> None:
-        if self._path is not None:
+        if self._path is None:
+            remembered = self._write(folder)
+            remembered["versions"] = {name: _version(name) for name in self.libraries}
+        else:
             self.artifact()
-            for name in (*self._manifest["files"], MANIFEST):
-                shutil.copyfile(os.path.join(self._path, name), os.path.join(folder, name))
-            return
-        remembered = self._write(folder)
-        versions = {name: _version(name) for name in self.libraries}
+            for name in self._manifest["files"]:
+                _copy(os.path.join(self._path, name), os.path.join(folder, name))
+            remembered = {name: value for name, value in self._manifest.items() if name != "files"}
+        self._write_preprocessor(folder, remembered)
         manifest = {
+            **remembered,
             "headrace_checkpoint": 1,
             "kind": self.kind,
-            "versions": versions,
             "files": {
                 name: Artifact(os.path.join(folder, name)).digest() for name in sorted(os.listdir(folder))
             },
-            **remembered,
         }
         Path(folder, MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
+
+    def _write_preprocessor(self, folder: str, remembered: dict[str, Any]) -> None:
+        """Write a transformer of scikit-learn; of any other, remember that there was one."""
+        preprocessor, place = self._preprocessor, os.path.join(folder, PREPROCESSOR)
+        if preprocessor is ...:
+            return  # it is copied with the folder
+        remembered.pop("without_preprocessor", None)
+        if os.path.exists(place):
+            os.remove(place)
+        if preprocessor is None:
+            return
+        if type(preprocessor).__module__.partition(".")[0] == "sklearn":
+            require("skops", "sklearn", "A checkpoint with a preprocessor of scikit-learn")
+            import skops.io
+
+            skops.io.dump(preprocessor, place)
+        else:
+            remembered["without_preprocessor"] = getattr(
+                preprocessor, "__qualname__", type(preprocessor).__name__
+            )
+
+
+def _copy(place: str, to: str) -> None:
+    (shutil.copytree if os.path.isdir(place) else shutil.copyfile)(place, to)
 
 
 _KINDS = {
     "torch_checkpoint": ("TorchCheckpoint",),
+    "transformers_checkpoint": ("TransformersCheckpoint",),
     "library_checkpoints": (
         "SklearnCheckpoint",
         "XGBoostCheckpoint",

@@ -202,7 +202,7 @@ class OnnxCheckpoint(Checkpoint):
         return onnx.load_model_from_string(model) if isinstance(model, bytes) else model
 
     @classmethod
-    def from_model(cls: type[C], model: Any) -> C:
+    def from_model(cls: type[C], model: Any, *, preprocessor: Any = None) -> C:
         """Hold a ``ModelProto`` or its bytes; a file is read, and its weights have to be in it."""
         if isinstance(model, (str, os.PathLike)):
             model = Path(model).expanduser().read_bytes()
@@ -210,7 +210,7 @@ class OnnxCheckpoint(Checkpoint):
             raise ArgumentError(
                 f"OnnxCheckpoint.from_model takes a ModelProto, its bytes or a path, not {type(model).__name__}."
             )
-        return cls._made(model)
+        return cls._made(model)._with(preprocessor)
 
     def _write(self, folder: str) -> dict[str, Any]:
         model = self._model

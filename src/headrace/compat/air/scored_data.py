@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from headrace.compat.air.preprocessing import Preprocessing
 from headrace.core.files.formats import data_format
 from headrace.dataset.dataset import Dataset
 from headrace.errors import ArgumentError, ColumnExists, UnknownColumn, nearest
@@ -27,8 +28,11 @@ class ScoredData:
     def __init__(self, data: Dataset) -> None:
         self._data = data
 
-    def check(self, features: Sequence[str] | None, keep: Sequence[str]) -> None:
-        """Raise ``UnknownColumn`` for columns that are not there, as far as that is known by now."""
+    def check(self, features: Sequence[str] | None, keep: Sequence[str], *, prepared: bool = False) -> None:
+        """Raise ``UnknownColumn`` for columns that are not there, as far as that is known by now.
+
+        ``prepared``: a preprocessor makes the columns, of all that there are.
+        """
 
     def dataset(self, *, alone: bool) -> Dataset:
         """Return the dataset; ``alone``: this process does the work by itself."""
@@ -61,8 +65,9 @@ class _Table(ScoredData):
     def __init__(self, table: Any) -> None:
         self._table = table
 
-    def check(self, features: Sequence[str] | None, keep: Sequence[str]) -> None:
-        _check_names(self._table.schema.names, features, keep)
+    def check(self, features: Sequence[str] | None, keep: Sequence[str], *, prepared: bool = False) -> None:
+        if not prepared:
+            _check_names(self._table.schema.names, features, keep)
 
     def dataset(self, *, alone: bool) -> Dataset:
         from headrace.sources.memory import MemorySource
@@ -99,9 +104,11 @@ class _Frame(_Table):
                 "predict: two columns of the DataFrame have the same name. Rename one of them."
             )
 
-    def check(self, features: Sequence[str] | None, keep: Sequence[str]) -> None:
-        _check_names(list(self._by_name), features, keep)
-        self._table = _from_frame(self._frame, [self._by_name[name] for name in features or self._by_name])
+    def check(self, features: Sequence[str] | None, keep: Sequence[str], *, prepared: bool = False) -> None:
+        if not prepared:
+            _check_names(list(self._by_name), features, keep)
+        taken = self._by_name if prepared else features or self._by_name
+        self._table = _from_frame(self._frame, [self._by_name[name] for name in taken])
 
     def columns_to_carry(self, keep: tuple[str, ...]) -> Any:
         return "none"
@@ -138,7 +145,7 @@ class _Array(_Table):
 
         super().__init__(table_from_arrays(array))
 
-    def check(self, features: Sequence[str] | None, keep: Sequence[str]) -> None:
+    def check(self, features: Sequence[str] | None, keep: Sequence[str], *, prepared: bool = False) -> None:
         if features is not None or keep:
             raise ArgumentError(
                 "predict: an array has no columns to choose from; give a DataFrame or a Table."
@@ -154,6 +161,45 @@ class _Array(_Table):
         import numpy as np
 
         return np.zeros(0)
+
+
+class Prepared(ScoredData):
+    """Data of any form behind a preprocessor, whose columns are those that are chosen and kept.
+
+    ``needs`` are those of the model's workers, if the preprocessor is to run there.
+    """
+
+    def __init__(
+        self, given: ScoredData, prepare: Preprocessing, size: int, needs: Mapping[str, Any]
+    ) -> None:
+        self._given, self._prepare, self._size, self._needs = given, prepare, size, dict(needs)
+        self.eager = given.eager
+
+    def dataset(self, *, alone: bool) -> Dataset:
+        given = self._given.dataset(alone=alone)
+        needs = {} if alone else self._needs
+        prepare, form = self._prepare, self._prepare.batch_format
+        return given.map_batches(prepare, batch_size=self._size, batch_format=form, **needs)
+
+    def sample(self, rows: int) -> tuple[int, int]:
+        return self._given.sample(rows)
+
+    def result(self, made: Dataset, keep: tuple[str, ...], column: str) -> Any:
+        result = self._given.result(made, (), column)
+        if hasattr(result, "iloc"):
+            return result[[*keep, *(name for name in result.columns if name not in keep)]]
+        return result
+
+    def empty_result(self, keep: tuple[str, ...], column: str) -> Any:
+        made = self._given.empty_result((), column)
+        for at, name in enumerate(keep):
+            if hasattr(made, "iloc"):
+                made.insert(at, name, [])
+            else:
+                import pyarrow as pa
+
+                made = made.add_column(at, name, pa.nulls(0))
+        return made
 
 
 def given_data(data: Any) -> ScoredData:

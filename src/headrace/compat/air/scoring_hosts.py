@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from headrace.core.human import short_repr
 from headrace.errors import ArgumentError
+from headrace.plan.functions import callable_name
 
 
 class CachedPredictor:
@@ -97,7 +98,10 @@ class UserPredictor:
         kwargs: Mapping[str, Any],
         call_kwargs: Mapping[str, Any],
         column: str,
+        *,
+        prepared: bool = False,
     ) -> None:
+        self._prepared = prepared
         self._kind, self._checkpoint, self._kwargs = kind, checkpoint, dict(kwargs)
         self._call_kwargs, self._column = dict(call_kwargs), column
         self._method = method_of(kind)
@@ -108,6 +112,9 @@ class UserPredictor:
     def load(self) -> None:
         """See ``Predictor.load``."""
         self._made = self._kind.from_checkpoint(self._checkpoint, **self._kwargs)
+        forget = getattr(self._made, "set_preprocessor", None)
+        if self._prepared and callable(forget):
+            forget(None)  # the batches have been through it
 
     def predict(self, batch: Any) -> Any:
         """See ``Predictor.predict``."""
@@ -154,3 +161,19 @@ def _format_of(kind: Any, method: str) -> str:
             f"{kind.__name__} wants batches as {format_!r}; it may be 'numpy', 'pandas' or 'pyarrow'."
         )
     return str(format_)
+
+
+class NamedResults:
+    """A function of DataFrames with names for what it returns without names."""
+
+    def __init__(self, function: Callable[..., Any], column: str) -> None:
+        self._function, self._column = function, column
+        self.__qualname__ = callable_name(function)
+
+    def __call__(self, frame: Any, **options: Any) -> Any:
+        from headrace.core.results import flat, has_names
+
+        made = self._function(frame, **options)
+        if made is None or isinstance(made, Iterator) or has_names(made):
+            return made
+        return {self._column: flat(made)}

@@ -43,22 +43,30 @@ class TorchCheckpoint(Checkpoint):
 
     @classmethod
     @known_arguments(also=FROM_MODEL)
-    def from_model(cls, model: Any, *, init_kwargs: Mapping[str, Any] | None = None) -> TorchCheckpoint:
-        """Hold a module. ``init_kwargs``: what its class takes to make another, as values of JSON."""
+    def from_model(
+        cls, model: Any, *, init_kwargs: Mapping[str, Any] | None = None, preprocessor: Any = None
+    ) -> TorchCheckpoint:
+        """Hold a module. ``init_kwargs``: what its class takes to make another, as values of JSON.
+
+        ``preprocessor``: what prepares the data for it.
+        """
         cls._check(model)
-        made = cls._made(model)
+        made = cls._made(model)._with(preprocessor)
         made._init_kwargs = None if init_kwargs is None else dict(init_kwargs)
         return made
 
     @classmethod
     @known_arguments
-    def from_state_dict(cls, state_dict: Mapping[str, Any], model: Any = None) -> TorchCheckpoint:
+    def from_state_dict(
+        cls, state_dict: Mapping[str, Any], model: Any = None, *, preprocessor: Any = None
+    ) -> TorchCheckpoint:
         """Hold weights by name, and ``model``, what they belong to, if it is given: a module, a class, a function."""
         if not isinstance(state_dict, Mapping) or hasattr(state_dict, "forward"):
             raise ArgumentError(
                 f"from_state_dict takes what module.state_dict() returns, not {type(state_dict).__name__}."
             )
-        return cls._made(_Weights(state_dict) if model is None else _filled(model, state_dict))
+        held = _Weights(state_dict) if model is None else _filled(model, state_dict)
+        return cls._made(held)._with(preprocessor)
 
     @known_arguments
     def get_model(self, model: Any = None) -> Any:

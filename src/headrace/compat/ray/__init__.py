@@ -46,7 +46,7 @@ __all__ = [
     "wait",
 ]
 
-_MODULES = ("data", "exceptions", "train", "util")
+_MODULES = ("air", "data", "exceptions", "train", "util")
 
 
 def __getattr__(name: str) -> Any:

@@ -22,7 +22,6 @@ _NO_INSIGHT = "there is no cluster to look at; ray.cluster_resources() has what 
 
 REASONS = {
     "address": "all runs on this machine, without a cluster to join",
-    "air": _OFFLINE,
     "dag": "pass the reference that one call returned to the next",
     "experimental": _OFFLINE,
     "get_actor": _NAMED,

@@ -7,7 +7,17 @@ from typing import Any
 
 from headrace.compat.ray.offered import missing
 
-_MODULES = ("batch_predictor", "lightgbm", "predictor", "sklearn", "tensorflow", "torch", "xgboost")
+_MODULES = (
+    "batch_predictor",
+    "hf_transformers",
+    "huggingface",
+    "lightgbm",
+    "predictor",
+    "sklearn",
+    "tensorflow",
+    "torch",
+    "xgboost",
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.errors import NotOffered
+from headrace.compat.air.preprocessing import Preprocessing
 
 
 class Predictor:
@@ -28,12 +28,20 @@ class Predictor:
     """
 
     def __init__(self, preprocessor: Any = None) -> None:
-        """``preprocessor`` has to be None: prepare the data before, with ``map_batches``."""
-        if preprocessor is not None:
-            raise NotOffered(
-                "Predictor(preprocessor=…) is not offered here: there are no preprocessors. Prepare the data before, "
-                "with map_batches, or in the predictor."
-            )
+        """``preprocessor``: what ``predict`` lets the data pass through before; ``ArgumentError`` for what cannot."""
+        self.set_preprocessor(preprocessor)
+
+    def get_preprocessor(self) -> Any:
+        """Return the preprocessor, or None."""
+        return self._preprocessor
+
+    def set_preprocessor(self, preprocessor: Any) -> None:
+        """Let another prepare the data, or none."""
+        self._prepare = None if preprocessor is None else Preprocessing(preprocessor)
+        self._preprocessor = preprocessor
+
+    _preprocessor: Any = None
+    _prepare: Preprocessing | None = None
 
     @classmethod
     def from_checkpoint(cls, checkpoint: Any, **kwargs: Any) -> Predictor:
@@ -47,6 +55,8 @@ class Predictor:
 
     def predict(self, data: Any, **kwargs: Any) -> Any:
         """Return the predictions for a DataFrame or a dict of arrays."""
+        if self._prepare is not None:
+            data = self._prepare(data)
         method = self._predict_numpy if isinstance(data, dict) else self._predict_pandas
         return method(data, **kwargs)
 

@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 import headrace
+from headrace.compat.ray.data import preprocessors as preprocessors
 from headrace.compat.ray.offered import names_of_headrace
 from headrace.core.arguments import known_arguments, unframed
 
