@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from headrace.options import Ray, RunOptions
     from headrace.output.verification import Verification
     from headrace.output.verify import verify
+    from headrace.plan.column_expressions import ColumnExpression, col, lit
     from headrace.plan.strategies import ActorPoolStrategy, TaskPoolStrategy
     from headrace.predictors.keras.predictor import KerasPredictor
     from headrace.predictors.lightgbm import LightGBMPredictor
@@ -99,6 +100,7 @@ __all__ = [  # noqa: RUF022 - in plain order, capitals first
     "By",
     "Calibration",
     "Checkpoint",
+    "ColumnExpression",
     "ConfusionMatrix",
     "Count",
     "Dataset",
@@ -143,6 +145,7 @@ __all__ = [  # noqa: RUF022 - in plain order, capitals first
     "XGBoostCheckpoint",
     "XGBoostPredictor",
     "__version__",
+    "col",
     "connect",
     "errors",
     "from_arrow",
@@ -154,6 +157,7 @@ __all__ = [  # noqa: RUF022 - in plain order, capitals first
     "from_polars",
     "from_ray",
     "from_torch",
+    "lit",
     "load_model",
     "observers",
     "range",
@@ -224,6 +228,7 @@ _HOMES = {
     "headrace.session.models": ("load_model",),
     "headrace.options": ("Ray", "RunOptions"),
     "headrace.result": ("Result",),
+    "headrace.plan.column_expressions": ("ColumnExpression", "col", "lit"),
     "headrace.plan.strategies": ("ActorPoolStrategy", "TaskPoolStrategy"),
     "headrace.output.verification": ("Verification",),
     "headrace.output.verify": ("verify",),

@@ -3,18 +3,19 @@
 VERBS_OFFERED = """
     add_column columns count drop_columns explain filter flat_map input_files iter_batches iter_rows
     iter_tf_batches iter_torch_batches limit map map_batches materialize max mean min
-    rename_columns schema select_columns show size_bytes stats std sum take take_all take_batch to_daft
-    to_pandas to_tf unique write_csv write_json write_parquet
+    random_sample rename_columns schema select_columns show size_bytes stats std sum take take_all
+    take_batch to_daft to_pandas to_tf train_test_split unique with_column write_csv write_json
+    write_parquet
 """
 
 VERBS_REFUSED = """
     aggregate context copy deserialize_lineage get_dataset_id get_internal_block_refs
     get_stats_summary groupby has_serializable_lineage iter_internal_ref_bundles iter_jax_batches iterator
-    join map_batches_internal mix name num_blocks random_sample random_shuffle randomize_block_order
+    join map_batches_internal mix name num_blocks random_shuffle randomize_block_order
     repartition serialize_lineage set_name sort split split_at_indices
     split_proportionately streaming_split streaming_train_test_split summary to_arrow_refs to_dask
-    to_mars to_modin to_numpy_refs to_pandas_refs to_random_access_dataset to_spark train_test_split
-    union with_column with_columns write_bigquery write_clickhouse write_datasink write_delta
+    to_mars to_modin to_numpy_refs to_pandas_refs to_random_access_dataset to_spark
+    union with_columns write_bigquery write_clickhouse write_datasink write_delta
     write_iceberg write_images write_kafka write_lance write_mongo write_numpy write_orc
     write_snowflake write_sql write_tfrecords write_turbopuffer write_webdataset zip
 """
@@ -75,6 +76,7 @@ ARGUMENTS = {
     "Dataset.max": "on ignore_nulls",
     "Dataset.mean": "on ignore_nulls",
     "Dataset.min": "on ignore_nulls",
+    "Dataset.random_sample": "fraction seed",
     "Dataset.rename_columns": "names concurrency num_cpus num_gpus memory " + PLACED,
     "Dataset.schema": "fetch_if_missing",
     "Dataset.select_columns": "cols compute concurrency num_cpus num_gpus memory " + PLACED,
@@ -93,7 +95,9 @@ ARGUMENTS = {
         "local_shuffle_buffer_size local_shuffle_seed feature_type_spec label_type_spec "
         "additional_type_spec "
     ),
+    "Dataset.train_test_split": "test_size shuffle seed stratify",
     "Dataset.unique": "column ignore_nulls",
+    "Dataset.with_column": "column_name expr compute num_cpus num_gpus memory " + PLACED,
     "Dataset.write_csv": (
         "path filesystem try_create_dir arrow_open_stream_args filename_provider arrow_csv_args_fn "
         "min_rows_per_file ray_remote_args concurrency num_rows_per_file mode "

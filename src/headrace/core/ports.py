@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from headrace.core.events import Event
 from headrace.core.locations import Location
+from headrace.core.row_keys import Keys, Numbers, keyed, row_keys
 from headrace.core.work import BlockRef, Durability, Split, StagedFile, Task
 
 if TYPE_CHECKING:
@@ -115,6 +116,16 @@ class Source(Protocol):
     def locate(self, split: Split, row: int) -> Location:
         """Return where row number ``row`` of ``split`` stands. May be slow."""
         ...
+
+    def row_keys(self, split: Split, numbers: Numbers) -> Keys:
+        """Return numbers that tell these rows of ``split`` apart from all others, by where they stand alone.
+
+        A row has the same key however the input is cut and whatever other files there are, as far as the source
+        knows. Default: by the first file of the split, and the row's number there; or the split's place there, if
+        nobody knows that.
+        """
+        paths = [self.files()[number][0] for number in self.files_of(split)[:1]]
+        return row_keys(*keyed(paths[0] if paths else "", split, numbers))
 
     def close(self) -> None:
         """Let go of files that ``read`` kept open. May be called more than once. Default: none."""

@@ -33,7 +33,13 @@ class DatasetBase:
     def with_step(self, step: Step) -> Self:
         """Return this dataset with one more step: what each verb does, and how to write one of your own.
 
-        ``step`` is one of ``headrace.plan.steps``, or a class of yours that subclasses ``Step``.
+        ``step`` is one of ``headrace.plan.steps``, or a class of yours that subclasses ``Step``. Raises ``PlanError``
+        if it cannot stand behind those that are there.
+
+        >>> import headrace as hr
+        >>> from headrace.plan.steps.limit import Limit
+        >>> hr.range(9).with_step(Limit(1)).take_all()
+        [{'id': 0}]
         """
         return type(self)(self._plan.then(step), self._options)
 

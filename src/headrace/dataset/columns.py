@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from headrace.core.arguments import known_arguments
 from headrace.dataset.base import DatasetBase
 from headrace.errors import ArgumentError
 from headrace.plan import ray_unsupported
-from headrace.plan.parameters import given_names, given_rows
+from headrace.plan.logical import Plan
+from headrace.plan.parameters import given_names, given_number, given_rows
 from headrace.plan.steps.columns import DropColumns, RenameColumns, SelectColumns
 from headrace.plan.steps.limit import Limit
+from headrace.plan.steps.random_sample import RandomSample
+from headrace.plan.steps.with_column import WithColumn
 
 if TYPE_CHECKING:
+    import pyarrow.compute as pc
     from typing_extensions import Self
+
+    from headrace.plan.column_expressions import ColumnExpression
 
 
 class ColumnVerbs(DatasetBase):
@@ -73,6 +80,106 @@ class ColumnVerbs(DatasetBase):
                 raise ArgumentError(f"rename_columns({dict(names)!r}): column names are non-empty strings.")
         return self.with_step(RenameColumns(tuple(names.items())))
 
+    @known_arguments(also=ray_unsupported.COLUMNS)
+    def with_column(self, column_name: str, expr: ColumnExpression | pc.Expression | str) -> Self:
+        """Add the column ``column_name``, or replace it in its place, by what an expression gives for each row.
+
+        Parameters
+        ----------
+        column_name
+            Its name.
+        expr
+            ``hr.col("km") * 0.62``, an Arrow expression, or its text, ``"km * 0.62"``; ``hr.lit(value)`` is the
+            same value in each row. As in SQL, what is computed of a null is null. Division gives fractions.
+
+        Raises
+        ------
+        ArgumentError
+            ``column_name`` is no name, or ``expr`` no expression. ``UnknownColumn``, for a column that it names,
+            comes when the plan runs; so does ``StepError``, for rows at which it fails (such as an overflow),
+            which ``on_error="reject"`` sets aside.
+
+        Examples
+        --------
+        >>> import headrace as hr
+        >>> trips = hr.from_items([{"km": 8}, {"km": None}])
+        >>> trips.with_column("miles", hr.col("km") * 0.62).take_all()
+        [{'km': 8, 'miles': 4.96}, {'km': None, 'miles': None}]
+        """
+        from headrace.plan.predicates import given_expression
+
+        if not isinstance(column_name, str) or not column_name:
+            raise ArgumentError(
+                f"with_column({column_name!r}, …): the name of a column is a text that is not empty."
+            )
+        return self.with_step(
+            WithColumn(column_name, given_expression(expr, f"with_column({column_name!r}, "))
+        )
+
+    @known_arguments
+    def random_sample(self, fraction: float, *, seed: int | None = None) -> Self:
+        """Keep about this part of the rows, chosen by a hash of file and row: the same rows come again each time.
+
+        Whatever workers and batch sizes there are, after a kill, and when other files come in: a row of a Parquet or
+        image file is chosen or not by the file's path and its number there. (In text files that are read in several
+        parts, by its number in its part, which depends on how much there is in all.) Rows stay in their order.
+
+        Parameters
+        ----------
+        fraction
+            From 0 to 1. Each row is kept with this probability, so that the number of rows varies a little.
+        seed
+            A whole number: other seeds choose other rows. None is 0, and not, as in Ray Data, another one each time.
+
+        Raises
+        ------
+        ArgumentError
+            There is no such part or seed, or ``flat_map`` stands before: its rows have no place in the input.
+            ``StepError`` comes if ``map_batches`` before it gave other rows than it got.
+
+        Examples
+        --------
+        >>> import headrace as hr
+        >>> hr.range(1000).random_sample(0.1, seed=7).count()
+        97
+        """
+        return self.with_step(_sample(self._plan, "random_sample", fraction, seed))
+
+    @known_arguments(also=ray_unsupported.SPLIT_IN_TWO)
+    def train_test_split(self, test_size: float, *, seed: int | None = None) -> tuple[Self, Self]:
+        """Divide the rows in two by a hash of file and row: those to train with, and those to test with.
+
+        A row is always on the same side, as ``random_sample`` says, and each row is on one. Both are lazy.
+
+        Parameters
+        ----------
+        test_size
+            Between 0 and 1: about which part of the rows is for testing.
+        seed
+            As in ``random_sample``.
+
+        Returns
+        -------
+        tuple
+            Two datasets: ``(train, test)``.
+
+        Raises
+        ------
+        ArgumentError
+            As in ``random_sample``.
+
+        Examples
+        --------
+        >>> import headrace as hr
+        >>> train, test = hr.range(1000).train_test_split(0.25, seed=1)
+        >>> train.count() + test.count(), 200 < test.count() < 300
+        (1000, True)
+        """
+        made = _sample(self._plan, "train_test_split", test_size, seed)
+        test = replace(made, call=f"{made.call} → test")
+        train = replace(made, low=made.high, high=1.0, call=f"{made.call} → train")
+        return self.with_step(train), self.with_step(test)
+
     @known_arguments
     def limit(self, limit: int) -> Self:
         """Let the first ``limit`` rows pass, in input order over the whole dataset.
@@ -84,3 +191,28 @@ class ColumnVerbs(DatasetBase):
         [{'id': 0}, {'id': 1}]
         """
         return self.with_step(Limit(given_rows("limit", limit)))
+
+
+def _sample(plan: Plan, verb: str, part: Any, seed: Any) -> RandomSample:
+    """Return the step that keeps the first ``part`` of the shares; a second one in a plan draws anew."""
+    within = given_number(verb, part)
+    if within is None or within > 1 or (verb == "train_test_split" and not 0 < within < 1):
+        kind = (
+            "a part of the rows, from 0 to 1"
+            if verb == "random_sample"
+            else "a part of the rows, such as 0.2"
+        )
+        raise ArgumentError(
+            f"{verb}({part!r}): it takes {kind}. So many rows, no matter which, are limit({part!r})."
+        )
+    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
+        raise ArgumentError(f"{verb}: seed={seed!r} is not a whole number.")
+    for step in plan.steps:
+        if step.makes_rows and step.changes_row_count:
+            raise ArgumentError(
+                f"{verb} chooses rows by their place in the input, and those that {step.label()} makes have none. "
+                f"Put {verb} before it."
+            )
+    number = sum(isinstance(step, RandomSample) for step in plan.steps)
+    call = f"{verb}({part:g}, seed={seed or 0})"
+    return RandomSample(0.0, float(within), seed or 0, number, call)

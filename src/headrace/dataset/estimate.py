@@ -23,6 +23,7 @@ import msgspec
 from headrace.core.events import Event, ShardCommitted
 from headrace.core.locations import Location
 from headrace.core.ports import Bad, Source
+from headrace.core.row_keys import Keys, Numbers
 from headrace.core.work import Split
 from headrace.engines.local import memory
 from headrace.errors import PlanError
@@ -168,6 +169,10 @@ class Sample(Source):
     def locate(self, split: Split, row: int) -> Location:
         """Say where a row stands."""
         return self._source.locate(split, row)
+
+    def row_keys(self, split: Split, numbers: Numbers) -> Keys:
+        """Return the source's keys."""
+        return self._source.row_keys(split, numbers)
 
     def close(self) -> None:
         """Close the source."""

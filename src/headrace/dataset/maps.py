@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
     from typing_extensions import Self, Unpack
 
+    from headrace.plan.column_expressions import ColumnExpression
+
 
 class MapVerbs(DatasetBase):
     """Verbs that call a function of the user's."""
@@ -185,7 +187,7 @@ class MapVerbs(DatasetBase):
     def filter(
         self,
         fn: Callable[..., Any] | None = None,
-        expr: pc.Expression | str | None = None,
+        expr: ColumnExpression | pc.Expression | str | None = None,
         **options: Unpack[StepOptions],
     ) -> Self:
         """Keep the rows for which ``fn`` (of a row) or ``expr`` (of columns, far faster) is true.
@@ -195,9 +197,9 @@ class MapVerbs(DatasetBase):
         fn
             A function, callable object or class; it gets one row as a dict, as in ``map``.
         expr
-            An Arrow expression, ``pc.field("id") > 2``, or its text, ``"id > 2 and name in ['a', 'b']"``: columns,
-            numbers, strings, ``+ - * /``, comparisons, ``in``, ``and``, ``or``, ``not``, ``is None``. A null is not
-            true.
+            An expression of columns, ``hr.col("id") > 2`` or Arrow's ``pc.field("id") > 2``, or its text,
+            ``"id > 2 and name in ['a', 'b']"``: columns, numbers, strings, ``+ - * /``, comparisons, ``in``, ``and``,
+            ``or``, ``not``, ``is None``. As in SQL, a comparison with null is null, and a null is not true.
         fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs
             As in ``map_batches``.
         compute, concurrency, num_cpus, num_gpus, memory, ray_remote_args, version
@@ -213,6 +215,8 @@ class MapVerbs(DatasetBase):
         --------
         >>> import headrace as hr, pyarrow.compute as pc
         >>> hr.range(5).filter(expr=pc.field("id") > 2).take_all()
+        [{'id': 3}, {'id': 4}]
+        >>> hr.range(5).filter(expr=hr.col("id") > 2).take_all()
         [{'id': 3}, {'id': 4}]
         >>> hr.range(5).filter(expr="id > 2").take_all()
         [{'id': 3}, {'id': 4}]

@@ -7,9 +7,11 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from headrace.core.human import short_repr
 from headrace.errors import ArgumentError
+from headrace.plan.column_expressions import arrow_expression
 
-_HELP = "such as pc.field('x') > 3, or its text, 'x > 3'"
+_HELP = "such as hr.col('x') > 3, pc.field('x') > 3, or its text, 'x > 3'"
 _BINARY: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -25,8 +27,8 @@ _BINARY: dict[type, Callable[[Any, Any], Any]] = {
 _JOINED: dict[type, Callable[[Any, Any], Any]] = {ast.And: operator.and_, ast.Or: operator.or_}
 
 
-def given_expression(value: Any) -> Any:
-    """Read an Arrow expression, or the text of one in Python's grammar. A name is a column.
+def given_expression(value: Any, verb: str = "filter(expr=") -> Any:
+    """Read an expression of columns, Arrow's or ours, or the text of one in Python's grammar. A name is a column.
 
     >>> given_expression("km > 2 and not city in ['Oslo']")
     <pyarrow.compute.Expression ((km > 2) and invert(is_in(city, {value_set=string:[
@@ -36,23 +38,23 @@ def given_expression(value: Any) -> Any:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if isinstance(value, pc.Expression):
-        return value
+    given = arrow_expression(value)
+    if given is not None:
+        return given
+    call = f"{verb}{short_repr(value)})"
     if not isinstance(value, str):
-        raise ArgumentError(f"filter(expr={value!r}): expr is an Arrow expression {_HELP}.")
+        raise ArgumentError(f"{call}: it takes an expression {_HELP}.")
     try:
         made = _of(ast.parse(value.strip(), mode="eval").body)
     except SyntaxError as error:
-        raise ArgumentError(
-            f"filter(expr={value!r}): this is no expression ({error.msg}); {_HELP}."
-        ) from None
+        raise ArgumentError(f"{call}: this is no expression ({error.msg}); {_HELP}.") from None
     except (_Unknown, TypeError, pa.ArrowException) as error:
         raise ArgumentError(
-            f"filter(expr={value!r}): {error}. Columns, values, + - * /, comparisons, in, and, or, not, is None are "
+            f"{call}: {error}. Columns, values, + - * /, comparisons, in, and, or, not, is None are "
             "understood; for more give a function of a row."
         ) from None
     if not isinstance(made, pc.Expression):
-        raise ArgumentError(f"filter(expr={value!r}): it names no column. Expressions are {_HELP}.")
+        raise ArgumentError(f"{call}: it names no column. Expressions are {_HELP}.")
     return made
 
 

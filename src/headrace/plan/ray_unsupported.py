@@ -41,8 +41,6 @@ NO_VERBS = {
     "mix": f"datasets are not interleaved: {_ORDER}. Give one read_* a list of paths.",
     "name": "a run is known by its output folder, and result.run names it.",
     "num_blocks": f"{_BLOCKS}. explain() says how many shards a run has, and batch_size= what a function gets.",
-    "random_sample": "which rows a run takes must be the same when it is run again. Filter by what is in the row: "
-    "filter(lambda row: zlib.crc32(row['key'].encode()) % 100 < 5) keeps 5 of 100, always the same ones.",
     "random_shuffle": f"there is no shuffle: {_ORDER}. A model that predicts does not need one; shuffle before, or "
     "what is read from the output.",
     "randomize_block_order": f"{_BLOCKS}, and {_ORDER}. Give read_* a shuffled list of paths.",
@@ -57,9 +55,7 @@ NO_VERBS = {
     "split_at_indices": f"{_SPLIT}.",
     "split_proportionately": f"{_SPLIT}.",
     "streaming_split": f"{_SPLIT}. Feeding several trainers at a time is not what Headrace is for.",
-    "streaming_train_test_split": "which rows go where must be the same when it is run again. Filter by what is "
-    "in the "
-    "row, once for each side: filter(lambda row: zlib.crc32(row['key'].encode()) % 5 == 0).",
+    "streaming_train_test_split": "train_test_split(0.2, seed=1) is lazy, and divides by a hash of file and row.",
     "summary": "sum, min, max, mean and std of columns are there; for more ask DuckDB or Polars.",
     "to_arrow_refs": f"{_REFS}. to_arrow() gives one table.",
     "to_dask": "there is no adapter. Write Parquet, and dask.dataframe.read_parquet reads it.",
@@ -69,15 +65,8 @@ NO_VERBS = {
     "to_pandas_refs": f"{_REFS}. to_pandas() gives one DataFrame, iter_batches(batch_format='pandas') several.",
     "to_random_access_dataset": "rows are not served by key. Write Parquet, and look keys up with DuckDB.",
     "to_spark": "there is no adapter. Write Parquet, and spark.read.parquet reads it.",
-    "train_test_split": "which rows go where must be the same when it is run again. Filter by what is in the row, "
-    "once for each side: filter(lambda row: zlib.crc32(row['key'].encode()) % 5 == 0).",
     "union": f"a plan has one source, and {_ORDER}. Give one read_* a list of paths, or one from_* a list of tables.",
-    "with_column": "there are no column expressions. add_column(name, function of a batch) adds a column, and "
-    "predict "
-    "does so for a model.",
-    "with_columns": "there are no column expressions. add_column(name, function of a batch) adds a column, and "
-    "predict "
-    "does so for a model.",
+    "with_columns": "with_column(name, expression) adds one column; say it once for each.",
     "write_bigquery": f"{_DATABASE}.",
     "write_clickhouse": f"{_DATABASE}.",
     "write_datasink": "Ray's datasinks commit by other rules. A sink of your own fills the port "
@@ -102,7 +91,7 @@ NO_VERBS = {
 _LAZY = "a dataset is a description, and only some verbs read it"
 FAMILIAR_VERBS = {
     "apply": "map has a function of one row, map_batches one of many rows as arrays (or batch_format='pandas').",
-    "assign": "add_column(name, function of a batch) adds a column.",
+    "assign": "with_column(name, expression) or add_column(name, function of a batch) adds a column.",
     "batch": "map_batches(fn, batch_size=…) works in batches, iter_batches(batch_size=…) yields them.",
     "collect": "take_all gives rows, to_pandas, to_arrow and to_polars tables.",
     "column_names": "columns() gives them, and schema() their types.",
@@ -120,7 +109,7 @@ FAMILIAR_VERBS = {
     "save_to_disk": "write_parquet(folder) writes it.",
     "select": "select_columns chooses columns, filter rows.",
     "shape": f"{_LAZY}: count() counts rows, columns() names columns.",
-    "sample": "filter(lambda row: …) by what is in the row gives the same rows each time; limit(n) the first ones.",
+    "sample": "random_sample(fraction) gives the same rows each time; limit(n) the first ones.",
     "tail": "rows come from the front: take(n). For the last ones, filter by what is in the row.",
     "to_csv": "write_csv(folder) writes it.",
     "to_dict": "take_all() gives a list of dicts, to_arrow().to_pydict() a dict of columns.",
@@ -307,6 +296,14 @@ BLOCKS: dict[str, Unsupported] = {
     "parallelism": Unsupported(_ANY, None),
 }
 """Of functions that make datasets: how many pieces there are is settled by size."""
+
+SPLIT_IN_TWO: dict[str, Unsupported] = {
+    "shuffle": Unsupported("rows are chosen by a hash, so that each side has some from all over", None),
+    "stratify": _unset(
+        "no value's share is looked at. Filter and split once for each value; of many rows, a hash comes close to it."
+    ),
+}
+"""Of ``train_test_split``."""
 
 LOCAL_READ = Unsupported("it is read here, in any case", None)
 

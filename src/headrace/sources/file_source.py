@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from headrace.core.files.input_files import FileState, InputFile, check_unchanged
 from headrace.core.ports import Bad, Source
+from headrace.core.row_keys import Keys, Numbers, keyed, row_keys
 from headrace.core.work import Split
 from headrace.sources.files import PathArgument, absolute_paths, expand, record
 
@@ -107,6 +108,10 @@ class FileSource(Source, Generic[Inspected]):
     def files_of(self, split: Split) -> range:
         """Return the number of the file that a split lies in."""
         return range(split.file, split.file + 1)
+
+    def row_keys(self, split: Split, numbers: Numbers) -> Keys:
+        """Return a key for each row, by its file's path and its number there."""
+        return row_keys(*keyed(self.file(self.files_of(split)[0]).path, split, numbers))
 
     @abstractmethod
     def splits(self) -> list[Split]:

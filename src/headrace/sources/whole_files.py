@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from headrace.core.files.input_files import FileState
 from headrace.core.locations import Location
+from headrace.core.row_keys import Keys, Numbers, file_keys
 from headrace.core.work import Split
 from headrace.sources.file_source import FileSource, Inspected
 
@@ -67,6 +68,10 @@ class WholeFileSource(FileSource[Inspected]):
     def locate(self, split: Split, row: int) -> Location:
         """Name the file."""
         return Location(self.file(split.start + row).path)
+
+    def row_keys(self, split: Split, numbers: Numbers) -> Keys:
+        """Return a key for each file, by its path."""
+        return file_keys([self.file(split.start + int(number)).path for number in numbers])
 
     def _sizes(self, inspected: Inspected) -> Sequence[int]:
         """Estimate how many bytes each file is in memory."""

@@ -78,6 +78,7 @@ class ShardWorker:
             preparing=context.preparing,
             loaded=partial(report_ready, context),
             policy=program.policy,
+            keys=program.source.row_keys,
         )
         self._attempts: dict[int, tuple[_Attempt, AttemptGenerator]] = {}
         self._finisher = ThreadPoolExecutor(1, "headrace-finish")

@@ -15,7 +15,7 @@ from headrace.plan.physical import ErrorPolicy
 from headrace.plan.steps.base import Step
 from headrace.worker.calls import Caller, EventLoop, make_caller
 from headrace.worker.rows import Rows
-from headrace.worker.steps.base import StepContext, running
+from headrace.worker.steps.base import RowKeys, StepContext, no_row_keys, running
 from headrace.worker.user_code import Meter, Where
 
 _NO_CEILINGS: Mapping[str, int] = MappingProxyType({})
@@ -34,18 +34,20 @@ class StepChain:
         preparing: Callable[[str], None] = lambda what: None,
         loaded: Callable[[float], None] = lambda seconds: None,
         policy: ErrorPolicy = ErrorPolicy(),  # noqa: B008 - frozen
+        keys: RowKeys = no_row_keys,
     ) -> None:
         """``eager``: a batch whose size is ours to choose is never waited for; it is what was read.
 
         ``unread``: for each step, columns that are there by the plan, but were not read: nobody needs them.
         ``preparing`` hears which class or model is being made ready, and ``""`` when all are; ``loaded`` how many
-        seconds that took.
+        seconds that took. ``keys`` as in ``StepContext``.
         """
         self._steps = tuple(steps)
         self._eager = eager
         self._unread = tuple(unread) or (frozenset(),) * len(self._steps)
         self._where = where
         self._policy = policy
+        self._keys = keys
         self._preparing = preparing
         self._loaded = loaded
         self._running = [running(step) for step in self._steps]
@@ -116,7 +118,9 @@ class StepChain:
         left = list(budgets)
         for i, (step, callers) in enumerate(zip(self._running, self._callers, strict=True)):
             budget = left.pop(0) if step.step.row_limit is not None else 0
-            context = StepContext(i, meter, self._where, self._policy, self._eager, self._unread[i], budget)
+            context = StepContext(
+                i, meter, self._where, self._policy, self._eager, self._unread[i], budget, self._keys
+            )
             rows = _leaving(step.run(_entering(rows, meter, i), callers, context), meter, i)
         return rows
 

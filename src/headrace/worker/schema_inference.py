@@ -12,12 +12,15 @@ import pyarrow as pa
 
 from headrace.core.arrow.batch import empty_batch
 from headrace.core.failures import is_interrupt
+from headrace.errors import StepError, UnknownColumn
 from headrace.plan.steps.base import Step
 from headrace.worker.steps.base import running
 
 
 def schema_by_trying(steps: Sequence[Step], schema: pa.Schema) -> pa.Schema | None:
     """Send a batch of no rows through the steps; None if a function cannot do without rows.
+
+    Raises ``UnknownColumn`` and ``StepError`` for an expression that cannot work on such columns.
 
     This is the driver's process, where only somebody's signal is an interrupt: functions may raise what they like.
     """
@@ -28,6 +31,8 @@ def schema_by_trying(steps: Sequence[Step], schema: pa.Schema) -> pa.Schema | No
                 batch = running(step).on_no_rows(batch)
             except BaseException as error:
                 if is_interrupt(error) and (noted or type(error) is not KeyboardInterrupt):
+                    raise
+                if type(error) in (StepError, UnknownColumn):  # ours: rows would fail as well
                     raise
                 return None
     return batch.schema

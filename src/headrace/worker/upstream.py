@@ -56,6 +56,7 @@ class UpstreamWorker:
             self._where,
             unread=program.unread,
             policy=program.policy,
+            keys=program.source.row_keys,
             preparing=context.preparing,
             loaded=partial(report_ready, context),
         )

@@ -9,6 +9,8 @@ from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
+from headrace.core.row_keys import Keys, Numbers, row_keys
+from headrace.core.work import Split
 from headrace.errors import BadReturn
 from headrace.plan.functions import Function
 from headrace.plan.physical import ErrorPolicy
@@ -16,6 +18,14 @@ from headrace.plan.steps.base import Step
 from headrace.worker.calls import Caller
 from headrace.worker.rows import Rows
 from headrace.worker.user_code import Meter, UserCode, Where
+
+RowKeys = Callable[[Split, Numbers], Keys]
+
+
+def no_row_keys(split: Split, numbers: Numbers) -> Keys:
+    """Stand in where rows come of no source."""
+    return row_keys("", numbers)
+
 
 S = TypeVar("S", bound=Step)
 R = TypeVar("R", bound="type[RunningStep[Any]]")
@@ -27,7 +37,8 @@ class StepContext:
 
     ``number`` is its own in the worker's steps, by which ``meter`` counts. ``eager``: a batch whose size is ours to
     choose is never waited for. ``unread``: columns that are there by the plan but were not read, as nobody needs
-    them. ``budget``: how many rows may pass, for a step with a ``row_limit``.
+    them. ``budget``: how many rows may pass, for a step with a ``row_limit``. ``keys(split, numbers)``: as
+    ``Source.row_keys``.
     """
 
     number: int
@@ -37,6 +48,7 @@ class StepContext:
     eager: bool = False
     unread: frozenset[str] = frozenset()
     budget: int = 0
+    keys: RowKeys = no_row_keys
 
     def user_code(self, label: str, noun: str, chosen: str = "") -> UserCode:
         """Return what runs the user's code: see ``UserCode``."""

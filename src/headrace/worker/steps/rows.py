@@ -8,28 +8,24 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.core.arrow.batch import nulled, one_array, rows_from, to_numpy
-from headrace.core.arrow.forms import EXACT, without_null_marks
+from headrace.core.arrow.batch import nulled, rows_from, to_numpy
+from headrace.core.arrow.forms import without_null_marks
 from headrace.core.arrow.input_view import PLAIN, InputRowsView, copied_value, value_bytes
 from headrace.core.arrow.row_selection import filtered, taken
 from headrace.core.arrow.values import ConversionError, a, from_rows
 from headrace.core.arrow.views import make_rows_view
-from headrace.errors import StepError, UnknownColumn, nearest
-from headrace.plan.expressions import missing_field, valid_fields
+from headrace.errors import StepError
+from headrace.plan.expressions import valid_fields
 from headrace.plan.steps.rows import Filter, FlatMap, MapRows
 from headrace.worker.batching import BATCH_BYTES, ROW_STEP_ROWS, auto_size
 from headrace.worker.calls import Caller
+from headrace.worker.expressions import evaluated
 from headrace.worker.rows import Rows
 from headrace.worker.steps.base import RunningStep, StepContext, runs
 from headrace.worker.user_code import UserCode
 
 Call = Callable[[Any], Any]
 
-_ROUNDED = (
-    "it compares or computes integers beyond 2**53 with fractions, and no float holds such integers exactly. Compare "
-    "integers with whole numbers (`id > 0` for `id > 0.5`), or give a function of a row, which Python compares "
-    "exactly: filter(lambda row: …)"
-)
 _ROW_WEIGHT = 256  # a dict's own bytes
 
 
@@ -275,79 +271,13 @@ def filter_expression(rows: Iterator[Rows], step: Filter, user_code: UserCode) -
     """Keep the rows for which the step's Arrow expression is true."""
     never_null = valid_fields(step.expression)
     for part in rows:
-        for piece, mask in _masks(part, step, user_code):
+        for piece, mask in evaluated(part, step.expression, step.label(), user_code, _check_condition):
             copied_value = to_numpy(mask.fill_null(False)) if mask.null_count else to_numpy(mask)
             batch = filtered(piece.batch, copied_value)
             user_code.count_dropped(len(piece) - mask.true_count)
             yield piece.masked(without_null_marks(batch, never_null) if never_null else batch, copied_value)
 
 
-def _projected(step: Filter, batch: pa.RecordBatch) -> pa.Array:
-    # `Table.filter` would import pyarrow.dataset, and that pandas.
-    from pyarrow._acero import Declaration, ProjectNodeOptions, TableSourceNodeOptions
-
-    source = Declaration("table_source", TableSourceNodeOptions(pa.Table.from_batches([batch])))
-    mask = Declaration("project", ProjectNodeOptions([step.expression], ["mask"]), [source])
-    return one_array(mask.to_table(use_threads=False).column(0))
-
-
-def _compared_as_floats(step: Filter, batch: pa.RecordBatch, error: pa.ArrowInvalid) -> pa.Array:
-    """Evaluate again with integers as float64, where that changes none of them.
-
-    Arrow takes the 0.5 of ``id > 0.5`` for a float32, and refuses to compare integers beyond 2**24 with it. Any
-    other error stays one: as floats, a division by zero would be none.
-    """
-    if "not in range" not in str(error):
-        raise error from None
-    if str(EXACT) in str(error):
-        raise ArithmeticError(_ROUNDED) from error
-    try:
-        columns = [
-            column.cast(pa.float64()) if pa.types.is_integer(column.type) else column
-            for column in batch.columns
-        ]
-        return _projected(step, pa.RecordBatch.from_arrays(columns, names=batch.schema.names))
-    except pa.ArrowException as again:
-        if str(EXACT) in str(again):
-            raise ArithmeticError(_ROUNDED) from again
-        raise error from None
-
-
-def _masks(part: Rows, step: Filter, user_code: UserCode) -> Iterator[tuple[Rows, pa.Array]]:
-    """Evaluate the expression; where it fails, halve the rows until those at fault stand alone."""
-    try:
-        with user_code.timed(len(part)):
-            mask = _evaluate(step, part.batch)
-    except StepError as error:
-        if not user_code.tolerant or not error.__cause__:
-            raise
-        if len(part) <= 1:
-            user_code.reject_row(part, user_code.fault_of(error.__cause__), keep=False)
-            return
-        half = len(part) // 2
-        for piece in (part.cut(0, half), part.cut(half, len(part))):
-            yield from _masks(piece, step, user_code)
-    else:
-        yield part, mask
-
-
-def _evaluate(step: Filter, batch: pa.RecordBatch) -> pa.Array:
-    try:
-        try:
-            column = _projected(step, batch)
-        except pa.ArrowInvalid as error:
-            column = _compared_as_floats(step, batch, error)
-    except ArithmeticError as error:
-        raise StepError(f"{step.label()} cannot be evaluated on these columns: {error}.") from error
-    except (pa.ArrowException, KeyError, ValueError) as error:
-        unknown = missing_field(error)
-        if unknown is not None:
-            names = batch.schema.names
-            raise UnknownColumn(
-                f"{step.label()} asks for column {unknown!r}, but the columns here are "
-                f"{', '.join(names) or 'none'}.{nearest(unknown, names)}"
-            ) from None
-        raise StepError(f"{step.label()} cannot be evaluated on these columns: {error}") from error
+def _check_condition(label: str, column: pa.Array) -> None:
     if not pa.types.is_boolean(column.type):
-        raise StepError(f"{step.label()} gives {column.type}; the expression of a filter is true or false.")
-    return column
+        raise StepError(f"{label} gives {column.type}; the expression of a filter is true or false.")

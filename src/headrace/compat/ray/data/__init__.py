@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 import headrace
+from headrace.compat.ray.data import expressions as expressions
 from headrace.compat.ray.data import preprocessors as preprocessors
 from headrace.compat.ray.offered import names_of_headrace
 from headrace.core.arguments import known_arguments, unframed
@@ -13,7 +14,7 @@ from headrace.core.arguments import known_arguments, unframed
 _STRATEGIES = ("ActorPoolStrategy", "TaskPoolStrategy")
 _READERS = tuple(name for name in headrace.__all__ if name.startswith(("read_", "from_", "range")))
 
-__all__ = sorted(("Dataset", *_STRATEGIES, *_READERS))
+__all__ = sorted(("Dataset", "expressions", *_STRATEGIES, *_READERS))
 
 
 class Dataset(headrace.Dataset):

@@ -1,0 +1,60 @@
+"""Numbers that tell rows apart by where they stand, so that a sample takes the same rows whenever it is drawn."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+
+from headrace.core.work import Split
+
+Keys = np.ndarray[Any, np.dtype[np.uint64]]
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
+
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+def row_keys(name: str, numbers: Numbers) -> Keys:
+    """Return a key for each of the rows with these numbers in what is called ``name``.
+
+    >>> row_keys("a.csv", np.array([0, 1])).tolist() == row_keys("a.csv", np.array([0, 1, 2]))[:2].tolist()
+    True
+    """
+    start = int.from_bytes(
+        hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "big"
+    )
+    return _mixed(numbers.astype(np.uint64), start)
+
+
+def keyed(name: str, split: Split, numbers: Numbers) -> tuple[str, Numbers]:
+    """Return name and numbers for ``row_keys``: rows are counted from the start of their file, if that is known."""
+    return (name, numbers + split.first) if split.first >= 0 else (f"{name} {split.start}", numbers)
+
+
+def file_keys(names: list[str]) -> Keys:
+    """Return a key for each file that is a row as a whole."""
+    found = [row_keys(name, np.zeros(1, np.int64)) for name in names]
+    return np.concatenate(found) if found else np.empty(0, np.uint64)
+
+
+def shares(keys: Keys, seed: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return a number from 0 to below 1 for each key: evenly spread, and others for another seed.
+
+    >>> spread = shares(row_keys("a", np.arange(10_000)), 7)
+    >>> bool(spread.min() >= 0 and spread.max() < 1), round(float((spread < 0.25).mean()), 1)
+    (True, 0.2)
+    """
+    start = int.from_bytes(hashlib.blake2b(str(seed).encode(), digest_size=8).digest(), "big")
+    upper = _mixed(keys, start) >> np.uint64(11)  # 53 bits, as many as a float holds
+    spread: np.ndarray[Any, np.dtype[np.float64]] = upper * 2.0**-53
+    return spread
+
+
+def _mixed(values: Keys, start: int) -> Keys:
+    """Mix each value with ``start``: SplitMix64 (Steele, Lea and Flood, 2014)."""
+    mixed = values * np.uint64(_GOLDEN) + np.uint64(start)  # arrays wrap around, as is wanted
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    made: Keys = mixed ^ (mixed >> np.uint64(31))
+    return made

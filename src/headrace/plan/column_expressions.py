@@ -1,0 +1,358 @@
+"""Expressions of columns: ``col("km") * 2 > 5``. They become Arrow's, with Python's division."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from headrace.errors import ArgumentError, NotOffered, nearest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+_MATHS = {
+    "abs": "abs_checked",
+    "acos": "acos_checked",
+    "asin": "asin_checked",
+    "atan": "atan",
+    "ceil": "ceil",
+    "cos": "cos_checked",
+    "exp": "exp",
+    "floor": "floor",
+    "is_null": "is_null",
+    "is_not_null": "is_valid",
+    "is_valid": "is_valid",
+    "ln": "ln_checked",
+    "log10": "log10_checked",
+    "log2": "log2_checked",
+    "negate": "negate_checked",
+    "sign": "sign",
+    "sin": "sin_checked",
+    "sqrt": "sqrt_checked",
+    "tan": "tan_checked",
+    "trunc": "trunc",
+}
+_TEXTS = {
+    "capitalize": "utf8_capitalize",
+    "is_alnum": "utf8_is_alnum",
+    "is_alpha": "utf8_is_alpha",
+    "is_digit": "utf8_is_digit",
+    "is_lower": "utf8_is_lower",
+    "is_upper": "utf8_is_upper",
+    "len": "utf8_length",
+    "lower": "utf8_lower",
+    "lstrip": "utf8_ltrim_whitespace",
+    "reverse": "utf8_reverse",
+    "rstrip": "utf8_rtrim_whitespace",
+    "strip": "utf8_trim_whitespace",
+    "swapcase": "utf8_swapcase",
+    "title": "utf8_title",
+    "upper": "utf8_upper",
+}
+
+
+class ColumnExpression:
+    """A value for each row, made of columns; ``col`` and ``lit`` begin one.
+
+    ``+ - * / // % **``, comparisons, ``& | ~``; ``is_null()``, ``is_not_null()``, ``is_in(values)``,
+    ``not_in(values)``, ``fill_null(value)``, ``cast(type)``, ``abs()``, ``round(n)``, ``sqrt()``, ``ln()``, …; for
+    texts ``str.upper()``, ``str.len()``, ``str.contains(text)``, ``str.replace(old, new)``, …. ``alias`` gives a name
+    that has no effect here.
+
+    ``arrow``, with which it is made, is the same as an expression of pyarrow's own.
+
+    A null makes the result null, but for ``is_null``, ``fill_null``, and ``&`` and ``|`` where the other side
+    decides alone (as in SQL). Division is Python's: that of integers gives fractions. What overflows or is divided by
+    zero raises ``StepError`` when the plan runs.
+
+    >>> import headrace as hr
+    >>> hr.from_items([{"n": 1}, {"n": None}]).with_column("more", hr.col("n").fill_null(0) + 1).take_all()
+    [{'n': 1, 'more': 2}, {'n': None, 'more': 1}]
+    """
+
+    __slots__ = ("_arrow",)
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, arrow: pc.Expression) -> None:
+        self._arrow = arrow
+
+    @property
+    def arrow(self) -> pc.Expression:
+        """The expression as pyarrow's own."""
+        return self._arrow
+
+    def __repr__(self) -> str:
+        return f"ColumnExpression({self._arrow})"
+
+    def __bool__(self) -> NoReturn:
+        raise ArgumentError(
+            "An expression of columns is neither true nor false before it is computed: join conditions by & | ~ "
+            "in the place of and, or, not, each in parentheses: (col('a') > 1) & (col('b') < 2)."
+        )
+
+    def __getattr__(self, name: str) -> Callable[[], ColumnExpression]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name not in _MATHS:
+            known = [*_MATHS, *(each for each in dir(type(self)) if not each.startswith("_"))]
+            raise NotOffered(
+                f"An expression of columns has no {name!r}.{nearest(name, known)} Functions of pyarrow.compute make "
+                "expressions, too, of pyarrow.compute.field; and map_batches has a function of yours."
+            )
+        return lambda: _called(_MATHS[name], self)
+
+    # ------------------------------------------------------------ operators
+
+    def __add__(self, other: Any) -> ColumnExpression:
+        return _called("add_checked", self, other)
+
+    def __radd__(self, other: Any) -> ColumnExpression:
+        return _called("add_checked", other, self)
+
+    def __sub__(self, other: Any) -> ColumnExpression:
+        return _called("subtract_checked", self, other)
+
+    def __rsub__(self, other: Any) -> ColumnExpression:
+        return _called("subtract_checked", other, self)
+
+    def __mul__(self, other: Any) -> ColumnExpression:
+        return _called("multiply_checked", self, other)
+
+    def __rmul__(self, other: Any) -> ColumnExpression:
+        return _called("multiply_checked", other, self)
+
+    def __truediv__(self, other: Any) -> ColumnExpression:
+        return _quotient(self, other)
+
+    def __rtruediv__(self, other: Any) -> ColumnExpression:
+        return _quotient(other, self)
+
+    def __floordiv__(self, other: Any) -> ColumnExpression:
+        return _called("floor", _quotient(self, other))
+
+    def __rfloordiv__(self, other: Any) -> ColumnExpression:
+        return _called("floor", _quotient(other, self))
+
+    def __mod__(self, other: Any) -> ColumnExpression:
+        made: ColumnExpression = self - (self // other) * other
+        return made
+
+    def __rmod__(self, other: Any) -> ColumnExpression:
+        return _expression(other) % self
+
+    def __pow__(self, other: Any) -> ColumnExpression:
+        return _called("power_checked", self, other)
+
+    def __neg__(self) -> ColumnExpression:
+        return _called("negate_checked", self)
+
+    def __eq__(self, other: object) -> ColumnExpression:  # type: ignore[override]
+        return _called("equal", self, other)
+
+    def __ne__(self, other: object) -> ColumnExpression:  # type: ignore[override]
+        return _called("not_equal", self, other)
+
+    def __lt__(self, other: Any) -> ColumnExpression:
+        return _called("less", self, other)
+
+    def __le__(self, other: Any) -> ColumnExpression:
+        return _called("less_equal", self, other)
+
+    def __gt__(self, other: Any) -> ColumnExpression:
+        return _called("greater", self, other)
+
+    def __ge__(self, other: Any) -> ColumnExpression:
+        return _called("greater_equal", self, other)
+
+    def __and__(self, other: Any) -> ColumnExpression:
+        return _called("and_kleene", self, other)
+
+    def __rand__(self, other: Any) -> ColumnExpression:
+        return _called("and_kleene", other, self)
+
+    def __or__(self, other: Any) -> ColumnExpression:
+        return _called("or_kleene", self, other)
+
+    def __ror__(self, other: Any) -> ColumnExpression:
+        return _called("or_kleene", other, self)
+
+    def __invert__(self) -> ColumnExpression:
+        return _called("invert", self)
+
+    # ------------------------------------------------------------ functions with arguments
+
+    def is_in(self, values: Iterable[Any]) -> ColumnExpression:
+        """Say whether the value is one of ``values``; null is not, unless None is one of them."""
+        return ColumnExpression(self._arrow.isin(list(values)))
+
+    isin = is_in
+
+    def not_in(self, values: Iterable[Any]) -> ColumnExpression:
+        """Say whether the value is none of ``values``."""
+        return _called("invert", self.is_in(values))
+
+    def fill_null(self, value: Any) -> ColumnExpression:
+        """Put ``value`` in the place of nulls."""
+        return _called("coalesce", self, value)
+
+    def cast(self, type: Any, *, safe: bool = True) -> ColumnExpression:
+        """Change the type; a value that does not fit is an error, unless ``safe`` is False."""
+        return ColumnExpression(self._arrow.cast(getattr(type, "to_arrow_dtype", lambda: type)(), safe=safe))
+
+    def power(self, exponent: Any) -> ColumnExpression:
+        """Raise to a power."""
+        return _called("power_checked", self, exponent)
+
+    def round(self, decimals: int = 0) -> ColumnExpression:
+        """Round to so many digits behind the point; halves go to the even digit, as in Python."""
+        import pyarrow.compute as pc
+
+        return _called("round", self, options=pc.RoundOptions(decimals, "half_to_even"))
+
+    def alias(self, name: str) -> ColumnExpression:
+        """Return the expression: a column's name is said by ``with_column``."""
+        return self
+
+    @property
+    def str(self) -> TextExpression:
+        """What there is for texts."""
+        return TextExpression(self)
+
+
+class TextExpression:
+    """What there is for columns of texts: ``col("name").str.upper()``."""
+
+    __slots__ = ("_of",)
+
+    def __init__(self, of: ColumnExpression) -> None:
+        self._of = of
+
+    def __getattr__(self, name: str) -> Callable[[], ColumnExpression]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name not in _TEXTS:
+            known = [*_TEXTS, *(each for each in dir(type(self)) if not each.startswith("_"))]
+            raise NotOffered(
+                f"There is no .str.{name} of a column.{nearest(name, known)} map_batches has a function of yours."
+            )
+        return lambda: _called(_TEXTS[name], self._of)
+
+    def contains(self, pattern: str) -> ColumnExpression:
+        """Say whether the text holds ``pattern``, letter by letter."""
+        return self._matching("match_substring", pattern)
+
+    def starts_with(self, pattern: str) -> ColumnExpression:
+        """Say whether the text begins with ``pattern``."""
+        return self._matching("starts_with", pattern)
+
+    def ends_with(self, pattern: str) -> ColumnExpression:
+        """Say whether the text ends with ``pattern``."""
+        return self._matching("ends_with", pattern)
+
+    def match_regex(self, pattern: str) -> ColumnExpression:
+        """Say whether the regular expression (RE2) is found in the text."""
+        return self._matching("match_substring_regex", pattern)
+
+    def match(self, pattern: str) -> ColumnExpression:
+        """Say whether the text is like ``pattern``, as in SQL: ``%`` and ``_`` stand for any text and any letter."""
+        return self._matching("match_like", pattern)
+
+    def replace(self, pattern: str, replacement: str) -> ColumnExpression:
+        """Put ``replacement`` wherever ``pattern`` stands."""
+        import pyarrow.compute as pc
+
+        return _called(
+            "replace_substring", self._of, options=pc.ReplaceSubstringOptions(pattern, replacement)
+        )
+
+    def _matching(self, function: str, pattern: str) -> ColumnExpression:
+        import pyarrow.compute as pc
+
+        return _called(function, self._of, options=pc.MatchSubstringOptions(pattern))
+
+
+def col(name: str) -> ColumnExpression:
+    """Return the column ``name``, for ``filter(expr=…)`` and ``with_column``.
+
+    Parameters
+    ----------
+    name
+        Of a column that the rows have there.
+
+    Raises
+    ------
+    ArgumentError
+        ``name`` is no text. ``UnknownColumn``, for one that is not there, comes when the plan runs.
+
+    Examples
+    --------
+    >>> import headrace as hr
+    >>> data = hr.range(4).filter(expr=(hr.col("id") > 0) & (hr.col("id") != 2))
+    >>> data.with_column("half", hr.col("id") / 2).take_all()
+    [{'id': 1, 'half': 0.5}, {'id': 3, 'half': 1.5}]
+    """
+    import pyarrow.compute as pc
+
+    if not isinstance(name, str) or not name:
+        raise ArgumentError(f"col({name!r}): it takes the name of a column.")
+    return ColumnExpression(pc.field(name))
+
+
+def lit(value: Any) -> ColumnExpression:
+    """Return a value that is the same in each row, for an expression of columns.
+
+    Parameters
+    ----------
+    value
+        A number, a text, a bool, None, a date or time, …; or a ``pyarrow.Scalar``.
+
+    Raises
+    ------
+    ArgumentError
+        Arrow has no type for ``value``.
+
+    Examples
+    --------
+    >>> import headrace as hr
+    >>> hr.range(2).with_column("source", hr.lit("web")).take_all()
+    [{'id': 0, 'source': 'web'}, {'id': 1, 'source': 'web'}]
+    """
+    return _expression(value)
+
+
+def arrow_expression(value: Any) -> pa.Expression | None:
+    """Return the Arrow expression that ``value`` is or holds; None for anything else."""
+    import pyarrow.compute as pc
+
+    if isinstance(value, ColumnExpression):
+        return value.arrow
+    return value if isinstance(value, pc.Expression) else None
+
+
+def _expression(value: Any) -> ColumnExpression:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if isinstance(value, ColumnExpression):
+        return value
+    if isinstance(value, pc.Expression):
+        return ColumnExpression(value)
+    try:
+        return ColumnExpression(pc.scalar(value))
+    except (pa.ArrowException, TypeError) as error:
+        raise ArgumentError(f"{value!r} is no value for an expression of columns: {error}.") from None
+
+
+def _called(function: str, *values: Any, options: Any = None) -> ColumnExpression:
+    import pyarrow.compute as pc
+
+    arguments = [_expression(value).arrow for value in values]
+    return ColumnExpression(pc.Expression._call(function, arguments, options))
+
+
+def _quotient(left: Any, right: Any) -> ColumnExpression:
+    """Divide as Python does: Arrow's division of integers drops what is behind the point."""
+    import pyarrow as pa
+
+    return _called("divide_checked", _expression(left).cast(pa.float64()), right)

@@ -1,0 +1,46 @@
+"""``with_column``."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headrace.plan.expressions import fields_of
+from headrace.plan.steps.base import ALL_COLUMNS, NeededColumns, Step
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class WithColumn(Step):
+    """Add the column ``name``, or replace it, by what an Arrow expression of the others gives."""
+
+    name: str
+    expression: Any
+    verb = "with_column"
+
+    def columns_after(self, names: list[str] | None) -> list[str] | None:
+        """Return the columns with this one: in its place if it was there, else at the end."""
+        return names if names is None or self.name in names else [*names, self.name]
+
+    def needed_before(self, needed: NeededColumns, schema: pa.Schema) -> NeededColumns:
+        """Return what the expression reads as well. A column that is replaced is read: it keeps its place."""
+        read = fields_of(self.expression, schema)
+        return ALL_COLUMNS if read is None else needed.plus(read)
+
+    def unread_after(self, unread: frozenset[str]) -> frozenset[str]:
+        """Return the others: the column is made."""
+        return unread - {self.name}
+
+    def label(self) -> str:
+        """Return ``with_column('miles')``: the text of an expression can be long."""
+        return f"{self.verb}({self.name!r})"
+
+    def shape(self) -> dict[str, Any]:
+        """Return the name and the expression."""
+        exact = hashlib.sha256(pickle.dumps(self.expression)).hexdigest()[:16]
+        # Its text leaves out the middle of long lists.
+        return {"verb": self.verb, "column": self.name, "expression": f"{self.expression} ({exact})"}

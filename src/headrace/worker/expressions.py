@@ -1,0 +1,105 @@
+"""Arrow expressions, evaluated for a batch; rows at which one fails are found by halving."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.core.arrow.batch import one_array
+from headrace.core.arrow.forms import EXACT
+from headrace.errors import StepError, UnknownColumn, nearest
+from headrace.plan.expressions import missing_field
+from headrace.worker.rows import Rows
+from headrace.worker.user_code import UserCode
+
+_ROUNDED = (
+    "it compares or computes integers beyond 2**53 with fractions, and no float holds such integers exactly. Compare "
+    "integers with whole numbers (`id > 0` for `id > 0.5`), or give a function of a row, which Python compares "
+    "exactly: filter(lambda row: …)"
+)
+
+
+def evaluated(
+    part: Rows,
+    expression: Any,
+    label: str,
+    user_code: UserCode,
+    check: Callable[[str, pa.Array], None] = lambda label, column: None,
+    *,
+    keep: bool = False,
+) -> Iterator[tuple[Rows, pa.Array]]:
+    """Yield rows with what the expression gives for them; where it fails, rows that fail by themselves are rejected.
+
+    ``check(label, column)`` raises ``StepError`` if a result is of no use. ``keep``: where the policy has it so, rows
+    that fail go on with a null.
+    """
+    try:
+        with user_code.timed(len(part)):
+            column = evaluate(expression, label, part.batch)
+            check(label, column)
+    except StepError as error:
+        if not user_code.tolerant or not error.__cause__:
+            raise
+        if len(part) <= 1:
+            user_code.reject_row(part, user_code.fault_of(error.__cause__), keep=keep)
+            if keep and user_code.nulls_failures:
+                yield part, pa.nulls(len(part), evaluate(expression, label, part.batch.slice(0, 0)).type)
+            return
+        half = len(part) // 2
+        for piece in (part.cut(0, half), part.cut(half, len(part))):
+            yield from evaluated(piece, expression, label, user_code, check, keep=keep)
+    else:
+        yield part, column
+
+
+def evaluate(expression: Any, label: str, batch: pa.RecordBatch) -> pa.Array:
+    """Return what the expression gives for a batch. Raises ``UnknownColumn`` and ``StepError``."""
+    try:
+        try:
+            return _projected(expression, batch)
+        except pa.ArrowInvalid as error:
+            return _compared_as_floats(expression, batch, error)
+    except ArithmeticError as error:
+        raise StepError(f"{label} cannot be evaluated on these columns: {error}.") from error
+    except (pa.ArrowException, KeyError, ValueError) as error:
+        unknown = missing_field(error)
+        if unknown is not None:
+            names = batch.schema.names
+            raise UnknownColumn(
+                f"{label} asks for column {unknown!r}, but the columns here are "
+                f"{', '.join(names) or 'none'}.{nearest(unknown, names)}"
+            ) from None
+        raise StepError(f"{label} cannot be evaluated on these columns: {error}") from error
+
+
+def _projected(expression: Any, batch: pa.RecordBatch) -> pa.Array:
+    # `Table.filter` would import pyarrow.dataset, and that pandas.
+    from pyarrow._acero import Declaration, ProjectNodeOptions, TableSourceNodeOptions
+
+    source = Declaration("table_source", TableSourceNodeOptions(pa.Table.from_batches([batch])))
+    made = Declaration("project", ProjectNodeOptions([expression], ["made"]), [source])
+    return one_array(made.to_table(use_threads=False).column(0))
+
+
+def _compared_as_floats(expression: Any, batch: pa.RecordBatch, error: pa.ArrowInvalid) -> pa.Array:
+    """Evaluate again with integers as float64, where that changes none of them.
+
+    Arrow takes the 0.5 of ``id > 0.5`` for a float32, and refuses to compare integers beyond 2**24 with it. Any
+    other error stays one: as floats, a division by zero would be none.
+    """
+    if "not in range" not in str(error):
+        raise error from None
+    if str(EXACT) in str(error):
+        raise ArithmeticError(_ROUNDED) from error
+    try:
+        columns = [
+            column.cast(pa.float64()) if pa.types.is_integer(column.type) else column
+            for column in batch.columns
+        ]
+        return _projected(expression, pa.RecordBatch.from_arrays(columns, names=batch.schema.names))
+    except pa.ArrowException as again:
+        if str(EXACT) in str(again):
+            raise ArithmeticError(_ROUNDED) from again
+        raise error from None

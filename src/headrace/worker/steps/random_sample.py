@@ -1,0 +1,55 @@
+"""Keeping some rows by a hash of where they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.core.arrow.batch import empty_columns
+from headrace.core.arrow.row_selection import filtered
+from headrace.core.row_keys import shares
+from headrace.errors import StepError
+from headrace.plan.steps.random_sample import RandomSample
+from headrace.worker.calls import Caller
+from headrace.worker.rows import Rows
+from headrace.worker.steps.base import RunningStep, StepContext, runs
+
+
+@runs(RandomSample)
+class Sampling(RunningStep[RandomSample]):
+    """Keeps the rows of the sample."""
+
+    def run(self, rows: Iterator[Rows], callers: Sequence[Caller], context: StepContext) -> Iterator[Rows]:
+        """Keep the rows of the sample, and count the others as dropped."""
+        dropped = context.meter.steps[context.number]
+        for part in rows:
+            mask = self._mask(part, context)
+            kept = int(mask.sum())
+            dropped[3] += len(part) - kept
+            batch = filtered(part.batch, mask) if part.batch.num_columns else empty_columns(kept)
+            yield part.masked(batch, mask)
+
+    def on_no_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the batch."""
+        return batch
+
+    def _mask(self, part: Rows, context: StepContext) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        masks = [np.empty(0, np.bool_)]
+        for span in part.spans:
+            if span.last is not None and span.count:
+                raise StepError(
+                    f"{self.step.label()} chooses rows by their place in the input, but a function before it gave "
+                    f"back another number of rows than it got ({context.where(part)}), so that these have none. "
+                    "Draw the sample before that step."
+                )
+            found = shares(context.keys(span.split, span.numbers()), self._seed)
+            masks.append((found >= self.step.low) & (found < self.step.high))
+        return np.concatenate(masks)
+
+    @property
+    def _seed(self) -> int:
+        """Another seed for each sample of a plan: the second takes its part of the first, not all of it."""
+        return self.step.seed * 1_000_003 + self.step.number
