@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -33,6 +34,12 @@ _USUAL = {"HEADRACE_ENGINE": "local", "HEADRACE_WORKERS": "2", "HEADRACE_PROGRES
 
 
 ENGINE = os.environ.get("HEADRACE_TEST_ENGINE", "")  # "ray": tests that can be are carried out there
+
+
+def pytest_collection_finish() -> None:
+    """Leave what ten thousand tests and their libraries are made of out of later collections of garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
