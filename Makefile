@@ -6,7 +6,7 @@
 
 PYTHON    ?= python3
 PIP_FLAGS ?=
-JOBS      ?= 2
+JOBS      ?= 3
 VENV      := .venv
 BIN       := $(VENV)/bin
 PIP       := $(BIN)/python -m pip --disable-pip-version-check
@@ -28,7 +28,7 @@ help:  ## show this list
 demo: $(VENV)/.demo  ## label a million handwritten digits (under a minute)
 	@$(BIN)/python examples/digits.py
 
-test: $(VENV)/.dev  ## run the tests, doctests included, in two processes (JOBS=0: in one)
+test: $(VENV)/.dev  ## run the tests, doctests included, in three processes, as many tests wait (JOBS=0: in one)
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 # The tests of datasets and executors, with the engine in the place of the local one.

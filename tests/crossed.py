@@ -1,4 +1,4 @@
-"""Parameters that are crossed: a part of all pairs runs always, every pair runs in the soak."""
+"""Parameters of which a part runs always, and all in the soak."""
 
 from __future__ import annotations
 
@@ -22,3 +22,8 @@ def crossed(*parameters: Iterable[Any]) -> list[Any]:
         values = [each[place] for each, place in zip(listed, places, strict=True)]
         found.append(pytest.param(*values, marks=[] if sum(places) % step == 0 else [pytest.mark.soak]))
     return found
+
+
+def sampled(first: Any, *others: Any) -> list[Any]:
+    """Return values of one parameter: the first runs always, the others in the soak."""
+    return [first, *(pytest.param(value, marks=pytest.mark.soak) for value in others)]

@@ -55,7 +55,7 @@ def start(folder: Path, verb: str, engine: str = "local") -> tuple[subprocess.Po
 
 def workers(folder: Path, count: int = 2) -> list[psutil.Process]:
     """Wait until both workers are in the user's function."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while len(files := list(folder.glob("worker-*"))) < count:
         assert time.monotonic() < deadline, "the workers never began"
         time.sleep(0.01)
@@ -82,7 +82,7 @@ def screen(terminal: int) -> str:
 
 def gone(processes: list[psutil.Process]) -> bool:
     """Wait until all have ended; a zombie has, even if nobody reaps it."""
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         if all(not process.is_running() or process.status() == psutil.STATUS_ZOMBIE for process in processes):
             return True

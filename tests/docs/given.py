@@ -23,7 +23,7 @@ class Given:
     for_ray: str = ""
     instead: Mapping[str, str] = field(default_factory=dict)
     engine: str = "inline"
-    workers: int = 2
+    workers: int = 1
 
     def __post_init__(self) -> None:
         for name in ("names", "for_ray"):
@@ -193,9 +193,9 @@ GIVEN = {
     "files.md": Given(trips),
     "index.md": Given(_models),
     "performance.md": Given(trips, engine="local"),
-    "quick-start.md": Given(engine="local"),
+    "quick-start.md": Given(engine="local", workers=2),
     "report.md": Given(engine="local"),
     "resume.md": Given(trips),
-    "models.md": Given(_models, engine="local", workers=1),
+    "models.md": Given(_models, engine="local"),
     "stages.md": Given(_stages, engine="local"),
 }

@@ -78,7 +78,7 @@ def driver() -> Iterator[Driver]:
 
 def gone(processes: list[psutil.Process]) -> bool:
     """Wait until all have ended; a zombie has, even if nobody reaps it."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while alive := [process for process in processes if is_alive(process)]:
         if time.monotonic() > deadline:
             print("alive:", alive)

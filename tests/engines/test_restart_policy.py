@@ -137,9 +137,9 @@ def test_a_pool_is_given_up_in_the_end(
 def test_a_worker_that_waits_for_its_time_ends_at_once(
     pool: LocalPool, unlucky: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(restart_policy, "PAUSE", 25.0)
+    monkeypatch.setattr(restart_policy, "PAUSE", 250.0)
     strike(pool, unlucky)
     until(lambda: pool._restarts.round >= 1)
     begun = time.monotonic()
     pool.close(kill=False)
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 60

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import headrace as hr
+from crossed import crossed
 from faults.job import Driver
 from headrace.core import failpoints
 from headrace.engines.local.memory import own
@@ -215,9 +216,11 @@ def test_mild(kind: str, place: str, on_error: str, tmp_path: Path) -> None:
     Case(kind, place, on_error).run(tmp_path / "out")
 
 
-@pytest.mark.parametrize(("on_error", "place"), [("reject", "random"), ("null", "batch"), ("raise", "last")])
-@pytest.mark.parametrize("kind", MILD)
-def test_mild_with_workers(kind: str, place: str, on_error: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("policy", "kind"), crossed([("reject", "random"), ("null", "batch"), ("raise", "last")], MILD)
+)
+def test_mild_with_workers(kind: str, policy: tuple[str, str], tmp_path: Path) -> None:
+    on_error, place = policy
     Case(kind, place, on_error, workers=2).run(tmp_path / "out")
 
 

@@ -295,7 +295,13 @@ def in_a_fresh_process(folder: Path, predictor: Any, tolerance: float, **environ
     return done.stdout
 
 
-@pytest.mark.parametrize(("backend", "said"), [("tensorflow", "tensorflow 3\n1 1\n"), ("torch", "torch 3\n")])
+@pytest.mark.parametrize(
+    ("backend", "said"),
+    [
+        pytest.param("tensorflow", "tensorflow 3\n1 1\n", marks=pytest.mark.soak),
+        ("torch", "torch 3\n"),
+    ],
+)
 def test_a_fresh_process_and_another_backend(tmp_path: Path, by_value: None, backend: str, said: str) -> None:
     predictor = KerasPredictor(TestSubclass().model())
     assert in_a_fresh_process(tmp_path, predictor, 1e-6, KERAS_BACKEND=backend, OMP_NUM_THREADS="1") == said
