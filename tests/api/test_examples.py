@@ -45,6 +45,7 @@ def test_quick_start(library: str, example: Any, capsys: pytest.CaptureFixture[s
     module = example(f"quickstart_{library}")
     rows = both(module.predictions(1), module.predictions(2), workers=library == "torch")
     assert len(rows) == 10 and all(row["output"].shape == (1,) for row in rows)
+    capsys.readouterr()  # what explain() printed
     module.predictions(1).show(limit=1)
     assert capsys.readouterr().out.startswith("{'output': array([0.")
 
