@@ -85,6 +85,7 @@ if TYPE_CHECKING:
         range,
         range_tensor,
     )
+    from headrace.readers.samples import read_numpy
     from headrace.result import Result
     from headrace.session.models import load_model
     from headrace.tasks import ActorPool, Executor, Ref, connect
@@ -166,6 +167,7 @@ __all__ = [  # noqa: RUF022 - in plain order, capitals first
     "read_csv",
     "read_images",
     "read_json",
+    "read_numpy",
     "read_parquet",
     "read_rejected",
     "read_text",
@@ -213,6 +215,7 @@ _HOMES = {
         "from_ray",
         "from_torch",
     ),
+    "headrace.readers.samples": ("read_numpy",),
     "headrace.readers.files": tuple(name for name in __all__ if name.startswith("read_")),
     "headrace.compat.air.library_checkpoints": tuple(
         f"{library}Checkpoint" for library in ("Keras", "LightGBM", "Onnx", "Sklearn", "XGBoost")

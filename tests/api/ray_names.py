@@ -5,7 +5,7 @@ VERBS_OFFERED = """
     iter_tf_batches iter_torch_batches limit map map_batches materialize max mean min
     random_sample rename_columns schema select_columns show size_bytes stats std sum take take_all
     take_batch to_daft to_pandas to_tf train_test_split unique with_column write_csv write_json
-    write_parquet
+    write_numpy write_parquet
 """
 
 VERBS_REFUSED = """
@@ -16,20 +16,20 @@ VERBS_REFUSED = """
     split_proportionately streaming_split streaming_train_test_split summary to_arrow_refs to_dask
     to_mars to_modin to_numpy_refs to_pandas_refs to_random_access_dataset to_spark
     union with_columns write_bigquery write_clickhouse write_datasink write_delta
-    write_iceberg write_images write_kafka write_lance write_mongo write_numpy write_orc
+    write_iceberg write_images write_kafka write_lance write_mongo write_orc
     write_snowflake write_sql write_tfrecords write_turbopuffer write_webdataset zip
 """
 
 FUNCTIONS_OFFERED = """
     from_arrow from_daft from_huggingface from_items from_numpy from_pandas from_torch range
-    range_tensor read_binary_files read_csv read_images read_json read_parquet read_text
+    range_tensor read_binary_files read_csv read_images read_json read_numpy read_parquet read_text
 """
 
 FUNCTIONS_REFUSED = """
     from_arrow_refs from_blocks from_dask from_mars from_modin from_numpy_refs from_pandas_refs
     from_spark from_tf read_audio read_avro read_bigquery read_clickhouse read_databricks_tables
     read_datasource read_delta read_delta_sharing_tables read_hudi read_iceberg read_kafka
-    read_lance read_lerobot read_mcap read_mongo read_numpy read_orc read_snowflake read_sql
+    read_lance read_lerobot read_mcap read_mongo read_orc read_snowflake read_sql
     read_tfrecords read_unity_catalog read_videos read_webdataset read_zarr
 """
 
@@ -111,6 +111,10 @@ ARGUMENTS = {
         "arrow_parquet_args_fn min_rows_per_file max_rows_per_file min_bytes_per_file ray_remote_args "
         "concurrency num_rows_per_file mode "
     ),
+    "Dataset.write_numpy": (
+        "path column filesystem try_create_dir arrow_open_stream_args filename_provider min_rows_per_file "
+        "ray_remote_args concurrency num_rows_per_file mode "
+    ),
     "from_arrow": "tables override_num_blocks",
     "from_daft": "df",
     "from_huggingface": "dataset parallelism concurrency override_num_blocks",
@@ -139,6 +143,10 @@ ARGUMENTS = {
         "paths lines filesystem parallelism num_cpus num_gpus memory arrow_open_stream_args "
         "partition_filter partitioning include_paths ignore_missing_paths shuffle file_extensions "
         "concurrency override_num_blocks ray_remote_args " + PLACED
+    ),
+    "read_numpy": (
+        "paths filesystem parallelism arrow_open_stream_args partition_filter partitioning include_paths "
+        "ignore_missing_paths shuffle file_extensions concurrency override_num_blocks allow_pickle"
     ),
     "read_parquet": (
         "paths filesystem catalog columns parallelism num_cpus num_gpus memory tensor_column_schema "

@@ -15,7 +15,7 @@ from headrace.dataset.inspection import InspectionVerbs
 from headrace.dataset.maps import MapVerbs
 from headrace.dataset.metrics import MetricVerbs
 from headrace.dataset.predicts import PredictVerbs
-from headrace.dataset.writes import WriteVerbs
+from headrace.dataset.sample_writes import SampleWriteVerbs
 from headrace.errors import ArgumentError, HeadraceError, NotASequence, NotOffered, nearest
 from headrace.options import RunOptions
 from headrace.plan.compile import known_columns
@@ -58,7 +58,7 @@ class Dataset(
     MetricVerbs,
     InspectionVerbs,
     ConsumptionVerbs,
-    WriteVerbs,
+    SampleWriteVerbs,
     metaclass=_NamesOfFunctions,
 ):
     """A lazy, immutable description of data and of what is done with it.

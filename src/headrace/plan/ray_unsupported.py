@@ -77,7 +77,6 @@ NO_VERBS = {
     "write_kafka": f"{_DATABASE}.",
     "write_lance": f"{_FORMAT}: lance.write_dataset takes what pyarrow.dataset reads of the folder.",
     "write_mongo": f"{_DATABASE}.",
-    "write_numpy": "there is no writer for .npy files. write_parquet keeps arrays with their shapes and dtypes.",
     "write_orc": f"{_FORMAT}: pyarrow.orc.write_table takes what pyarrow.parquet reads.",
     "write_snowflake": f"{_DATABASE}.",
     "write_sql": f"{_DATABASE}.",
@@ -193,8 +192,6 @@ NO_FUNCTIONS = {
     "read_lerobot": "there is no reader for it. Its tables are Parquet, for read_parquet.",
     "read_mcap": f"{_NO_READER} its own library reads.",
     "read_mongo": f"{_SERVER}.",
-    "read_numpy": "from_numpy takes arrays, numpy.load(path, mmap_mode='r') among them, one or a list; "
-    "read_binary_files(paths).map(load) reads many files on the workers.",
     "read_orc": f"{_NO_READER} pyarrow.orc.read_table reads.",
     "read_snowflake": f"{_SERVER}.",
     "read_sql": f"{_SERVER}.",
@@ -349,6 +346,17 @@ READ: dict[str, Unsupported] = {
 """Of functions that read files."""
 
 READ_PARQUET: dict[str, Unsupported] = {name: each for name, each in READ.items() if name != "partitioning"}
+
+READ_NUMPY: dict[str, Unsupported] = {
+    **READ,
+    "allow_pickle": _unset(
+        "pickles may run code. Load files that you trust in a function: read_binary_files(paths).map_batches(load)."
+    ),
+    "mmap_mode": _unset("files are read piece by piece."),
+    "fix_imports": Unsupported("it is for pickles, which are not read", None),
+    "encoding": Unsupported("it is for pickles, which are not read", None),
+    "max_header_size": _unset("headers are as long as numpy writes them."),
+}
 
 _ARROW_CSV = _unset(
     "the options have the names of pyarrow.csv without its classes: delimiter=, column_names=, column_types=, ...."

@@ -63,7 +63,7 @@ def read_parquet(
     """
     from headrace.sources.parquet.source import ParquetSource
 
-    _warn_of_unfinished(paths)
+    warn_of_unfinished(paths)
     return Dataset.from_source(ParquetSource(paths, columns=columns, partitioning=partitioning))
 
 
@@ -136,7 +136,7 @@ def read_csv(
     """
     from headrace.sources.csv.source import CsvSource
 
-    _warn_of_unfinished(paths)
+    warn_of_unfinished(paths)
     source = CsvSource(
         paths,
         column_types=column_types,
@@ -187,7 +187,7 @@ def read_json(paths: PathArgument, *, schema: pa.Schema | None = None) -> Datase
     """
     from headrace.sources.json.source import JsonSource
 
-    _warn_of_unfinished(paths)
+    warn_of_unfinished(paths)
     return Dataset.from_source(JsonSource(paths, schema=schema))
 
 
@@ -219,7 +219,7 @@ def read_binary_files(paths: PathArgument, *, include_paths: bool = False) -> Da
     """
     from headrace.sources.binary import BinarySource
 
-    _warn_of_unfinished(paths)
+    warn_of_unfinished(paths)
     return Dataset.from_source(BinarySource(paths, include_paths=include_paths))
 
 
@@ -285,7 +285,7 @@ def read_images(
     """
     from headrace.sources.images.source import ImageSource
 
-    _warn_of_unfinished(paths)
+    warn_of_unfinished(paths)
     source = ImageSource(
         paths, size=size, mode=mode, include_paths=include_paths, draft=draft, max_pixels=max_pixels
     )
@@ -335,7 +335,7 @@ def read_text(
     """
     from headrace.sources.lines import TextSource
 
-    _warn_of_unfinished(paths)
+    warn_of_unfinished(paths)
     source = TextSource(
         paths, encoding=encoding, drop_empty_lines=drop_empty_lines, include_paths=include_paths
     )
@@ -378,7 +378,7 @@ def read_rejected(output: str | os.PathLike[str]) -> Dataset:
     return Dataset.from_source(MemorySource(rejected_table(output), "rejected"))
 
 
-def _warn_of_unfinished(paths: PathArgument) -> None:
+def warn_of_unfinished(paths: PathArgument) -> None:
     """Warn, on behalf of the caller's caller, if a folder is the output of a run that is not complete."""
     from headrace.output.folder import HOME, SUCCESS
 

@@ -49,6 +49,7 @@ DATA = {
             (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp"),
             "read_images",
         ),
+        DataFormat("numpy", (".npy", ".npz"), "read_numpy", writer="write_numpy"),
         DataFormat("binary", (), "read_binary_files"),
     )
 }

@@ -1,0 +1,270 @@
+"""Parts as numpy's own files: ``.npy`` for one column, ``.npz`` for several."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import IO, Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.core.arrow.batch import NUMPY_OF
+from headrace.errors import SinkError
+from headrace.sinks.files import Encoder, FileSink, cannot_hold
+from headrace.sinks.staged import StagedStream, write_failed
+
+_IN_MEMORY = 64 << 20  # of a column that is not yet written; what is more waits in a file without a name
+_PIECE = 1 << 20
+_ROWS = 8_192
+_LONG_AGO = (1980, 1, 1, 0, 0, 0)  # in zip files time begins then; the same rows give the same bytes
+
+
+@dataclass(frozen=True)
+class NumpySink(FileSink):
+    """One ``.npz`` for each shard, with an array for each column; or one ``.npy``, with ``single``.
+
+    Numbers, booleans, dates and times without a zone keep their dtypes, tensors their shapes. Null is NaN among
+    fractions and NaT among times; elsewhere numpy has none, and it is refused. Texts become arrays of ``<U…``, bytes
+    of ``S…``; one that ends in a NUL, which numpy would cut off, is refused.
+    """
+
+    single: bool = False
+
+    kind: ClassVar[str] = "numpy"
+
+    @property
+    def suffix(self) -> str:
+        return "npy" if self.single else "npz"
+
+    def options(self) -> dict[str, Any]:
+        return {"single": self.single}
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Raise ``SinkError`` for columns without a numpy dtype, and unless there is one or more of them."""
+        if self.single and len(schema) != 1:
+            raise SinkError(f"A .npy file holds one column, not {', '.join(schema.names) or 'none'}.")
+        if not len(schema):
+            raise SinkError("numpy's files cannot hold rows without columns: keep at least one column.")
+        for field in schema:
+            _layout(field)
+
+    def encoder(self, stream: StagedStream, schema: pa.Schema) -> Encoder:
+        return _NumpyEncoder(stream, schema, single=self.single)
+
+
+class _NumpyEncoder:
+    """Gathers columns, as an array's shape stands before its values."""
+
+    def __init__(self, stream: StagedStream, schema: pa.Schema, *, single: bool) -> None:
+        self._stream = stream
+        self._single = single
+        self._rows = 0
+        self._columns: list[_Numbers | _Texts] = []
+        for field in schema:
+            dtype, shape = _layout(field)
+            texts = dtype.kind in "US"
+            self._columns.append(
+                _Texts(field, stream.path) if texts else _Numbers(field, dtype, shape, stream.path)
+            )
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Keep the next rows."""
+        for column, values in zip(self._columns, batch.columns, strict=True):
+            column.add(values)
+        self._rows += batch.num_rows
+
+    def close(self) -> int:
+        """Write all columns, each with its header."""
+        if self._single:
+            self._columns[0].write(self._stream.write, self._rows)
+            return self._rows
+        with zipfile.ZipFile(self._stream, "w", zipfile.ZIP_STORED) as archive:
+            for column in self._columns:
+                member = zipfile.ZipInfo(f"{column.name}.npy", _LONG_AGO)
+                with archive.open(member, "w", force_zip64=True) as into:
+                    column.write(into.write, self._rows)
+        return self._rows
+
+
+class _Numbers:
+    """A column whose values have one size: they are kept as they will be written."""
+
+    def __init__(self, field: pa.Field, dtype: np.dtype[Any], shape: tuple[int, ...], path: str) -> None:
+        self.name = field.name
+        self._field = field
+        self._dtype = dtype
+        self._shape = shape
+        self._kept = _Kept(path)
+
+    def add(self, column: pa.Array) -> None:
+        values = np.ascontiguousarray(_array(column, self._field), self._dtype)
+        self._kept.write(values.reshape(-1).view(np.uint8).data if values.size else b"")
+
+    def write(self, into: Callable[[Any], Any], rows: int) -> None:
+        into(_header(self._dtype, (rows, *self._shape)))
+        for piece in self._kept.pieces():
+            into(piece)
+
+
+class _Texts:
+    """A column of texts or bytes: how wide its array is, the longest of them says."""
+
+    def __init__(self, field: pa.Field, path: str) -> None:
+        self.name = field.name
+        self._field = field
+        self._kept = _Kept(path)
+        self._bytes = _values_type(field.type) in (pa.binary(), pa.large_binary(), pa.binary_view())
+        self._width = 1
+        self._writer: Any = None
+
+    def add(self, column: pa.Array) -> None:
+        plain = column.cast(pa.large_binary() if self._bytes else pa.large_string())
+        _refuse_nulls(plain, self._field)
+        cut = pc.any(pc.ends_with(plain.cast(pa.large_binary()), b"\0")).as_py()
+        if cut:
+            raise _unfit(self._field, "a value ends in a NUL, which numpy would cut off")
+        lengths = pc.binary_length(plain) if self._bytes else pc.utf8_length(plain)
+        self._width = max(self._width, pc.max(lengths).as_py() or 0)
+        with self._kept.checked() as file:
+            if self._writer is None:
+                self._writer = pa.ipc.new_stream(pa.PythonFile(file, "w"), pa.schema([("", plain.type)]))
+            self._writer.write_batch(pa.RecordBatch.from_arrays([plain], [""]))
+
+    def write(self, into: Callable[[Any], Any], rows: int) -> None:
+        dtype = np.dtype(f"{'S' if self._bytes else '<U'}{self._width}")
+        into(_header(dtype, (rows,)))
+        if self._writer is None:
+            return
+        with self._kept.checked() as file:
+            self._writer.close()
+            file.seek(0)
+        step = max(1, min(_ROWS, _PIECE // dtype.itemsize))
+        for batch in pa.ipc.open_stream(pa.PythonFile(file, "r")):
+            for start in range(0, batch.num_rows, step):
+                values = np.array(batch.column(0).slice(start, step).to_pylist(), dtype)
+                into(values.tobytes())
+
+
+class _Kept:
+    """Bytes that wait: in memory, or in a file without a name beside the part."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._file: IO[bytes] | None = None
+
+    def write(self, data: Any) -> None:
+        with self.checked() as file:
+            file.write(data)
+
+    def pieces(self) -> Iterator[bytes]:
+        with self.checked() as file:
+            file.seek(0)
+            while piece := file.read(_PIECE):
+                yield piece
+
+    @contextlib.contextmanager
+    def checked(self) -> Iterator[IO[bytes]]:
+        """Give the file, and raise ``OutputWriteFailed`` for what the system refuses."""
+        try:
+            if self._file is None:
+                folder = self._path.rpartition("/")[0]
+                self._file = tempfile.SpooledTemporaryFile(_IN_MEMORY, dir=folder)  # noqa: SIM115
+            assert self._file is not None
+            yield self._file
+        except OSError as error:
+            raise write_failed(error, self._path, "write") from error
+
+    def __del__(self) -> None:
+        if self._file is not None:  # a part that was dropped closes nothing
+            self._file.close()
+
+
+def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """Return what stands before the values in a ``.npy`` file, as numpy writes it."""
+    import io
+
+    into = io.BytesIO()
+    written = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(into, written)
+    return into.getvalue()
+
+
+# ---------------------------------------------------------------- types and values
+
+
+def _values_type(type_: pa.DataType) -> pa.DataType:
+    return type_.value_type if pa.types.is_dictionary(type_) else type_
+
+
+def _layout(field: pa.Field) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """Return the dtype and shape of one row's value; raises ``SinkError`` where there are none."""
+    type_ = field.type
+    shape: tuple[int, ...] = ()
+    if isinstance(type_, pa.FixedShapeTensorType):
+        if type_.permutation not in (None, list(range(len(type_.shape)))):
+            raise cannot_hold("numpy", field, "its axes are permuted")
+        type_, shape = type_.value_type, tuple(type_.shape)
+    while pa.types.is_fixed_size_list(type_):
+        type_, shape = type_.value_type, (*shape, type_.list_size)
+    type_ = _values_type(type_)
+    dtype = _dtype(type_)
+    if dtype is None or (shape and dtype.kind in "US"):
+        why = "numpy has no dtype for it" if not pa.types.is_list(type_) else "its lists may differ in length"
+        if pa.types.is_timestamp(type_):
+            why = "numpy's times have no zone"
+        raise cannot_hold("numpy", field, why)
+    return dtype, shape
+
+
+def _dtype(type_: pa.DataType) -> np.dtype[Any] | None:
+    types = pa.types
+    if types.is_boolean(type_):
+        return np.dtype(np.bool_)
+    if types.is_string(type_) or types.is_large_string(type_) or types.is_string_view(type_):
+        return np.dtype("<U1")
+    if types.is_binary(type_) or types.is_large_binary(type_) or types.is_binary_view(type_):
+        return np.dtype("S1")
+    if types.is_timestamp(type_):
+        return np.dtype(f"<M8[{type_.unit}]") if type_.tz is None else None
+    if types.is_date32(type_):
+        return np.dtype("<M8[D]")
+    if types.is_date64(type_):
+        return np.dtype("<M8[ms]")
+    if types.is_duration(type_):
+        return np.dtype(f"<m8[{type_.unit}]")
+    known = NUMPY_OF.get(type_)
+    return None if known is None else np.dtype(known).newbyteorder("<")
+
+
+def _array(column: pa.Array, field: pa.Field) -> np.ndarray[Any, Any]:
+    """Return a column of numbers or times, or of tensors of them, as one array."""
+    _, shape = _layout(field)
+    values = column.storage if isinstance(column.type, pa.FixedShapeTensorType) else column
+    while pa.types.is_fixed_size_list(values.type):
+        _refuse_nulls(values, field)
+        values = values.flatten()
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    dtype = _dtype(values.type)
+    assert dtype is not None
+    if dtype.kind not in "fmM":
+        _refuse_nulls(values, field)
+    array = np.asarray(values.to_numpy(zero_copy_only=False))
+    return array.reshape(len(column), *shape)
+
+
+def _refuse_nulls(values: pa.Array, field: pa.Field) -> None:
+    if values.null_count:
+        raise _unfit(field, "it holds a null, for which numpy has no value among these")
+
+
+def _unfit(field: pa.Field, why: str) -> SinkError:
+    return SinkError(
+        f"Cannot write column {field.name!r} of type {field.type} as a numpy file: {why}. Fill or filter it in a "
+        "step before, or write another format."
+    )
