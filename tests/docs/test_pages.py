@@ -104,6 +104,7 @@ def ended(folder: Path, given: Given, text: str, names: str) -> list[str]:
 def on_any_machine(line: str) -> str:
     """Return a line without what depends on the machine, on its speed, and on chance."""
     line = line.replace(" (more workers than cores)", "")
+    line = re.sub(r"^workers: \d+ % .*", "workers: what they did", line)
     line = re.sub(r"^memory +[\d.]+ [MGT]iB", "memory", line)
     line = re.sub(r"\b[\d.]+ (worker|thread|core)s?\b", r"some \1", line)
     line = re.sub(r"\b[\d.,]+ ([kM] )?rows/s", "some rows/s", line)

@@ -10,17 +10,21 @@ from headrace.core.work import Faults, Ledger, Timings
 
 
 class StageDescribed(msgspec.Struct, frozen=True):
-    """A stage: its steps in words, and how many workers it has at most."""
+    """A stage: its steps in words, and how many workers it has at most; ``steps`` are the same, one by one."""
 
     name: str
     workers: int
+    steps: tuple[str, ...] = ()
 
 
 class RunDescribed(msgspec.Struct, frozen=True):
     """What a driver is about to do, with what, and where; comes before ``RunStarted``.
 
     ``elapsed``: seconds that it took to come so far. ``options`` are those that differ from the defaults, in words;
-    ``plan`` is what ``explain`` says; ``price`` an amount per hour and its currency.
+    ``plan`` is what ``explain`` says; ``price`` an amount per hour and its currency. ``source`` is what is read, in a
+    word; ``inputs`` are the first paths it was given, of ``input_files`` files in all; ``command`` is what this
+    process was started with, ``resume`` what to type to go on; ``models`` are steps with the digests of their models,
+    ``packages`` versions of libraries, ``commit`` that of the program's repository.
     """
 
     run: str
@@ -38,6 +42,15 @@ class RunDescribed(msgspec.Struct, frozen=True):
     stages: tuple[StageDescribed, ...]
     elapsed: float = 0.0
     price: tuple[float, str] | None = None
+    source: str = ""
+    inputs: tuple[str, ...] = ()
+    input_files: int = 0
+    command: str = ""
+    resume: str = ""
+    folder: str = ""
+    models: tuple[tuple[str, str], ...] = ()
+    packages: dict[str, str] = {}
+    commit: str = ""
 
 
 class RunStarted(msgspec.Struct, frozen=True):
@@ -236,6 +249,7 @@ class RunFinished(msgspec.Struct, frozen=True):
     divided: int = 0  # shards
     batches: tuple[Batches, ...] = ()
     trace: str = ""  # the user's own traceback, if their code raised the error
+    spent: tuple[tuple[str, float], ...] = ()  # what the workers did, and the share of their time, most first
 
 
 class MetricsCounted(msgspec.Struct, frozen=True):

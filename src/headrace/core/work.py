@@ -291,12 +291,20 @@ class SideFile(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Timings(msgspec.Struct, frozen=True, array_like=True):
-    """Seconds of one attempt by what the worker did."""
+    """Seconds of one attempt by what the worker did.
+
+    ``decode`` is what a source spent on decoding, which is no part of ``read``. ``each`` has the seconds of each of
+    the worker's steps, ``metrics`` those of counting metrics; both are parts of ``steps``. Steps of several attempts
+    need not be the same, so a sum has no ``each``.
+    """
 
     read: float = 0.0
     steps: float = 0.0
     write: float = 0.0
     wait: float = 0.0
+    decode: float = 0.0
+    metrics: float = 0.0
+    each: tuple[float, ...] = ()
 
     def __add__(self, other: Timings) -> Timings:
         return Timings(
@@ -304,6 +312,8 @@ class Timings(msgspec.Struct, frozen=True, array_like=True):
             self.steps + other.steps,
             self.write + other.write,
             self.wait + other.wait,
+            self.decode + other.decode,
+            self.metrics + other.metrics,
         )
 
 

@@ -208,7 +208,7 @@ def _add_workers(found: _Families, state: RunState) -> None:
     doing = [
         ((str(number + 1), name), float(getattr(stage, name)))
         for number, stage in sorted(state.stages.items())
-        for name in ("read", "steps", "write", "wait")
+        for name in ("read", "decode", "steps", "write", "wait")
     ]
     found.counter(
         "worker_seconds", "Seconds of workers by stage and what they did",

@@ -228,7 +228,9 @@ def _plain(sums: WorkSum | CommitSum, number: int) -> dict[str, Any]:
     fields = msgspec.to_builtins(sums)
     if number > 1:
         del fields["shard"], fields["attempt"]
-    return {name: round(value, 4) if isinstance(value, float) else value for name, value in fields.items()}
+    fields["each"] = [round(seconds, 4) for seconds in sums.each] if isinstance(sums, WorkSum) else None
+    plain = {name: round(value, 4) if isinstance(value, float) else value for name, value in fields.items()}
+    return {name: value for name, value in plain.items() if name != "each" or value}
 
 
 def _fields(event: Event, steps: tuple[str, ...]) -> dict[str, Any]:
@@ -241,7 +243,9 @@ def _fields(event: Event, steps: tuple[str, ...]) -> dict[str, Any]:
         ledger = event.ledger
         each = steps_of(ledger, steps)
         whole = {name: getattr(ledger, name) for name in ("read", "written", "rejected", "nulled")}
-        timings = {name: round(seconds, 4) for name, seconds in msgspec.structs.asdict(event.timings).items()}
+        timings = msgspec.structs.asdict(event.timings)
+        del timings["each"]
+        timings = {name: round(seconds, 4) for name, seconds in timings.items()}
         faults = [
             {"step": fault.step, "kind": fault.kind, "message": fault.message[:FAULT_CHARS], "rows": rows}
             for fault, rows in event.faults.counts

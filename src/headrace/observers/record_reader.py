@@ -125,7 +125,7 @@ def _described(line: Line) -> RunDescribed:
     amount = price.get("amount")
     given = (float(amount), str(price.get("currency", ""))) if isinstance(amount, (int, float)) else None
     rest = {name: value for name, value in line.items() if name not in ("stages", "price")}
-    return _lenient(RunDescribed, rest, options={}, steps=(), stages=found, price=given)
+    return _lenient(RunDescribed, rest, options={}, steps=(), stages=found, price=given, packages={})
 
 
 def _finished(line: Line) -> RunFinished:

@@ -37,7 +37,7 @@ from headrace.core.events import (
     WorkerReady,
     WorkerRetired,
 )
-from headrace.observers.sums import CommitSum, ProgressSample, Unlisted, WorkSum
+from headrace.observers.sums import TIMES, CommitSum, ProgressSample, Unlisted, WorkSum, added
 
 WINDOW = 30.0  # seconds over which speed is measured: long enough to be steady, short enough to follow
 SAMPLE = 1.0  # seconds between two samples
@@ -101,23 +101,29 @@ class Driver(msgspec.Struct):
 class StageState(msgspec.Struct):
     """What the workers of one stage did, in seconds summed over all of them.
 
-    ``seconds``: in calls, of which ``read``, ``steps``, ``write`` and ``wait`` were measured inside the workers
-    (reading includes decoding). These overlap, so their sum may be more. ``lost``: in calls whose result is unused.
+    ``starting`` and ``loading``: until each was ready, and of that for models and classes. ``seconds``: in calls, of
+    which the next six were measured inside the workers; ``metrics`` is a part of ``steps``, and so is ``each`` of
+    them. They may overlap, so their sum may be more. ``lost``: in calls whose result is unused.
     """
 
+    starting: float = 0.0
+    loading: float = 0.0
     seconds: float = 0.0
     read: float = 0.0
+    decode: float = 0.0
     steps: float = 0.0
+    metrics: float = 0.0
     write: float = 0.0
     wait: float = 0.0
     lost: float = 0.0
+    each: list[float] = msgspec.field(default_factory=list)
     rows: int = 0
     recent: deque[tuple[float, float, float]] = msgspec.field(default_factory=deque)  # from, to, busy seconds
 
     @property
     def work(self) -> float:
         """Seconds of anything but waiting."""
-        return self.read + self.steps + self.write
+        return self.read + self.decode + self.steps + self.write
 
 
 class RunState:
@@ -158,6 +164,9 @@ class RunState:
         self._ceilings: dict[str, int] = {}
         self._sizes: dict[str, dict[int, int]] = {}
         self._last: dict[int, tuple[int, float, bool]] = {}  # worker → (stage, end, lost) of its last call
+        self._starts: dict[
+            int, tuple[float, float]
+        ] = {}  # worker → seconds (starting, loading), not yet counted
 
     # ------------------------------------------------------------ the fold
 
@@ -221,7 +230,7 @@ class RunState:
         start = self.seconds
         elapsed = event.elapsed if event is not None and 0 <= event.elapsed < _LONGEST else 0.0
         self.drivers.append(Driver(at - elapsed, start, at, event))
-        self.ready, self._last = {}, {}
+        self.ready, self._last, self._starts = {}, {}, {}
 
     def _start(self, event: RunStarted, at: float) -> None:
         driver = self.drivers[-1]
@@ -245,6 +254,20 @@ class RunState:
             driver.first_ready = max(0.0, at - driver.began)
             if self._samples and self.rows == self._samples[-1][1]:
                 self._restart_samples(at)  # before that, no row could be read
+        took = at - driver.began
+        if (
+            took > 3 * driver.first_ready + 1.0
+        ):  # it was started later, when another was lost, or more were needed
+            took = min(took, event.seconds)
+        self._starts[event.worker] = max(0.0, took - event.seconds), min(took, event.seconds)
+        if len(driver.workers) == 1:
+            self._count_start(event.worker, self.stages.setdefault(0, StageState()))
+
+    def _count_start(self, worker: int, stage: StageState) -> None:
+        """Count how long a worker took to start, once it is known whose it is."""
+        starting, loading = self._starts.pop(worker, (0.0, 0.0))
+        stage.starting += starting
+        stage.loading += loading
 
     def _commit(self, done: CommitSum) -> None:
         self.shards_done += done.shards
@@ -265,8 +288,10 @@ class RunState:
 
     def _work(self, work: WorkSum) -> None:
         stage = self.stages.setdefault(work.stage, StageState())
-        for name in ("seconds", "rows", "read", "steps", "write", "wait", "lost"):
+        for name in ("seconds", "rows", *TIMES, "lost"):
             setattr(stage, name, getattr(stage, name) + getattr(work, name))
+        stage.each = added(stage.each, work.each)
+        self._count_start(work.worker, stage)
         stage.recent.append((work.began, work.ended, work.busy * (work.ended - work.began)))
         while stage.recent[0][1] < self.at - WINDOW - LATE:
             stage.recent.popleft()

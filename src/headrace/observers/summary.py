@@ -12,6 +12,7 @@ from headrace.core.human import count, duration, plural, size
 from headrace.core.terminal import visible
 from headrace.core.work import REJECTED, Ledger, Timings
 from headrace.observers.run_state import BUSY, bottleneck
+from headrace.observers.time_spent import told
 
 _KINDS = 5  # of errors
 _WORDS = 200
@@ -38,6 +39,8 @@ def summary(
     1.2 M rows in, 900 k out (300 k filtered) in 12.3 s: 97.6 k rows/s
     12 files, 340 MiB in /out
     workers: read 10 %, steps 60 %, write 20 %, wait 10 %
+
+    Of a run that was watched, ``event.spent`` says what its workers did instead of the last line's shares.
     """
     ledger = event.ledger
     if event.error:
@@ -57,7 +60,7 @@ def summary(
         first += f": {count(fresh / event.seconds)} rows/s"
     lines = [first, f"{plural(event.files, 'file')}, {size(event.bytes)} in {event.output}"]
     lines += metrics
-    work = shares(event.timings) if fresh > 0 else ""
+    work = (told(event.spent) or shares(event.timings)) if fresh > 0 else ""
     if event.retries:
         work += ("; " if work else "") + plural(event.retries, "retry", "retries")
     if work:
@@ -247,7 +250,9 @@ def steps_of(ledger: Ledger, labels: Sequence[str]) -> list[dict[str, Any]]:
 
 def shares(timings: Timings) -> str:
     """Say what the workers' time went into, in percent of all that was measured."""
-    parts = {"read": timings.read, "steps": timings.steps, "write": timings.write, "wait": timings.wait}
+    parts = {"read": timings.read, "decode": timings.decode, "steps": timings.steps, "write": timings.write}
+    parts = {name: seconds for name, seconds in parts.items() if seconds or name != "decode"}
+    parts["wait"] = timings.wait
     total = sum(parts.values())
     if total <= 0:
         return ""

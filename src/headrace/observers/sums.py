@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Annotated
 
 import msgspec
@@ -14,11 +16,16 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Stage = Annotated[int, msgspec.Meta(ge=0, lt=1000)]
 
 
+TIMES = ("read", "decode", "steps", "metrics", "write", "wait")
+"""What is measured inside a call."""
+
+
 class WorkSum(msgspec.Struct, rename={"began": "from", "ended": "to"}):
     """The calls of one worker of a stage between two times, in seconds since 1970.
 
-    ``seconds``: the time in these calls; ``lost``: of that, in calls whose result was not used. ``shard`` and
-    ``attempt`` are -1 unless it is a single call.
+    ``seconds``: the time in these calls; ``lost``: of that, in calls whose result was not used. ``each`` has the
+    seconds of each step, ``metrics`` those of metrics; both are parts of ``steps``. ``shard`` and ``attempt`` are -1
+    unless it is a single call.
     """
 
     stage: _Stage
@@ -30,10 +37,13 @@ class WorkSum(msgspec.Struct, rename={"began": "from", "ended": "to"}):
     outcomes: dict[str, _Count] = {}
     rows: _Count = 0
     read: _Seconds = 0.0
+    decode: _Seconds = 0.0
     steps: _Seconds = 0.0
+    metrics: _Seconds = 0.0
     write: _Seconds = 0.0
     wait: _Seconds = 0.0
     lost: _Seconds = 0.0
+    each: list[_Seconds] = []
     shard: int = -1
     attempt: int = -1
 
@@ -41,7 +51,7 @@ class WorkSum(msgspec.Struct, rename={"began": "from", "ended": "to"}):
     def of(cls, event: Worked, at: float, ready: float) -> WorkSum:
         """Return a call that ended at ``at``; its worker was not ready before ``ready``."""
         began = min(at, max(at - event.seconds, ready))
-        times = msgspec.structs.asdict(event.timings)
+        times = {**msgspec.structs.asdict(event.timings), "each": list(event.timings.each)}
         lost = at - began if event.outcome in ("lost", "failed") else 0.0
         return cls(
             event.stage, event.worker, began, at, at - began, 1, {event.outcome: 1}, event.rows,
@@ -51,8 +61,9 @@ class WorkSum(msgspec.Struct, rename={"began": "from", "ended": "to"}):
     def add(self, later: WorkSum) -> None:
         """Include later calls of the same worker."""
         self.ended = later.ended
-        for name in ("seconds", "calls", "rows", "read", "steps", "write", "wait", "lost"):
+        for name in ("seconds", "calls", "rows", *TIMES, "lost"):
             setattr(self, name, getattr(self, name) + getattr(later, name))
+        self.each = added(self.each, later.each)
         for outcome, calls in later.outcomes.items():
             self.outcomes[outcome] = self.outcomes.get(outcome, 0) + calls
         self.shard = self.attempt = -1
@@ -62,6 +73,15 @@ class WorkSum(msgspec.Struct, rename={"began": "from", "ended": "to"}):
         """The share of the time from ``began`` to ``ended`` in which the worker was in a call and did not wait."""
         waiting = min(1.0, self.wait / max(self.seconds, 1e-9))
         return min(1.0, self.seconds / max(self.ended - self.began, 1e-9)) * (1.0 - waiting)
+
+
+def added(some: Sequence[float], others: Sequence[float]) -> list[float]:
+    """Add two lists of numbers, one by one.
+
+    >>> added([1.0], [1.0, 2.0])
+    [2.0, 2.0]
+    """
+    return [a + b for a, b in zip_longest(some, others, fillvalue=0.0)]
 
 
 class CommitSum(msgspec.Struct):

@@ -15,6 +15,7 @@ from headrace.observers.record import EVENTS
 from headrace.observers.record_reader import lines_of, replay
 from headrace.observers.report.facts import Facts, facts
 from headrace.observers.run_state import RunState, memory_of
+from headrace.observers.time_spent import all_parts, stage_times, told
 from headrace.output.lock import holder
 from headrace.output.reporting import REPORT, committed_in, folder_of, success_of
 
@@ -129,6 +130,11 @@ class RunStatus:
         """Return how busy each stage's workers are: a share of the last half minute, once it has ended of all."""
         return self.state.busy(self._now) if self.ended else self.state.busy_lately(self._now)
 
+    def spent(self) -> list[tuple[str, float]]:
+        """Return what the workers did, and the share of their time, the most first; as the report has it."""
+        parts = all_parts(stage_times(self.state, self._now))
+        return [(part.name, round(part.share, 4)) for part in parts]
+
     def data(self) -> dict[str, Any]:
         """Return everything as plain values."""
         ledger, state = self.facts.ledger, self.state
@@ -158,6 +164,7 @@ class RunStatus:
             "stages": [
                 {"name": name, "workers": workers, "busy": round(share, 3)} for name, workers, share in stages
             ],
+            "spent": dict(self.spent()),
             "memory": memory,
             "incidents": dict(state.counts),
             "report": str(self.report) if self.report.exists() else None,
@@ -188,6 +195,8 @@ class RunStatus:
         ):
             words = f"{name}: {plural(workers, 'worker')}, {percent(share)} busy"
             found.append((f"stage {i}" if len(names) > 1 else "workers", words))
+        if spent := told(self.spent()):
+            found.append(("time", spent))
         if state.memory is not None and not self.ended:
             limit = f" of {size(state.memory_limit)}" if state.memory_limit else ""
             found.append(("memory", size(memory_of(state.memory)) + limit))

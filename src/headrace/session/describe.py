@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.events import RunDescribed, StageDescribed
 from headrace.options import RunOptions
 from headrace.plan.logical import Plan
 from headrace.plan.physical import Stage
+from headrace.session import invocation, provenance
 from headrace.session.explain import described
 from headrace.version import __version__
 
@@ -23,11 +26,24 @@ _ABOUT_REPORTING = ("progress", "observers", "price_per_hour", "report_values")
 
 
 def describe(
-    run: str, plan: Plan, execution: ExecutionPlan, shards: Sequence[Shard], *, elapsed: float = 0.0
+    run: str,
+    plan: Plan,
+    execution: ExecutionPlan,
+    shards: Sequence[Shard],
+    *,
+    elapsed: float = 0.0,
+    code: Mapping[str, str] = MappingProxyType({}),
+    output: str = "",
 ) -> RunDescribed:
-    """Return the event that describes a run before it begins; it contains no value of any row."""
+    """Return the event that describes a run before it begins; it contains no value of any row.
+
+    ``code`` has the fingerprints of ``plan.identity.code_of``.
+    """
     system = os.uname()
     options = execution.options
+    paths, files = provenance.inputs(plan)
+    command = provenance.command_line()
+    typed = invocation.current() is not None
     return RunDescribed(
         run,
         __version__,
@@ -41,9 +57,21 @@ def describe(
         {name: _text(value) for name, value in changed(options)},
         described(plan, execution, shards),
         tuple(step.label() for step in plan.steps),
-        tuple(StageDescribed(stage_name(stage), stage.workers) for stage in execution.stages),
+        tuple(
+            StageDescribed(stage_name(stage), stage.workers, tuple(step.label() for step in stage.steps))
+            for stage in execution.stages
+        ),
         round(elapsed, 3),
         options.price,
+        provenance.source_name(plan),
+        paths,
+        files,
+        command,
+        f"headrace resume {shlex.quote(output)}" if typed and output else command,
+        provenance.working_folder(),
+        provenance.models(plan.steps, code),
+        provenance.packages(),
+        provenance.git_commit(),
     )
 
 

@@ -20,6 +20,7 @@ from headrace.errors import (
     TooManyErrors,
     data_hidden,
 )
+from headrace.observers.time_spent import findings
 from headrace.options import RunOptions
 from headrace.output import reporting
 from headrace.plan import compile as compiler
@@ -98,7 +99,7 @@ def _write(job: Job, context: RunContext, started: float) -> Result:
             raise
         if metrics:
             events.on_event(job_events.counted(metrics, charts))
-        found = events.state.findings(seconds)
+        found = findings(events.state, seconds)
         event = job_events.finished(job, seconds, retries=run.scheduler.retries, **found)
         events.on_event(event)
     reporting.write_report(job.output.root, committer.folder, values=options.report_values)
@@ -138,7 +139,16 @@ def _composed(job: Job, context: RunContext, events: EventBus, started: float) -
         states=str(committer.folder / STATES),
     )
     elapsed = time.monotonic() - started
-    events.on_event(describe(committer.plan.run, plan, context.execution, job.shards, elapsed=elapsed))
+    about = describe(
+        committer.plan.run,
+        plan,
+        context.execution,
+        job.shards,
+        elapsed=elapsed,
+        code=state.code,
+        output=str(job.output.root),
+    )
+    events.on_event(about)
     events.on_event(job_events.started(job, context.execution.workers))
     committer.on_published = lambda record: events.on_event(job_events.committed(record))
     return run
@@ -169,7 +179,7 @@ def _fail(job: Job, run: Run, events: EventBus, error: BaseException, started: f
     message = error if isinstance(error, HeadraceError) else words(error)
     text = "interrupted" if isinstance(error, KeyboardInterrupt) else f"{name_of(error)}: {message}"
     seconds = time.monotonic() - started
-    found = events.state.findings(seconds)
+    found = findings(events.state, seconds)
     events.on_event(
         job_events.finished(job, seconds, error=text, trace=trace, retries=run.scheduler.retries, **found)
     )

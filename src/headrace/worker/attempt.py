@@ -36,7 +36,6 @@ from headrace.core.work import (
     ShrinkBatches,
     StagedFile,
     Task,
-    Timings,
     TrailingRejects,
 )
 from headrace.errors import NodeLost
@@ -263,7 +262,7 @@ class _Attempt:
         for part in chain(first_rows, parts):
             self._written += len(part)
             if self._program.metrics:
-                with self._meter.timing("steps"):
+                with self._meter.timing("metrics"):
                     self._counting.update(part)
             if self._program.kind == "count":
                 continue
@@ -471,7 +470,7 @@ class _Attempt:
         except BaseException as error:
             self.abort()
             return self.failure(error)
-        seconds = Timings(**self._meter.seconds)
+        seconds = self._meter.timings()
         return msgspec.structs.replace(done, files=self._files, timings=seconds, states=states)
 
     def failure(self, error: BaseException) -> Outcome:
@@ -489,7 +488,7 @@ class _Attempt:
             self._task.attempt,
             self._files,
             ledger,
-            Timings(**self._meter.seconds),
+            self._meter.timings(),
             schema_bytes(self._seen_schema) if self._seen_schema is not None and not self._written else None,
             tuple(ledger.steps[i][1] for i in limits),
             None if self._took_all_blocks else self._blocks_taken,

@@ -20,7 +20,6 @@ from headrace.core.work import (
     BlockMade,
     Progress,
     Split,
-    Timings,
     TrailingRejects,
     UpstreamDone,
     UpstreamFailed,
@@ -128,7 +127,7 @@ class UpstreamWorker:
             del parts, batches
             yield BlockMade(task.number, block, meter.ledger())
         inputs.check()
-        yield UpstreamDone(task.number, meter.ledger(), Timings(**meter.seconds), meter.take_rejects())
+        yield UpstreamDone(task.number, meter.ledger(), meter.timings(), meter.take_rejects())
 
     def _read(self, task: UpstreamTask, meter: Meter, inputs: InputCheck) -> Iterator[Rows]:
         def read(split: Split) -> Iterator[Read]:

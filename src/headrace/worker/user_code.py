@@ -13,12 +13,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.arrow.values import ConversionError
+from headrace.core.decoding import decoded
 from headrace.core.events import BatchShrunk, BatchSized, CallRetried
 from headrace.core.failures import is_interrupt, name_of, without_message, words
 from headrace.core.ports import WorkerContext
 from headrace.core.process import is_worker
 from headrace.core.terminal import say
-from headrace.core.work import Block, Fault, Faults, Ledger, PoisonRows, Reject
+from headrace.core.work import Block, Fault, Faults, Ledger, PoisonRows, Reject, Timings
 from headrace.errors import BadInput, BadReturn, HeadraceError, StepError
 from headrace.plan.accounts import cut_short
 from headrace.plan.physical import ErrorPolicy
@@ -58,7 +59,8 @@ class Meter:
         self.first_user_code: UserCode | None = (
             None  # the first step with user code: where its rows are, the attempt is
         )
-        self.seconds = {"read": 0.0, "steps": 0.0, "write": 0.0, "wait": 0.0}
+        self.seconds = dict.fromkeys(("read", "decode", "steps", "metrics", "write", "wait"), 0.0)
+        self.step_seconds = [0.0] * steps
         self.report_progress: Callable[[], None] = lambda: (
             None
         )  # called now and then as the user's code gets on
@@ -132,12 +134,26 @@ class Meter:
 
     @contextmanager
     def timing(self, what: str) -> Iterator[None]:
-        """Add the time of the ``with`` block to ``what``."""
-        start = time.perf_counter()
+        """Add the time of the ``with`` block to ``what``; what a source decoded meanwhile, to decoding."""
+        start, before = time.perf_counter(), decoded()
         try:
             yield
         finally:
-            self.seconds[what] += time.perf_counter() - start
+            decode = decoded() - before
+            self.seconds["decode"] += decode
+            self.seconds[what] += max(0.0, time.perf_counter() - start - decode)
+
+    def count_step(self, step: int, seconds: float) -> None:
+        """Add the time that a step's code took."""
+        self.seconds["steps"] += seconds
+        if step < len(self.step_seconds):
+            self.step_seconds[step] += seconds
+
+    def timings(self) -> Timings:
+        """Return what took how long so far."""
+        seconds = dict(self.seconds)
+        seconds["steps"] += seconds["metrics"]
+        return Timings(**seconds, each=tuple(round(each, 6) for each in self.step_seconds))
 
 
 class UserCode:
@@ -204,7 +220,7 @@ class UserCode:
         try:
             yield
         finally:
-            self._meter.seconds["steps"] += time.perf_counter() - start
+            self._meter.count_step(self._step, time.perf_counter() - start)
             self.done += rows
             self._meter.report_progress()
 

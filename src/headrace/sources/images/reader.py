@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import math
 import re
 import threading
@@ -18,6 +19,7 @@ import pyarrow as pa
 from headrace.core.arrow.batch import empty_columns
 from headrace.core.arrow.layout import joined
 from headrace.core.arrow.ragged import RaggedTensorType, ragged_column
+from headrace.core.decoding import decoding
 from headrace.core.files.input_files import InputFile
 from headrace.core.ports import Bad
 from headrace.errors import HeadraceError, UnreadableFile
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 _BATCH_BYTES = 64 << 20
+_READ_AT_ONCE = 64 << 20  # bytes of a file
 _GAP = 2  # how many times the wanted size a JPEG stays when its decoder scales it, as in Pillow's thumbnail()
 _PILLOW = re.compile(r"PIL\.")
 _DEEP = ("I;16", "I;16L", "I;16B", "I;16N")
@@ -165,7 +168,7 @@ def _images(
 def decode(file: InputFile, options: ImageOptions, out: Pixels) -> None:
     """Decode one file into ``out``, of shape (h, w) or (h, w, channels); whatever is wrong with it names it."""
     try:
-        with open(file.path, "rb") as data, _opened(file.path, data, options.max_pixels) as image:
+        with _content(file) as data, decoding(), _opened(file.path, data, options.max_pixels) as image:
             result = _made(image, options)
             if result.size != (out.shape[1], out.shape[0]):  # a header that Pillow could not read, then could
                 raise ValueError(f"its size was {out.shape[1]} × {out.shape[0]} at planning")
@@ -176,6 +179,14 @@ def decode(file: InputFile, options: ImageOptions, out: Pixels) -> None:
         Exception
     ) as error:  # decoders raise what they like over damaged files: SyntaxError, struct.error, …
         raise _undecodable(file.path, error) from error
+
+
+def _content(file: InputFile) -> BinaryIO:
+    """Return a file's bytes, read at once; a big file stays on disk, and is read as it is decoded."""
+    if file.size > _READ_AT_ONCE:
+        return open(file.path, "rb")
+    with open(file.path, "rb") as data:
+        return io.BytesIO(data.read(_READ_AT_ONCE))
 
 
 def _opened(path: str, data: BinaryIO, max_pixels: int) -> Image:

@@ -1,0 +1,150 @@
+"""What a run was made with: command, inputs, models and their digests, packages, the commit of the code."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from headrace.core.files import safe_files
+from headrace.core.files.artifacts import Artifact
+from headrace.plan.logical import Plan
+from headrace.plan.steps.base import Step
+
+_INPUTS = 5
+_PACKAGES = (
+    "numpy", "pyarrow", "pandas", "torch", "transformers", "onnxruntime", "sklearn", "xgboost", "lightgbm",
+    "keras", "tensorflow", "PIL", "ray",
+)  # fmt: skip
+_SECRET = re.compile(r"(?i)(pass(word|wd)?|secret|token|credential|api[-_]?key|access[-_]?key)")
+_GIT_BYTES = 1 << 20
+_COMMAND = 2_000  # characters
+
+
+def command_line(argv: Sequence[str] | None = None) -> str:
+    """Return the command that this process was started with, as a shell takes it; empty where nobody typed one.
+
+    Words that look like secrets are left out, and so is code after ``-c``.
+
+    >>> command_line(["python", "score.py", "--token", "s3cret", "--password=x", "a b"])
+    "python score.py --token … --password=… 'a b'"
+    """
+    words = list(sys.orig_argv if argv is None else argv)
+    if argv is None and ("ipykernel" in sys.modules or hasattr(sys, "ps1")):
+        return ""
+    shown: list[str] = []
+    hide = False
+    for i, word in enumerate(words):
+        if i == 0:
+            shown.append(os.path.basename(word))
+        elif hide:
+            shown.append("…")
+        elif words[i - 1] == "-c":
+            shown.append("…")
+            break
+        else:
+            name, sign, _ = word.partition("=")
+            shown.append(f"{name}=…" if sign and _SECRET.search(name) else shlex.quote(word))
+        hide = word.startswith("-") and "=" not in word and bool(_SECRET.search(word))
+    return " ".join(shown)[:_COMMAND]
+
+
+def working_folder() -> str:
+    """Return the folder in which the program works; empty if it was removed."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
+
+
+def inputs(plan: Plan) -> tuple[tuple[str, ...], int]:
+    """Return the first of the paths that the source was given, and how many files they have."""
+    described = plan.source.describe()
+    paths = described.get("paths") or described.get("path") or ()
+    listed = [paths] if isinstance(paths, str) else list(paths)
+    return tuple(str(path) for path in listed[:_INPUTS]), len(plan.source.files())
+
+
+def source_name(plan: Plan) -> str:
+    """Return what the source reads, in a word, such as ``"Parquet"`` or ``"Images"``."""
+    return type(plan.source).__name__.removesuffix("Source") or "the source"
+
+
+def models(steps: Sequence[Step], code: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Return the step of each model with the digest of its file, or with the fingerprint of what was given.
+
+    ``code`` has the fingerprints of ``plan.identity.code_of``; nothing is read or computed again.
+    """
+    found = []
+    for i, step in enumerate(steps):
+        prints = [print_ for place, print_ in code.items() if place.startswith(f"{i}: ")]
+        for each in step.functions():
+            if not each.predicts:
+                continue
+            files = [artifact for artifact in _artifacts(each.function.call) if artifact.seen]
+            digests = [f"{artifact.path}, SHA-256 {artifact.seen[-1]}" for artifact in files]
+            found.append((each.label, "; ".join(digests or [f"fingerprint {print_}" for print_ in prints])))
+    return tuple(found)
+
+
+def _artifacts(model: Any) -> list[Artifact]:
+    values = getattr(model, "__dict__", {}).values()
+    return [value for value in values if isinstance(value, Artifact)]
+
+
+def packages() -> dict[str, str]:
+    """Return the versions of those libraries that this process has imported."""
+    found = {}
+    for name in _PACKAGES:
+        version = getattr(sys.modules.get(name), "__version__", None)
+        if isinstance(version, str):
+            found[name] = version
+    return found
+
+
+def git_commit(start: str | None = None) -> str:
+    """Return the commit that is checked out where the program lies, else in the working directory; empty if none is.
+
+    No program is called; whether files differ from the commit is not looked at.
+    """
+    script = sys.argv[0] if sys.argv and sys.argv[0] not in ("", "-c", "-m") else ""
+    try:
+        places = (
+            [start] if start is not None else [os.path.dirname(os.path.realpath(script))] if script else []
+        )
+        for place in [*places, *([] if start is not None else [os.getcwd()])]:
+            for folder in (Path(place), *Path(place).parents):
+                if (folder / ".git").exists():
+                    return _head(folder / ".git")
+    except (OSError, ValueError):
+        pass
+    return ""
+
+
+def _head(git: Path) -> str:
+    if git.is_file():  # of a worktree: its own folder lies elsewhere
+        git = (git.parent / _text(git).partition("gitdir:")[2].strip()).resolve()
+    head = _text(git / "HEAD").strip()
+    name = head.partition("ref:")[2].strip()
+    if not name:
+        return head[:40]
+    common = git
+    if (git / "commondir").is_file():
+        common = (git / _text(git / "commondir").strip()).resolve()
+    branch = name.removeprefix("refs/heads/")
+    for place in (git / name, common / name):
+        if place.is_file():
+            return f"{_text(place).strip()[:40]} ({branch})"
+    for line in _text(common / "packed-refs").splitlines():
+        commit, _, ref = line.partition(" ")
+        if ref == name:
+            return f"{commit[:40]} ({branch})"
+    return ""
+
+
+def _text(path: Path) -> str:
+    return safe_files.content(path, _GIT_BYTES).decode("utf-8", "replace")
