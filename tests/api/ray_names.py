@@ -3,7 +3,7 @@
 VERBS_OFFERED = """
     add_column columns count drop_columns explain filter flat_map input_files iter_batches iter_rows
     iter_tf_batches iter_torch_batches limit map map_batches materialize max mean min
-    random_sample rename_columns schema select_columns show size_bytes stats std sum take take_all
+    random_sample repartition rename_columns schema select_columns show size_bytes stats std sum take take_all
     take_batch to_daft to_pandas to_tf train_test_split unique with_column write_csv write_json
     write_numpy write_parquet
 """
@@ -12,7 +12,7 @@ VERBS_REFUSED = """
     aggregate context copy deserialize_lineage get_dataset_id get_internal_block_refs
     get_stats_summary groupby has_serializable_lineage iter_internal_ref_bundles iter_jax_batches iterator
     join map_batches_internal mix name num_blocks random_shuffle randomize_block_order
-    repartition serialize_lineage set_name sort split split_at_indices
+    serialize_lineage set_name sort split split_at_indices
     split_proportionately streaming_split streaming_train_test_split summary to_arrow_refs to_dask
     to_mars to_modin to_numpy_refs to_pandas_refs to_random_access_dataset to_spark
     union with_columns write_bigquery write_clickhouse write_datasink write_delta
@@ -78,6 +78,7 @@ ARGUMENTS = {
     "Dataset.min": "on ignore_nulls",
     "Dataset.random_sample": "fraction seed",
     "Dataset.rename_columns": "names concurrency num_cpus num_gpus memory " + PLACED,
+    "Dataset.repartition": "num_blocks target_num_rows_per_block strict shuffle keys sort",
     "Dataset.schema": "fetch_if_missing",
     "Dataset.select_columns": "cols compute concurrency num_cpus num_gpus memory " + PLACED,
     "Dataset.show": "limit",

@@ -189,8 +189,8 @@ def test_what_is_not_offered_says_so(act: Callable[[], Any], said: str) -> None:
     [
         ("from headrace.compat.ray import tune", "ray.tune is not offered here: Headrace predicts offline"),
         (
-            "from headrace.compat.ray.data import DataContext",
-            "ray.data.DataContext is not offered here: there are no",
+            "from headrace.compat.ray.data import DatasetContext",
+            "ray.data.DatasetContext is not offered here: there are no",
         ),
         (
             "from headrace.compat.ray.util import queue",

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.arguments import known_arguments
+from headrace.core.warn import warn
 from headrace.dataset.base import DatasetBase
 from headrace.errors import ArgumentError
 from headrace.plan import ray_unsupported
@@ -179,6 +180,30 @@ class ColumnVerbs(DatasetBase):
         test = replace(made, call=f"{made.call} → test")
         train = replace(made, low=made.high, high=1.0, call=f"{made.call} → train")
         return self.with_step(train), self.with_step(test)
+
+    @known_arguments(also=ray_unsupported.REPARTITION)
+    def repartition(
+        self, num_blocks: int | None = None, target_num_rows_per_block: int | None = None
+    ) -> Self:
+        """Return this dataset and warn: there are no blocks here that ``num_blocks`` or their rows could be said of.
+
+        So that programs for Ray Data run as they are. Batches depend on ``batch_size``, the number of workers on
+        ``concurrency``, files on ``min_rows_per_file`` and ``max_rows_per_file`` of the verb that writes.
+        Raises ``UnknownArgument`` where rows are to be shuffled or sorted with it.
+
+        >>> import headrace as hr
+        >>> hr.range(3).repartition(2).count()
+        3
+        """
+        given = (
+            num_blocks if num_blocks is not None else f"target_num_rows_per_block={target_num_rows_per_block}"
+        )
+        warn(
+            f"repartition({given}) has no effect: there are no blocks here. batch_size= says how many rows a "
+            "function gets, concurrency= how many workers there are, and min_rows_per_file= of write_* about how "
+            "many rows a file has. Leave the call out."
+        )
+        return self
 
     @known_arguments
     def limit(self, limit: int) -> Self:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.arguments import known_arguments
 from headrace.dataset.base import DatasetBase
+from headrace.dataset.local_shuffle import LocalShuffle
 from headrace.dataset.repeatable import RepeatableIterable
 from headrace.plan import ray_unsupported
 from headrace.plan.logical import Plan
@@ -34,6 +35,8 @@ class ConsumptionVerbs(DatasetBase):
         batch_size: int | None = 256,
         batch_format: Literal["numpy", "pandas", "pyarrow", "default"] | None = "numpy",
         drop_last: bool = False,
+        local_shuffle_buffer_size: int | None = None,
+        local_shuffle_seed: int | None = None,
     ) -> RepeatableIterable[Any]:
         """Return the output in order, in batches, to iterate over as often as one likes: each ``for`` runs the plan.
 
@@ -49,11 +52,16 @@ class ConsumptionVerbs(DatasetBase):
             ``"pyarrow"`` or None: a Table.
         drop_last
             Whether to leave out a last batch of fewer rows.
+        local_shuffle_buffer_size
+            Rows are drawn by chance from a buffer of at least so many rows, here in this process; for training.
+        local_shuffle_seed
+            A whole number: the same one gives the same order each time.
 
         Raises
         ------
         ArgumentError
-            There is no such size or format. What a run raises comes where its batch would.
+            There is no such size or format, or rows are shuffled without a ``batch_size``. What a run raises comes
+            where its batch would.
 
         Examples
         --------
@@ -62,8 +70,10 @@ class ConsumptionVerbs(DatasetBase):
         [[0, 1], [2, 3], [4]]
         """
         size, format_ = given_batch_size(batch_size), given_batch_format(batch_format)
+        shuffle = LocalShuffle.given(local_shuffle_buffer_size, local_shuffle_seed, size)
         return RepeatableIterable(
-            lambda: self._iterate(size, format_, drop_last), lambda: self._known_batches(size, drop_last)
+            lambda: self._iterate(size, format_, drop_last, shuffle),
+            lambda: self._known_batches(size, drop_last),
         )
 
     def _known_batches(self, size: int | None, drop_last: bool) -> int | None:
@@ -74,16 +84,21 @@ class ConsumptionVerbs(DatasetBase):
         return rows // size if drop_last else -(-rows // size)
 
     def _iterate(
-        self, size: int | None, batch_format: BatchFormat | Literal["tensors"], drop_last: bool
+        self,
+        size: int | None,
+        batch_format: BatchFormat | Literal["tensors"],
+        drop_last: bool,
+        shuffle: LocalShuffle | None = None,
     ) -> Generator[Any, None, None]:
         from headrace.core.arrow.views import output_tensors, output_view
         from headrace.worker.rows import Rows, rebatch
 
         live = self._shares_memory
         read = self._batches(marks=True)
-        batches = (
-            read if size is None else (rows.batch for rows in rebatch((Rows(b, ()) for b in read), size))
-        )
+        batches: Iterator[pa.RecordBatch] = read
+        if size is not None:
+            parts = rebatch((Rows(batch, ()) for batch in read), size)
+            batches = (part.batch for part in parts) if shuffle is None else shuffle.over(read, size)
         for batch in batches:
             if not (drop_last and size is not None and batch.num_rows < size):
                 yield (
@@ -120,6 +135,8 @@ class ConsumptionVerbs(DatasetBase):
         collate_fn: Callable[[dict[str, Any]], Any] | None = None,
         drop_last: bool = False,
         pin_memory: bool = False,
+        local_shuffle_buffer_size: int | None = None,
+        local_shuffle_seed: int | None = None,
     ) -> RepeatableIterable[Any]:
         """Return the output in order, in batches of PyTorch tensors of shape (n,) or (n, k…), free to be written to.
 
@@ -128,7 +145,7 @@ class ConsumptionVerbs(DatasetBase):
 
         Parameters
         ----------
-        batch_size, drop_last
+        batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed
             As in ``iter_batches``.
         dtypes
             A ``torch.dtype`` for all columns, or a dict of them by column. Default: that of the column.
@@ -157,8 +174,9 @@ class ConsumptionVerbs(DatasetBase):
 
         size, tensors = given_batch_size(batch_size), Tensors(dtypes, device, collate_fn, pin_memory)
         tensors.check()
+        shuffle = LocalShuffle.given(local_shuffle_buffer_size, local_shuffle_seed, size)
         return RepeatableIterable(
-            lambda: tensors.over(self._iterate(size, tensors.batch_format, drop_last)),
+            lambda: tensors.over(self._iterate(size, tensors.batch_format, drop_last, shuffle)),
             lambda: self._known_batches(size, drop_last),
         )
 
@@ -172,6 +190,8 @@ class ConsumptionVerbs(DatasetBase):
         collate_fn: Callable[[dict[str, Any]], Any] | None = None,
         drop_last: bool = False,
         pin_memory: bool = False,
+        local_shuffle_buffer_size: int | None = None,
+        local_shuffle_seed: int | None = None,
     ) -> Any:
         """Return a ``torch.utils.data.IterableDataset`` of batches; its elements are those of ``iter_torch_batches``.
 
@@ -216,12 +236,15 @@ class ConsumptionVerbs(DatasetBase):
         batch_size: int | None = 256,
         dtypes: Any = None,
         drop_last: bool = False,
+        local_shuffle_buffer_size: int | None = None,
+        local_shuffle_seed: int | None = None,
     ) -> RepeatableIterable[dict[str, Any]]:
         """Return the output in order, in batches of TensorFlow tensors of shape (n,) or (n, k…).
 
-        Each ``for`` over it runs the plan, as with ``iter_batches``. ``batch_size`` (rows) and ``drop_last`` as
-        there; ``dtypes`` is a ``tf.DType`` for all columns, or a dict of them. Raises ``ArgumentError`` for a
-        column that cannot become a tensor, ``MissingLibrary`` if TensorFlow is not installed; and what a run raises.
+        Each ``for`` over it runs the plan, as with ``iter_batches``. ``batch_size`` (rows), ``drop_last``,
+        ``local_shuffle_buffer_size`` (rows) and ``local_shuffle_seed`` as there; ``dtypes`` is a
+        ``tf.DType`` for all columns, or a dict of them. Raises ``ArgumentError`` for a column that
+        cannot become a tensor, ``MissingLibrary`` if TensorFlow is not installed; and what a run raises.
 
         >>> import headrace as hr
         >>> for batch in hr.range(3).iter_tf_batches(batch_size=2):  # doctest: +SKIP
@@ -233,8 +256,9 @@ class ConsumptionVerbs(DatasetBase):
         from headrace.interop.tensorflow import tf_batches
 
         size, tf = given_batch_size(batch_size), library("iter_tf_batches", "tensorflow", "keras")
+        shuffle = LocalShuffle.given(local_shuffle_buffer_size, local_shuffle_seed, size)
         return RepeatableIterable(
-            lambda: tf_batches(tf, self._iterate(size, "tensors", drop_last), dtypes),
+            lambda: tf_batches(tf, self._iterate(size, "tensors", drop_last, shuffle), dtypes),
             lambda: self._known_batches(size, drop_last),
         )
 
@@ -247,6 +271,8 @@ class ConsumptionVerbs(DatasetBase):
         additional_columns: str | Sequence[str] | None = None,
         batch_size: int = 1,
         drop_last: bool = False,
+        local_shuffle_buffer_size: int | None = None,
+        local_shuffle_seed: int | None = None,
     ) -> Any:
         """Return a ``tf.data.Dataset`` of batches, for ``model.predict`` and ``model.fit``; each pass runs the plan.
 
@@ -255,7 +281,7 @@ class ConsumptionVerbs(DatasetBase):
         feature_columns, label_columns, additional_columns
             A name: that column's tensor, of shape (n,) or (n, k…). A list: a dict of tensors by name. An element is
             (features, labels), or (features, labels, additional).
-        batch_size, drop_last
+        batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed
             As in ``iter_batches``.
 
         Raises
@@ -274,8 +300,9 @@ class ConsumptionVerbs(DatasetBase):
         from headrace.interop.tensorflow import tf_dataset
 
         size = given_batch_size(batch_size)
+        shuffle = LocalShuffle.given(local_shuffle_buffer_size, local_shuffle_seed, size)
         return tf_dataset(
-            lambda: self._iterate(size, "tensors", drop_last),
+            lambda: self._iterate(size, "tensors", drop_last, shuffle),
             self._schema(),
             feature_columns,
             label_columns,

@@ -10,7 +10,7 @@ from headrace.core.ports import Sink
 from headrace.dataset.base import DatasetBase
 from headrace.errors import ArgumentError
 from headrace.plan import ray_unsupported
-from headrace.plan.parameters import given_folder
+from headrace.plan.parameters import RowsPerFile, given_folder, given_rows_per_file
 from headrace.result import Result
 from headrace.session import write as writing
 
@@ -36,6 +36,8 @@ class WriteVerbs(DatasetBase):
         compression: str | None = "snappy",
         compression_level: int | None = None,
         schema: pa.Schema | None = None,
+        min_rows_per_file: int | None = None,
+        max_rows_per_file: int | None = None,
         mode: Mode | None = None,
         on_change: OnChange | None = None,
         durability: Durability | None = None,
@@ -53,6 +55,11 @@ class WriteVerbs(DatasetBase):
             The codec: ``"snappy"``, ``"zstd"``, ``"gzip"``, ``"lz4"``, ``"brotli"`` or None.
         schema
             The output's Arrow schema; default: the first rows settle it.
+        min_rows_per_file
+            About how many rows of the input become one file, as ``with_options(shard_rows=…)`` says it. Row groups,
+            or parts of a file, are not cut for it; a filter leaves fewer rows, and so does the end of the input.
+        max_rows_per_file
+            No file has more rows; a shard that has more becomes several files.
         mode, on_change, durability
             See ``RunOptions``; here they override ``with_options``.
 
@@ -73,15 +80,19 @@ class WriteVerbs(DatasetBase):
         >>> hr.read_parquet(f"{folder}/out").take(1)
         [{'id': 0}]
         """
+        rows = given_rows_per_file(min_rows_per_file, max_rows_per_file)
 
         def sink() -> Sink:
             from headrace.sinks.parquet import ParquetSink
 
             return ParquetSink(
-                given_folder(path), compression=compression, compression_level=compression_level
+                given_folder(path),
+                compression=compression,
+                compression_level=compression_level,
+                max_rows_per_file=rows.most,
             )
 
-        return self._write(sink, schema, mode, on_change, durability)
+        return self._write(sink, schema, mode, on_change, durability, rows)
 
     @known_arguments(also=ray_unsupported.WRITE)
     def write_csv(
@@ -93,6 +104,8 @@ class WriteVerbs(DatasetBase):
         compression: str | None = None,
         escape_formulas: bool = False,
         schema: pa.Schema | None = None,
+        min_rows_per_file: int | None = None,
+        max_rows_per_file: int | None = None,
         mode: Mode | None = None,
         on_change: OnChange | None = None,
         durability: Durability | None = None,
@@ -101,7 +114,7 @@ class WriteVerbs(DatasetBase):
 
         Parameters
         ----------
-        path, schema, mode, on_change, durability
+        path, schema, min_rows_per_file, max_rows_per_file, mode, on_change, durability
             As in ``write_parquet``.
         delimiter
             One ASCII character between the values.
@@ -127,6 +140,7 @@ class WriteVerbs(DatasetBase):
         >>> data.write_csv(f"{tempfile.mkdtemp()}/out", delimiter=";").rows
         3
         """
+        rows = given_rows_per_file(min_rows_per_file, max_rows_per_file)
 
         def sink() -> Sink:
             from headrace.sinks.csv import CsvSink
@@ -137,9 +151,10 @@ class WriteVerbs(DatasetBase):
                 header=header,
                 compression=compression,
                 escape_formulas=escape_formulas,
+                max_rows_per_file=rows.most,
             )
 
-        return self._write(sink, schema, mode, on_change, durability)
+        return self._write(sink, schema, mode, on_change, durability, rows)
 
     @known_arguments(also=ray_unsupported.WRITE)
     def write_json(
@@ -148,6 +163,8 @@ class WriteVerbs(DatasetBase):
         *,
         compression: str | None = None,
         schema: pa.Schema | None = None,
+        min_rows_per_file: int | None = None,
+        max_rows_per_file: int | None = None,
         mode: Mode | None = None,
         on_change: OnChange | None = None,
         durability: Durability | None = None,
@@ -156,7 +173,7 @@ class WriteVerbs(DatasetBase):
 
         Parameters
         ----------
-        path, schema, mode, on_change, durability
+        path, schema, min_rows_per_file, max_rows_per_file, mode, on_change, durability
             As in ``write_parquet``.
         compression
             None, ``"gzip"`` or ``"zstd"``.
@@ -173,13 +190,14 @@ class WriteVerbs(DatasetBase):
         >>> data.write_json(f"{tempfile.mkdtemp()}/out", compression="gzip").rows
         3
         """
+        rows = given_rows_per_file(min_rows_per_file, max_rows_per_file)
 
         def sink() -> Sink:
             from headrace.sinks.json import JsonSink
 
-            return JsonSink(given_folder(path), compression=compression)
+            return JsonSink(given_folder(path), compression=compression, max_rows_per_file=rows.most)
 
-        return self._write(sink, schema, mode, on_change, durability)
+        return self._write(sink, schema, mode, on_change, durability, rows)
 
     @known_arguments
     def write_to(
@@ -231,12 +249,13 @@ class WriteVerbs(DatasetBase):
         mode: Mode | None,
         on_change: OnChange | None,
         durability: Durability | None,
+        rows: RowsPerFile = RowsPerFile(),  # noqa: B008 - frozen
     ) -> Result:
         if schema is not None and not hasattr(schema, "serialize"):
             raise ArgumentError(
                 f"schema={schema!r} is not a pyarrow.Schema, such as pa.schema({{'x': pa.int64()}})."
             )
-        given = {"mode": mode, "on_change": on_change, "durability": durability}
+        given = {"mode": mode, "on_change": on_change, "durability": durability, "shard_rows": rows.least}
         options = self._options.updated({name: value for name, value in given.items() if value is not None})
         result = writing.write(self._plan, lambda plan: plan.into(sink(), schema), options)
         self._note(result.summary)

@@ -12,7 +12,7 @@ from headrace.core.work import REJECTED, CommitRecord
 from headrace.errors import JournalDamaged
 
 _RUN = re.compile(r"[a-z0-9]{8}")
-_PART = re.compile(rf"part-\d+(?:\.\d+)*-([a-z0-9]{{8}})\.{PART_SUFFIX}")
+_PART = re.compile(rf"part-\d+(?:\.\d+)*(?:-\d{{5}})?-([a-z0-9]{{8}})\.{PART_SUFFIX}")
 _SIDE = re.compile(r"[0-9a-f]{64}")
 
 

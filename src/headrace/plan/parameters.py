@@ -9,6 +9,7 @@ import operator
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.install import install_hint
@@ -198,6 +199,24 @@ def given_rows(name: str, value: Any) -> int:
     if rows is None or rows < 0:
         raise ArgumentError(f"{name}={value!r}: it takes a number of rows, zero or more.")
     return rows
+
+
+@dataclass(frozen=True, slots=True)
+class RowsPerFile:
+    """How many rows the files of an output have: about ``least``, and never more than ``most``."""
+
+    least: int | None = None
+    most: int | None = None
+
+
+def given_rows_per_file(least: Any, most: Any) -> RowsPerFile:
+    """Read how many rows a file is to have."""
+    for name, value in (("min_rows_per_file", least), ("max_rows_per_file", most)):
+        if value is not None and (_whole(value) or 0) < 1:
+            raise ArgumentError(f"{name}={value!r}: it takes a number of rows above zero.")
+    if least is not None and most is not None and least > most:
+        raise ArgumentError(f"min_rows_per_file={least} is more than max_rows_per_file={most}.")
+    return RowsPerFile(_whole(least), _whole(most))
 
 
 def _whole(value: Any) -> int | None:

@@ -44,9 +44,6 @@ NO_VERBS = {
     "random_shuffle": f"there is no shuffle: {_ORDER}. A model that predicts does not need one; shuffle before, or "
     "what is read from the output.",
     "randomize_block_order": f"{_BLOCKS}, and {_ORDER}. Give read_* a shuffled list of paths.",
-    "repartition": f"{_BLOCKS}: neither batches nor workers nor files depend on them. batch_size= says what a "
-    "function "
-    "gets, with_options(shard_rows=...) about how many rows a file has. Leave the call out.",
     "serialize_lineage": "a dataset is pickled as it is: cloudpickle.dumps writes it.",
     "set_name": "a run is known by its output folder, and result.run names it.",
     "sort": f"a sort needs a shuffle, and {_ORDER}. Sort the input before or the output after, with DuckDB or "
@@ -158,7 +155,9 @@ FAMILIAR_FUNCTIONS = {
 """Of other libraries: pandas, Polars, Hugging Face, ``tf.data``."""
 
 NO_FUNCTIONS = {
-    "DataContext": "there are no global settings. with_options says how one dataset's plan runs.",
+    "DataContext": "there are no global settings. with_options says how one dataset's plan runs; programs for Ray "
+    "Data "
+    "find theirs in headrace.compat.ray.data.",
     "DatasetContext": "there are no global settings. with_options says how one dataset's plan runs.",
     "ExecutionOptions": "with_options says how a plan runs: workers=, memory_limit=, ....",
     "from_blocks": "blocks are no unit here. from_arrow and from_pandas take a list of tables or DataFrames.",
@@ -302,6 +301,14 @@ SPLIT_IN_TWO: dict[str, Unsupported] = {
 }
 """Of ``train_test_split``."""
 
+REPARTITION: dict[str, Unsupported] = {
+    "keys": _unset(f"{_ORDER}. Filter and write once for each value."),
+    "shuffle": Unsupported(f"there is no shuffle: {_ORDER}.", (None, False)),
+    "sort": Unsupported(f"there is no sort: {_ORDER}.", (None, False)),
+    "strict": Unsupported(_ANY, None),
+}
+"""Of ``repartition``, which has no effect at all."""
+
 LOCAL_READ = Unsupported("it is read here, in any case", None)
 
 READ: dict[str, Unsupported] = {
@@ -376,11 +383,6 @@ READ_JSON: dict[str, Unsupported] = {
 }
 
 ITERATE: dict[str, Unsupported] = {
-    "local_shuffle_buffer_size": Unsupported(
-        "rows come in the order of the input, so that every reader sees the same. A model that predicts needs no "
-        "shuffle; one that is trained can shuffle indices of what it has read."
-    ),
-    "local_shuffle_seed": Unsupported("there is no shuffle; rows come in the order of the input."),
     "prefetch_batches": Unsupported("workers run ahead of the reader by a few blocks, in any case", None),
 }
 """Of verbs that bring batches here."""
@@ -417,10 +419,10 @@ WRITE: dict[str, Unsupported] = {
     "filesystem": Unsupported(
         "outputs are local folders. Write here, and copy the folder when _SUCCESS is in it."
     ),
+    "min_bytes_per_file": _unset("min_rows_per_file= says about how many rows a file has."),
     "max_rows_per_file": _unset("with_options(shard_rows=...) says about how many rows a file has."),
-    "min_bytes_per_file": _unset("with_options(shard_rows=...) says about how many rows a file has."),
     "min_rows_per_file": _unset("with_options(shard_rows=...) says about how many rows a file has."),
-    "num_rows_per_file": _unset("with_options(shard_rows=...) says about how many rows a file has."),
+    "num_rows_per_file": _unset("min_rows_per_file= and max_rows_per_file= say it."),
     "partition_cols": _unset(
         "rows stay in the order of the input, so files are not divided by a column's values. Filter and write "
         "once for "

@@ -21,8 +21,10 @@ from headrace.core.files.durable import sync_folder
 from headrace.core.files.formats import PART_SUFFIX
 from headrace.core.files.paths import absolute
 from headrace.core.foreign import is_foreign
+from headrace.core.ports import Writer
 from headrace.core.work import REJECTED, Durability, StagedFile, Task
 from headrace.errors import ArgumentError, SinkError, nearest
+from headrace.sinks.row_limit import RowLimitWriter
 from headrace.sinks.staged import StagedStream, write_failed
 
 SUCCESS = "_SUCCESS"
@@ -42,13 +44,14 @@ class Encoder(Protocol):
 
 @dataclass(frozen=True)
 class FileSink:
-    """One file for each shard, in the folder ``root``.
+    """One file for each shard, in the folder ``root``; several with ``max_rows_per_file``.
 
     The folder and the staging folder exist before ``open`` and ``publish`` are called: the driver makes them
     when it takes the lock, and a worker that outlived its driver must not bring them back.
     """
 
     root: str
+    max_rows_per_file: int | None = field(default=None, kw_only=True)
     _run: str = field(default="", kw_only=True, repr=False)
     _staging: str = field(default="", kw_only=True, repr=False)
     _digits: int = field(default=5, kw_only=True, repr=False)
@@ -87,7 +90,8 @@ class FileSink:
 
     def describe(self) -> dict[str, Any]:
         """Return kind and settings; not the folder, so that an output that was moved can still be resumed."""
-        return {"kind": self.kind, **self.options()}
+        most = {} if self.max_rows_per_file is None else {"max_rows_per_file": self.max_rows_per_file}
+        return {"kind": self.kind, **self.options(), **most}
 
     @property
     def staging(self) -> str:
@@ -103,11 +107,18 @@ class FileSink:
             )
         return replace(self, _run=run, _staging=staging, _digits=digits, _durability=durability)
 
-    def open(self, task: Task, schema: pa.Schema) -> PartWriter:
+    def open(self, task: Task, schema: pa.Schema) -> Writer:
         """Begin the part of one attempt; its file appears with the first rows, or on ``close``."""
         shard = task.shard.label(self._digits)
-        staged = f"{shard}-{task.attempt}-{os.getpid()}-{os.urandom(4).hex()}.staged"
-        return PartWriter(self, schema, staged, f"part-{shard}-{self._run}.{self.suffix}")
+        if self.max_rows_per_file is None:
+            return self._part(task, schema, shard)
+        return RowLimitWriter(
+            lambda number: self._part(task, schema, f"{shard}-{number:05}"), self.max_rows_per_file
+        )
+
+    def _part(self, task: Task, schema: pa.Schema, name: str) -> PartWriter:
+        staged = f"{name}-{task.attempt}-{os.getpid()}-{os.urandom(4).hex()}.staged"
+        return PartWriter(self, schema, staged, f"part-{name}-{self._run}.{self.suffix}")
 
     def open_rejected(self, task: Task, schema: pa.Schema) -> PartWriter:
         """Begin the file of the rows that one attempt rejected: Arrow, whatever the format of the parts."""

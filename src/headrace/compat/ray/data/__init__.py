@@ -8,13 +8,15 @@ from typing import Any
 import headrace
 from headrace.compat.ray.data import expressions as expressions
 from headrace.compat.ray.data import preprocessors as preprocessors
+from headrace.compat.ray.data.context import DataContext
+from headrace.compat.ray.data.context import ExecutionOptions as ExecutionOptions
 from headrace.compat.ray.offered import names_of_headrace
 from headrace.core.arguments import known_arguments, unframed
 
 _STRATEGIES = ("ActorPoolStrategy", "TaskPoolStrategy")
 _READERS = tuple(name for name in headrace.__all__ if name.startswith(("read_", "from_", "range")))
 
-__all__ = sorted(("Dataset", "expressions", *_STRATEGIES, *_READERS))
+__all__ = sorted(("DataContext", "Dataset", "ExecutionOptions", "expressions", *_STRATEGIES, *_READERS))
 
 
 class Dataset(headrace.Dataset):
@@ -42,7 +44,8 @@ def _adapted(found: Any) -> Any:
     @functools.wraps(found)
     def reader(*args: Any, **kwargs: Any) -> Dataset:
         made = found(*args, **kwargs)
-        return Dataset(made._plan, made._options)
+        quiet = {} if DataContext.get_current().enable_progress_bars else {"progress": False}
+        return Dataset(made._plan, made._options.updated(quiet))
 
     return unframed(reader)
 

@@ -1,0 +1,134 @@
+"""Ray Data's global settings: those that tune its engine are taken, and have nothing to tune here."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from headrace.compat.ray.offered import not_offered
+
+_HARMLESS: dict[str, Any] = {
+    "accurate_map_phase_timing": False,
+    "actor_init_max_retries": 3,
+    "actor_init_retry_on_errors": False,
+    "actor_prefetcher_enabled": False,
+    "decoding_size_estimation": True,
+    "default_hash_shuffle_parallelism": 200,
+    "downstream_capacity_backpressure_ratio": 2.0,
+    "enable_auto_log_stats": False,
+    "enable_get_object_locations_for_metrics": False,
+    "enable_operator_progress_bars": True,
+    "enable_pandas_block": True,
+    "enable_per_node_metrics": False,
+    "enable_progress_bar_name_truncation": True,
+    "enable_progress_bars": True,
+    "enable_rich_progress_bars": False,
+    "enable_stats_summary_collection": False,
+    "enable_tensor_extension_casting": True,
+    "execution_no_progress_timeout_s": 1800,
+    "isolate_read_workers": False,
+    "large_args_threshold": 50 << 20,
+    "log_internal_stack_trace": False,
+    "max_consecutive_actor_init_deaths": 0,
+    "max_tasks_in_flight_per_actor": None,
+    "memory_usage_poll_interval_s": 1,
+    "min_parallelism": 200,
+    "op_resource_reservation_enabled": True,
+    "op_resource_reservation_ratio": 0.5,
+    "per_stage_map_timing": False,
+    "pipeline_push_based_shuffle_reduce_tasks": True,
+    "print_on_execution_start": True,
+    "read_op_min_num_blocks": 200,
+    "retried_io_errors": (),
+    "scheduling_strategy": "SPREAD",
+    "scheduling_strategy_large_args": "DEFAULT",
+    "streaming_read_buffer_size": 32 << 20,
+    "target_max_block_size": 128 << 20,
+    "target_min_block_size": 1 << 20,
+    "trace_allocations": False,
+    "use_arrow_tensor_v2": True,
+    "use_datasource_v2": True,
+    "use_polars": False,
+    "use_polars_sort": False,
+    "use_push_based_shuffle": False,
+    "use_ray_tqdm": True,
+    "verbose_stats_logs": False,
+    "wait_for_min_actors_s": -1,
+    "warn_on_driver_memory_usage_bytes": 2 << 30,
+    "write_file_retry_on_errors": (),
+}
+_RETRIES = "with_options(retry_on=TimeoutError, max_retries=3) says which errors of a function pass"
+_REFUSED = {
+    "actor_task_retry_on_errors": (False, _RETRIES),
+    "checkpoint_config": (None, "a run that was killed goes on by itself when it is started again"),
+    "max_errored_blocks": (0, "with_options(on_error='reject', max_errors=…) sets aside the rows that fail"),
+    "max_map_retries": (0, _RETRIES),
+    "raise_original_map_exception": (False, "a StepError has the exception as its __cause__"),
+    "retried_map_errors": (False, _RETRIES),
+}
+_LIMITS = "with_options(workers=…, memory_limit=…) says how much a run may use"
+_SETTINGS = ("actor_locality_enabled", "preserve_order", "verbose_progress")
+
+
+class _Settings:
+    """Named values; who sets or asks for another name is told so."""
+
+    kind: ClassVar[str]
+    values: dict[str, Any]
+    refused: ClassVar[dict[str, tuple[Any, str]]]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name in self.values:
+            return self.values[name]
+        if name in self.refused:
+            return self.refused[name][0]
+        raise not_offered(f"{self.kind}.{name}", [*self.values, *self.refused])
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self.refused and value != self.refused[name][0]:
+            raise not_offered(f"{self.kind}.{name} = {value!r}", why=self.refused[name][1])
+        if name not in self.values and name not in self.refused:
+            raise not_offered(f"{self.kind}.{name}", [*self.values, *self.refused])
+        if name in self.values:
+            self.values[name] = value
+
+
+class ExecutionOptions(_Settings):
+    """Ray's options of an execution: the order is kept in any case, and progress is shown as ``progress=`` says."""
+
+    kind = "ray.data.ExecutionOptions"
+    refused: ClassVar[dict[str, tuple[Any, str]]] = {
+        "label_selector": (None, _LIMITS),
+        "resource_limits": (None, _LIMITS),
+    }
+
+    def __init__(self, **settings: Any) -> None:
+        object.__setattr__(self, "values", dict.fromkeys(_SETTINGS, True))
+        for name, value in settings.items():
+            setattr(self, name, value)
+
+
+class DataContext(_Settings):
+    """Ray's settings for all datasets; ``enable_progress_bars = False`` is obeyed by datasets that begin after it.
+
+    >>> from headrace.compat import ray
+    >>> ctx = ray.data.DataContext.get_current()
+    >>> ctx.target_max_block_size = 1 << 20
+    >>> ctx.execution_options.preserve_order = True
+    """
+
+    kind = "ray.data.DataContext"
+    refused = _REFUSED
+    _current: ClassVar[DataContext | None] = None
+
+    def __init__(self) -> None:
+        object.__setattr__(self, "values", {**_HARMLESS, "execution_options": ExecutionOptions()})
+
+    @classmethod
+    def get_current(cls) -> DataContext:
+        """Return the one that is in force."""
+        if cls._current is None:
+            DataContext._current = cls()
+        assert cls._current is not None
+        return cls._current
