@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from headrace.errors import InputChanged, NothingMatched
+import headrace as hr
+from headrace.errors import ArgumentError, InputChanged, NothingMatched, UnreadableFile
 from headrace.sources.binary import BinarySource
 from headrace.testing.sources import read_all
 
@@ -82,3 +84,18 @@ def test_paths_alone_open_no_file(tmp_path: Path) -> None:
 def test_nothing_there(tmp_path: Path) -> None:
     with pytest.raises(NothingMatched, match="it is empty"):
         BinarySource(tmp_path).splits()
+
+
+def test_compressed_files_are_unpacked_by_name_and_content(tmp_path: Path) -> None:
+    packed = gzip.compress(b"hello")
+    for name, data in (("a.gz", packed), ("b.gz", b"no gzip"), ("c.bin", packed), ("d.ZST", b"")):
+        (tmp_path / name).write_bytes(data)
+    data = hr.read_binary_files(tmp_path)
+    assert [row["bytes"] for row in data] == [b"hello", b"no gzip", packed, b""]
+    plain = hr.read_binary_files(tmp_path, compression=None)
+    assert [row["bytes"] for row in plain] == [packed, b"no gzip", packed, b""]
+    (tmp_path / "a.gz").write_bytes(packed[:-6])
+    with pytest.raises(UnreadableFile, match=r"a\.gz.*compression=None"):
+        data.take_all()
+    with pytest.raises(ArgumentError):
+        hr.read_binary_files(tmp_path, compression="gzip")  # type: ignore[arg-type]

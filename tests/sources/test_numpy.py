@@ -88,9 +88,7 @@ def test_big_arrays_are_read_in_ranges(tmp_path: Path) -> None:
     splits = source.splits_in_batches(1000)
     assert [split.rows % 1000 for split in splits[:-1]] == [0, 0] and sum(s.rows for s in splits) == 3_000_000
     assert read_all(source, splits[1:2], rows=10**7)["data"][0].as_py() == splits[1].start
-    assert str(source.locate(splits[1], 5)).endswith(f"a.npy, row {splits[1].start + 5:,}") or "row" in str(
-        source.locate(splits[1], 5)
-    )
+    assert source.locate(splits[1], 5).number == splits[1].start + 5
 
 
 def damaged(tmp_path: Path, case: str) -> Path:

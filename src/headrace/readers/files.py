@@ -160,6 +160,9 @@ def read_csv(
 def read_json(paths: PathArgument, *, schema: pa.Schema | None = None) -> Dataset:
     """Read files of one JSON object per line, plain or compressed (gzip, zstd, bz2, lz4), as one dataset.
 
+    A file may also be one array of objects, ``[{…}, {…}]``: each of them is a row then. Such a file is read by one
+    worker, and is in memory meanwhile.
+
     Parameters
     ----------
     paths
@@ -174,7 +177,7 @@ def read_json(paths: PathArgument, *, schema: pa.Schema | None = None) -> Datase
     NothingMatched, SchemaMismatch, InputChanged
         As for :func:`read_parquet`.
     UnreadableFile
-        A line is not a JSON object, has an unknown field or a value of another type; with file and row
+        A line or element is not a JSON object, has an unknown field or a value of another type; with file and row
         (counted from 0, blank lines left out).
 
     Examples
@@ -192,7 +195,9 @@ def read_json(paths: PathArgument, *, schema: pa.Schema | None = None) -> Datase
 
 
 @known_arguments(also=ray_unsupported.READ)
-def read_binary_files(paths: PathArgument, *, include_paths: bool = False) -> Dataset:
+def read_binary_files(
+    paths: PathArgument, *, include_paths: bool = False, compression: Literal["infer"] | None = "infer"
+) -> Dataset:
     """Read each file as one row: its contents in the binary column ``bytes``.
 
     Parameters
@@ -201,13 +206,18 @@ def read_binary_files(paths: PathArgument, *, include_paths: bool = False) -> Da
         As for :func:`read_parquet`, with any suffix.
     include_paths
         Whether to add the string column ``path``, the file's absolute path.
+    compression
+        ``"infer"``: a file whose name ends in ``.gz``, ``.zst``, ``.bz2`` or ``.lz4``, and that begins as such files
+        do, is unpacked, as in Ray Data. None: its bytes come as they are.
 
     Raises
     ------
+    ArgumentError
+        There is no such ``compression``.
     NothingMatched, InputChanged
         As for :func:`read_parquet`.
     UnreadableFile
-        A file may not be opened, or is not a regular file.
+        A file may not be opened, is not a regular file, or cannot be unpacked.
 
     Examples
     --------
@@ -220,7 +230,7 @@ def read_binary_files(paths: PathArgument, *, include_paths: bool = False) -> Da
     from headrace.sources.binary import BinarySource
 
     warn_of_unfinished(paths)
-    return Dataset.from_source(BinarySource(paths, include_paths=include_paths))
+    return Dataset.from_source(BinarySource(paths, include_paths=include_paths, compression=compression))
 
 
 @known_arguments(also=ray_unsupported.READ)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from headrace.core.files.formats import COMPRESSIONS
 from headrace.core.files.input_files import InputFile
 from headrace.core.ports import Bad
 from headrace.core.work import Split
-from headrace.errors import UnreadableFile
+from headrace.errors import ArgumentError, UnreadableFile
 from headrace.sources.files import PathArgument
 from headrace.sources.whole_files import WholeFileSource
 
@@ -28,15 +29,23 @@ class BinarySource(WholeFileSource[bool]):
         A file, a folder, a glob, or a list of these; any suffix.
     include_paths
         Whether to add the column ``path``: the absolute path, a string.
+    compression
+        ``"infer"``: what is compressed by its name and its first bytes is unpacked. None: nothing is.
     """
 
-    def __init__(self, paths: PathArgument, *, include_paths: bool = False) -> None:
+    def __init__(
+        self, paths: PathArgument, *, include_paths: bool = False, compression: Literal["infer"] | None = None
+    ) -> None:
+        if compression not in ("infer", None):
+            raise ArgumentError(f"compression={compression!r}: it is 'infer', or None for bytes as they are.")
         super().__init__(paths)
         self._include_paths = include_paths
+        self._unpacks = compression is not None
 
     def describe(self) -> dict[str, Any]:
         """Return the paths and options as given."""
-        return {"kind": "binary", "paths": list(self.paths), "include_paths": self._include_paths}
+        told = {"kind": "binary", "paths": list(self.paths), "include_paths": self._include_paths}
+        return {**told, "unpacks": True} if self._unpacks else told
 
     def schema(self) -> pa.Schema:
         """Return the columns; ``bytes`` is ``large_binary`` only if a file has 2 GiB or more."""
@@ -59,38 +68,65 @@ class BinarySource(WholeFileSource[bool]):
         size = 0
         for file in map(self.file, self.files_of(split)):
             if pending and (len(pending) >= batch_rows or size + file.size > _BATCH_BYTES):
-                yield _batch(pending, target)
+                yield self._batch(pending, target)
                 pending, size = [], 0
             pending.append(file)
             size += file.size
         if pending:
-            yield _batch(pending, target)
+            yield self._batch(pending, target)
 
     def inspect(self, files: list[InputFile]) -> bool:
         """Say whether a file is too large for a plain binary column."""
         return any(file.size > _SMALL for file in files)
 
+    def _batch(self, files: list[InputFile], target: pa.Schema) -> pa.RecordBatch:
+        import pyarrow as pa
 
-def _batch(files: list[InputFile], target: pa.Schema) -> pa.RecordBatch:
-    import pyarrow as pa
+        from headrace.core.arrow.batch import empty_columns
+        from headrace.core.arrow.values import column_from
 
-    from headrace.core.arrow.batch import empty_columns
-    from headrace.core.arrow.values import column_from
+        if not len(target):
+            return empty_columns(len(files))
+        columns = []
+        for field in target:
+            values = (
+                [file.path for file in files]
+                if field.name == "path"
+                else [_contents(file, unpacks=self._unpacks) for file in files]
+            )
+            columns.append(column_from(values).cast(field.type))
+        return pa.RecordBatch.from_arrays(columns, schema=target)
 
-    if not len(target):
-        return empty_columns(len(files))
-    columns = []
-    for field in target:
-        values = (
-            [file.path for file in files] if field.name == "path" else [_contents(file) for file in files]
-        )
-        columns.append(column_from(values).cast(field.type))
-    return pa.RecordBatch.from_arrays(columns, schema=target)
 
-
-def _contents(file: InputFile) -> bytes:
+def _contents(file: InputFile, *, unpacks: bool) -> bytes:
     try:
         with open(file.path, "rb") as opened:
-            return opened.read()
+            data = opened.read()
     except OSError as error:
         raise UnreadableFile(f"Cannot read input file {file.path!r}: {error.strerror}.") from error
+    return _unpacked(file.path, data) if unpacks and file.path.lower().endswith(tuple(COMPRESSIONS)) else data
+
+
+def _unpacked(path: str, data: bytes) -> bytes:
+    """Unpack what is compressed by its first bytes, too: ``.gz`` may hold anything."""
+    import pyarrow as pa
+
+    from headrace.sources.text import compression_in
+
+    compression = compression_in(data)
+    if compression is None:
+        return data
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(data), compression) as stream:
+            unpacked: bytes = stream.read()
+    except (OSError, pa.ArrowException) as error:
+        raise UnreadableFile(
+            f"Cannot unpack {path!r}, which is {compression} by its first bytes: {error}. Restore the file, or read "
+            "its bytes as they are with compression=None."
+        ) from error
+    if len(unpacked) > _SMALL:
+        raise UnreadableFile(
+            f"{path!r} unpacks to more than 2 GiB, which is more than a value can hold: say compression=None, and "
+            "unpack it in a function."
+        )
+    return unpacked

@@ -47,7 +47,12 @@ def compression_of(path: str) -> str | None:
             start = file.read(4)
     except OSError as error:
         raise UnreadableFile(f"Cannot open input file {path!r}: {error.strerror}.") from error
-    return next((name for magic, name in _MAGIC.items() if start.startswith(magic)), None)
+    return compression_in(start)
+
+
+def compression_in(data: bytes) -> str | None:
+    """Tell the compression of data by how they begin."""
+    return next((name for magic, name in _MAGIC.items() if data.startswith(magic)), None)
 
 
 def plain_encoding(encoding: str) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import chain
 
 import pyarrow as pa
 
@@ -14,6 +15,7 @@ from headrace.core.work import Split
 from headrace.errors import SchemaMismatch, UnreadableFile
 from headrace.sources import text
 from headrace.sources.bisection import Faults, faults_of
+from headrace.sources.json import arrays
 from headrace.sources.json.lines import TooDeep, count_of, explained, loaded, open_lines, records_of, rows_of
 from headrace.sources.records import newline_cuts
 from headrace.sources.schemas import unify
@@ -27,13 +29,17 @@ _SETTLE_BYTES = 1 << 24  # how far to read for a field that is null at first
 
 @dataclass(frozen=True)
 class JsonLayout:
-    """What planning inferred for all files. ``strict``: a field that ``schema`` lacks is an error."""
+    """What planning inferred for all files. ``strict``: a field that ``schema`` lacks is an error.
+
+    ``arrays``: the numbers of the files that are one array, not lines.
+    """
 
     schema: pa.Schema
     strict: bool
     texts: tuple[TextFile, ...]
     faults: Faults
     forms: Mapping[str, str] = field(default_factory=dict)
+    arrays: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,7 @@ class _JsonStart:
     text: TextFile
     schema: pa.Schema | None = None
     fault: UnreadableFile | None = None
+    is_array: bool = False
 
 
 def inspect(files: Sequence[InputFile], given: pa.Schema | None) -> JsonLayout:
@@ -52,27 +59,34 @@ def inspect(files: Sequence[InputFile], given: pa.Schema | None) -> JsonLayout:
         found.extend(threads.map(lambda file: _inspect_start(file, given, _OTHER_HEADS, 0), files[1:]))
     texts = tuple(start.text for start in found)
     faults = faults_of(start.fault for start in found)
+    lists = frozenset(number for number, start in enumerate(found) if start.is_array)
     if given is not None:
         seen = [start.schema for start in found if start.schema is not None]
-        return JsonLayout(given.remove_metadata(), False, texts, faults, forms_over(seen, given))
+        return JsonLayout(given.remove_metadata(), False, texts, faults, forms_over(seen, given), lists)
     schemas = [
         (file.path, start.schema)
         for file, start in zip(files, found, strict=True)
         if start.schema is not None
     ]
     if not schemas:
-        return JsonLayout(pa.schema([]), True, texts, faults)
+        return JsonLayout(pa.schema([]), True, texts, faults, arrays=lists)
     try:
         schema = unify(schemas)
         forms = forms_over([each for _, each in schemas], schema)
-        return JsonLayout(unmarked(schema), True, texts, faults, forms)
+        return JsonLayout(unmarked(schema), True, texts, faults, forms, lists)
     except SchemaMismatch as error:
         raise SchemaMismatch(f"{error} For JSON, `schema=` settles the types.") from error
 
 
 def _inspect_start(file: InputFile, given: pa.Schema | None, size: int, settle: int) -> _JsonStart:
-    cuttable = text.compression_of(file.path) is None
-    for head in text.heads(file.path, size=size):
+    heads = text.heads(file.path, size=size)
+    first = next(heads)
+    is_array = arrays.is_array(first)
+    if is_array:
+        heads = arrays.heads(arrays.lines_of(file.path), size)
+        first = next(heads)
+    cuttable = text.compression_of(file.path) is None and not is_array
+    for head in chain([first], heads):
         refuse_other_formats(file.path, head.data, "JSON lines", encoding=None)
         body = text.skip_mark(head.data)
         end = len(head.data) if head.whole else head.data.rfind(b"\n") + 1
@@ -81,17 +95,12 @@ def _inspect_start(file: InputFile, given: pa.Schema | None, size: int, settle: 
             if head.whole:
                 return _JsonStart(TextFile(body, cuttable, -1))
             continue
-        if lines.lstrip().startswith(b"["):
-            raise UnreadableFile(
-                f"Cannot read {file.path!r}: it begins with '[', a JSON array, but JSON lines are wanted: one "
-                "object per line. Convert it, for instance with `jq -c '.[]'`."
-            )
         schema, fault = _settled(file.path, lines, given)
         if given is not None:
-            return _JsonStart(TextFile(body, cuttable, 0), schema, fault)
+            return _JsonStart(TextFile(body, cuttable, 0), schema, fault, is_array)
         if not head.whole and len(head.data) < settle and any(_has_null(field.type) for field in schema):
             continue
-        return _JsonStart(TextFile(body, cuttable, 0), schema, fault)
+        return _JsonStart(TextFile(body, cuttable, 0), schema, fault, is_array)
     raise UnreadableFile(
         f"Cannot find the end of a line in the first {len(head.data):,} bytes of {file.path!r}; JSON lines "
         "are wanted: one object per line."

@@ -15,6 +15,7 @@ from headrace.errors import UnreadableFile
 from headrace.sources import text
 from headrace.sources.bisection import Bisection, raise_fault
 from headrace.sources.exact import large
+from headrace.sources.json import arrays
 from headrace.sources.json.exact import Rounded, explain_rounded, first_rounded
 from headrace.sources.json.lines import (
     count_of,
@@ -55,7 +56,7 @@ def read(
         return _diagnosed(path, split, layout, schema, unexpected, error)
 
     if bad is None:
-        batches = _batches(path, split, schema, unexpected)
+        batches = _batches(path, split, layout, schema, unexpected)
         if layout.strict:
             batches = _unrounded(batches, path, split, layout, schema)
     else:
@@ -66,15 +67,23 @@ def read(
             yield whole.slice(start, batch_rows)
 
 
-def _batches(path: str, split: Split, schema: pa.Schema, unexpected: str) -> Iterator[pa.RecordBatch]:
+def _batches(
+    path: str, split: Split, layout: JsonLayout, schema: pa.Schema, unexpected: str
+) -> Iterator[pa.RecordBatch]:
     def batches(block: int) -> Iterator[pa.RecordBatch]:
-        with text.open_split(path, split) as stream:
+        with _opened(path, split, layout) as stream:
             guarded = pa.PythonFile(NullGuard(stream), mode="r")
             for batch in open_stream(guarded, schema, unexpected, block):
                 batch.validate(full=True)  # Arrow takes any bytes for UTF-8 here
                 yield batch
 
     return text.in_blocks(batches)
+
+
+def _opened(path: str, split: Split, layout: JsonLayout) -> pa.NativeFile:
+    if split.file in layout.arrays:
+        return pa.BufferReader(arrays.lines_of(path))
+    return text.open_split(path, split)
 
 
 def _unrounded(
@@ -86,7 +95,7 @@ def _unrounded(
         if not looked and any(map(large, batch.columns)):
             looked = True
             row = 0
-            for lines in _lines(path, split):
+            for lines in _lines(path, split, layout):
                 if (found := first_rounded(lines, schema)) is not None:
                     where = rows_of(path, rows_before(path, split, layout) + row)(found.line)
                     raise explain_rounded(where, found)
@@ -101,7 +110,7 @@ def _sound(
     given = 0
     begins = split.start == layout.texts[split.file].body
     if not (begins and split.file in layout.faults):
-        batches = _batches(path, split, schema, unexpected)
+        batches = _batches(path, split, layout, schema, unexpected)
         if layout.strict:
             batches = _unrounded(batches, path, split, layout, schema)
         try:
@@ -126,7 +135,7 @@ def _sound(
         bad,
         given=given,
     )
-    for lines in _lines(path, split):
+    for lines in _lines(path, split, layout):
         yield from bisection.read(lines, records_of)
 
 
@@ -163,11 +172,13 @@ def rows_before(path: str, split: Split, layout: JsonLayout) -> int:
     if split.start == body:
         return 0
     before = Split(split.file, body, split.start)
-    return sum(count_of(lines) for lines in _lines(path, before))
+    return sum(count_of(lines) for lines in _lines(path, before, layout))
 
 
-def _lines(path: str, split: Split) -> Iterator[bytes]:
+def _lines(path: str, split: Split, layout: JsonLayout) -> Iterator[bytes]:
     """Yield the bytes of a split in pieces of whole lines."""
+    if split.file in layout.arrays:
+        return iter([arrays.lines_of(path)])
     return text.pieces(text.tolerant_chunks(path, split), lambda data: data.rfind(b"\n") + 1)
 
 
@@ -177,7 +188,7 @@ def _diagnosed(
     """Find the line that Arrow stumbled over: the first piece that fails alone, then its first such line."""
     row = 0
     try:
-        for lines in _lines(path, split):
+        for lines in _lines(path, split, layout):
             if fails(lines, schema, unexpected) is not None:
                 row += rows_before(path, split, layout)
                 known = schema if unexpected == "error" else None

@@ -1,4 +1,4 @@
-"""JSON lines, plain or compressed; big plain files are read in byte ranges."""
+"""JSON lines and arrays, plain or compressed; big plain files of lines are read in byte ranges."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 class JsonSource(FileSource["JsonLayout"]):
     """Reads files of one JSON object per line as one table; a split is a range of lines, or a compressed file.
+
+    A file that begins with ``[`` is one array of objects: it is one split, which is in memory while it is read.
 
     The schema is settled once. Without ``schema`` it is inferred from the first megabyte of every file, and a
     field that turns up later is an error; with it, other fields are passed over. A field that a line lacks is

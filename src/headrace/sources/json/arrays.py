@@ -1,0 +1,50 @@
+"""A file that is one JSON array, as lines: each element becomes one, and is read as any other line is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import pyarrow as pa
+
+from headrace.errors import UnreadableFile
+from headrace.sources import text
+from headrace.sources.text import Head
+
+_ON_ONE_LINE = bytes.maketrans(b"\r\n", b"  ")  # JSON has no ends of lines within a string
+
+
+def is_array(head: Head) -> bool:
+    """Say whether a file's first bytes are those of an array."""
+    return head.data[text.skip_mark(head.data) :].lstrip().startswith(b"[")
+
+
+def lines_of(path: str) -> bytes:
+    """Return the elements of the array in a file, plain or compressed, a line each. All of it is in memory."""
+    try:
+        with text.open_stream(path) as stream:
+            data = stream.read()
+    except MemoryError:
+        raise
+    except (OSError, pa.ArrowException) as error:
+        raise text.unreadable(path, error) from error
+    try:
+        elements = msgspec.json.decode(
+            memoryview(data)[text.skip_mark(data) :], type=list[msgspec.Raw], strict=True
+        )
+    except (msgspec.MsgspecError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise UnreadableFile(
+            f"Cannot read {path!r}: it begins with '[', so all of it should be one JSON array, and {reason}. Repair "
+            "the file, or write one object per line."
+        ) from error
+    return b"".join(bytes(each).translate(_ON_ONE_LINE) + b"\n" for each in elements)
+
+
+def heads(lines: bytes, size: int) -> Iterator[Head]:
+    """Yield the first bytes, then eight times as many, and so on up to all."""
+    while True:
+        yield Head(lines[:size], len(lines) <= size)
+        if len(lines) <= size:
+            return
+        size *= 8
