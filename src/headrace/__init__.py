@@ -75,6 +75,7 @@ if TYPE_CHECKING:
         from_huggingface,
         from_polars,
         from_ray,
+        from_spark,
         from_torch,
     )
     from headrace.readers.from_memory import (
@@ -157,6 +158,7 @@ __all__ = [  # noqa: RUF022 - in plain order, capitals first
     "from_pandas",
     "from_polars",
     "from_ray",
+    "from_spark",
     "from_torch",
     "lit",
     "load_model",
@@ -213,6 +215,7 @@ _HOMES = {
         "from_huggingface",
         "from_polars",
         "from_ray",
+        "from_spark",
         "from_torch",
     ),
     "headrace.readers.samples": ("read_numpy",),

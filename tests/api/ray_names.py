@@ -21,13 +21,13 @@ VERBS_REFUSED = """
 """
 
 FUNCTIONS_OFFERED = """
-    from_arrow from_daft from_huggingface from_items from_numpy from_pandas from_torch range
-    range_tensor read_binary_files read_csv read_images read_json read_numpy read_parquet read_text
+    from_arrow from_daft from_huggingface from_items from_numpy from_pandas from_spark from_torch
+    range range_tensor read_binary_files read_csv read_images read_json read_numpy read_parquet read_text
 """
 
 FUNCTIONS_REFUSED = """
     from_arrow_refs from_blocks from_dask from_mars from_modin from_numpy_refs from_pandas_refs
-    from_spark from_tf read_audio read_avro read_bigquery read_clickhouse read_databricks_tables
+    from_tf read_audio read_avro read_bigquery read_clickhouse read_databricks_tables
     read_datasource read_delta read_delta_sharing_tables read_hudi read_iceberg read_kafka
     read_lance read_lerobot read_mcap read_mongo read_orc read_snowflake read_sql
     read_tfrecords read_unity_catalog read_videos read_webdataset read_zarr
@@ -122,6 +122,7 @@ ARGUMENTS = {
     "from_items": "items parallelism override_num_blocks",
     "from_numpy": "ndarrays",
     "from_pandas": "dfs override_num_blocks",
+    "from_spark": "df parallelism override_num_blocks",
     "from_torch": "dataset local_read",
     "range": "n parallelism concurrency override_num_blocks",
     "range_tensor": "n shape parallelism concurrency override_num_blocks",

@@ -188,6 +188,10 @@ _HERE = {  # what a cluster has and this machine has not
 GIVEN = {
     "README.md": Given(_readme, _README, instead={"num_gpus=1": "num_cpus=1"}, engine="local"),
     "coming-from-ray.md": Given(photos, for_ray=_RAY, engine="local"),
+    "coming-from-daft.md": Given(trips),
+    "coming-from-dataloader.md": Given(trips),
+    "coming-from-datasets.md": Given(trips, names="import os\n\nos.environ['HF_HUB_OFFLINE'] = '1'"),
+    "coming-from-spark.md": Given(trips),
     "cluster.md": Given(_cluster, _CLUSTER, instead=_HERE, engine="local"),
     "command-line.md": Given(engine="local"),
     "files.md": Given(trips),

@@ -5,6 +5,7 @@ What a block is, its fence says:
 ``python``                     runs; the blocks of a page are one program, from its top to its end
 ``python title="job.py"``      is a file of that name, in the folder in which the page's program runs
 ``python title="... Ray ..."`` is a program for Ray, and runs with Ray's words from ``headrace.compat``
+``python title="for Spark"``   is a program for Spark, and runs with Spark where that is installed
 ``sh``                         is a script for the shell, and runs
 ``console``                    commands after ``$``, and what they print
 ``text``                       lines that were printed by what is above it
@@ -43,6 +44,11 @@ class Block:
     def for_ray(self) -> bool:
         """Whether it is a program for Ray."""
         return self.kind == "python" and re.search(r"\bRay\b", self.title) is not None
+
+    @property
+    def for_spark(self) -> bool:
+        """Whether it is a program for Spark."""
+        return self.kind == "python" and self.title == "for Spark"
 
     @property
     def file(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -37,12 +38,14 @@ def file(name, text):
 """
 
 
-def program(page: Path, *, for_ray: bool = False) -> str:
+def program(page: Path, *, for_ray: bool = False, for_spark: bool = False) -> str:
     """Return the program of a page, each block on the lines on which the page has it."""
     given = GIVEN.get(page.name, Given())
     lines = ["from the_console import console, file, shell; from given import *"]
     for block in blocks(page):
-        if block.why_not or block.kind not in ("python", "sh", "console") or block.for_ray != for_ray:
+        if block.why_not or block.kind not in ("python", "sh", "console"):
+            continue
+        if block.for_ray != for_ray or block.for_spark != for_spark:
             continue
         text = block.text
         for word, other in given.instead.items():
@@ -158,6 +161,20 @@ def test_programs_for_ray_run_with_our_words(page: Path, tmp_path: Path) -> None
     printed = ended(tmp_path, given, program(page, for_ray=True), given.for_ray)
     first = next(block for block in blocks(page) if block.kind == "text")
     assert set(first.text.splitlines()) <= set(printed)
+
+
+def test_programs_for_spark_run_with_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyspark")
+    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        pytest.skip("Spark needs Java")
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    page = ROOT / "docs" / "coming-from-spark.md"
+    given = GIVEN[page.name]
+    given.files(tmp_path)
+    printed = ended(tmp_path, given, program(page, for_spark=True), given.names)
+    first = next(block for block in blocks(page) if block.kind == "text")
+    assert any(first.text.strip() in line for line in printed), printed
+    assert printed[-1].endswith("4000")
 
 
 def test_few_blocks_are_not_run_and_say_why() -> None:

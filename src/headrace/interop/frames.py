@@ -1,4 +1,4 @@
-"""Tables to and from libraries that hold Arrow data: Polars, Daft, Ray Data, Hugging Face Datasets.
+"""Tables to and from libraries that hold Arrow data: Polars, Daft, Spark, Ray Data, Hugging Face Datasets.
 
 Buffers are passed without a copy wherever both sides lay a column out alike; ``docs/coming-from-ray.md`` has
 where they do not.
@@ -89,6 +89,18 @@ def from_daft(frame: Any) -> pa.Table:
     if type(frame).__module__.partition(".")[0] != "daft" or not hasattr(frame, "to_arrow"):
         raise ArgumentError(f"from_daft takes a Daft DataFrame, not {type(frame).__name__}.")
     return _storage(frame.to_arrow())
+
+
+def from_spark(frame: Any) -> pa.Table:
+    """Run a Spark DataFrame, and bring its rows here."""
+    if type(frame).__module__.partition(".")[0] != "pyspark" or not hasattr(frame, "toPandas"):
+        raise ArgumentError(f"from_spark takes a Spark DataFrame, not {type(frame).__name__}.")
+    if not hasattr(frame, "toArrow"):
+        raise ArgumentError(
+            "from_spark needs Spark 4, whose DataFrames have toArrow. With this version, let Spark write Parquet, "
+            "df.write.parquet(path), and read that: read_parquet(path)."
+        )
+    return _storage(frame.toArrow())
 
 
 def from_ray(dataset: Any) -> list[pa.Table]:

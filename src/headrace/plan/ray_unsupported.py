@@ -168,8 +168,6 @@ NO_FUNCTIONS = {
     "from_modin": "there is no adapter. from_pandas(df.modin.to_pandas()) takes it.",
     "from_numpy_refs": f"{_NO_REFS}: from_numpy(ray.get(refs)).",
     "from_pandas_refs": f"{_NO_REFS}: from_pandas(ray.get(refs)).",
-    "from_spark": "there is no adapter. from_arrow(df.toArrow()) takes it if it fits into memory, else write "
-    "Parquet.",
     "from_tf": "from_items(list(dataset.as_numpy_iterator())) takes what fits into memory.",
     "read_audio": "there is no decoder for audio. read_binary_files(paths, include_paths=True).map(decode) "
     "gives each "

@@ -159,6 +159,34 @@ def from_ray(dataset: Any) -> Dataset:
     return _of(from_ray(dataset), "from_ray")
 
 
+@known_arguments(also=ray_unsupported.BLOCKS)
+def from_spark(df: Any) -> Dataset:
+    """Run a Spark DataFrame, and make a dataset of its result, which comes here by Arrow: it has to fit into memory.
+
+    For more than that, let Spark write Parquet, ``df.write.parquet(path)``, to a folder that this process sees, and
+    read it with ``read_parquet(path)``: a killed run then goes on without running Spark again.
+
+    Parameters
+    ----------
+    df
+        A DataFrame of Spark 4, or of Spark Connect. Arrays become lists, maps lists of pairs, timestamps are in UTC.
+
+    Raises
+    ------
+    ArgumentError
+        It is something else, of an older Spark, or a column has no Arrow type here. What Spark raises, it raises.
+
+    Examples
+    --------
+    >>> import headrace as hr
+    >>> hr.from_spark(spark.range(2)).take_all()  # doctest: +SKIP
+    [{'id': 0}, {'id': 1}]
+    """
+    from headrace.interop.frames import from_spark
+
+    return _of([from_spark(df)], "from_spark")
+
+
 def _of(tables: Sequence[pa.Table], kind: str) -> Dataset:
     from headrace.sources.memory import MemorySource, joined
 
