@@ -1,0 +1,337 @@
+"""Every public name of Ray Data 2.60, Ray Core's tasks and actors, and Ray AIR's predictors, and what becomes of it.
+
+The last part of docs/coming-from-ray.md is made of this, and of what Headrace answers when it is asked for a name:
+
+    python tools/ray_names.py
+
+writes it anew. tests/docs/test_ray_names_page.py holds the names against Ray, where it is installed, and the page
+against the code.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+PAGE = Path(__file__).parents[1] / "docs" / "coming-from-ray.md"
+BEGIN, END = "<!-- names: begin -->\n", "<!-- names: end -->\n"
+
+RAY = {
+    "ray": """
+        ActorClassID ActorID ClientBuilder DynamicObjectRefGenerator FunctionID JobID Language
+        LoggingConfig NodeID ObjectID ObjectRef ObjectRefGenerator PlacementGroupID SCRIPT_MODE TaskID
+        UniqueID WORKER_MODE WorkerID available_resources cancel client cluster_resources cpp_function
+        get get_actor get_gpu_ids get_runtime_context init is_initialized java_actor_class java_function
+        kill method nodes put remote shutdown timeline wait
+    """,
+    "ray.data": """
+        ActorPoolStrategy BlockBasedFileDatasink Catalog CatalogAccessMode ClickHouseTableSettings
+        DataContext DataIterator DatabricksUnityCatalog Dataset DatasetContext DatasetIterator
+        DatasetSummary Datasink Datasource ExecutionOptions ExecutionResources FileShuffleConfig
+        KafkaAuthConfig MixStoppingCondition NodeIdStr Preprocessor RandomSeedConfig ReadTask
+        ReaderFormat ResolvedSource RowBasedFileDatasink SaveMode Schema SinkMode TaskPoolStrategy
+        from_arrow from_arrow_refs from_blocks from_daft from_dask from_huggingface from_items from_mars
+        from_modin from_numpy from_numpy_refs from_pandas from_pandas_refs from_spark from_tf from_torch
+        list_stats_summaries range range_tensor read_audio read_avro read_bigquery read_binary_files
+        read_clickhouse read_csv read_databricks_tables read_datasource read_delta
+        read_delta_sharing_tables read_hudi read_iceberg read_images read_json read_kafka read_lance
+        read_lerobot read_mcap read_mongo read_numpy read_orc read_parquet read_snowflake read_sql
+        read_text read_tfrecords read_unity_catalog read_videos read_webdataset read_zarr
+    """,
+    "ray.data.Dataset": """
+        add_column aggregate columns context copy count deserialize_lineage drop_columns explain filter
+        flat_map get_dataset_id get_internal_block_refs get_stats_summary groupby
+        has_serializable_lineage input_files iter_batches iter_internal_ref_bundles iter_jax_batches
+        iter_rows iter_tf_batches iter_torch_batches iterator join limit map map_batches
+        map_batches_internal materialize max mean min mix name num_blocks random_sample random_shuffle
+        randomize_block_order rename_columns repartition schema select_columns serialize_lineage
+        set_name show size_bytes sort split split_at_indices split_proportionately stats std
+        streaming_split streaming_train_test_split sum summary take take_all take_batch to_arrow_refs
+        to_daft to_dask to_mars to_modin to_numpy_refs to_pandas to_pandas_refs to_random_access_dataset
+        to_spark to_tf train_test_split union unique with_column with_columns write_bigquery
+        write_clickhouse write_csv write_datasink write_delta write_iceberg write_images write_json
+        write_kafka write_lance write_mongo write_numpy write_orc write_parquet write_snowflake
+        write_sql write_tfrecords write_turbopuffer write_webdataset zip
+    """,
+    "ray.data.DataIterator": """
+        get_context iter_batches iter_jax_batches iter_rows iter_tf_batches iter_torch_batches
+        materialize schema stats to_tf to_torch
+    """,
+    "ray.data.grouped_data.GroupedData": """
+        aggregate count map_groups max mean min std sum with_column
+    """,
+    "ray.data.preprocessors": """
+        Categorizer Chain Concatenator CountVectorizer CustomKBinsDiscretizer FeatureHasher
+        HashingVectorizer LabelEncoder MaxAbsScaler MinMaxScaler MultiHotEncoder Normalizer
+        OneHotEncoder OrdinalEncoder PowerTransformer RobustScaler SimpleImputer StandardScaler
+        Tokenizer TorchVisionPreprocessor UniformKBinsDiscretizer
+    """,
+    "ray.util": """
+        ActorPool as_completed collective connect deregister_serializer disable_log_once_globally
+        disconnect enable_periodic_logging get_current_placement_group get_node_instance_id
+        get_node_ip_address get_placement_group inspect_serializability list_named_actors log_once
+        map_unordered placement_group placement_group_table register_serializer remove_placement_group
+    """,
+    "ray.util.ActorPool": """
+        get_next get_next_unordered has_free has_next map map_unordered pop_idle push submit
+    """,
+    "ray.ObjectRef": """
+        as_future binary call_site from_binary from_hex from_random future hex is_nil job_id nil
+        owner_address redis_shard_hash size task_id tensor_transport
+    """,
+    "ray.exceptions": """
+        ActorAlreadyExistsError ActorDiedError ActorHandleNotFoundError ActorPlacementGroupRemoved
+        ActorUnavailableError ActorUnschedulableError AsyncioActorExit AuthenticationError
+        CrossLanguageError GetTimeoutError LocalRayletDiedError NodeDiedError ObjectFetchTimedOutError
+        ObjectFreedError ObjectLostError ObjectReconstructionFailedError ObjectRefStreamEndOfStreamError
+        ObjectStoreFullError OufOfBandObjectRefSerializationException OutOfDiskError OutOfMemoryError
+        OwnerDiedError PendingCallsLimitExceeded PlasmaObjectNotAvailable RayActorError
+        RayCgraphCapacityExceeded RayChannelError RayChannelTimeoutError RayDirectTransportError
+        RayError RaySystemError RayTaskError ReferenceCountingAssertionError RpcError
+        RuntimeEnvSetupError StreamingGeneratorReplayInconsistentError TaskCancelledError
+        TaskPlacementGroupRemoved TaskUnschedulableError UnserializableException UserCodeException
+        WorkerCrashedError
+    """,
+}
+"""By their owner in Ray 2.60, a module or a class."""
+
+AIR = {
+    "ray.train.batch_predictor.BatchPredictor": """
+        from_checkpoint from_pandas_udf get_preprocessor predict predict_pipelined set_preprocessor
+    """,
+    "ray.train.predictor.Predictor": """
+        from_checkpoint from_pandas_udf get_preprocessor predict preferred_batch_format set_preprocessor
+    """,
+    "ray.train": """
+        batch_predictor.BatchPredictor huggingface.HuggingFaceCheckpoint huggingface.HuggingFacePredictor
+        huggingface.TransformersCheckpoint huggingface.TransformersPredictor lightgbm.LightGBMCheckpoint
+        lightgbm.LightGBMPredictor predictor.Predictor rl.RLCheckpoint rl.RLPredictor
+        sklearn.SklearnCheckpoint sklearn.SklearnPredictor tensorflow.TensorflowCheckpoint
+        tensorflow.TensorflowPredictor torch.TorchCheckpoint torch.TorchPredictor
+        xgboost.XGBoostCheckpoint xgboost.XGBoostPredictor
+    """,
+    "ray.air.checkpoint.Checkpoint": """
+        as_directory from_bytes from_dict from_directory from_uri get_preprocessor set_preprocessor to_bytes
+        to_dict to_directory to_uri uri
+    """,
+}
+"""Of Ray AIR, up to Ray 2.6; Ray 2.60 has these names no longer."""
+
+OWNERS = {  # whom of ours to ask, where it is not the thing of the same name
+    "ray.data.DataIterator": "ray.data.Dataset",
+    "ray.ObjectRef": "headrace.tasks.CallFuture",
+}
+
+TITLES = {
+    "ray.data": "Functions and classes of `ray.data`",
+    "ray.data.Dataset": "Methods of `Dataset`",
+    "ray.data.DataIterator": "Methods of `DataIterator`, which `dataset.iterator()` gives",
+    "ray.data.grouped_data.GroupedData": "Methods of `GroupedData`",
+    "ray.data.preprocessors": "`ray.data.preprocessors`",
+    "ray": "`ray`: tasks and actors",
+    "ray.util": "`ray.util`",
+    "ray.util.ActorPool": "Methods of `ActorPool`",
+    "ray.ObjectRef": "Methods of `ObjectRef`",
+    "ray.exceptions": "`ray.exceptions`",
+    "ray.train": "`ray.train`, of Ray AIR: checkpoints and predictors",
+    "ray.train.batch_predictor.BatchPredictor": "Methods of `BatchPredictor`",
+    "ray.train.predictor.Predictor": "Methods of `Predictor`, for classes of your own",
+    "ray.air.checkpoint.Checkpoint": "Methods of `ray.air.Checkpoint`",
+}
+
+_OTHER_FOLDER = "here; a folder of the run's own, where the same run goes on or does nothing"
+_LOCAL = "here; local files, in the order of their names"
+_LAZY = "here; runs in this process, and reads no further than needed"
+
+DIFFERENT = {
+    "ray.data.Dataset": {
+        "explain": "here; says what would run, by how many workers, and which columns are read",
+        "iter_batches iter_rows iter_torch_batches iter_tf_batches": "here; in the order of the input, and can be "
+        "iterated over again",
+        "map_batches": "here; without `batch_size`, as many rows as go fastest, not a block",
+        "map filter flat_map add_column": "here; rows keep their order",
+        "materialize": "here; the result is held by this process",
+        "random_sample": "here; the same rows each time, by a hash of file and row",
+        "train_test_split": "here; by a hash of file and row, so that the same rows come again",
+        "repartition": "taken, with a warning: neither batches nor workers nor files depend on blocks",
+        "stats": "here; of the last run of that dataset",
+        "take take_all take_batch show schema columns": _LAZY,
+        "write_parquet write_csv write_json write_numpy write_images write_webdataset": _OTHER_FOLDER,
+    },
+    "ray.data": {
+        "from_spark": "here; what fits into memory, by Arrow",
+        "from_torch": "here; pairs become columns `item_0`, `item_1`, or those named by `columns=`",
+        "read_binary_files read_csv read_json read_numpy read_parquet": _LOCAL,
+        "read_images": "here; `RGB` without `mode=`, local files",
+        "read_text": "here; empty lines are kept, unless `drop_empty_lines=True`",
+    },
+    "ray": {
+        "init": "here; one machine, with the environment of the program: `address`, `runtime_env` and `resources` "
+        "are refused",
+        "remote": "here; [options](#ray-core-sharding-by-hand) that ask for what is not here are refused",
+    },
+    "ray.train": {
+        "tensorflow.TensorflowCheckpoint tensorflow.TensorflowPredictor": "here; Keras models, also by the names "
+        "`KerasCheckpoint` and `KerasPredictor`",
+        "lightgbm.LightGBMCheckpoint": "here; takes boosters: of an estimator, `estimator.booster_`",
+        "xgboost.XGBoostCheckpoint": "here; takes boosters and estimators",
+        "huggingface.HuggingFaceCheckpoint huggingface.HuggingFacePredictor huggingface.TransformersCheckpoint "
+        "huggingface.TransformersPredictor": "here; the model tells the task where `task=` is not given; nothing is "
+        "downloaded",
+    },
+    "ray.train.batch_predictor.BatchPredictor": {
+        "predict": "here; also takes DataFrames, tables, arrays and paths, and gives the same back",
+        "predict_pipelined": "here; the same as `predict`, which streams; windows have no effect",
+    },
+}
+"""What is here with a difference; several names have one text."""
+
+_NO_GROUPS = (
+    "there is no `groupby`: write Parquet and group with DuckDB or Polars, or group what is inside one batch in "
+    "`map_batches`"
+)
+_NO_IDS = "references are values, and nothing has an id to look up"
+_INTERNAL = "a part of Ray's own machinery"
+_CLUSTER = "there is one machine, and no store or network between its tasks that could fail in this way"
+_PORT = "sources and sinks of your own fill the ports `headrace.core.ports.Source` and `Sink`"
+_ONE_MACHINE = "there is one machine; a call asks for what it needs by `num_cpus`, `num_gpus` and `memory`"
+_DICTS = "values are held by name: `from_dict` and `to_dict`; a library's checkpoint has `to_directory`"
+
+ABSENT = {
+    "ray.data": {
+        "BlockBasedFileDatasink RowBasedFileDatasink Datasink Datasource ReadTask SinkMode ReaderFormat": _PORT,
+        "Catalog CatalogAccessMode DatabricksUnityCatalog ClickHouseTableSettings KafkaAuthConfig ResolvedSource": (
+            "files are read by their paths; tables of servers are exported to Parquet"
+        ),
+        "DataIterator DatasetIterator": "what `iter_batches` returns can be iterated over again, and `iterator()` "
+        "gives the dataset",
+        "DatasetContext": "`DataContext` is its newer name",
+        "DatasetSummary list_stats_summaries": "`stats()` of a dataset, and a `Result`'s ledger, have the numbers",
+        "ExecutionResources": "`with_options(workers=, memory_limit=)` bounds a run",
+        "FileShuffleConfig RandomSeedConfig MixStoppingCondition": "rows stay in the order of the input",
+        "NodeIdStr": _INTERNAL,
+        "Preprocessor": "a preprocessor is any object with `transform_batch` or `transform`, or a function",
+        "SaveMode": "`mode=` takes the words themselves",
+        "Schema": "`schema()` gives a `pyarrow.Schema`",
+    },
+    "ray.data.DataIterator": {
+        "get_context": "`with_options` says how one dataset's plan runs",
+    },
+    "ray.data.grouped_data.GroupedData": {"*": _NO_GROUPS},
+    "ray": {
+        "ActorClassID ActorID FunctionID JobID NodeID ObjectID PlacementGroupID TaskID UniqueID WorkerID": _NO_IDS,
+        "ClientBuilder client": "all runs on this machine, without a cluster to join",
+        "Language cpp_function java_actor_class java_function": "workers run Python",
+        "LoggingConfig": "Python's `logging` is set up by the program",
+        "SCRIPT_MODE WORKER_MODE": _INTERNAL,
+        "DynamicObjectRefGenerator": "`num_returns='dynamic'` was replaced by generators in Ray itself",
+        "ObjectRefGenerator": "a call has one result; return a list",
+    },
+    "ray.util": {
+        "as_completed map_unordered": "`ray.wait` in a loop, or `ActorPool.map_unordered`",
+        "collective": "workers do not speak with one another",
+        "connect disconnect": "all runs on this machine, without a cluster to join",
+        "deregister_serializer register_serializer inspect_serializability": "cloudpickle writes values; a class "
+        "says how by `__reduce__`",
+        "disable_log_once_globally enable_periodic_logging log_once": "Python's `logging` does it",
+        "get_node_instance_id get_node_ip_address": "there is one machine",
+        "list_named_actors": "actors are known by their handles",
+        "placement_group placement_group_table get_placement_group get_current_placement_group "
+        "remove_placement_group": _ONE_MACHINE,
+    },
+    "ray.ObjectRef": {
+        "*": _NO_IDS,
+        "future as_future": "a call's reference is a `concurrent.futures.Future` itself",
+    },
+    "ray.exceptions": {
+        "*": _CLUSTER,
+        "RuntimeEnvSetupError": "there is no `runtime_env`: workers have the environment of the program",
+        "ActorAlreadyExistsError ActorHandleNotFoundError": "actors are known by their handles",
+        "CrossLanguageError": "workers run Python",
+        "AsyncioActorExit": "`ray.kill` ends an actor",
+        "PendingCallsLimitExceeded": "calls wait without limit",
+        "UserCodeException": "what a task raised is a `RayTaskError` and of its own class; `cause` is the error",
+    },
+    "ray.train": {
+        "rl.RLCheckpoint rl.RLPredictor": "a policy is a class of yours with `__call__(batch)`, for `predict`",
+    },
+    "ray.train.predictor.Predictor": {
+        "from_pandas_udf": "`BatchPredictor.from_pandas_udf(fn)` does it",
+    },
+    "ray.air.checkpoint.Checkpoint": {"*": _DICTS},
+}
+"""Why others are not here, for names that do not say it themselves; ``*`` is for all others of an owner."""
+
+
+def names(owner: str) -> list[str]:
+    """Return the names of an owner, in plain order."""
+    return sorted({**RAY, **AIR}[owner].split())
+
+
+def fate(owner: str, name: str) -> tuple[bool, str]:
+    """Say whether a name is offered, and its text: a difference, or the reason why not."""
+    asked = _ours(owner)
+    absent = ABSENT.get(owner, {})
+    try:
+        for part in name.split("."):
+            asked = getattr(asked, part)
+    except (AttributeError, ImportError) as error:
+        return False, _text(absent, name) or _reason(str(error)) or absent.get("*", "")
+    return True, _text(DIFFERENT.get(owner, {}), name) or "here"
+
+
+def _text(texts: dict[str, str], name: str) -> str:
+    return next((text for several, text in texts.items() if name in several.split()), "")
+
+
+def _ours(owner: str) -> Any:
+    """Return what is asked for the names of an owner; None where there is nothing like it, which has none of them."""
+    path = re.sub(r"^ray\b", "headrace.compat.ray", OWNERS.get(owner, owner))
+    if path.endswith(".Dataset"):
+        return importlib.import_module("headrace.compat.ray.data").range(1)  # an object says why
+    try:
+        return importlib.import_module(path)
+    except ImportError:
+        module, _, last = path.rpartition(".")
+        try:
+            return getattr(importlib.import_module(module), last)
+        except ImportError:
+            return None
+
+
+def _reason(message: str) -> str:
+    """Return what an error says behind the name that it is about."""
+    found = re.match(r"(?:Headrace has no [\w.]+|[\w.]+ is not offered here): (.*)", message)
+    text = found[1] if found else ""
+    return re.sub(r"\.?( docs/\S+ says what to do instead)?\.?$", "", text)
+
+
+def render() -> str:
+    """Return the part of the page, between its marks."""
+    parts = []
+    for owner, title in TITLES.items():
+        rows: dict[tuple[bool, str], list[str]] = {}
+        for name in names(owner):
+            rows.setdefault(fate(owner, name), []).append(f"`{name}`")
+        ordered = sorted(rows.items(), key=lambda each: (not each[0][0], each[0][1] != "here", each[1]))
+        lines = [f"| {', '.join(several)} | {_said(*text)} |" for text, several in ordered]
+        parts.append("\n".join([f"### {title}", "", "| name | is |", "|---|---|", *lines, ""]))
+    return "\n".join(parts)
+
+
+def _said(offered: bool, text: str) -> str:
+    escaped = text.replace("|", r"\|").replace("<", "&lt;")
+    return escaped if offered else f"not here: {escaped}"
+
+
+def written(page: str) -> str:
+    """Return a page with that part anew."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{render()}\n{END}{after}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written(PAGE.read_text()))
