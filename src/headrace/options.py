@@ -126,7 +126,8 @@ class RunOptions:
     workers
         How many workers; default: as many as cores that this process may use.
     progress
-        True: show progress; False: nothing, no summary either; None: as True.
+        True: show progress; False: nothing, no summary either; None: as True, but for ``iter_batches`` and the like,
+        which show none.
     mode
         ``"resume"`` goes on with (or recognises) an unfinished (or finished) run of the same plan in the same
         output; ``"overwrite"`` makes a new one and replaces the old output only when the new one is complete. As

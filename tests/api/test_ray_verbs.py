@@ -136,7 +136,7 @@ def test_stats_are_of_the_last_run(tmp_path: Path) -> None:
     assert len(data.take(3)) == 3 and "has not run yet" in data.stats()
     assert data.count() == 400
     lines = data.stats().splitlines()
-    assert lines[0].startswith("1,000 rows in, 400 out (600 filtered) in ")
+    assert lines[0].startswith("1,000 rows in, 400 out, 600 filtered in ")
     assert lines[1] == "filter((id < 400)): 1,000 rows in, 400 out"
     result = data.write_parquet(tmp_path / "out")
     assert data.stats() == result.summary

@@ -42,6 +42,9 @@ def _render(text: str) -> list[str]:
             number, what = found.groups()
             if what == "A":
                 y = max(0, y - int(number or 1))
+            elif what == "J":
+                rows[y] = rows[y][:x]
+                del rows[y + 1 :]
             elif what == "K":
                 rows[y] = "" if number == "2" else rows[y][:x]
             at = found.end()

@@ -4,25 +4,36 @@ from __future__ import annotations
 
 import contextlib
 import io
-import subprocess
+import json
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+import headrace as hr
 from headrace.core.events import (
     BatchShrunk,
+    Event,
     RowsRead,
     RunFinished,
     RunStarted,
     ShardCommitted,
     ShardRetried,
+    Worked,
+    WorkerReady,
 )
-from headrace.core.work import Ledger, Timings
-from headrace.observers.progress import Progress
+from headrace.core.work import Fault, Faults, Ledger, Timings
+from headrace.observers.live_lines import ForgivingStream, LiveLines
+from headrace.observers.progress import Progress, TerminalView
+from headrace.observers.run_state import RunState
 from headrace.session.event_bus import EventBus
 
+from .histories import described
 from .terminal import Terminal
 
 
@@ -44,33 +55,58 @@ def committed(shard: int, rows: int = 100) -> ShardCommitted:
     return ShardCommitted(shard, 1, Ledger(rows, rows), 1024, Timings())
 
 
+FAULTS = Faults(((Fault("map(f)", "ValueError", "bad"), 3),))
 FINISHED = RunFinished("r1", "/out", Ledger(), Timings(), 0, 0, 1.0)
 
 
 class TestLines:
     """Where there is no terminal."""
 
-    def test_a_line_every_ten_seconds(self) -> None:
+    def test_lines_become_rare(self) -> None:
         clock, stream = Clock(), io.StringIO()
         progress = EventBus([Progress(stream)], clock=clock)
         progress.on_event(started())
-        for _ in range(250):  # 50 seconds of five ticks each
-            clock.now += 0.2
+        told = []
+        for second in range(1, 1300):
+            clock.now += 1.0
             progress.tick()
-        assert len(stream.getvalue().splitlines()) in (4, 5)
+            if stream.getvalue():
+                told.append(second)
+                stream.seek(0)
+                stream.truncate()
+        assert told == [10, 30, 60, 300, 600, 900, 1200]
 
     def test_what_a_line_says(self) -> None:
         clock, stream = Clock(), io.StringIO()
-        progress = EventBus([Progress(stream, every=5.0)], clock=clock)
+        progress = EventBus([Progress(stream)], clock=clock)
         progress.on_event(started(done=2, rows_done=200))
         progress.on_event(committed(2))
         progress.on_event(ShardRetried(3, 2, "a worker died"))
         progress.on_event(RowsRead(0, 3, 50))
         clock.now += 5.0
         progress.tick()
+        clock.now += 5.0
+        progress.tick()
         assert stream.getvalue() == (
-            "headrace: 350 of 1,000 rows, 30 rows/s, 3/10 shards, 1 KiB, 1 retry, ETA 0:22\n"
+            "headrace: running, 35.0 %, 350 of 1,000 rows, 30 rows/s, 0:10 elapsed, 0:16 left, 1 retry\n"
         )
+
+    def test_lines_for_machines(self) -> None:
+        clock, stream = Clock(), io.StringIO()
+        progress = EventBus([Progress(stream, as_json=True)], clock=clock)
+        progress.on_event(started(done=2, rows_done=200))
+        progress.on_event(committed(2))
+        progress.on_event(BatchShrunk(0, "f", 2, 1))
+        for _ in range(2):
+            clock.now += 5.0
+            progress.tick()
+        note, told = map(json.loads, stream.getvalue().splitlines())
+        assert note["event"] == "note" and note["text"].startswith("memory did not suffice for 2 rows in f")
+        assert told == {
+            "event": "progress", "phase": "running", "share": 0.3, "rows": 300, "rows_expected": 1000,
+            "rows_per_second": 20.0, "rows_failed": 0, "shards": 10, "shards_done": 3, "shards_retried": 0,
+            "workers_ready": 0, "elapsed": 10.0, "left": 30.0,
+        }  # fmt: skip
 
     def test_one_line_where_memory_did_not_suffice(self) -> None:
         clock, stream = Clock(), io.StringIO()
@@ -162,6 +198,8 @@ def running(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Iterator[tup
     clock = Clock()
     progress = EventBus([Progress(terminal.stream)], clock=clock)
     progress.on_event(started())
+    progress.on_event(WorkerReady(0, 0.1))
+    progress.on_event(WorkerReady(1, 0.1))
     clock.now += 1.0
     progress.tick()
     try:
@@ -191,8 +229,10 @@ class TestBar:
             clock.now += 1.0
             progress.tick()
             (line,) = terminal.lines()
-            assert before.endswith("0 of 1,000 rows, 0 rows/s, 0/10 shards, 0 B, ETA -:--")
-            assert line.endswith("500 of 1,000 rows, 250 rows/s, 0/10 shards, 0 B, ETA 0:02")
+            assert before.endswith("0.0 %      0 of 1,000 rows  0:01 elapsed  -:-- left")
+            assert line.startswith("running  ━━━━━━━━━━──────────   50.0 %") and line.endswith(
+                "50.0 %    500 of 1,000 rows     250 rows/s  0:02 elapsed  0:02 left"
+            )
             assert len(line) <= 100
 
     def test_prints_stand_above_the_bar(self, terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +248,7 @@ class TestBar:
             progress.tick()
             lines = terminal.lines()
             assert lines[:2] == ["one", "two [red]plain[/red]"]
-            assert len(lines) == 3 and "rows/s" in lines[2]
+            assert len(lines) == 3 and "0.0 %" in lines[2]
 
     def test_too_little_memory_stands_above_the_bar(
         self, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
@@ -221,7 +261,7 @@ class TestBar:
             assert told == (
                 "headrace: memory did not suffice for 10,000 rows in predict([red]): it gets 5,000 at a time now"
             )
-            assert "rows/s" in bar
+            assert "0.0 %" in bar
             progress.on_event(FINISHED)
             assert terminal.lines() == [told]
 
@@ -262,12 +302,227 @@ class TestBar:
         clock.now += 10.0
         progress.tick()
         (line,) = terminal.lines()
-        assert line.startswith("headrace: 0 of 1,000 rows")
+        assert line == "headrace: starting workers, 0 of 2, 0:10 elapsed"
 
 
-def test_rich_is_imported_only_for_a_bar() -> None:
-    script = (
-        "import sys, headrace.observers.progress, headrace.observers.summary; print('rich' in sys.modules)"
+class TestFrames:
+    """What is written to a terminal, and when."""
+
+    def test_a_frame_is_one_write_and_the_same_frame_none(
+        self, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        written: list[str] = []
+        monkeypatch.setattr(terminal.stream, "write", written.append)
+        clock = Clock()
+        progress = EventBus([Progress(terminal.stream)], clock=clock)
+        progress.on_event(started())
+        for moved in (1.0, 0.01, 0.05, 0.2, 0.2):  # too early for another frame; another frame, but the same
+            clock.now += moved
+            progress.tick()
+        assert len(written) == 1
+        clock.now += 1.0
+        progress.tick()
+        assert len(written) == 2
+        assert all(text.startswith("\x1b[?2026h\r") and text.endswith("\x1b[?2026l") for text in written)
+        progress.close()
+
+    @pytest.mark.parametrize("columns", [30, 60, 80, 100, 140])
+    def test_a_line_fits_its_terminal(
+        self, terminal: Terminal, monkeypatch: pytest.MonkeyPatch, columns: int
+    ) -> None:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        state = RunState()
+        state.add(described(("map_batches(a_long_name_of_a_function)", 12), ("predict(Net)", 1)), 100.0)
+        state.add(started(rows=12_000_000), 100.0)
+        state.add(WorkerReady(0, 1.0), 101.0)
+        for second in range(10):
+            state.add(RowsRead(0, 0, 100_000 * (second + 1), FAULTS), 102.0 + second)
+            state.tick(102.0 + second)
+        view = TerminalView(ForgivingStream(terminal.stream))
+        view.draw(state, 112.0, 3725.0)
+        first, *stages = terminal.lines()
+        view.close()
+        assert all(len(line) < columns for line in (first, *stages)) and len(stages) == 2
+        wanted = {
+            30: ["running", "8.3 %"],
+            60: ["running", "8.3 %", "100 k rows/s", "1:02:05 left", "3 failed"],
+            80: ["running", "─────", "8.3 %", "100 k rows/s", "1:02:05 left", "3 failed"],
+            100: ["running", "8.3 %", "1,000,000 of 12,000,000 rows", "100 k rows/s", "1:02:05 left", "3 failed"],
+            140: ["8.3 %", "1,000,000 of 12,000,000 rows", "0:12 elapsed", "1:02:05 left", "3 failed"],
+        }  # fmt: skip
+        assert [words for words in wanted[columns] if words not in first] == []
+        assert terminal.lines() == []
+
+    def test_a_terminal_that_becomes_narrower_keeps_nothing_of_the_old_line(
+        self, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        live = LiveLines(terminal.stream)
+        live.draw(["x" * 90, "y" * 90])
+        monkeypatch.setenv("COLUMNS", "50")  # where each line takes two rows by now
+        written: list[str] = []
+        monkeypatch.setattr(terminal.stream, "write", written.append)
+        live.draw(["z"])
+        assert written == ["\x1b[?2026h\r\x1b[3A\x1b[Jz\x1b[K\x1b[?2026l"]
+        live.close()
+
+    def test_an_ascii_terminal_gets_ascii(self) -> None:
+        class Ascii(io.StringIO):
+            encoding = "ascii"  # type: ignore[assignment]
+
+            def isatty(self) -> bool:
+                return True
+
+        clock, stream = Clock(), Ascii()
+        progress = EventBus([Progress(stream)], clock=clock)
+        progress.on_event(started())
+        progress.on_event(RowsRead(0, 0, 500))
+        clock.now += 1.0
+        progress.tick()
+        assert "##" in stream.getvalue() and stream.getvalue().isascii()
+        progress.close()
+
+    def test_a_part_of_a_line_is_printed_in_the_end(
+        self, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with running(terminal, monkeypatch) as (progress, _):
+            print("half", end="")
+            progress.tick()
+            assert "half" not in terminal.lines()
+            print(" and half")
+            print("rest", end="")
+        assert terminal.lines() == ["half and half", "rest"]
+
+
+# ------------------------------------------------------------ simulated runs
+
+
+@dataclass(frozen=True)
+class Steady:
+    """Workers that do shards of equal size at equal speed, and say now and then how far they are."""
+
+    shards: int
+    workers: int
+    rows: int  # of a shard
+    seconds: float  # for a shard
+    reports: int  # for a shard, beside its end
+    done: int  # shards of an earlier driver
+    known: bool  # whether rows are known before
+
+    def events(self) -> list[tuple[float, Event]]:
+        found: list[tuple[float, int, Event]] = []
+        for number, shard in enumerate(range(self.done, self.shards)):
+            worker = number % self.workers
+            began = (number // self.workers + worker / self.workers) * self.seconds
+            for report in range(self.reports):
+                at = began + self.seconds * (report + 1) / (self.reports + 1)
+                rows = self.rows * (report + 1) // (self.reports + 1)
+                found.append((at, shard, RowsRead(worker, shard, rows)))
+                found.append((at, shard, Worked(0, worker, shard, 0, 0.1, "going on")))
+            found.append((began + self.seconds, shard, committed(shard, self.rows)))
+        return [(at, event) for at, _, event in sorted(found, key=lambda each: each[:2])]
+
+    def play(self) -> Iterator[tuple[float, float, float | None]]:
+        """Yield the time, the share and the time left at each tick."""
+        clock, total = Clock(), self.rows * self.shards if self.known else -1
+        view = Shown()
+        progress = Progress(io.StringIO())
+        progress._view, progress._in_notebook = view, True
+        bus = EventBus([progress], clock=clock)
+        bus.on_event(
+            RunStarted("r", "/out", self.shards, self.done, self.done * self.rows, total, self.workers)
+        )
+        for worker in range(self.workers):
+            bus.on_event(WorkerReady(worker, 0.0))
+        began, every = clock.now, max(0.2, self.seconds / 20)
+        tick = began + every
+        for at, event in self.events():
+            while tick < began + at:
+                clock.now, tick = tick, tick + every
+                bus.tick()
+                if view.drawn:
+                    yield clock.now - began, view.share, view.left
+            clock.now = began + at
+            bus.on_event(event)
+        assert bus.state.share == 1.0
+        progress.close()
+
+
+class Shown:
+    """A view that remembers."""
+
+    def __init__(self) -> None:
+        self.share, self.drawn = 0.0, False
+        self.left: float | None = None
+
+    def draw(self, state: RunState, now: float, left: float | None) -> None:
+        self.drawn = True
+        self.share, self.left = state.share or 0.0, left
+
+    def say(self, line: str) -> None:
+        raise AssertionError(line)
+
+    def close(self) -> None:
+        pass
+
+
+runs = st.builds(
+    Steady,
+    shards=st.integers(30, 60),
+    workers=st.integers(1, 4),
+    rows=st.integers(100, 100_000),
+    seconds=st.floats(0.5, 20.0),
+    reports=st.integers(0, 6),
+    done=st.integers(0, 4),
+    known=st.booleans(),
+)
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(run=runs)
+def test_the_share_never_falls_and_the_time_left_is_right_from_a_third_on(run: Steady) -> None:
+    shown = list(run.play())
+    shares = [share for _, share, _ in shown]
+    assert shares == sorted(shares)
+    whole = run.events()[-1][0]
+    for at, _, left in shown:
+        if whole / 3 <= at:
+            assert left is not None
+            assert abs(left - (whole - at)) <= max(3.0, 0.04 * whole, 0.2 * (whole - at)), (at, left, whole)
+
+
+class TestVerbs:
+    """Who shows it. The process is the worker, and patience is none."""
+
+    @pytest.fixture
+    def shown(self, terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Terminal:
+        monkeypatch.delenv("HEADRACE_PROGRESS", raising=False)
+        monkeypatch.setattr("headrace.observers.progress.PATIENCE", -1.0)
+        monkeypatch.setattr("headrace.observers.progress._FRAME", 0.0)
+        return terminal
+
+    @pytest.mark.parametrize(
+        "verb",
+        [
+            lambda data: data.count(),
+            lambda data: data.take_all(),
+            lambda data: data.to_arrow(),
+            lambda data: data.unique("id"),
+            lambda data: data.accumulate(rows=hr.Count()).evaluate(),
+            lambda data: list(data.with_options(progress=True).iter_batches()),
+        ],
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
+    def test_verbs_that_run_the_plan_show_how_far_they_are(
+        self, shown: Terminal, monkeypatch: pytest.MonkeyPatch, verb: Any
+    ) -> None:
+        monkeypatch.setattr(sys, "stderr", shown.stream)  # here: pytest sets it after fixtures
+        verb(hr.range(4_000).filter(lambda row: True).with_options(engine="inline", shard_rows=1_000))
+        assert shown.lines() == []  # nothing is left of it
+        assert "finishing" in shown.raw and "100.0 %" in shown.raw
+        assert "2,048 of 4,000 rows" in shown.raw
+
+    def test_others_do_not(self, shown: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys, "stderr", shown.stream)
+        data = hr.range(4_000).map(lambda row: row).with_options(engine="inline")
+        assert len(list(data.iter_rows())) == 4_000 and len(data.take(3)) == 3
+        assert data.with_options(progress=False).count() == 4_000
+        assert shown.lines() == [] and shown.raw == ""

@@ -34,7 +34,7 @@ from headrace.core.events import (
 )
 from headrace.core.human import count, duration, size
 from headrace.core.work import Fault, Faults, Ledger, Timings
-from headrace.observers.progress import progress_line
+from headrace.observers.progress_text import progress_line
 from headrace.observers.record import MOST, Record
 from headrace.observers.record_reader import lines_of, replay
 from headrace.observers.report import figures
@@ -266,7 +266,7 @@ def test_rows_that_failed_are_shown_before_they_are_committed(tmp_path: Path) ->
     run.begins()
     run.tell(RowsRead(0, 0, 50, faults))
     run.settles()
-    assert "3 rows failed" in progress_line(run.state, run.time.now)
+    assert "3 failed" in progress_line(run.state, run.time.now)
     assert dict(run.status().lines())["failed"] == "3 rows, 6.00 %"
 
 
@@ -330,7 +330,9 @@ def test_time_left_by_shards_where_rows_are_unknown() -> None:
     state.add(ShardCommitted(0, 1, Ledger(100, 100), 1024, Timings()), 2.0)
     state.tick(2.0)
     assert (state.speed(2.0), state.time_left(2.0)) == (50.0, 6.0)
-    assert progress_line(state, 2.0) == "100 rows, 50 rows/s, 1/4 shards, 1 KiB, ETA 0:06"
+    assert progress_line(state, 2.0) == (
+        "running, 25.0 %, 100 rows, 1 of 4 shards, 50 rows/s, 0:02 elapsed, 0:06 left"
+    )
 
 
 def test_speed_is_that_since_a_worker_was_ready() -> None:

@@ -28,7 +28,7 @@ def finished(**changes: Any) -> RunFinished:
 
 def test_a_plain_run() -> None:
     assert summary(finished()) == (
-        "12 M rows in, 12 M out in 5.8 s: 2.1 M rows/s\n"
+        "12,000,000 rows in, 12,000,000 out in 5.8 s: 2.1 M rows/s\n"
         "12 files, 340 MiB in /out\n"
         "workers: read 20 %, steps 60 %, write 15 %, wait 5 %"
     )
@@ -99,5 +99,5 @@ def test_what_fits_into_memory_is_told() -> None:
 def test_a_failed_run_says_what_is_kept() -> None:
     assert summary(finished(error="StepError: clean failed\nTraceback")) == (
         "failed after 5.8 s: StepError: clean failed\n"
-        "12 M rows are safe in /out: the same command, run again, resumes from there"
+        "12,000,000 rows are safe in /out: the same command, run again, resumes from there"
     )

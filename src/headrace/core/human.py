@@ -60,14 +60,13 @@ def percent(share: float, digits: int = 0) -> str:
     return f"{100 * share:.{digits}f} %"
 
 
-def countdown(seconds: float) -> str:
-    """Return the time that is left, of even width while it falls.
+def clock(seconds: float) -> str:
+    """Return a span of time as a clock shows it, in whole seconds.
 
-    >>> [countdown(s) for s in (0.2, 31, 3725)]
-    ['0:01', '0:31', '1:02:05']
+    >>> [clock(s) for s in (0.2, 31.9, 3725)]
+    ['0:00', '0:31', '1:02:05']
     """
-    whole = max(1, round(seconds))
-    minutes, rest = divmod(whole, 60)
+    minutes, rest = divmod(int(seconds), 60)
     if minutes < 60:
         return f"{minutes}:{rest:02d}"
     hours, minutes = divmod(minutes, 60)
@@ -75,12 +74,12 @@ def countdown(seconds: float) -> str:
 
 
 def plural(number: int, noun: str, plural: str = "") -> str:
-    """Return a count and its noun.
+    """Return an exact count and its noun.
 
-    >>> plural(1, "retry", "retries"), plural(2, "file")
-    ('1 retry', '2 files')
+    >>> plural(1, "retry", "retries"), plural(2, "file"), plural(999_910, "row")
+    ('1 retry', '2 files', '999,910 rows')
     """
-    return f"{count(number)} {noun if number == 1 else plural or noun + 's'}"
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def _scaled(number: float, base: int, units: Sequence[str], decimals: int = 1) -> str:

@@ -192,7 +192,7 @@ class InspectionVerbs(DatasetBase):
         'This dataset has not run yet: write it, iterate over it, or take_all() first.'
         >>> _ = data.take_all()
         >>> print(data.stats())  # doctest: +ELLIPSIS
-        3 rows in, 2 out (1 filtered) in ...
+        3 rows in, 2 out, 1 filtered in ...
         """
         return (
             self._last_report
@@ -284,7 +284,7 @@ class InspectionVerbs(DatasetBase):
 
         (name,) = given_names("unique", column)
         seen: dict[Any, Any] = {}
-        for batch in self._batches((name,)):
+        for batch in self._batches((name,), shows_progress=True):
             values = batch.column(0)
             try:
                 for value in pc.unique(values).to_pylist():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from headrace.core.metric_states import States, merge
 from headrace.core.ports import Accumulator
@@ -23,6 +23,7 @@ class InMemoryCommitter:
         self.timings = Timings()
         self.faults = Faults()
         self.ceilings: dict[str, int] = {}
+        self.on_committed: Callable[[CommitRecord], None] = _ignored
 
     def settle(self, schema: bytes) -> None:
         """There is nothing to make durable."""
@@ -44,6 +45,7 @@ class InMemoryCommitter:
             while self._next in self._unmerged:
                 self._merge(self._next)
                 self._next += 1
+        self.on_committed(record)
 
     def _merge(self, shard: int) -> None:
         merge(self._totals, self._unmerged.pop(shard))
@@ -56,3 +58,7 @@ class InMemoryCommitter:
 
     def flush(self) -> None:
         """There is nothing to make durable."""
+
+
+def _ignored(record: CommitRecord) -> None:
+    """Nobody watches."""

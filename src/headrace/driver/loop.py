@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import msgspec
 import pyarrow as pa
 
 from headrace.core import failures
-from headrace.core.events import Event, ShardDivided
+from headrace.core.events import Event, RowsRead, ShardDivided
 from headrace.core.ports import Pool
 from headrace.core.work import (
     AttemptFinishing,
@@ -60,6 +61,12 @@ GROUP = 0.025  # seconds: commits that come faster than this share one sync of t
 WHOLE_RUN = -1  # the shard of an outcome that ends the run and is of no shard
 
 
+class _Observed(msgspec.Struct, frozen=True):
+    """An event that observers have seen, but policies have not."""
+
+    event: RowsRead
+
+
 class Runner:
     """Drives one scheduler over the pools of a plan's stages, into one committer.
 
@@ -83,9 +90,17 @@ class Runner:
         self._reader = ReaderOutput()
         self._schema = scheduler.schema
         self._flushed = -GROUP
+        self._thread = 0
 
     def notify(self, worker: int, message: Any) -> None:
-        """Receive a worker's message; may be called from any thread."""
+        """Receive a worker's message; may be called from any thread, also from the loop's own.
+
+        A worker that is this thread says how far it is while the loop waits for it: observers see that at once.
+        """
+        if isinstance(message, RowsRead) and threading.get_ident() == self._thread:
+            self._ports.observer.on_event(message)
+            self._ports.observer.tick()
+            message = _Observed(message)
         self._ports.inbox.put(message)
 
     def run(self, pools: Sequence[Pool], blocks: BlockHolder | None = None) -> None:
@@ -119,6 +134,7 @@ class Runner:
 
     def _connect(self, pools: Sequence[Pool], blocks: BlockHolder | None) -> None:
         scheduler, ports = self.scheduler, self._ports
+        self._thread = threading.get_ident()
         self._pools = pools
         self._state = LoopState(scheduler, self._upstream_scheduler, pools, ports.clock)
         self._attempts = AttemptCalls(
@@ -191,6 +207,8 @@ class Runner:
             return self._attempts.outcome(message)
         if isinstance(message, AttemptFinishing):
             self.scheduler.finishing(message.shard, message.attempt)
+        elif isinstance(message, _Observed):
+            self._policies.on_message(message.event, self._state.now)
         elif isinstance(message, (CallStarted, CallEnded)):  # too many for observers
             self._policies.on_message(message, self._state.now)
         elif not self._upstream.received(message):

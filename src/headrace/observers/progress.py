@@ -1,60 +1,108 @@
-"""How far a run is: a bar on a terminal, now and then a line elsewhere."""
+"""How far a run is: lines at the foot of a terminal, in a notebook's cell, or now and then a line elsewhere."""
 
 from __future__ import annotations
 
-import io
+import json
+import logging
 import os
 import sys
-from typing import TYPE_CHECKING, TextIO, cast
+import threading
+import time
+from typing import Protocol, TextIO
 
 from headrace.core.events import BatchShrunk, Event, PoolWaits, RunFinished, RunStarted, WorkerRetired
-from headrace.core.human import count, countdown, plural, size
-from headrace.core.terminal import one_line, say, visible
-from headrace.observers.run_state import RETRIED_SHARDS, RunState
+from headrace.core.terminal import say
+from headrace.observers.live_lines import ForgivingStream, LiveLines, text_stream
+from headrace.observers.progress_text import (
+    SteadyTimeLeft,
+    fields,
+    fitting,
+    present_elapsed,
+    progress_line,
+    progress_object,
+    stage_texts,
+)
+from headrace.observers.run_state import RunState
 
-if TYPE_CHECKING:
-    from rich.progress import Progress as RichProgress
+_log = logging.getLogger("headrace")
 
-_PATIENCE = 0.5  # seconds of running before rich is imported: a run that is over by then needs no bar
+PATIENCE = 0.5  # seconds: a run that is over by then shows nothing
+_FRAME = 0.1  # seconds between two frames at least
+_SILENCE = 0.4  # seconds without a tick, after which this object's own thread draws
 _QUIET = 0.5  # seconds: a batch is often halved several times in a row, and the last size is what matters
+_LINES = (10.0, 30.0, 60.0, 300.0)  # seconds at which there is a line, where there is no terminal
+_LATER = 300.0  # seconds between two further ones
 _RETIREMENTS = 5  # that have a line of their own
 
 
-class Progress:
-    """Shows rows, speed, shards, bytes, retries and the time left.
+class View(Protocol):
+    """Where frames are drawn."""
 
-    On a terminal a bar, drawn whenever ``tick`` is called (about five times a second); what is printed meanwhile
-    appears above it. Elsewhere a line every ``every`` seconds. There is one more line where a batch did not fit into
-    memory, or a worker was ended for memory. If the stream breaks, nothing more is shown; the run goes on.
+    def draw(self, state: RunState, now: float, left: float | None) -> None:
+        """Show how far the run is at ``now``; it still takes ``left`` seconds."""
+        ...
+
+    def say(self, line: str) -> None:
+        """Leave a line."""
+        ...
+
+    def close(self) -> None:
+        """Take away what is drawn."""
+        ...
+
+
+class Progress:
+    """Shows phase, share, speed, the time left and rows that failed.
+
+    On a terminal a line, and one more for each stage if there are several, drawn whenever ``tick`` is called; what is
+    printed meanwhile appears above. In a notebook a bar in the cell. Elsewhere a line after 10 s, 30 s, a minute, and
+    then every five. There is one more line where a batch did not fit into memory, or a worker was ended for memory.
+    If the stream breaks, nothing more is shown; the run goes on.
 
     Parameters
     ----------
     stream
         Where to show; standard error by default.
-    every
-        Seconds between two lines, where there is no terminal.
+    as_json
+        Whether lines are JSON objects, where there is no terminal.
     """
 
-    def __init__(self, stream: TextIO | None = None, *, every: float = 10.0) -> None:
-        self._stream = _Forgiving(stream or sys.stderr)
-        self._every = every
+    def __init__(self, stream: TextIO | None = None, *, as_json: bool = False) -> None:
+        self._stream = ForgivingStream(stream or sys.stderr)
+        self._in_notebook = stream is None and in_notebook()
+        self._as_json = as_json
         self._state = RunState()
         self._running = False
+        self._began: float | None = None  # by the monotonic clock
+        self._seen = 0.0  # by the monotonic clock, when the state was up to date
         self._shrunk = ShrunkBatches()
-        self._bar: _Bar | None = None
-        self._next = 0.0
+        self._left = SteadyTimeLeft()
+        self._view: View | None = None
+        self._drawn = 0.0
+        self._line = 0.0
         self._retirements = 0
+        self._lock = threading.RLock()
+        self._stop = threading.Event()
+
+    def begin(self) -> None:
+        """Show from now on that something goes on: also before the first event, and while no tick comes."""
+        if self._stream.isatty() or self._in_notebook:
+            self._began = self._seen = time.monotonic()
+            self._running = True
+            threading.Thread(target=self._draw_in_silence, name="headrace-progress", daemon=True).start()
 
     def attach(self, state: RunState) -> None:
         """Read all figures from ``state``, which has each event before this observer gets it."""
         self._state = state
+        self._seen = time.monotonic()
 
     def on_event(self, event: Event) -> None:
         """See an event; drawing waits for ``tick``."""
         now = self._state.at
+        self._seen = time.monotonic()
         if isinstance(event, RunStarted):
-            self._running, self._shrunk = True, ShrunkBatches()
-            self._next = now + (_PATIENCE if self._stream.isatty() else self._every)
+            self._running, self._shrunk, self._left = True, ShrunkBatches(), SteadyTimeLeft()
+            self._line = _LINES[0]
         elif isinstance(event, RunFinished):
             self.close()
         elif self._running and isinstance(event, BatchShrunk):
@@ -71,57 +119,128 @@ class Progress:
 
     def tick(self) -> None:
         """Draw if it is time."""
+        self._seen = time.monotonic()
         if not self._running or self._stream.broken:
             return
         now = self._state.at
         for line in self._shrunk.lines(now):
             self._say(line)
-        if self._bar is not None:
-            self._bar.draw(self._state)
-        elif now >= self._next and self._stream.isatty():
-            self._bar = _Bar(self._stream)
-            self._bar.draw(self._state)
-        elif now >= self._next:
-            self._say(progress_line(self._state, now))
-            self._next = now + self._every
-
-    def _say(self, line: str) -> None:
-        """Leave a line: above the bar, if there is one."""
-        if self._bar is not None:
-            self._bar.say(f"headrace: {line}")
-        else:
-            say(f"headrace: {line}", cast(TextIO, self._stream))
+        if self._in_notebook or self._stream.isatty():
+            self._draw(now)
+        elif present_elapsed(self._state, now) >= self._line:
+            self._say_how_far(now)
 
     def close(self) -> None:
-        """Take the bar away and give the standard streams back. May be called more than once."""
-        self._running = False
-        bar, self._bar = self._bar, None
-        if bar is not None:
-            bar.close()
+        """Take the lines away and give the standard streams back. May be called more than once."""
+        self._stop.set()
+        with self._lock:
+            self._running = False
+            view, self._view = self._view, None
+        if view is not None:
+            view.close()
+
+    # ------------------------------------------------------------ drawing
+
+    def _draw(self, now: float) -> None:
+        elapsed = present_elapsed(self._state, now)
+        waited = elapsed if self._began is None else time.monotonic() - self._began
+        with self._lock:
+            if not self._running or waited < PATIENCE or 0 <= now - self._drawn < _FRAME:
+                return
+            self._drawn = now
+            if self._view is None:
+                self._view = self._new_view()
+            left = self._left.update(now, self._state.time_left(now), elapsed=elapsed)
+            self._view.draw(self._state, now, left)
+
+    def _new_view(self) -> View:
+        if self._in_notebook:
+            from headrace.observers.notebook import NotebookView
+
+            return NotebookView()
+        return TerminalView(self._stream)
+
+    def _draw_in_silence(self) -> None:
+        """Draw while the driver's thread is in somebody else's code: lists files, or runs a function by itself."""
+        wait = PATIENCE
+        while not self._stop.wait(wait):
+            wait = _SILENCE / 2
+            silence = time.monotonic() - self._seen
+            if silence < _SILENCE:
+                continue
+            try:
+                self._draw((self._state.at or self._began or 0.0) + silence)
+            except RuntimeError:  # the state changed meanwhile: the next frame shows it
+                continue
+            except Exception:
+                _log.exception("Progress cannot be shown any more; the run goes on.")
+                return
+
+    def _say(self, line: str) -> None:
+        """Leave a line: above the live ones, if there are any."""
+        if self._view is not None:
+            self._view.say(f"headrace: {line}")
+        elif self._as_json:
+            self._say_object({"event": "note", "text": line})
+        else:
+            say(f"headrace: {line}", text_stream(self._stream))
+
+    def _say_how_far(self, now: float) -> None:
+        elapsed = present_elapsed(self._state, now)
+        later = (mark for mark in _LINES if mark > elapsed)
+        self._line = next(later, elapsed - elapsed % _LATER + _LATER)
+        if self._as_json:
+            self._say_object(progress_object(self._state, now))
+        else:
+            self._say(progress_line(self._state, now))
+
+    def _say_object(self, found: dict[str, object]) -> None:
+        say(json.dumps(found), text_stream(self._stream))
 
 
-def progress_line(state: RunState, now: float) -> str:
-    """Return how far a run is, as one line.
+class TerminalView:
+    """Lines at the foot of a terminal."""
 
-    >>> state = RunState()
-    >>> state.add(RunStarted("r", "out", 12, 3, 250_000, 1_000_000, 2), at=100.0)
-    >>> state.tick(at=105.0)
-    >>> progress_line(state, 105.0)
-    '250 k of 1 M rows, 0 rows/s, 3/12 shards, 0 B, ETA -:--'
-    """
-    expected, left = state.rows_expected, state.time_left(now)
-    parts = [
-        count(state.rows) + (f" of {count(expected)} rows" if expected is not None else " rows"),
-        f"{count(state.speed(now))} rows/s",
-        f"{state.shards_done}/{state.shards} shards",
-        size(state.bytes),
-    ]
-    if state.failed:
-        parts.append(f"{plural(state.failed, 'row')} failed")
-    if retries := state.counts[RETRIED_SHARDS]:
-        parts.append(plural(retries, "retry", "retries"))
-    parts.append(f"ETA {'-:--' if left is None else countdown(left)}")
-    return ", ".join(parts)
+    def __init__(self, stream: ForgivingStream) -> None:
+        self._live = LiveLines(text_stream(stream))
+        self._plain = os.environ.get("NO_COLOR", "") != ""
+        self._bar = ("━", "─") if (stream.encoding or "").lower().replace("-", "") == "utf8" else ("#", ".")
+
+    def draw(self, state: RunState, now: float, left: float | None) -> None:
+        """See ``View``."""
+        columns, rows = self._live.size()
+        lines = [self._first(state, now, left, columns - 1)]
+        stages = stage_texts(state, now, columns - 1)
+        if len(stages) < rows - 1:
+            lines += [self._styled(line, "2") for line in stages]
+        self._live.draw(lines)
+
+    def _first(self, state: RunState, now: float, left: float | None, width: int) -> str:
+        found, bar = fitting(fields(state, now, left), width)
+        styles = {"phase": "1", "rows": "", "failed": "33", "elapsed": "2", "retries": "33"}
+        texts = [
+            self._drawn_bar(state.share or 0.0, bar)
+            if field.name == "bar"
+            else self._styled(field.text[:width], styles.get(field.name, ""))
+            for field in found
+        ]
+        return "  ".join(texts)
+
+    def _drawn_bar(self, share: float, width: int) -> str:
+        done = int(share * width + 1e-9)
+        full, empty = self._bar
+        return self._styled(full * done, "36") + self._styled(empty * (width - done), "2")
+
+    def _styled(self, text: str, style: str) -> str:
+        return text if self._plain or not style or not text else f"\x1b[{style}m{text}\x1b[0m"
+
+    def say(self, line: str) -> None:
+        """See ``View``."""
+        self._live.say(line)
+
+    def close(self) -> None:
+        """See ``View``."""
+        self._live.close()
 
 
 class ShrunkBatches:
@@ -168,81 +287,7 @@ def retirement(event: WorkerRetired) -> str:
     return f"worker {event.worker} is ended for memory {follows}: {event.reason}"
 
 
-class _Bar:
-    """One line at the foot of a terminal, drawn by rich in the driver's thread."""
-
-    def __init__(self, stream: io.TextIOBase) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn
-        from rich.table import Column
-
-        self._console = Console(file=cast(TextIO, stream), force_terminal=True)
-        self._width = BarColumn(bar_width=20)
-        text = TextColumn(
-            "{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")
-        )
-        self._rich: RichProgress = Progress(
-            self._width,
-            text,
-            console=self._console,
-            auto_refresh=False,
-            transient=True,
-            redirect_stdout=_is_terminal(sys.stdout),  # prints that go to a file must still go there
-            redirect_stderr=_is_terminal(sys.stderr),
-        )
-        self._task = self._rich.add_task("", total=None)
-        self._rich.start()
-
-    def draw(self, state: RunState) -> None:
-        text = one_line(progress_line(state, state.at))
-        self._width.bar_width = max(5, min(40, self._console.width - len(text) - 2))
-        share = state.share
-        total = None if share is None else 1.0
-        self._rich.update(self._task, completed=share or 0.0, total=total, description=text, refresh=True)
-
-    def say(self, line: str) -> None:
-        self._console.print(visible(line), markup=False, highlight=False, soft_wrap=True)
-
-    def close(self) -> None:
-        self._rich.stop()
-
-
-class _Forgiving(io.TextIOBase):
-    """A text stream that ignores what is written once the one below is broken: a closed pipe, a closed terminal."""
-
-    def __init__(self, stream: TextIO | None) -> None:
-        self._below = stream or io.StringIO()
-        self.broken = stream is None
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        return getattr(self._below, "encoding", None) or "utf-8"
-
-    def write(self, text: str) -> int:
-        if not self.broken:
-            try:
-                self._below.write(text)
-            except (OSError, ValueError):
-                self.broken = True
-        return len(text)
-
-    def flush(self) -> None:
-        if not self.broken:
-            try:
-                self._below.flush()
-            except (OSError, ValueError):
-                self.broken = True
-
-    def isatty(self) -> bool:
-        return _is_terminal(self._below)
-
-    def fileno(self) -> int:
-        return self._below.fileno()
-
-
-def _is_terminal(stream: TextIO | None) -> bool:
-    """Say whether a stream is a terminal that can move its cursor; closed streams are not."""
-    try:
-        return stream is not None and stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
-    except (OSError, ValueError):
-        return False
+def in_notebook() -> bool:
+    """Say whether this process is the kernel of a notebook; IPython is not imported for that."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return shell is not None and hasattr(shell, "kernel") and hasattr(shell, "display_pub")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Literal
 
 import msgspec
@@ -156,7 +157,10 @@ class RunState:
         self.unread = 0  # lines of a record that could not be read
         self.sample = ProgressSample(0, 0)
         self.sampled_at = 0.0
-        self._samples: deque[tuple[float, int, int]] = deque()  # time, rows, shards
+        self._done: dict[int, deque[tuple[float, int]]] = {
+            1: deque(),
+            2: deque(),
+        }  # (time, rows), (time, shards)
         self._first = (0.0, 0, 0)
         self._under_way: dict[int, tuple[int, int, int]] = {}  # shard → (worker, rows read, rows failed)
         self._rows_under_way = self._failed_under_way = 0
@@ -220,9 +224,9 @@ class RunState:
         """Note that it is ``at`` now, and take a sample if one is due."""
         at = round(at, 3)
         self.at = max(self.at, at)
-        if self._samples:
+        if self._done[1]:
             since = at - self.sampled_at
-            if since >= SAMPLE or since >= max(_FIRST_SAMPLES, 0.2 * (at - self._samples[0][0])):
+            if since >= SAMPLE or since >= max(_FIRST_SAMPLES, 0.2 * (at - self._first[0])):
                 self._sample_if_new(at)
 
     def _begin(self, event: RunDescribed | None, at: float) -> None:
@@ -252,8 +256,8 @@ class RunState:
         driver.loading = max(driver.loading, event.seconds)
         if driver.first_ready is None:
             driver.first_ready = max(0.0, at - driver.began)
-            if self._samples and self.rows == self._samples[-1][1]:
-                self._restart_samples(at)  # before that, no row could be read
+        if self._done[1] and (self.rows, self.shards_done) == self._first[1:]:
+            self._restart_samples(at)  # no row was read before
         took = at - driver.began
         if (
             took > 3 * driver.first_ready + 1.0
@@ -312,7 +316,7 @@ class RunState:
                 self._work(WorkSum(stage, worker, since, end, end - since, 1, {"lost": 1}, lost=end - since))
 
     def _finish(self, event: RunFinished, at: float) -> None:
-        if self._samples:
+        if self._done[1]:
             self._sample_if_new(at)
         self.drivers[-1].finished = event
         if event.error:
@@ -355,7 +359,8 @@ class RunState:
 
     def _restart_samples(self, at: float) -> None:
         self._first = at, self.rows, self.shards_done
-        self._samples.clear()
+        for points in self._done.values():
+            points.clear()
         self._take_sample(at)
 
     def _sample_if_new(self, at: float) -> None:
@@ -364,9 +369,11 @@ class RunState:
 
     def _take_sample(self, at: float) -> None:
         self.sample, self.sampled_at = self._present(), at
-        self._samples.append((at, self.rows, self.shards_done))
-        while len(self._samples) > 2 and self._samples[1][0] <= at - WINDOW - LATE:
-            self._samples.popleft()
+        for points, done in zip(self._done.values(), (self.rows, self.shards_done), strict=True):
+            if not points or done != points[-1][1]:
+                points.append((at, done))
+            while len(points) > 2 and points[1][0] <= at - WINDOW - LATE:
+                points.popleft()
 
     def _present(self) -> ProgressSample:
         return ProgressSample(self.rows, self.shards_done, self.shards, self.failed)
@@ -423,38 +430,44 @@ class RunState:
     def time_left(self, now: float) -> float | None:
         """Return the seconds that the rest will take; None while nothing was done at all.
 
+        Work arrives in portions: since the last one, time went on, but no more of it counts than portions take.
         Where nothing was done in the last half minute, as a batch takes long or rows are read again, the rate since
         the first worker was ready counts.
         """
         unit: Literal[1, 2] = 1 if self._by_rows else 2
-        left = (self.rows_expected or 0) - self.rows if self._by_rows else self.shards - self.shards_done
-        rate = self._rate(now, unit) or self._whole_rate(now, unit)
-        return max(0, left) / rate if rate > 0 else None
+        total = (self.rows_expected or 0) if self._by_rows else self.shards
+        points = self._points(unit)
+        left = max(0, total - points[-1][1]) if points else 0
+        if rate := self._rate(now, unit):
+            waited = min(max(0.0, now - points[-1][0]), _longest_gap(points))
+            return max(0.0, left / rate - waited)
+        rate = self._whole_rate(now, unit)
+        return left / rate if rate > 0 else None
 
     def _rate(self, now: float, unit: Literal[1, 2]) -> float:
-        """Return the rate over the window that ends with the last sample, or ``LATE`` before now."""
-        if not self._samples:
+        """Return the rate over the window that ends when something was done last, or later if more is overdue."""
+        points = self._points(unit)
+        if not points:
             return 0.0
-        end = max(self._samples[-1][0], now - LATE)
-        start = max(self._samples[0][0], end - WINDOW)
-        done = self._samples[-1][unit] - self._done_at(start, unit)
+        end = max(points[-1][0], now - max(LATE, _longest_gap(points)))
+        start = max(points[0][0], end - WINDOW)
+        done = points[-1][1] - _done_at(points, start)
         return max(0.0, done) / (end - start) if end > start else 0.0
 
-    def _done_at(self, time: float, unit: Literal[1, 2]) -> float:
-        """Return what was done at a time: between two samples, work went on evenly."""
-        before = self._samples[0]
-        for sample in self._samples:
-            if sample[0] > time:
-                share = (time - before[0]) / (sample[0] - before[0])
-                return before[unit] + share * (sample[unit] - before[unit])
-            before = sample
-        return before[unit]
+    def _points(self, unit: Literal[1, 2]) -> list[tuple[float, int]]:
+        """Return when how much was done, as far as it is remembered.
+
+        The first portion takes longer where several workers share the work, and does not count once there are more.
+        """
+        points = list(self._done[unit])
+        began = bool(points) and points[0][0] == self._first[0]
+        return points[1:] if began and len(points) > 3 else points
 
     def _whole_rate(self, now: float, unit: Literal[1, 2]) -> float:
-        if not self._samples:
+        if not self._done[unit]:
             return 0.0
         since, *before = self._first
-        done = self._samples[-1][unit] - before[unit - 1]
+        done = self._done[unit][-1][1] - before[unit - 1]
         return done / (now - since) if now > since else 0.0
 
     @property
@@ -576,3 +589,18 @@ def bottleneck(shares: Sequence[float]) -> int | None:
 def memory_of(event: MemoryTaken) -> int:
     """Return the bytes of all processes and blocks."""
     return event.driver + event.blocks + sum(event.stages)
+
+
+def _longest_gap(points: Sequence[tuple[float, int]]) -> float:
+    return max((later[0] - earlier[0] for earlier, later in pairwise(points)), default=0.0)
+
+
+def _done_at(points: Sequence[tuple[float, int]], time: float) -> float:
+    """Return what was done at a time: between two points, work went on evenly."""
+    before = points[0]
+    for point in points:
+        if point[0] > time:
+            share = (time - before[0]) / (point[0] - before[0])
+            return before[1] + share * (point[1] - before[1])
+        before = point
+    return before[1]

@@ -36,7 +36,7 @@ def summary(
     >>> ledger = Ledger(1_200_000, 900_000, steps=((1_200_000, 900_000),), dropped=(300_000,))
     >>> event = RunFinished("r1", "/out", ledger, Timings(1, 6, 2, 1), 340 << 20, 12, 12.3)
     >>> print(summary(event, steps=["filter(tipped)"]))
-    1.2 M rows in, 900 k out (300 k filtered) in 12.3 s: 97.6 k rows/s
+    1,200,000 rows in, 900,000 out, 300,000 filtered in 12.3 s: 97.6 k rows/s
     12 files, 340 MiB in /out
     workers: read 10 %, steps 60 %, write 20 %, wait 10 %
 
@@ -45,17 +45,14 @@ def summary(
     ledger = event.ledger
     if event.error:
         return _failed(event)
-    first = f"{plural(ledger.read, 'row')} in, {count(ledger.written)} out"
-    gone = losses(ledger, steps)
+    first = in_and_out(ledger, steps)
     if rows_before:
-        gone.append(f"{count(rows_before)} of them read before, by an earlier run")
-    if gone:
-        first += f" ({', '.join(gone)})"
+        first += f" ({rows_before:,} of them read before, by an earlier run)"
     fresh = ledger.read - rows_before
     if not rows_before:
         first += f" in {duration(event.seconds)}"
     elif fresh:
-        first += f"; {count(fresh)} now in {duration(event.seconds)}"
+        first += f"; {fresh:,} now in {duration(event.seconds)}"
     if fresh > 0 and event.seconds > 0:
         first += f": {count(fresh / event.seconds)} rows/s"
     lines = [first, f"{plural(event.files, 'file')}, {size(event.bytes)} in {event.output}"]
@@ -85,18 +82,17 @@ def reading(
 
     >>> ledger = Ledger(100, 40, steps=((100, 40),), dropped=(60,))
     >>> print(reading(ledger, Timings(1, 9, 0, 0), 2.0, ["filter(tipped)"]))
-    100 rows in, 40 out (60 filtered) in 2.0 s: 50 rows/s
+    100 rows in, 40 out, 60 filtered in 2.0 s: 50 rows/s
     filter(tipped): 100 rows in, 40 out
     workers: read 10 %, steps 90 %, write 0 %, wait 0 %
     """
-    gone = f" ({', '.join(losses(ledger, steps))})" if losses(ledger, steps) else ""
     speed = f": {count(ledger.read / seconds)} rows/s" if ledger.read and seconds > 0 else ""
     lines = [
-        f"{plural(ledger.read, 'row')} in, {count(ledger.written)} out{gone} in {duration(seconds)}{speed}"
+        f"{in_and_out(ledger, steps)} in {duration(seconds)}{speed}"
         + ("" if ended else "; stopped before the end")
     ]
     lines += [
-        f"{label}: {plural(taken, 'row')} in, {count(given)} out"
+        f"{label}: {plural(taken, 'row')} in, {given:,} out"
         for label, (taken, given) in zip(steps, ledger.steps, strict=False)
     ]
     work = shares(timings)
@@ -204,9 +200,18 @@ def pressure_lines(event: RunFinished) -> list[str]:
     ]
 
 
+def in_and_out(ledger: Ledger, steps: Sequence[str] = ()) -> str:
+    """Say how many rows were read and written, and where the others went.
+
+    >>> in_and_out(Ledger(1_000_000, 999_910, 90))
+    '1,000,000 rows in, 999,910 out, 90 rejected'
+    """
+    return ", ".join([f"{plural(ledger.read, 'row')} in", f"{ledger.written:,} out", *losses(ledger, steps)])
+
+
 def losses(ledger: Ledger, steps: Sequence[str] = ()) -> list[str]:
     """Say where the rows went that were read but not written, and how many were added."""
-    return [f"{count(number)} {what}" for number, what in terms(ledger, steps)]
+    return [f"{number:,} {what}" for number, what in terms(ledger, steps)]
 
 
 def terms(ledger: Ledger, steps: Sequence[str] = ()) -> list[tuple[int, str]]:

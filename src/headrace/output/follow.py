@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.core.files import safe_files
-from headrace.core.human import count, countdown, duration, percent, plural, size
+from headrace.core.human import clock, count, duration, percent, plural, size
 from headrace.observers.record import EVENTS
 from headrace.observers.record_reader import lines_of, replay
 from headrace.observers.report.facts import Facts, facts
@@ -180,7 +180,7 @@ class RunStatus:
             rows += f" of {count(self.rows_expected)} ({percent(share)})"
         left = self.seconds_left
         speed = [f"{count(self.rows_per_second)} rows/s"] if self.rows_per_second > 0 else []
-        speed += [f"ETA {countdown(left)}"] if left is not None else []
+        speed += [f"{clock(left)} left"] if left is not None else []
         found.append(("rows", ", ".join([f"{rows} read", *speed])))
         done, shards = known.shards
         written = f"{count(known.ledger.written)} rows and {size(known.bytes)} written"

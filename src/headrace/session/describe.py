@@ -57,10 +57,7 @@ def describe(
         {name: _text(value) for name, value in changed(options)},
         described(plan, execution, shards),
         tuple(step.label() for step in plan.steps),
-        tuple(
-            StageDescribed(stage_name(stage), stage.workers, tuple(step.label() for step in stage.steps))
-            for stage in execution.stages
-        ),
+        _stages(execution),
         round(elapsed, 3),
         options.price,
         provenance.source_name(plan),
@@ -72,6 +69,33 @@ def describe(
         provenance.models(plan.steps, code),
         provenance.packages(),
         provenance.git_commit(),
+    )
+
+
+def describe_reading(plan: Plan, execution: ExecutionPlan, *, elapsed: float) -> RunDescribed:
+    """Return the same for a run whose rows are read: only what its progress shows."""
+    return RunDescribed(
+        "",
+        __version__,
+        "",
+        "",
+        "",
+        os.getpid(),
+        execution.capacity.cpus,
+        0,
+        str(execution.options.engine),
+        {"on_error": execution.options.on_error},
+        "",
+        tuple(step.label() for step in plan.steps),
+        _stages(execution),
+        round(elapsed, 3),
+    )
+
+
+def _stages(execution: ExecutionPlan) -> tuple[StageDescribed, ...]:
+    return tuple(
+        StageDescribed(stage_name(stage), stage.workers, tuple(step.label() for step in stage.steps))
+        for stage in execution.stages
     )
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.core.events import Event
 from headrace.errors import ArgumentError
@@ -14,6 +15,10 @@ from headrace.observers.log import Log
 from headrace.observers.record import EVENTS, Record
 from headrace.observers.run_state import RunState
 from headrace.options import RunOptions, variable, variable_of
+from headrace.session import invocation
+
+if TYPE_CHECKING:
+    from headrace.observers.progress import Progress
 
 _log = logging.getLogger("headrace")
 
@@ -39,14 +44,10 @@ class EventBus:
             self._add(observer)
 
     @classmethod
-    def of(cls, options: RunOptions, folder: Path | None = None) -> EventBus:
-        """Return the observers for these options; the record goes to ``folder``, that of the run."""
-        observers: list[Any] = [Record(folder / EVENTS)] if folder is not None else []
-        if options.progress is not False:
-            from headrace.observers.progress import Progress
-
-            observers.append(Progress())
-        return cls([*observers, *options.observers])
+    def of(cls, options: RunOptions, folder: Path, progress: Progress | None = None) -> EventBus:
+        """Return the observers for these options, and ``progress``; the record goes to the run's ``folder``."""
+        shown = [progress] if progress is not None else []
+        return cls([Record(folder / EVENTS), *shown, *options.observers])
 
     def _add(self, observer: Any) -> None:
         """Add an observer; one that has ``attach`` gets the state of the run."""
@@ -92,6 +93,20 @@ class EventBus:
         else:
             _log.exception("The observer %s failed and is dropped; the run goes on.", name)
         self._observers = [each for each in self._observers if each is not observer]
+
+
+@contextlib.contextmanager
+def progress_shown(options: RunOptions) -> Iterator[Progress | None]:
+    """Show that something goes on, unless the options forbid it."""
+    if options.progress is False:
+        yield None
+        return
+    from headrace.observers.progress import Progress
+
+    command = invocation.current()
+    with contextlib.closing(Progress(as_json=command is not None and command.wants_json)) as progress:
+        progress.begin()
+        yield progress
 
 
 def environment_observers() -> tuple[Any, ...]:

@@ -5,23 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.core.events import MetricsCounted, RunFinished, RunStarted, ShardCommitted
-from headrace.options import RunOptions
+from headrace.core.events import MetricsCounted, RunFinished, RunStarted
 from headrace.output import reporting
 from headrace.result import Metrics, Result
-from headrace.session.read import known_count
+from headrace.session.read import rows_expected
 
 if TYPE_CHECKING:
-    from headrace.core.work import CommitRecord
     from headrace.output.resume import Job
 
 
 def started(job: Job, workers: int) -> RunStarted:
     """Return the event that a driver begins: what the run has to do, and what earlier drivers did of it."""
     state = job.committer.state
-    rows = -1 if any(shard.rows < 0 for shard in job.shards) else sum(shard.rows for shard in job.shards)
-    known = known_count(job.plan, RunOptions())  # with a limit, fewer than there are
-    rows = rows if known is None or rows < 0 else min(rows, known)
     before = state.ledger
     return RunStarted(
         job.committer.plan.run,
@@ -29,19 +24,13 @@ def started(job: Job, workers: int) -> RunStarted:
         len(job.shards),
         len(state.done) - state.done.count(0),
         before.read,
-        rows,
+        rows_expected(job.plan, job.shards),
         workers,
         before.written,
         before.rejected,
         before.nulled,
         state.bytes,
     )
-
-
-def committed(record: CommitRecord) -> ShardCommitted:
-    """Return the event that a shard is published."""
-    size = sum(file.size for file in record.files)
-    return ShardCommitted(record.shard, record.attempt, record.ledger, size, record.timings)
 
 
 def finished(job: Job, seconds: float, **found: Any) -> RunFinished:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,12 +14,15 @@ from headrace.plan import compile as compiler
 from headrace.plan import partitioning
 from headrace.plan.logical import Plan
 from headrace.session.context import RunContext, warn_of_inline
+from headrace.session.describe import describe_reading
+from headrace.session.event_bus import EventBus, progress_shown
 from headrace.session.execution_plan import ExecutionPlan
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.core.work import Shard
+    from headrace.core.events import ShardCommitted
+    from headrace.core.work import CommitRecord, Shard
     from headrace.driver.in_memory_committer import InMemoryCommitter
     from headrace.result import Metrics
 
@@ -34,13 +37,20 @@ def _ignored(report: str) -> None:
 
 
 def read(
-    plan: Plan, options: RunOptions, on_end: OnEnd = _ignored, *, marks: bool = False
+    plan: Plan,
+    options: RunOptions,
+    on_end: OnEnd = _ignored,
+    *,
+    marks: bool = False,
+    shows_progress: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the plan's output in order, in bounded memory; the workers end when the reader stops.
 
     ``on_end`` receives a report of a few lines at the end. ``marks``: columns that may hold nulls keep the
-    mark that shows it.
+    mark that shows it. ``shows_progress``: also where the options do not ask for it.
     """
+    if not (shows_progress or options.progress):
+        options = replace(options, progress=False)
     return _stream(plan, options, "blocks", on_end, marks=marks)
 
 
@@ -110,10 +120,45 @@ def _prepared(
 def _run(
     plan: Plan, options: RunOptions, kind: str, shards: list[Shard], tally: InMemoryCommitter
 ) -> Iterator[pa.RecordBatch]:
-    with RunContext.open(plan, options) as context:
-        yield from context.compose(plan, kind, shards, tally).stream()
-        if tally.ledger.rejected and kind != "look":
-            _warn_of_rejects(tally)
+    started = time.monotonic()
+    if kind == "look":
+        options = replace(options, progress=False)
+    with progress_shown(options) as progress, RunContext.open(plan, options) as context:
+        if progress is None:
+            yield from context.compose(plan, kind, shards, tally).stream()
+        else:
+            events = EventBus([progress])
+            run = context.compose(plan, kind, shards, tally, events=events)
+            _announce(plan, context, shards, events, started)
+            tally.on_committed = lambda record: events.on_event(committed(record))
+            yield from run.stream()
+    if tally.ledger.rejected and kind != "look":
+        _warn_of_rejects(tally)
+
+
+def _announce(plan: Plan, context: RunContext, shards: list[Shard], events: EventBus, started: float) -> None:
+    """Send the events that begin a run whose rows are read."""
+    from headrace.core.events import RunStarted
+
+    execution = context.execution
+    events.on_event(describe_reading(plan, execution, elapsed=time.monotonic() - started))
+    rows = rows_expected(plan, shards)
+    events.on_event(RunStarted("", "", len(shards), 0, 0, rows, execution.workers))
+
+
+def committed(record: CommitRecord) -> ShardCommitted:
+    """Return the event that a shard is committed."""
+    from headrace.core.events import ShardCommitted
+
+    size = sum(file.size for file in record.files)
+    return ShardCommitted(record.shard, record.attempt, record.ledger, size, record.timings)
+
+
+def rows_expected(plan: Plan, shards: Sequence[Shard]) -> int:
+    """Return how many rows will be read; -1 if only reading would tell."""
+    rows = -1 if any(shard.rows < 0 for shard in shards) else sum(shard.rows for shard in shards)
+    known = known_count(plan, RunOptions())  # with a limit, fewer than there are
+    return rows if known is None or rows < 0 else min(rows, known)
 
 
 def _warn_of_rejects(tally: InMemoryCommitter) -> None:

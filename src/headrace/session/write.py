@@ -30,12 +30,14 @@ from headrace.result import Metrics, Result
 from headrace.session import invocation, job_events
 from headrace.session.context import Run, RunContext, warn_of_inline
 from headrace.session.describe import describe
-from headrace.session.event_bus import EventBus, environment_observers
+from headrace.session.event_bus import EventBus, environment_observers, progress_shown
+from headrace.session.read import committed
 from headrace.session.resumed import Resumed
 from headrace.version import __version__
 
 if TYPE_CHECKING:
     from headrace.driver.scheduler import Scheduler
+    from headrace.observers.progress import Progress
     from headrace.output.resume import Job
 
 # As in `session.context`: what imports pyarrow is imported inside functions, after the first workers were started.
@@ -52,7 +54,7 @@ def write(plan: Plan, complete: Callable[[Plan], Plan], options: RunOptions) -> 
     command = invocation.current()
     if command is not None:
         command.check_writes()
-    with RunContext.open(plan, options) as context:
+    with progress_shown(options) as progress, RunContext.open(plan, options) as context:
         with data_hidden(hide=not options.show_data):
             plan = complete(plan)
             compiler.columns_at(plan.steps, plan.source.schema())
@@ -66,7 +68,7 @@ def write(plan: Plan, complete: Callable[[Plan], Plan], options: RunOptions) -> 
             else:
                 if command is not None:
                     command.record(job.output.folder(job.committer.plan.run), job.output.root)
-                result = _write(job, context, started)
+                result = _write(job, context, progress, started)
             if command is not None:
                 command.results.append(result)
             return result
@@ -83,11 +85,11 @@ def _finished_before(job: Job, options: RunOptions) -> Result:
     return result
 
 
-def _write(job: Job, context: RunContext, started: float) -> Result:
+def _write(job: Job, context: RunContext, progress: Progress | None, started: float) -> Result:
     """Run the shards that are not done, finish the output and report."""
     options, committer = context.options, job.committer
     rows_before = committer.state.ledger.read
-    events = EventBus.of(options, committer.folder)
+    events = EventBus.of(options, committer.folder, progress)
     with contextlib.closing(events):
         run = _composed(job, context, events, started)
         try:
@@ -150,7 +152,7 @@ def _composed(job: Job, context: RunContext, events: EventBus, started: float) -
     )
     events.on_event(about)
     events.on_event(job_events.started(job, context.execution.workers))
-    committer.on_published = lambda record: events.on_event(job_events.committed(record))
+    committer.on_published = lambda record: events.on_event(committed(record))
     return run
 
 

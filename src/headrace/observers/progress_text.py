@@ -1,0 +1,211 @@
+"""How far a run is, in words: fields of a line that fits its place, a line for a log, and an object for machines."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.core.human import clock, count, percent, plural
+from headrace.core.terminal import one_line
+from headrace.observers.run_state import RETRIED_SHARDS, RunState, bottleneck
+
+GAP = 2  # columns between two fields
+LEAST_BAR, MOST_BAR = 10, 40  # columns
+_NAME = 16  # columns of a stage's name, at least
+_SLOWEST, _QUICKEST = 5.0, 0.5  # seconds over which the time left is smoothed
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One thing that is said. The least important, that of the highest ``rank``, is left out first."""
+
+    name: str
+    text: str
+    rank: int
+
+
+def phase_words(state: RunState) -> str:
+    """Say what is going on.
+
+    >>> phase_words(RunState())
+    'starting'
+    """
+    driver = state.last
+    if driver is None or driver.started is None:
+        return "starting"
+    if driver.finished is not None:
+        return "ended"
+    if state.shards_done >= state.shards:
+        return "finishing"
+    workers = max(1, sum(driver.workers) or driver.started.workers)
+    ready = min(len(state.ready), workers)
+    if ready == workers or state.rows > driver.started.rows_done:
+        return "running"
+    steps = driver.described.steps if driver.described is not None else ()
+    if any(step.startswith("predict(") for step in steps):
+        return f"loading model, {ready} of {plural(workers, 'worker')}"
+    return f"starting workers, {ready} of {workers}"
+
+
+def fields(state: RunState, now: float, left: float | None) -> list[Field]:
+    """Return what there is to say, in the order in which it is read; ``left`` are the seconds that it still takes.
+
+    Numbers that grow have the width that they will need, so that nothing moves while they do.
+    """
+    phase = phase_words(state)
+    found = [Field("phase", phase, 0)]
+    if phase == "starting":
+        elapsed = state.elapsed(now) if state.last is None else present_elapsed(state, now)
+        return [*found, Field("elapsed", f"{clock(elapsed)} elapsed", 1)]
+    at_work = phase in ("running", "finishing") or bool(state.rows)
+    if at_work and state.share is not None:
+        found += [Field("bar", "", 5), Field("share", f"{share_text(state.share):>7}", 1)]
+    if at_work:
+        found.append(Field("rows", rows_text(state), 6))
+        speed = state.speed(now)
+        if speed or left is not None:
+            found.append(Field("speed", f"{count(speed) + ' rows/s':>13}", 4))
+    found.append(Field("elapsed", f"{clock(present_elapsed(state, now))} elapsed", 7))
+    if at_work and phase != "finishing":
+        found.append(Field("left", f"{clock(left) if left is not None else '-:--'} left", 2))
+    if state.failed:
+        found.append(Field("failed", f"{state.failed:,} {_failed(state)}", 3))
+    if retries := state.counts[RETRIED_SHARDS]:
+        found.append(Field("retries", plural(retries, "retry", "retries"), 8))
+    return found
+
+
+def _failed(state: RunState) -> str:
+    described = state.last.described if state.last is not None else None
+    rejects = described is not None and described.options.get("on_error") == "reject"
+    return "rejected" if rejects else "failed"
+
+
+def present_elapsed(state: RunState, now: float) -> float:
+    """Return the seconds since the present driver began."""
+    return max(0.0, now - state.last.began) if state.last is not None else 0.0
+
+
+def share_text(share: float) -> str:
+    """Return a share of the work, cut rather than rounded: 100 % is all of it.
+
+    >>> share_text(0.42349), share_text(0.99999), share_text(1.0)
+    ('42.3 %', '99.9 %', '100.0 %')
+    """
+    return f"{math.floor(share * 1000 + 1e-9) / 10:.1f} %"
+
+
+def rows_text(state: RunState) -> str:
+    """Return how many rows were read, of how many, or how many shards are done where rows are not known before."""
+    expected = state.rows_expected
+    if expected is not None:
+        return f"{min(state.rows, expected):>{len(f'{expected:,}')},} of {plural(expected, 'row')}"
+    return f"{plural(state.rows, 'row')}, {state.shards_done:,} of {plural(state.shards, 'shard')}"
+
+
+def fitting(found: list[Field], width: int) -> tuple[list[Field], int]:
+    """Leave out what is least important until the rest fits into ``width`` columns; also return those of the bar.
+
+    >>> some = [Field("phase", "running", 0), Field("bar", "", 5), Field("share", "42.3 %", 1)]
+    >>> [field.name for field in fitting(some, 30)[0]], fitting(some, 30)[1]
+    (['phase', 'bar', 'share'], 13)
+    >>> [field.name for field in fitting(some, 20)[0]]
+    ['phase', 'share']
+    """
+    kept = list(found)
+    while True:
+        taken = sum(len(field.text) for field in kept) + GAP * (len(kept) - 1)
+        room = width - taken
+        has_bar = any(field.name == "bar" for field in kept)
+        if room >= (LEAST_BAR if has_bar else 0) or len(kept) == 1:
+            return kept, min(room, MOST_BAR) if has_bar else 0
+        kept.remove(max(kept, key=lambda field: field.rank))
+
+
+def progress_line(state: RunState, now: float, left: float | None = None) -> str:
+    """Return how far a run is, as one line for a log.
+
+    >>> from headrace.core.events import RowsRead, RunStarted
+    >>> state = RunState()
+    >>> state.add(RunStarted("r", "out", 12, 3, 250_000, 1_000_000, 2), at=100.0)
+    >>> state.add(RowsRead(worker=0, shard=3, rows=250_000), at=104.0)
+    >>> state.tick(at=105.0)
+    >>> progress_line(state, 105.0)
+    'running, 50.0 %, 500,000 of 1,000,000 rows, 50 k rows/s, 0:05 elapsed, 0:10 left'
+    """
+    left = state.time_left(now) if left is None else left
+    return ", ".join(" ".join(field.text.split()) for field in fields(state, now, left) if field.text)
+
+
+def progress_object(state: RunState, now: float, left: float | None = None) -> dict[str, Any]:
+    """Return the same for machines; times are in seconds, what is not known is None."""
+    left = state.time_left(now) if left is None else left
+    return {
+        "event": "progress",
+        "phase": phase_words(state).partition(",")[0],
+        "share": None if state.share is None else math.floor(state.share * 10_000) / 10_000,
+        "rows": state.rows,
+        "rows_expected": state.rows_expected,
+        "rows_per_second": round(state.speed(now), 1),
+        "rows_failed": state.failed,
+        "shards": state.shards,
+        "shards_done": state.shards_done,
+        "shards_retried": state.counts[RETRIED_SHARDS],
+        "workers_ready": len(state.ready),
+        "elapsed": round(present_elapsed(state, now), 1),
+        "left": None if left is None else round(left, 1),
+    }
+
+
+def stage_texts(state: RunState, now: float, width: int) -> list[str]:
+    """Return a line for each stage of a run with several: its steps, its workers and how busy they were lately."""
+    names, workers = state.stage_names, state.stage_workers
+    if len(names) < 2 or phase_words(state) != "running":
+        return []
+    shares = state.busy_lately(now)
+    slowest = bottleneck(shares)
+    ends = [
+        f"{plural(number, 'worker'):>10}  {percent(share):>5} busy{'  bottleneck' if i == slowest else ''}"
+        for i, (number, share) in enumerate(zip(workers, shares, strict=True))
+    ]
+    room = max(0, width - 2 - GAP - max(map(len, ends)))
+    if room < _NAME:
+        ends = [f"{percent(share):>5} busy" for share in shares]
+        room = max(1, width - 2 - GAP - max(map(len, ends)))
+    column = min(room, max(map(len, names)))
+    return [
+        f"  {_cut(one_line(name), column):<{column}}{' ' * GAP}{end}"
+        for name, end in zip(names, ends, strict=True)
+    ]
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: max(0, width - 3)] + "..."
+
+
+class SteadyTimeLeft:
+    """The time left, without its jumps: it falls as the clock goes on, and follows what is computed after a while.
+
+    >>> left = SteadyTimeLeft()
+    >>> left.update(0.0, 60.0, elapsed=10.0), left.update(1.0, 59.0, elapsed=11.0)
+    (60.0, 59.0)
+    >>> 58.0 < left.update(1.2, 118.0, elapsed=11.2) < 70.0
+    True
+    """
+
+    def __init__(self) -> None:
+        self._at = 0.0
+        self._left: float | None = None
+
+    def update(self, now: float, computed: float | None, *, elapsed: float) -> float | None:
+        """Return what to show at ``now``; ``elapsed`` seconds of the run are over."""
+        if computed is None or self._left is None:
+            self._left = computed
+        elif now > self._at:
+            expected = max(0.0, self._left - (now - self._at))
+            slowness = min(_SLOWEST, max(_QUICKEST, 0.1 * elapsed))
+            weight = 1.0 - math.exp(-(now - self._at) / slowness)
+            self._left = expected + weight * (computed - expected)
+        self._at = max(now, self._at)
+        return self._left
