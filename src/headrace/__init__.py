@@ -66,7 +66,6 @@ if TYPE_CHECKING:
         read_csv,
         read_images,
         read_json,
-        read_parquet,
         read_rejected,
         read_text,
     )
@@ -86,6 +85,7 @@ if TYPE_CHECKING:
         range,
         range_tensor,
     )
+    from headrace.readers.parquet import read_parquet
     from headrace.readers.samples import read_numpy
     from headrace.result import Result
     from headrace.session.models import load_model
@@ -219,6 +219,7 @@ _HOMES = {
         "from_torch",
     ),
     "headrace.readers.samples": ("read_numpy",),
+    "headrace.readers.parquet": ("read_parquet",),
     "headrace.readers.files": tuple(name for name in __all__ if name.startswith("read_")),
     "headrace.compat.air.library_checkpoints": tuple(
         f"{library}Checkpoint" for library in ("Keras", "LightGBM", "Onnx", "Sklearn", "XGBoost")

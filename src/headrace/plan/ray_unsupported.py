@@ -324,9 +324,7 @@ READ: dict[str, Unsupported] = {
     "ignore_missing_paths": Unsupported(
         "a path with nothing behind it is an error. Leave those paths out of the list.", (None, False)
     ),
-    "include_paths": Unsupported(
-        "read_text, read_images and read_binary_files have it; this one gives no path.", (None, False)
-    ),
+    "include_paths": Unsupported("the readers of files have it; this one gives no path.", (None, False)),
     "include_row_hash": _unset("rows have no hash. read_rejected tells file and row of those that fail."),
     "max_calls": _unset("the workers that read live as long as the run."),
     "memory": Unsupported(_ANY, None),
@@ -350,7 +348,8 @@ READ: dict[str, Unsupported] = {
 }
 """Of functions that read files."""
 
-READ_PARQUET: dict[str, Unsupported] = {name: each for name, each in READ.items() if name != "partitioning"}
+_HERE = ("filter", "include_paths", "partitioning")
+READ_PARQUET: dict[str, Unsupported] = {name: each for name, each in READ.items() if name not in _HERE}
 
 READ_NUMPY: dict[str, Unsupported] = {
     **READ,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from headrace.core.arguments import known_arguments
 from headrace.core.warn import warn
@@ -17,54 +17,6 @@ from headrace.sources.files import PathArgument, absolute_paths
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
-@known_arguments(also=ray_unsupported.READ_PARQUET)
-def read_parquet(
-    paths: PathArgument,
-    *,
-    columns: Sequence[str] | None = None,
-    partitioning: Literal["hive"] | None = "hive",
-) -> Dataset:
-    """Read Parquet files as one dataset; only the columns that the plan needs are decoded.
-
-    Parameters
-    ----------
-    paths
-        A file, a folder (all levels), a glob (``**`` included), or a list of these, on this machine. Names
-        that begin with ``_`` or ``.`` are skipped, and of a folder only ``.parquet``, ``.pq`` and ``.parq``
-        files are taken, if there are any. Files come in the order of their names; a list keeps its order.
-    columns
-        The columns to read, in this order; None reads all. A nested column comes whole.
-    partitioning
-        ``"hive"`` adds the ``key=value`` folders right above a file as columns, int64 where every value is
-        an integer, else string. None: no columns from folders.
-
-    Raises
-    ------
-    NothingMatched
-        No file there. Raised, like the next ones, when the dataset is first looked at.
-    SchemaMismatch
-        Two files have types for a column that do not unify. A column that a file lacks is null there.
-    UnknownColumn
-        ``columns`` has a name that no file has.
-    UnreadableFile
-        A file is damaged, cut short, or not Parquet.
-    InputChanged
-        A file changed between planning and reading.
-
-    Examples
-    --------
-    >>> import tempfile, headrace as hr, pyarrow as pa, pyarrow.parquet as pq
-    >>> folder = tempfile.mkdtemp()
-    >>> pq.write_table(pa.table({"x": [1, 2], "y": [3, 4]}), f"{folder}/a.parquet")
-    >>> hr.read_parquet(folder, columns=["y"]).take_all()
-    [{'y': 3}, {'y': 4}]
-    """
-    from headrace.sources.parquet.source import ParquetSource
-
-    warn_of_unfinished(paths)
-    return Dataset.from_source(ParquetSource(paths, columns=columns, partitioning=partitioning))
 
 
 @known_arguments(also=ray_unsupported.READ_CSV)
@@ -84,6 +36,7 @@ def read_csv(
     strings_can_be_null: bool = False,
     decimal_point: str = ".",
     timestamp_parsers: Sequence[str] | None = None,
+    include_paths: bool = False,
 ) -> Dataset:
     """Read CSV files, plain or compressed (gzip, zstd, bz2, lz4), as one dataset.
 
@@ -115,6 +68,8 @@ def read_csv(
         Which texts are null (default: Arrow's list, with the empty text), and whether in string columns too.
     timestamp_parsers
         Formats for ``strptime``, or ``"ISO8601"``, tried in turn.
+    include_paths
+        Whether to add the string column ``path``, the file's absolute path, at the end.
 
     Raises
     ------
@@ -152,12 +107,15 @@ def read_csv(
         strings_can_be_null=strings_can_be_null,
         decimal_point=decimal_point,
         timestamp_parsers=timestamp_parsers,
+        include_paths=include_paths,
     )
     return Dataset.from_source(source)
 
 
 @known_arguments(also=ray_unsupported.READ_JSON)
-def read_json(paths: PathArgument, *, schema: pa.Schema | None = None) -> Dataset:
+def read_json(
+    paths: PathArgument, *, schema: pa.Schema | None = None, include_paths: bool = False
+) -> Dataset:
     """Read files of one JSON object per line, plain or compressed (gzip, zstd, bz2, lz4), as one dataset.
 
     A file may also be one array of objects, ``[{…}, {…}]``: each of them is a row then. Such a file is read by one
@@ -171,6 +129,8 @@ def read_json(paths: PathArgument, *, schema: pa.Schema | None = None) -> Datase
     schema
         The fields to read and their types; other fields are passed over. None infers it from the first
         megabyte of the files; a field that turns up later is then an error. A field that a line lacks is null.
+    include_paths
+        Whether to add the string column ``path``, the file's absolute path, at the end.
 
     Raises
     ------
@@ -191,7 +151,7 @@ def read_json(paths: PathArgument, *, schema: pa.Schema | None = None) -> Datase
     from headrace.sources.json.source import JsonSource
 
     warn_of_unfinished(paths)
-    return Dataset.from_source(JsonSource(paths, schema=schema))
+    return Dataset.from_source(JsonSource(paths, schema=schema, include_paths=include_paths))
 
 
 @known_arguments(also=ray_unsupported.READ)

@@ -40,8 +40,10 @@ class FileSource(Source, Generic[Inspected]):
 
     suffixes: ClassVar[tuple[str, ...] | None] = None
 
-    def __init__(self, paths: PathArgument) -> None:
+    def __init__(self, paths: PathArgument, *, adds_path: bool = False) -> None:
+        """``adds_path``: a column ``path`` comes behind those of ``read_rows``; then each split lies in one file."""
         self.paths = absolute_paths(paths)
+        self._adds_path = adds_path
         self._pins: tuple[str, ...] | None = None
         self._files: list[InputFile] = []
         self._inspected: Inspected | None = None
@@ -64,7 +66,20 @@ class FileSource(Source, Generic[Inspected]):
         self._states_read[split.file, split.start, split.stop] = self._states(split, columns)
         if len(self._states_read) > _REMEMBERED:
             self._states_read.popitem(last=False)
-        return self.read_rows(split, columns, batch_rows, bad)
+        if not self._adds_path:
+            return self.read_rows(split, columns, batch_rows, bad)
+        from headrace.sources.path_column import PATH, with_path
+
+        own = None if columns is None else [name for name in columns if name != PATH]
+        return with_path(self.read_rows(split, own, batch_rows, bad), columns, self.file(split.file).path)
+
+    def with_path(self, schema: pa.Schema) -> pa.Schema:
+        """Return the schema of what ``read`` gives, if that of ``read_rows`` is this one."""
+        if not self._adds_path:
+            return schema
+        from headrace.sources.path_column import schema_with_path
+
+        return schema_with_path(schema)
 
     def check_unchanged(self, split: Split) -> None:
         """Raise ``InputChanged`` unless the files of a split are what they were when ``read`` was called."""

@@ -49,6 +49,8 @@ class CsvSource(FileSource["CsvLayout"]):
         Lines to skip at the start of each file, before the header.
     null_values, strings_can_be_null, decimal_point, timestamp_parsers
         As in ``pyarrow.csv.ConvertOptions``; None is Arrow's default.
+    include_paths
+        Whether to add the string column ``path``: the absolute path.
     block_bytes
         How many bytes a split has at least. None: a 64th of all files together, 128 KiB to 8 MiB.
     """
@@ -72,6 +74,7 @@ class CsvSource(FileSource["CsvLayout"]):
         strings_can_be_null: bool = False,
         decimal_point: str = ".",
         timestamp_parsers: Sequence[str] | None = None,
+        include_paths: bool = False,
         block_bytes: int | None = None,
     ) -> None:
         for name, mark in (
@@ -85,7 +88,7 @@ class CsvSource(FileSource["CsvLayout"]):
                 raise ArgumentError(f"{name} is a single ASCII character, not {mark!r}.")
         if block_bytes is not None and block_bytes < 1:
             raise ArgumentError(f"block_bytes is at least 1, not {block_bytes}.")
-        super().__init__(paths)
+        super().__init__(paths, adds_path=include_paths)
         self._format = CsvFormat(
             column_types=dict(column_types or {}),
             column_names=_tuple("column_names", column_names),
@@ -111,11 +114,12 @@ class CsvSource(FileSource["CsvLayout"]):
             if name != "column_types"
         }
         types = {name: _type_name(value) for name, value in self._format.column_types.items()}
-        return {"kind": "csv", "paths": list(self.paths), "column_types": types, **options}
+        added = {"include_paths": True} if self._adds_path else {}
+        return {"kind": "csv", "paths": list(self.paths), "column_types": types, **options, **added}
 
     def schema(self) -> pa.Schema:
         """Return the schema of all files together; reads their starts the first time."""
-        return self.inspected().schema
+        return self.with_path(self.inspected().schema)
 
     def forms(self) -> Mapping[str, str]:
         """Return the forms of the columns that hold nulls in what the types are settled from."""

@@ -35,6 +35,8 @@ class JsonSource(FileSource["JsonLayout"]):
         A file, a folder, a glob, or a list of these. Compression is recognised by the files' first bytes.
     schema
         A ``pyarrow.Schema``, or None.
+    include_paths
+        Whether to add the string column ``path``: the absolute path.
     block_bytes
         How many bytes a split has at least. None: a 64th of all files together, 128 KiB to 8 MiB.
     """
@@ -42,24 +44,30 @@ class JsonSource(FileSource["JsonLayout"]):
     suffixes = suffixes_read_by("read_json")
 
     def __init__(
-        self, paths: PathArgument, *, schema: pa.Schema | None = None, block_bytes: int | None = None
+        self,
+        paths: PathArgument,
+        *,
+        schema: pa.Schema | None = None,
+        include_paths: bool = False,
+        block_bytes: int | None = None,
     ) -> None:
         if block_bytes is not None and block_bytes < 1:
             raise ArgumentError(f"block_bytes is at least 1, not {block_bytes}.")
         if schema is not None and not (hasattr(schema, "names") and hasattr(schema, "serialize")):
             raise ArgumentError(f"schema is a pyarrow.Schema, not {type(schema).__name__}.")
-        super().__init__(paths)
+        super().__init__(paths, adds_path=include_paths)
         self._given = schema
         self._block_bytes = block_bytes
 
     def describe(self) -> dict[str, Any]:
         """Return the paths and options as given."""
         given = None if self._given is None else {f.name: str(f.type) for f in self._given}
-        return {"kind": "json", "paths": list(self.paths), "schema": given}
+        added = {"include_paths": True} if self._adds_path else {}
+        return {"kind": "json", "paths": list(self.paths), "schema": given, **added}
 
     def schema(self) -> pa.Schema:
         """Return the schema of all files together; reads their starts the first time."""
-        return self.inspected().schema
+        return self.with_path(self.inspected().schema)
 
     def forms(self) -> Mapping[str, str]:
         """Return the forms of the columns that hold nulls in what the types are settled from."""

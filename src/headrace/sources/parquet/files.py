@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.core.arrow.forms import EXACT, form_of
+from headrace.core.arrow.values import column_from
 from headrace.core.files.input_files import InputFile
 from headrace.core.work import Split
-from headrace.errors import SourceError, UnreadableFile
+from headrace.errors import SchemaMismatch, SourceError, UnreadableFile
 from headrace.sources.files import hive_values
 from headrace.sources.parquet.nulls import may_be_null
 from headrace.sources.schemas import select, unify
@@ -96,10 +97,21 @@ class ParquetLayout:
         return ParquetLayout, (self.schema, (), self.forms)
 
 
-def inspect(files: Sequence[InputFile], columns: Sequence[str] | None, *, hive: bool) -> ParquetLayout:
-    """Read every footer; unify the schemas, and add the columns that folders give."""
-    footers = _read_footers(files, columns)
-    schema = _unified(files, footers, columns, hive=hive)
+def inspect(
+    files: Sequence[InputFile],
+    columns: Sequence[str] | None,
+    *,
+    hive: bool,
+    given: pa.Schema | None = None,
+) -> ParquetLayout:
+    """Read every footer; unify the schemas, and add the columns that folders give. Or take the schema ``given``."""
+    if given is None:
+        footers = _read_footers(files, columns)
+        schema = _unified(files, footers, columns, hive=hive)
+    else:
+        schema = given.remove_metadata() if columns is None else select(given.remove_metadata(), columns)
+        footers = _read_footers(files, schema.names)
+        _check_casts(files, footers, schema, _partition_values(files) if hive else {})
     forms = _forms(schema, footers, _partition_values(files) if hive else {})
     return ParquetLayout(schema, tuple(footers), forms)
 
@@ -197,6 +209,34 @@ def _unified(
         every = dict.fromkeys(name for footer in footers for name in footer.schema.names)
         schema = pa.schema([*((name, pa.null()) for name in every), *schema])
     return select(schema, columns)
+
+
+def _check_casts(
+    files: Sequence[InputFile],
+    footers: Sequence[Footer],
+    wanted: pa.Schema,
+    folders: Mapping[str, set[str | None]],
+) -> None:
+    """Raise ``SchemaMismatch`` for a column that no cast brings to the type that the user gave."""
+    for name in wanted.names:
+        found: dict[pa.DataType, Any] = {}
+        for file, footer in zip(files, footers, strict=True):
+            at = footer.schema.get_field_index(name)
+            if at >= 0:
+                found.setdefault(
+                    footer.schema.field(at).type, (pa.nulls(0, footer.schema.field(at).type), file.path)
+                )
+        if name in folders and not found:
+            values = [value for value in folders[name] if value is not None]
+            found[pa.string()] = column_from(values or [""]).slice(0, len(values)), "the names of folders"
+        for type_, (column, where) in found.items():
+            try:
+                column.cast(wanted.field(name).type)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                raise SchemaMismatch(
+                    f"schema= says that column {name!r} is {wanted.field(name).type}; in {where!r} it is {type_}, of "
+                    f"which none can be made: {error}."
+                ) from error
 
 
 def _only(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:

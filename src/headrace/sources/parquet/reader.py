@@ -215,6 +215,7 @@ class OpenFile:
                 result = column_from(np.full(rows, int(value), np.int64))
             else:
                 result = column_from([value] * rows)
+            result = result.cast(type_)  # where the user gave the schema
             self._constants[name] = result
         return result.slice(0, rows)
 

@@ -41,6 +41,10 @@ class ParquetSource(FileSource["ParquetLayout"]):
         ``"hive"`` adds the ``key=value`` folders directly above a file as columns after the file's own: int64
         where every value is an integer, else string. A file's own column of that name wins. None: no columns
         from folders.
+    schema
+        The columns and their types, which the files' columns are cast to; None: the files' own.
+    include_paths
+        Whether to add the string column ``path``: the absolute path.
     """
 
     suffixes = suffixes_read_by("read_parquet")
@@ -51,12 +55,17 @@ class ParquetSource(FileSource["ParquetLayout"]):
         *,
         columns: Sequence[str] | None = None,
         partitioning: Literal["hive"] | None = "hive",
+        schema: pa.Schema | None = None,
+        include_paths: bool = False,
     ) -> None:
         if partitioning not in ("hive", None):
             raise ArgumentError(f"partitioning is 'hive' or None, not {partitioning!r}.")
         if isinstance(columns, str):
             raise ArgumentError(f"columns is a list of names; write columns=[{columns!r}].")
-        super().__init__(paths)
+        if schema is not None and not (hasattr(schema, "names") and hasattr(schema, "serialize")):
+            raise ArgumentError(f"schema is a pyarrow.Schema, not {type(schema).__name__}.")
+        super().__init__(paths, adds_path=include_paths)
+        self._given = schema
         self._columns = None if columns is None else tuple(columns)
         self._partitioning = partitioning
         self._open: dict[int, OpenFile] = {}
@@ -72,11 +81,13 @@ class ParquetSource(FileSource["ParquetLayout"]):
             "paths": list(self.paths),
             "columns": None if self._columns is None else list(self._columns),
             "partitioning": self._partitioning,
+            **({"schema": {f.name: str(f.type) for f in self._given}} if self._given is not None else {}),
+            **({"include_paths": True} if self._adds_path else {}),
         }
 
     def schema(self) -> pa.Schema:
         """Return the schema of all files together; opens their footers the first time."""
-        return self.inspected().schema
+        return self.with_path(self.inspected().schema)
 
     def forms(self) -> Mapping[str, str]:
         """Return the forms of the columns that may hold nulls: by the statistics of all files, or their schemas."""
@@ -123,14 +134,18 @@ class ParquetSource(FileSource["ParquetLayout"]):
         from headrace.sources.parquet import files as parquet_files
 
         self._open.clear()
-        return parquet_files.inspect(files, self._columns, hive=self._partitioning == "hive")
+        return parquet_files.inspect(
+            files, self._columns, hive=self._partitioning == "hive", given=self._given
+        )
 
     def _opened(self, number: int) -> OpenFile:
         opened = self._open.pop(number, None)
         if opened is None:
             from headrace.sources.parquet.reader import OpenFile
 
-            opened = OpenFile(self.file(number).path, self.schema(), hive=self._partitioning == "hive")
+            opened = OpenFile(
+                self.file(number).path, self.inspected().schema, hive=self._partitioning == "hive"
+            )
             if len(self._open) >= _KEEP_OPEN:
                 # Dropped, not closed: an iterator over an earlier split may still read from it.
                 oldest = next(iter(self._open))
