@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace.core.work import Split
 
-Keys = np.ndarray[Any, np.dtype[np.uint64]]
-Numbers = np.ndarray[Any, np.dtype[np.int64]]
+if TYPE_CHECKING:  # a driver starts its workers before it needs numpy
+    import numpy as np
+
+Keys: TypeAlias = "np.ndarray[Any, np.dtype[np.uint64]]"
+Numbers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 
 _GOLDEN = 0x9E3779B97F4A7C15
 
@@ -18,6 +19,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 def row_keys(name: str, numbers: Numbers) -> Keys:
     """Return a key for each of the rows with these numbers in what is called ``name``.
 
+    >>> import numpy as np
     >>> row_keys("a.csv", np.array([0, 1])).tolist() == row_keys("a.csv", np.array([0, 1, 2]))[:2].tolist()
     True
     """
@@ -34,6 +36,8 @@ def keyed(name: str, split: Split, numbers: Numbers) -> tuple[str, Numbers]:
 
 def file_keys(names: list[str]) -> Keys:
     """Return a key for each file that is a row as a whole."""
+    import numpy as np
+
     found = [row_keys(name, np.zeros(1, np.int64)) for name in names]
     return np.concatenate(found) if found else np.empty(0, np.uint64)
 
@@ -41,10 +45,13 @@ def file_keys(names: list[str]) -> Keys:
 def shares(keys: Keys, seed: int) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Return a number from 0 to below 1 for each key: evenly spread, and others for another seed.
 
+    >>> import numpy as np
     >>> spread = shares(row_keys("a", np.arange(10_000)), 7)
     >>> bool(spread.min() >= 0 and spread.max() < 1), round(float((spread < 0.25).mean()), 1)
     (True, 0.2)
     """
+    import numpy as np
+
     start = int.from_bytes(hashlib.blake2b(str(seed).encode(), digest_size=8).digest(), "big")
     upper = _mixed(keys, start) >> np.uint64(11)  # 53 bits, as many as a float holds
     spread: np.ndarray[Any, np.dtype[np.float64]] = upper * 2.0**-53
@@ -53,6 +60,8 @@ def shares(keys: Keys, seed: int) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 def _mixed(values: Keys, start: int) -> Keys:
     """Mix each value with ``start``: SplitMix64 (Steele, Lea and Flood, 2014)."""
+    import numpy as np
+
     mixed = values * np.uint64(_GOLDEN) + np.uint64(start)  # arrays wrap around, as is wanted
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
