@@ -23,6 +23,8 @@ def row_keys(name: str, numbers: Numbers) -> Keys:
     >>> row_keys("a.csv", np.array([0, 1])).tolist() == row_keys("a.csv", np.array([0, 1, 2]))[:2].tolist()
     True
     """
+    import numpy as np
+
     start = int.from_bytes(
         hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "big"
     )
