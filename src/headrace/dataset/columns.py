@@ -185,7 +185,7 @@ class ColumnVerbs(DatasetBase):
     def repartition(
         self, num_blocks: int | None = None, target_num_rows_per_block: int | None = None
     ) -> Self:
-        """Return this dataset and warn: ``num_blocks`` and ``target_num_rows_per_block`` say nothing where there are no blocks.
+        """Return this dataset and warn: without blocks, ``num_blocks`` and ``target_num_rows_per_block`` say nothing.
 
         So that programs for Ray Data run as they are. Batches depend on ``batch_size``, the number of workers on
         ``concurrency``, files on ``min_rows_per_file`` and ``max_rows_per_file`` of the verb that writes.
