@@ -163,7 +163,7 @@ DIFFERENT = {
     "ray.data": {
         "from_spark": "here; what fits into memory, by Arrow",
         "from_torch": "here; pairs become columns `item_0`, `item_1`, or those named by `columns=`",
-        "read_binary_files read_csv read_json read_numpy read_parquet": _LOCAL,
+        "read_binary_files read_csv read_json read_numpy read_parquet read_webdataset": _LOCAL,
         "read_images": "here; `RGB` without `mode=`, local files",
         "read_text": "here; empty lines are kept, unless `drop_empty_lines=True`",
     },

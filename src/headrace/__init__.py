@@ -86,7 +86,7 @@ if TYPE_CHECKING:
         range_tensor,
     )
     from headrace.readers.parquet import read_parquet
-    from headrace.readers.samples import read_numpy
+    from headrace.readers.samples import read_numpy, read_webdataset
     from headrace.result import Result
     from headrace.session.models import load_model
     from headrace.tasks import ActorPool, Executor, Ref, connect
@@ -173,6 +173,7 @@ __all__ = [  # noqa: RUF022 - in plain order, capitals first
     "read_parquet",
     "read_rejected",
     "read_text",
+    "read_webdataset",
     "verify",
 ]
 
@@ -218,7 +219,7 @@ _HOMES = {
         "from_spark",
         "from_torch",
     ),
-    "headrace.readers.samples": ("read_numpy",),
+    "headrace.readers.samples": ("read_numpy", "read_webdataset"),
     "headrace.readers.parquet": ("read_parquet",),
     "headrace.readers.files": tuple(name for name in __all__ if name.startswith("read_")),
     "headrace.compat.air.library_checkpoints": tuple(

@@ -5,7 +5,7 @@ VERBS_OFFERED = """
     iter_tf_batches iter_torch_batches limit map map_batches materialize max mean min
     random_sample repartition rename_columns schema select_columns show size_bytes stats std sum take take_all
     take_batch to_daft to_pandas to_tf train_test_split unique with_column write_csv write_json
-    write_numpy write_parquet
+    write_numpy write_parquet write_webdataset
 """
 
 VERBS_REFUSED = """
@@ -17,12 +17,13 @@ VERBS_REFUSED = """
     to_mars to_modin to_numpy_refs to_pandas_refs to_random_access_dataset to_spark
     union with_columns write_bigquery write_clickhouse write_datasink write_delta
     write_iceberg write_images write_kafka write_lance write_mongo write_orc
-    write_snowflake write_sql write_tfrecords write_turbopuffer write_webdataset zip
+    write_snowflake write_sql write_tfrecords write_turbopuffer zip
 """
 
 FUNCTIONS_OFFERED = """
     from_arrow from_daft from_huggingface from_items from_numpy from_pandas from_spark from_torch
     range range_tensor read_binary_files read_csv read_images read_json read_numpy read_parquet read_text
+    read_webdataset
 """
 
 FUNCTIONS_REFUSED = """
@@ -30,7 +31,7 @@ FUNCTIONS_REFUSED = """
     from_tf read_audio read_avro read_bigquery read_clickhouse read_databricks_tables
     read_datasource read_delta read_delta_sharing_tables read_hudi read_iceberg read_kafka
     read_lance read_lerobot read_mcap read_mongo read_orc read_snowflake read_sql
-    read_tfrecords read_unity_catalog read_videos read_webdataset read_zarr
+    read_tfrecords read_unity_catalog read_videos read_zarr
 """
 
 PLACED = "label_selector fallback_strategy max_calls resources accelerator_type runtime_env"
@@ -115,6 +116,15 @@ ARGUMENTS = {
     "Dataset.write_numpy": (
         "path column filesystem try_create_dir arrow_open_stream_args filename_provider min_rows_per_file "
         "ray_remote_args concurrency num_rows_per_file mode "
+    ),
+    "Dataset.write_webdataset": (
+        "path filesystem try_create_dir arrow_open_stream_args filename_provider min_rows_per_file "
+        "ray_remote_args encoder concurrency num_rows_per_file mode "
+    ),
+    "read_webdataset": (
+        "paths filesystem parallelism num_cpus num_gpus memory arrow_open_stream_args partition_filter decoder "
+        "fileselect filerename suffixes verbose_open shuffle include_paths file_extensions concurrency "
+        "override_num_blocks expand_json " + PLACED
     ),
     "from_arrow": "tables override_num_blocks",
     "from_daft": "df",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.core.files import safe_files
+from headrace.core.files import safe_files, tars
 from headrace.core.files.formats import COMPRESSIONS
 
 if TYPE_CHECKING:
@@ -45,6 +45,9 @@ def rows_of(path: Path, name: str, sink: dict[str, Any]) -> int | None:
         return sum(chunk.count(b"\n") for chunk in _unpacked(path, name))
     if kind == "csv":
         return csv_rows(_unpacked(path, name)) - bool(sink.get("header", True))
+    if kind == "webdataset":
+        with safe_files.file(path) as file, tars.opened(file) as tar:
+            return sum(1 for _ in tars.keys(tar))
     if kind == "numpy":
         return _array_rows(path)
     return None

@@ -79,7 +79,6 @@ NO_VERBS = {
     "write_sql": f"{_DATABASE}.",
     "write_tfrecords": f"{_FORMAT}.",
     "write_turbopuffer": f"{_DATABASE}.",
-    "write_webdataset": f"{_FORMAT}.",
     "zip": f"rows of two datasets are not put side by side: {_ORDER}. Bring the columns into one table first "
     "(pyarrow's Table.append_column), or compute both in one map_batches.",
 }
@@ -197,7 +196,6 @@ NO_FUNCTIONS = {
     "read_videos": "there is no decoder for video. read_binary_files(paths, "
     "include_paths=True).flat_map(frames) gives "
     "each file to a function of yours.",
-    "read_webdataset": f"{_NO_READER} its own library reads.",
     "read_zarr": f"{_NO_READER} its own library reads; from_numpy takes its arrays.",
 }
 
@@ -362,6 +360,17 @@ READ_NUMPY: dict[str, Unsupported] = {
     "max_header_size": _unset("headers are as long as numpy writes them."),
 }
 
+_SAMPLES = Unsupported("members are chosen by suffixes=, and renamed by rename_columns.", (None,))
+READ_WEBDATASET: dict[str, Unsupported] = {
+    **READ,
+    "fileselect": _SAMPLES,
+    "filerename": _SAMPLES,
+    "verbose_open": Unsupported("files are named where something is wrong with them", None),
+    "expand_json": Unsupported(
+        "read_webdataset(...).map(lambda row: {**row, **row['json']}) does it.", (None, False)
+    ),
+}
+
 _ARROW_CSV = _unset(
     "the options have the names of pyarrow.csv without its classes: delimiter=, column_names=, column_types=, ...."
 )
@@ -430,6 +439,11 @@ WRITE: dict[str, Unsupported] = {
     "try_create_dir": Unsupported("the folder is made if it is not there", None),
 }
 """Of verbs that write files."""
+
+WRITE_WEBDATASET: dict[str, Unsupported] = {
+    **WRITE,
+    "encoder": Unsupported("pack values in map; columns of bytes are members as they are.", (None, True)),
+}
 
 POOL: dict[str, Unsupported] = {
     "enable_true_multi_threading": Unsupported(

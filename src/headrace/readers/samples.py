@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from headrace.core.arguments import known_arguments
 from headrace.dataset.dataset import Dataset
+from headrace.errors import ArgumentError
 from headrace.plan import ray_unsupported
 from headrace.readers.files import warn_of_unfinished
 from headrace.sources.files import PathArgument
@@ -43,3 +46,66 @@ def read_numpy(paths: PathArgument, *, include_paths: bool = False) -> Dataset:
 
     warn_of_unfinished(paths)
     return Dataset.from_source(NumpySource(paths, include_paths=include_paths))
+
+
+@known_arguments(also=ray_unsupported.READ_WEBDATASET)
+def read_webdataset(
+    paths: PathArgument,
+    *,
+    suffixes: Sequence[str] | None = None,
+    decoder: bool | None = True,
+    include_paths: bool = False,
+) -> Dataset:
+    """Read the samples of tar archives, plain or compressed, as WebDataset has them: a sample is a row.
+
+    The members ``0001.jpg`` and ``0001.cls``, side by side, are the columns ``jpg`` and ``cls`` of the sample whose
+    ``__key__`` is ``0001``: the key is all up to the first dot. A member that a sample lacks is null. An archive is
+    read by one worker, from its start.
+
+    Parameters
+    ----------
+    paths
+        As for :func:`read_parquet`; of a folder, ``.tar``, ``.tar.gz``, ``.tgz`` files and the like.
+    suffixes
+        The columns to read, such as ``["jpg", "cls"]``. None: those that the first 64 samples of each of the first
+        eight archives have; one that turns up later is then an error.
+    decoder
+        True makes values of the members, by the ends of their names: ``txt`` texts, ``cls`` int64, ``json`` what it
+        holds, ``npy`` arrays, ``png``, ``jpg`` and the like pixels as RGB of shape (height, width, 3), all else
+        bytes; pickles are never loaded. None or False: all are bytes, to be unpacked in ``map``.
+    include_paths
+        Whether to add the string column ``path``, the archive's absolute path.
+
+    Raises
+    ------
+    ArgumentError
+        ``suffixes`` is no list of names, or ``decoder`` a function.
+    NothingMatched, InputChanged
+        As for :func:`read_parquet`.
+    SchemaMismatch
+        Values of one column, in ``json`` or ``npy``, are of types that do not fit together.
+    UnreadableFile
+        An archive is damaged or cut short; or a member is, with its name, or has no column, or its sample's members
+        are not side by side: with ``on_error="reject"`` only that sample is left out.
+
+    Examples
+    --------
+    >>> import io, tarfile, tempfile, headrace as hr
+    >>> file = f"{tempfile.mkdtemp()}/a.tar"
+    >>> with tarfile.open(file, "w") as tar:
+    ...     for name, data in [("0001.txt", b"one"), ("0001.cls", b"1"), ("0002.txt", b"two")]:
+    ...         member = tarfile.TarInfo(name)
+    ...         member.size = len(data)
+    ...         tar.addfile(member, io.BytesIO(data))
+    >>> hr.read_webdataset(file).take_all()
+    [{'__key__': '0001', 'txt': 'one', 'cls': 1}, {'__key__': '0002', 'txt': 'two', 'cls': None}]
+    """
+    from headrace.sources.webdataset.source import WebDatasetSource
+
+    if decoder not in (True, False, None):
+        raise ArgumentError(
+            "read_webdataset: decoder= is True or None. Read the bytes with decoder=None, and unpack them in map."
+        )
+    warn_of_unfinished(paths)
+    source = WebDatasetSource(paths, columns=suffixes, decode=bool(decoder), include_paths=include_paths)
+    return Dataset.from_source(source)

@@ -213,6 +213,11 @@ class PartWriter:
         self._stream: StagedStream | None = None
         self._encoder: Encoder | None = None
 
+    def encoded_by(self, encoder: Callable[[StagedStream, pa.Schema], Encoder]) -> PartWriter:
+        """Use another encoder than the sink's own, before anything is written."""
+        self._encode = encoder
+        return self
+
     def write(self, batch: pa.RecordBatch) -> None:
         """Write the next rows, in order."""
         with self._encoding():

@@ -50,6 +50,9 @@ DATA = {
             "read_images",
         ),
         DataFormat("numpy", (".npy", ".npz"), "read_numpy", writer="write_numpy"),
+        DataFormat(
+            "webdataset", (".tar", ".tgz"), "read_webdataset", writer="write_webdataset", compressible=True
+        ),
         DataFormat("binary", (), "read_binary_files"),
     )
 }

@@ -59,7 +59,7 @@ def _size_of(file: InputFile, max_pixels: int) -> Size | None:
     try:
         with open(file.path, "rb") as data:
             data.peek()  # threads wait for the disk here, side by side
-            with _opened(file.path, data, max_pixels) as image:
+            with opened(file.path, data, max_pixels) as image:
                 return image.height, image.width
     except (UnreadableFile, OSError):
         return None
@@ -168,8 +168,8 @@ def _images(
 def decode(file: InputFile, options: ImageOptions, out: Pixels) -> None:
     """Decode one file into ``out``, of shape (h, w) or (h, w, channels); whatever is wrong with it names it."""
     try:
-        with _content(file) as data, decoding(), _opened(file.path, data, options.max_pixels) as image:
-            result = _made(image, options)
+        with _content(file) as data, decoding(), opened(file.path, data, options.max_pixels) as image:
+            result = made(image, options)
             if result.size != (out.shape[1], out.shape[0]):  # a header that Pillow could not read, then could
                 raise ValueError(f"its size was {out.shape[1]} × {out.shape[0]} at planning")
             out[...] = np.asarray(result)
@@ -189,7 +189,7 @@ def _content(file: InputFile) -> BinaryIO:
         return io.BytesIO(data.read(_READ_AT_ONCE))
 
 
-def _opened(path: str, data: BinaryIO, max_pixels: int) -> Image:
+def opened(path: str, data: BinaryIO, max_pixels: int) -> Image:
     """Read the header. Pillow's warnings about odd metadata are left out; an oversized image is an error."""
     from PIL import Image
 
@@ -250,7 +250,7 @@ def _without_advice() -> Iterator[None]:
             filters.remove(ours)
 
 
-def _made(image: Image, options: ImageOptions) -> Image:
+def made(image: Image, options: ImageOptions) -> Image:
     """Bring an image to its mode, then to its size: some modes, such as palettes, cannot be scaled well."""
     from PIL.Image import Resampling
 
