@@ -130,6 +130,18 @@ def test_workers_prepare_too_and_a_stage_of_its_own_for_gpus() -> None:
         assert needs == gpus
 
 
+def test_a_preprocessor_of_ray_itself() -> None:
+    """It prefers tables of Arrow, and says so by another word."""
+    preprocessors = pytest.importorskip("ray.data.preprocessors")
+    scaled = preprocessors.StandardScaler(["A", "B"])
+    scaled.stats_ = {"mean(A)": 0.0, "std(A)": 2.0, "mean(B)": 0.0, "std(B)": 2.0}
+    scaled._fitted = True
+    checkpoint = hr.TorchCheckpoint.from_model(net(), preprocessor=scaled)
+    predictor = BatchPredictor.from_checkpoint(checkpoint, hr.TorchPredictor)
+    made = predictor.predict(FRAME, feature_columns=["A", "B"], keep_columns=["id"], dtype=torch.float32)
+    assert made["predictions"].tolist() == WANTED and made["id"].tolist() == list("xyz")
+
+
 # ---------------------------------------------------------------- in a folder
 
 
@@ -234,6 +246,8 @@ def test_what_cannot_prepare() -> None:
     udf.set_preprocessor(scaler())
     with pytest.raises(StepError, match="fitted to the columns A, B, and the data have no B"):
         udf.predict(FRAME[["A"]])
+    with pytest.raises(ArgumentError, match="separate_gpu_stage='yes': it takes True or False"):
+        udf.predict(FRAME, separate_gpu_stage="yes")
     with pytest.raises(NotOffered, match=r"StandardScaler is not offered.*scikit-learn"):
         from headrace.compat.ray.data import preprocessors
 

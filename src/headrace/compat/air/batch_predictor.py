@@ -231,6 +231,8 @@ class BatchPredictor:
         if (workers := bounds(min_scoring_workers, max_scoring_workers)) is not None:
             needs["concurrency"] = workers
         options = _options("predict", predict_batch_kwargs) | self._checked(predict_kwargs)
+        if separate_gpu_stage is not None and not isinstance(separate_gpu_stage, bool):
+            raise ArgumentError(f"separate_gpu_stage={separate_gpu_stage!r}: it takes True or False.")
         prepared = self.get_preprocessor()
         prepare = None if prepared is None else Preprocessing(prepared)
         given.check(features, keep, prepared=prepare is not None)

@@ -29,7 +29,7 @@ class Preprocessing:
         self._preprocessor = preprocessor
         self._method = preparing_method(preprocessor)
         self.batch_format = _format_of(preprocessor)
-        name = getattr(preprocessor, "__qualname__", type(preprocessor).__name__)
+        name = getattr(preprocessor, "__qualname__", type(preprocessor).__name__).rpartition(".")[2]
         self.__qualname__ = self.__name__ = f"preprocessor {name}"
 
     def __call__(self, batch: Any) -> Any:
@@ -74,7 +74,10 @@ def _format_of(preprocessor: Any) -> Form:
     preferred = getattr(preprocessor, "preferred_batch_format", None)
     if wanted is None and callable(preferred):
         wanted = preferred()
-    form: Form = getattr(wanted, "value", wanted) or "pandas"
+    wanted = getattr(wanted, "value", wanted)
+    if wanted in (None, "arrow"):  # Ray's word; its preprocessors take frames, too
+        return "pandas"
+    form: Form = wanted
     if form not in FORMATS:
         raise ArgumentError(
             f"A preprocessor wants batches as {form!r}; it may be one of {', '.join(FORMATS)}."
