@@ -231,7 +231,7 @@ def _is_paths(data: Any) -> bool:
 
 def _read(paths: Any) -> Dataset:
     """Read files by what their names end in; of a folder, the first file with a known suffix decides."""
-    from headrace.readers import files as io
+    import headrace
 
     first = paths[0] if isinstance(paths, (list, tuple)) else paths
     place = Path(first).expanduser()
@@ -239,7 +239,7 @@ def _read(paths: Any) -> Dataset:
     for name in names:
         by_name = data_format(name)
         if by_name is not None and by_name.name in _TABLES:
-            dataset: Dataset = getattr(io, by_name.reader)(paths, **by_name.options)
+            dataset: Dataset = getattr(headrace, by_name.reader)(paths, **by_name.options)
             return dataset
     raise ArgumentError(
         f"predict({str(first)!r}): nothing there ends in .parquet, .csv, .json or .jsonl. Say how it is read: "
