@@ -4,8 +4,8 @@ VERBS_OFFERED = """
     add_column columns count drop_columns explain filter flat_map input_files iter_batches iter_rows
     iter_tf_batches iter_torch_batches limit map map_batches materialize max mean min
     random_sample repartition rename_columns schema select_columns show size_bytes stats std sum take take_all
-    take_batch to_daft to_pandas to_tf train_test_split unique with_column write_csv write_json
-    write_numpy write_parquet write_webdataset
+    take_batch to_daft to_pandas to_tf train_test_split union unique with_column write_csv write_json
+    write_numpy write_parquet write_webdataset zip
 """
 
 VERBS_REFUSED = """
@@ -15,9 +15,9 @@ VERBS_REFUSED = """
     serialize_lineage set_name sort split split_at_indices
     split_proportionately streaming_split streaming_train_test_split summary to_arrow_refs to_dask
     to_mars to_modin to_numpy_refs to_pandas_refs to_random_access_dataset to_spark
-    union with_columns write_bigquery write_clickhouse write_datasink write_delta
+    with_columns write_bigquery write_clickhouse write_datasink write_delta
     write_iceberg write_images write_kafka write_lance write_mongo write_orc
-    write_snowflake write_sql write_tfrecords write_turbopuffer zip
+    write_snowflake write_sql write_tfrecords write_turbopuffer
 """
 
 FUNCTIONS_OFFERED = """
@@ -98,6 +98,8 @@ ARGUMENTS = {
         "additional_type_spec "
     ),
     "Dataset.train_test_split": "test_size shuffle seed stratify",
+    "Dataset.union": "",
+    "Dataset.zip": "",
     "Dataset.unique": "column ignore_nulls",
     "Dataset.with_column": "column_name expr compute num_cpus num_gpus memory " + PLACED,
     "Dataset.write_csv": (

@@ -10,6 +10,7 @@ from headrace.core.arguments import unframed
 from headrace.core.ports import Source
 from headrace.core.terminal import one_line
 from headrace.dataset.columns import ColumnVerbs
+from headrace.dataset.combine import CombiningVerbs
 from headrace.dataset.consumption import ConsumptionVerbs
 from headrace.dataset.inspection import InspectionVerbs
 from headrace.dataset.maps import MapVerbs
@@ -55,6 +56,7 @@ class Dataset(
     MapVerbs,
     PredictVerbs,
     ColumnVerbs,
+    CombiningVerbs,
     MetricVerbs,
     InspectionVerbs,
     ConsumptionVerbs,

@@ -120,7 +120,7 @@ def _replan(source: Source, committer: ShardCommitter, changed: set[int]) -> lis
     for shard in committer.plan.shards:
         kept: list[Split] = []
         for split in shard.splits:
-            file = source.files_of(split)[0]
+            file = _first_file(source, split)
             if file in alone:
                 kept += new_splits.pop(file, [])
             else:
@@ -145,7 +145,7 @@ def _new_splits(source: Source, shards: Sequence[Shard], changed: set[int]) -> d
             for file in files:
                 new_splits.pop(file, None)
     for split in now:
-        file = source.files_of(split)[0]
+        file = _first_file(source, split)
         if file in new_splits:
             new_splits[file].append(split)
     return new_splits
@@ -159,7 +159,7 @@ def _insert_in_order(
     for number in sorted(range(len(shards)), key=lambda number: committer.plan.shards[number].place):
         shard = shards[number]
         for at, split in enumerate(shard):
-            if source.files_of(split)[0] > file:
+            if _first_file(source, split) > file:
                 if not done[number]:
                     shard[at:at] = splits
                     return
@@ -226,3 +226,8 @@ def _matches(pattern: list[str], path: list[str]) -> bool:
 
 def _inside(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
+
+
+def _first_file(source: Source, split: Split) -> int:
+    """Return the number of the first file that a split reads; -1 if it reads none, as of a table in memory."""
+    return next(iter(source.files_of(split)), -1)

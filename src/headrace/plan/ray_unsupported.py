@@ -38,7 +38,7 @@ NO_VERBS = {
     "join": f"a join needs a shuffle, and {_ORDER}. Join with DuckDB or Polars before; or, if one side fits into "
     "memory, look it up in map_batches with a class that loads it in its constructor.",
     "map_batches_internal": "map_batches is the public name, and what is done with batches is said by its arguments.",
-    "mix": f"datasets are not interleaved: {_ORDER}. Give one read_* a list of paths.",
+    "mix": f"datasets are not interleaved: {_ORDER}. union puts one behind the other.",
     "name": "a run is known by its output folder, and result.run names it.",
     "num_blocks": f"{_BLOCKS}. explain() says how many shards a run has, and batch_size= what a function gets.",
     "random_shuffle": f"there is no shuffle: {_ORDER}. A model that predicts does not need one; shuffle before, or "
@@ -62,7 +62,6 @@ NO_VERBS = {
     "to_pandas_refs": f"{_REFS}. to_pandas() gives one DataFrame, iter_batches(batch_format='pandas') several.",
     "to_random_access_dataset": "rows are not served by key. Write Parquet, and look keys up with DuckDB.",
     "to_spark": "there is no adapter. Write Parquet, and spark.read.parquet reads it.",
-    "union": f"a plan has one source, and {_ORDER}. Give one read_* a list of paths, or one from_* a list of tables.",
     "with_columns": "with_column(name, expression) adds one column; say it once for each.",
     "write_bigquery": f"{_DATABASE}.",
     "write_clickhouse": f"{_DATABASE}.",
@@ -79,8 +78,6 @@ NO_VERBS = {
     "write_sql": f"{_DATABASE}.",
     "write_tfrecords": f"{_FORMAT}.",
     "write_turbopuffer": f"{_DATABASE}.",
-    "zip": f"rows of two datasets are not put side by side: {_ORDER}. Bring the columns into one table first "
-    "(pyarrow's Table.append_column), or compute both in one map_batches.",
 }
 
 _LAZY = "a dataset is a description, and only some verbs read it"

@@ -1,0 +1,179 @@
+"""The rows of several sources, one after the other."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headrace.core.locations import Location
+from headrace.core.ports import Bad, Source
+from headrace.core.row_keys import Keys, Numbers, row_keys
+from headrace.core.work import Split
+from headrace.errors import SchemaMismatch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class UnionSource(Source):
+    """Reads sources in order, as one schema: columns that one lacks are null there, types are widened without loss.
+
+    Their files are numbered on: the numbers of the second source's begin where those of the first end. A source
+    without files has the number behind all files and sources before it.
+    """
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._sources = tuple(each for source in sources for each in _flat(source))
+        self.decodes = any(source.decodes for source in sources)
+        self.shares_memory = any(source.shares_memory for source in sources)
+        self._schema: pa.Schema | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the sources say."""
+        return {"kind": "union", "sources": [source.describe() for source in self._sources]}
+
+    def schema(self) -> pa.Schema:
+        """Return the schema of all; ``SchemaMismatch`` if two have types for a column that do not unify."""
+        if self._schema is None:
+            from headrace.sources.schemas import unify
+
+            named = [(f"dataset {i}", source.schema()) for i, source in enumerate(self._sources, 1)]
+            try:
+                self._schema = unify(named)
+            except SchemaMismatch as error:
+                said = str(error).partition(": ")[2].partition(" Rewrite")[0]
+                raise SchemaMismatch(
+                    f"union: {said} Give one of them another type first, or leave the column out."
+                ) from None
+        return self._schema
+
+    def forms(self) -> Mapping[str, str]:
+        """Return the forms of columns that may hold nulls in some source, or that some source lacks."""
+        from headrace.core.arrow.forms import ARRAYS, OBJECT, form_of
+
+        found: dict[str, str] = {}
+        each = [(source.forms(), source.schema().names) for source in self._sources]
+        for field in self.schema():
+            marks = {forms[field.name] for forms, _ in each if field.name in forms}
+            lacking = any(field.name not in names for _, names in each)
+            form = form_of(field.type, wide=OBJECT in marks) if marks or lacking else None
+            if ARRAYS in marks or form is not None:
+                found[field.name] = ARRAYS if ARRAYS in marks else str(form)
+        return found
+
+    # ------------------------------------------------------------ files and splits
+
+    def files(self) -> list[tuple[str, int, int]]:
+        """Return the files of all sources."""
+        return [file for source in self._sources for file in source.files()]
+
+    def files_of(self, split: Split) -> range:
+        """Return the numbers of the files that a split reads."""
+        number, inner = self._inner(split)
+        own, offset = self._sources[number].files_of(inner), self._offsets()[number]
+        return range(own.start + offset, own.stop + offset) if len(own) else range(0)
+
+    def pinned(self, paths: Sequence[str]) -> Source:
+        """Return the union of the sources with these files: each goes to the source that lists it, in its turn."""
+        now = [{file[0]: at for at, file in enumerate(source.files())} for source in self._sources]
+        given: list[list[str]] = [[] for _ in self._sources]
+        with_files = [number for number, files in enumerate(now) if files]
+        turn, last = 0, -1
+        for path in paths:
+            while turn + 1 < len(with_files) and now[with_files[turn]].get(path, -1) <= last:
+                later = [n for n in range(turn + 1, len(with_files)) if path in now[with_files[n]]]
+                if not later:
+                    break  # it is gone, and was read with those before it
+                turn, last = later[0], -1
+            given[with_files[turn]].append(path)
+            last = now[with_files[turn]].get(path, last)
+        return UnionSource(
+            [source.pinned(own) if own else source for source, own in zip(self._sources, given, strict=True)]
+        )
+
+    def splits(self) -> list[Split]:
+        """List the splits of the sources, in their order."""
+        return self._outer([source.splits() for source in self._sources])
+
+    def splits_in_batches(self, rows: int) -> list[Split]:
+        """List the splits of the sources, cut as each can."""
+        return self._outer([source.splits_in_batches(rows) for source in self._sources])
+
+    def _outer(self, splits: Sequence[Sequence[Split]]) -> list[Split]:
+        first = [self._first(number) for number in range(len(self._sources))]
+        return [
+            msgspec.structs.replace(split, file=split.file + offset)
+            for offset, each in zip(first, splits, strict=True)
+            for split in each
+        ]
+
+    def _offsets(self) -> list[int]:
+        """Return how many files the sources before each have, and all."""
+        return [0, *accumulate(len(source.files()) for source in self._sources)]
+
+    def _first(self, number: int) -> int:
+        offsets = self._offsets()
+        return offsets[number] if offsets[number] < offsets[number + 1] else offsets[-1] + number
+
+    def _inner(self, split: Split) -> tuple[int, Split]:
+        """Return the number of a split's source, and the split as that source knows it."""
+        offsets = self._offsets()
+        if split.file >= offsets[-1]:
+            return split.file - offsets[-1], msgspec.structs.replace(split, file=0)
+        number = bisect_right(offsets, split.file) - 1
+        return number, msgspec.structs.replace(split, file=split.file - offsets[number])
+
+    # ------------------------------------------------------------ rows
+
+    def read(
+        self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Read one split, and bring its rows to the schema of all."""
+        from headrace.sources.schemas import select
+
+        target = self.schema() if columns is None else select(self.schema(), columns)
+        number, inner = self._inner(split)
+        source = self._sources[number]
+        names = source.schema().names
+        own = [name for name in target.names if name in names]
+        read = source.read(inner, None if len(own) == len(names) else own, batch_rows, bad)
+        return _conformed(read, target, f"dataset {number + 1}")
+
+    def check_unchanged(self, split: Split) -> None:
+        """Check the files of a split."""
+        number, inner = self._inner(split)
+        self._sources[number].check_unchanged(inner)
+
+    def locate(self, split: Split, row: int) -> Location:
+        """Say where a row stands in its source."""
+        number, inner = self._inner(split)
+        return self._sources[number].locate(inner, row)
+
+    def row_keys(self, split: Split, numbers: Numbers) -> Keys:
+        """Return the keys of the source; where it has no files, together with its place in the union."""
+        number, inner = self._inner(split)
+        source = self._sources[number]
+        if len(source.files_of(inner)):
+            return source.row_keys(inner, numbers)
+        return row_keys(f"dataset {number + 1}", source.row_keys(inner, numbers).view("int64"))
+
+    def close(self) -> None:
+        """Close the sources."""
+        for source in self._sources:
+            source.close()
+
+
+def _flat(source: Source) -> Sequence[Source]:
+    """Return the sources of a union: unions of unions would number their files twice."""
+    return source._sources if isinstance(source, UnionSource) else (source,)
+
+
+def _conformed(batches: Iterator[pa.RecordBatch], target: pa.Schema, name: str) -> Iterator[pa.RecordBatch]:
+    from headrace.sources.schemas import conform
+
+    for batch in batches:
+        yield batch if batch.schema.equals(target) else conform(batch, target, name, lambda name, rows: None)
