@@ -5,7 +5,7 @@ VERBS_OFFERED = """
     iter_tf_batches iter_torch_batches limit map map_batches materialize max mean min
     random_sample repartition rename_columns schema select_columns show size_bytes stats std sum take take_all
     take_batch to_daft to_pandas to_tf train_test_split union unique with_column write_csv write_json
-    write_numpy write_parquet write_webdataset zip
+    write_images write_numpy write_parquet write_webdataset zip
 """
 
 VERBS_REFUSED = """
@@ -16,7 +16,7 @@ VERBS_REFUSED = """
     split_proportionately streaming_split streaming_train_test_split summary to_arrow_refs to_dask
     to_mars to_modin to_numpy_refs to_pandas_refs to_random_access_dataset to_spark
     with_columns write_bigquery write_clickhouse write_datasink write_delta
-    write_iceberg write_images write_kafka write_lance write_mongo write_orc
+    write_iceberg write_kafka write_lance write_mongo write_orc
     write_snowflake write_sql write_tfrecords write_turbopuffer
 """
 
@@ -127,6 +127,10 @@ ARGUMENTS = {
         "paths filesystem parallelism num_cpus num_gpus memory arrow_open_stream_args partition_filter decoder "
         "fileselect filerename suffixes verbose_open shuffle include_paths file_extensions concurrency "
         "override_num_blocks expand_json " + PLACED
+    ),
+    "Dataset.write_images": (
+        "path column file_format filesystem try_create_dir arrow_open_stream_args filename_provider "
+        "ray_remote_args concurrency mode "
     ),
     "from_arrow": "tables override_num_blocks",
     "from_daft": "df",

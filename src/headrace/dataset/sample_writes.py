@@ -1,4 +1,4 @@
-"""Verbs that write arrays, and samples for training: ``.npy``, ``.npz`` and tar files."""
+"""Verbs that write arrays, and samples for training: ``.npy``, ``.npz``, image and tar files."""
 
 from __future__ import annotations
 
@@ -135,3 +135,63 @@ class SampleWriteVerbs(WriteVerbs):
             return WebDatasetSink(given_folder(path), max_rows_per_file=rows.most)
 
         return self._write(sink, schema, mode, on_change, durability, rows)
+
+    @known_arguments(also=ray_unsupported.WRITE)
+    def write_images(
+        self,
+        path: str | os.PathLike[str],
+        column: str,
+        file_format: str = "png",
+        *,
+        names: str | None = None,
+        schema: pa.Schema | None = None,
+        mode: Mode | None = None,
+        on_change: OnChange | None = None,
+        durability: Durability | None = None,
+    ) -> Result:
+        """Run the plan and write an image file for each row to the folder ``path``. Needs ``headrace[images]``.
+
+        The files of a shard are committed together, as the rows of other formats are: none of them is there before
+        all are, and a killed run goes on. Each is synced, which ``durability="process"`` saves.
+
+        Parameters
+        ----------
+        path, schema, mode, on_change, durability
+            As in ``write_parquet``.
+        column
+            The column of pixels: uint8, of shape (height, width) or (height, width, channels), 1 to 4 of these.
+        file_format
+            ``"png"``, ``"jpg"``, ``"jpeg"``, ``"webp"``, ``"bmp"``, ``"tif"`` or ``"tiff"``.
+        names
+            A column of names, or of paths whose last part is one. A file is ``part-<shard>-<run>.<name>.png``, and in
+            the name all but letters, digits, ``-`` and ``_`` becomes ``_``. None: rows are numbered in their shard.
+
+        Raises
+        ------
+        ArgumentError
+            There is no such format. ``MissingLibrary``: Pillow is not installed.
+        SinkError
+            The column has no pixels, or a null; the format cannot hold them, as JPEG has no alpha; or two rows of a
+            shard have one name. All else as in ``write_parquet``.
+
+        Examples
+        --------
+        >>> import pytest, tempfile, headrace as hr, numpy as np
+        >>> _ = pytest.importorskip("PIL")
+        >>> data = hr.from_numpy(np.zeros((2, 4, 5, 3), np.uint8)).with_options(engine="inline", progress=False)
+        >>> data.write_images(folder := f"{tempfile.mkdtemp()}/out", "data").files
+        2
+        >>> hr.read_images(folder).take(1)[0]["image"].shape
+        (4, 5, 3)
+        """
+
+        def sink() -> Sink:
+            from headrace.sinks.images import ImageSink
+
+            return ImageSink(given_folder(path), column=column, file_format=file_format, names=names)
+
+        wanted = [column] if names in (None, column) else [column, names]
+        chosen = self.with_step(SelectColumns(given_names("write_images", wanted)))
+        result = chosen._write(sink, schema, mode, on_change, durability)
+        self._note(result.summary)
+        return result

@@ -48,6 +48,8 @@ def rows_of(path: Path, name: str, sink: dict[str, Any]) -> int | None:
     if kind == "webdataset":
         with safe_files.file(path) as file, tars.opened(file) as tar:
             return sum(1 for _ in tars.keys(tar))
+    if kind == "images":
+        return 1
     if kind == "numpy":
         return _array_rows(path)
     return None

@@ -69,7 +69,6 @@ NO_VERBS = {
     "headrace.core.ports.Sink.",
     "write_delta": f"{_FORMAT}: deltalake's write_deltalake takes what pyarrow.dataset reads of the folder.",
     "write_iceberg": f"{_FORMAT}: PyIceberg's Table.add_files takes the files.",
-    "write_images": "there is no writer for image files. Encode each in map, and write_parquet the bytes.",
     "write_kafka": f"{_DATABASE}.",
     "write_lance": f"{_FORMAT}: lance.write_dataset takes what pyarrow.dataset reads of the folder.",
     "write_mongo": f"{_DATABASE}.",

@@ -1,0 +1,150 @@
+"""A file for each row: pixels as PNG, JPEG and the like, in the same commits as other parts."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from headrace.core.arrow.batch import rows_of
+from headrace.core.files.artifacts import require
+from headrace.core.work import StagedFile, Task
+from headrace.errors import SinkError
+from headrace.sinks.files import Encoder, FileSink, PartWriter, cannot_hold, choose
+from headrace.sinks.image_bytes import FORMATS, encoded, refuse_pixels
+from headrace.sinks.staged import StagedStream
+
+_LONGEST = 150  # of a name; what stands before it has its place, too
+_OTHER = re.compile(r"[^A-Za-z0-9_-]")
+
+
+@dataclass(frozen=True)
+class ImageSink(FileSink):
+    """One image file for each row: the pixels of ``column``, in ``file_format``, named by the column ``names``.
+
+    A name stands behind that of the shard, ``part-00000-<run>.<name>.png``, by which an output knows its files. Of a
+    path only the last part counts, without the end that says its format, and what is no letter, digit, ``-`` or ``_``
+    becomes ``_``. Without ``names``, rows are numbered in their shard.
+    """
+
+    column: str = "image"
+    file_format: str = "png"
+    names: str | None = None
+
+    kind: ClassVar[str] = "images"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        choose(self.file_format, tuple(FORMATS), "file_format")
+        require("PIL", "images", "write_images")
+
+    @property
+    def suffix(self) -> str:
+        return self.file_format
+
+    def options(self) -> dict[str, Any]:
+        return {"column": self.column, "file_format": self.file_format, "names": self.names}
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Raise ``SinkError`` unless the column has pixels, and that of names is text or whole numbers."""
+        refuse_pixels("write_images", schema.field(self.column))
+        if self.names is not None:
+            field = schema.field(self.names)
+            kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+            text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+            if not (text or pa.types.is_integer(kind)):
+                raise cannot_hold("write_images", field, "names are texts or whole numbers")
+
+    def encoder(self, stream: StagedStream, schema: pa.Schema) -> Encoder:
+        return _ImageEncoder(stream, schema.field(self.column), FORMATS[self.file_format])
+
+    def open(self, task: Task, schema: pa.Schema) -> ImagesWriter:
+        """Begin the files of one attempt."""
+        return ImagesWriter(self, task, schema)
+
+    def file(self, task: Task, schema: pa.Schema, name: str) -> PartWriter:
+        """Begin the file of one row."""
+        shard = task.shard.label(self._digits)
+        staged = f"{shard}-{task.attempt}-{os.getpid()}-{os.urandom(4).hex()}.staged"
+        return PartWriter(self, schema, staged, f"part-{shard}-{self._run}.{name}.{self.suffix}")
+
+
+class _ImageEncoder:
+    """Writes one row."""
+
+    def __init__(self, stream: StagedStream, field: pa.Field, form: str) -> None:
+        self._stream = stream
+        self._field = field
+        self._form = form
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        column = batch.column(batch.schema.get_field_index(self._field.name))
+        (row,) = rows_of(pa.RecordBatch.from_arrays([column], [""]))
+        if row[""] is None:
+            raise SinkError(
+                f"Cannot write an image: column {self._field.name!r} is null. Filter such rows in a step before."
+            )
+        self._stream.write(encoded(row[""], self._form, self._field))
+
+    def close(self) -> int:
+        return 1
+
+
+class ImagesWriter:
+    """One attempt's files. Each is closed and synced before the next begins, so few descriptors are open."""
+
+    def __init__(self, sink: ImageSink, task: Task, schema: pa.Schema) -> None:
+        self._sink = sink
+        self._task = task
+        self._schema = schema
+        self._begun: list[PartWriter] = []
+        self._files: list[StagedFile] = []
+        self._names: set[str] = set()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write the next rows, in order."""
+        for row, name in enumerate(self._names_of(batch)):
+            writer = self._sink.file(self._task, self._schema, name)
+            self._begun.append(writer)
+            writer.write(batch.slice(row, 1))
+            self._files += writer.close()
+            writer.sync()
+
+    def close(self) -> tuple[StagedFile, ...]:
+        """Return the files; none if there were no rows."""
+        return tuple(self._files)
+
+    def sync(self) -> None:
+        """Nothing is left to do."""
+
+    def abort(self) -> None:
+        """Drop all files."""
+        for writer in self._begun:
+            writer.abort()
+
+    def _names_of(self, batch: pa.RecordBatch) -> Sequence[str]:
+        column = self._sink.names
+        if column is None:
+            first = len(self._files)
+            return [f"{row:06}" for row in range(first, first + batch.num_rows)]
+        values = batch.column(batch.schema.get_field_index(column)).to_pylist()
+        return [self._name(column, value) for value in values]
+
+    def _name(self, column: str, value: Any) -> str:
+        last = "" if value is None else str(value).rpartition("/")[2]
+        stem, _, end = last.rpartition(".")
+        name = _OTHER.sub("_", stem if stem and end.lower() in FORMATS else last)
+        if not name or len(name) > _LONGEST or name in self._names:
+            why = "it is null or empty" if not name else f"it has more than {_LONGEST} characters"
+            if name in self._names:
+                why = f"another row of its shard has the name {name!r}, too"
+            raise SinkError(
+                f"Cannot name an image by {value!r} of column {column!r}: {why}. Names are told apart by their last "
+                "part, in which only letters, digits, - and _ count."
+            )
+        self._names.add(name)
+        return name
