@@ -157,6 +157,8 @@ DIFFERENT = {
         "train_test_split": "here; by a hash of file and row, so that the same rows come again",
         "repartition": "taken, with a warning: neither batches nor workers nor files depend on blocks",
         "stats": "here; of the last run of that dataset",
+        "union": "here; one behind the other, in this order; steps come behind",
+        "zip": "here; of sources whose equal numbers of rows are known; steps come behind",
         "take take_all take_batch show schema columns": _LAZY,
         "write_parquet write_csv write_json write_numpy write_images write_webdataset": _OTHER_FOLDER,
     },
@@ -177,6 +179,8 @@ DIFFERENT = {
         "`KerasCheckpoint` and `KerasPredictor`",
         "lightgbm.LightGBMCheckpoint": "here; takes boosters: of an estimator, `estimator.booster_`",
         "xgboost.XGBoostCheckpoint": "here; takes boosters and estimators",
+        "torch.TorchPredictor": "here; a module may take and return a dict; classes derived from it (`call_model`) "
+        "are refused",
         "huggingface.HuggingFaceCheckpoint huggingface.HuggingFacePredictor huggingface.TransformersCheckpoint "
         "huggingface.TransformersPredictor": "here; the model tells the task where `task=` is not given; nothing is "
         "downloaded",

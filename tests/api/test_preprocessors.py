@@ -204,6 +204,15 @@ def test_a_class_of_ones_own_is_prepared_once() -> None:
     assert udf.predict(FRAME)["predictions"].tolist() == [0.5, 1, 1.5]
 
 
+def test_a_class_derived_from_ours_is_refused_as_its_methods_would_not_be_called() -> None:
+    class Doubling(hr.TorchPredictor):
+        def call_model(self, inputs: Any) -> Any:
+            return 2 * inputs
+
+    with pytest.raises(ArgumentError, match=r"Doubling derives from TorchPredictor, .*\(call_model, …\)"):
+        BatchPredictor.from_checkpoint(hr.TorchCheckpoint.from_model(net()), Doubling)
+
+
 def test_images_by_torchvisions_transforms() -> None:
     def to_tensor(image: Any) -> Any:
         if not isinstance(image, np.ndarray):

@@ -11,6 +11,13 @@ from typing import TYPE_CHECKING, Any
 from headrace.compat.air.checkpoint import Checkpoint
 from headrace.compat.air.preprocessing import Preprocessing, preparing_method
 from headrace.compat.air.scored_data import Prepared, ScoredData, given_data
+from headrace.compat.air.scoring_arguments import (
+    OUTPUT,
+    argument_names,
+    column_named,
+    named_options,
+    takes_argument,
+)
 from headrace.compat.air.scoring_hosts import (
     CachedPredictor,
     InProcessPredictor,
@@ -28,7 +35,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 BATCH_SIZE = 4096
-OUTPUT = "output_column_name"
 _AT_A_TIME = 131_072  # rows that a model in this process is given at a time, if they are no heavier than
 _AT_A_TIME_BYTES = 16 << 20  # this
 _SAMPLE = 1_024
@@ -126,7 +132,7 @@ class BatchPredictor:
             raise ArgumentError(f"from_pandas_udf({pandas_udf!r}): it takes a function of a DataFrame.")
         made = object.__new__(cls)
         made._checkpoint = made._kind = None
-        made._kwargs, made._cached = _options("from_pandas_udf", predict_batch_kwargs), {}
+        made._kwargs, made._cached = named_options("from_pandas_udf", predict_batch_kwargs), {}
         made._function, made._bytes = pandas_udf, given_batch_bytes(batch_size_bytes, None)
         return made
 
@@ -230,7 +236,7 @@ class BatchPredictor:
             needs["num_gpus"] = 1
         if (workers := bounds(min_scoring_workers, max_scoring_workers)) is not None:
             needs["concurrency"] = workers
-        options = _options("predict", predict_batch_kwargs) | self._checked(predict_kwargs)
+        options = named_options("predict", predict_batch_kwargs) | self._checked(predict_kwargs)
         if separate_gpu_stage is not None and not isinstance(separate_gpu_stage, bool):
             raise ArgumentError(f"separate_gpu_stage={separate_gpu_stage!r}: it takes True or False.")
         prepared = self.get_preprocessor()
@@ -273,13 +279,16 @@ class BatchPredictor:
     def _checked(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the keyword arguments of ``predict``; raise ``UnknownArgument`` for those that nothing accepts."""
         if self._function is not None:
-            accepted = _names_of(self._function)
+            accepted = argument_names(self._function)
         elif _is_ours(self._kind) and self._kind.__name__ == "TransformersPredictor":
             accepted = None  # what is not its own is its pipeline's
         elif _is_ours(self._kind):
-            accepted = (*(_names_of(self._kind.__init__) or ()), *(name for name in ("model", "use_gpu")))
+            accepted = (
+                *(argument_names(self._kind.__init__) or ()),
+                *(name for name in ("model", "use_gpu")),
+            )
         else:
-            accepted = _names_of(getattr(self._kind, method_of(self._kind)))
+            accepted = argument_names(getattr(self._kind, method_of(self._kind)))
         for name in kwargs:
             if accepted is not None and name not in (*accepted, OUTPUT):
                 known = [*inspect.signature(BatchPredictor.predict).parameters, *accepted, OUTPUT]
@@ -289,6 +298,13 @@ class BatchPredictor:
 
     def _check(self) -> None:
         if _is_ours(self._kind):
+            if not self._kind.__module__.startswith("headrace."):
+                base = next(each for each in self._kind.__mro__ if each.__module__.startswith("headrace."))
+                raise ArgumentError(
+                    f"from_checkpoint: {self._kind.__name__} derives from {base.__name__}, which calls none of the "
+                    "methods that AIR's did (call_model, …). Let the model return what is wanted, or write a class "
+                    "of your own, from headrace.compat.ray.train.predictor.Predictor."
+                )
             if not callable(getattr(self._checkpoint, "given_to", None)):
                 raise ArgumentError(
                     f"from_checkpoint: {self._kind.__name__} takes a checkpoint such as TorchCheckpoint.from_model("
@@ -323,7 +339,7 @@ class BatchPredictor:
         needs: dict[str, Any],
         options: dict[str, Any],
     ) -> Any:
-        column = _column(options.pop(OUTPUT, COLUMN))
+        column = column_named(options.pop(OUTPUT, COLUMN))
         if column in keep:
             raise ColumnExists(
                 f"The predictions are to be named {column!r}, and keep_columns has a column of that name. Name them "
@@ -380,8 +396,8 @@ class BatchPredictor:
         assert self._function is not None
         options = {**self._kwargs, **options}
         named = options.pop(OUTPUT, None)
-        column = _column(COLUMN if named is None else named)
-        if _takes(self._function, OUTPUT, given=named is not None):
+        column = column_named(COLUMN if named is None else named)
+        if takes_argument(self._function, OUTPUT, given=named is not None):
             options[OUTPUT] = column
         size = given_batch_size(batch_size) or BATCH_SIZE
         if self._bytes is not None and size != BATCH_SIZE:
@@ -405,32 +421,6 @@ class BatchPredictor:
         return given.result(made, keep, column)
 
 
-def _options(verb: str, kwargs: Any) -> dict[str, Any]:
-    if kwargs is not None and not isinstance(kwargs, Mapping):
-        raise ArgumentError(f"{verb}(predict_batch_kwargs={kwargs!r}): it takes a dict of arguments by name.")
-    return dict(kwargs or {})
-
-
-def _names_of(function: Callable[..., Any]) -> tuple[str, ...] | None:
-    """Return the names of a function's arguments; None if it takes any, or has no signature."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return None
-    if any(each.kind is each.VAR_KEYWORD for each in parameters):
-        return None
-    return tuple(each.name for each in parameters if each.name not in ("self", "cls"))
-
-
-def _takes(function: Callable[..., Any], name: str, *, given: bool) -> bool:
-    """Say whether to pass an argument on: the function names it, and the user gave it or there is no default."""
-    try:
-        parameter = inspect.signature(function).parameters.get(name)
-    except (TypeError, ValueError):
-        return False
-    return parameter is not None and (given or parameter.default is parameter.empty)
-
-
 def _is_ours(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, Direct)
 
@@ -439,9 +429,3 @@ def _rows_per_call(given: ScoredData) -> int:
     """Return how many rows a model in this process gets at a time, by the size of the first of them."""
     rows, weight = given.sample(_SAMPLE)
     return min(_AT_A_TIME, int(_AT_A_TIME_BYTES // max(weight / max(rows, 1), 1)))
-
-
-def _column(name: Any) -> str:
-    if not isinstance(name, str) or not name:
-        raise ArgumentError(f"{OUTPUT}={name!r}: it takes the name of the column with the predictions.")
-    return name
