@@ -13,7 +13,7 @@ import transformers
 import headrace as hr
 from headrace.compat.ray.train.batch_predictor import BatchPredictor
 from headrace.compat.ray.train.huggingface import TransformersCheckpoint, TransformersPredictor
-from headrace.errors import ArgumentError, ModelChanged
+from headrace.errors import ArgumentError, ModelChanged, UnknownArgument
 
 from .news import TEXTS, tokenizer
 from .test_transformers import bert
@@ -80,3 +80,8 @@ def test_what_is_missing_is_told(model: Any) -> None:
     with pytest.raises(ArgumentError, match="is for TransformersPredictor"):
         BatchPredictor.from_checkpoint(bare, hr.TorchPredictor)
     assert bare.get_model() is model and bare.get_tokenizer() is None
+    whole = TransformersCheckpoint.from_model(model, tokenizer())
+    with pytest.raises(ArgumentError, match="Did you mean 'text-classification'"):
+        BatchPredictor.from_checkpoint(whole, TransformersPredictor, task="text-clasification")
+    with pytest.raises(UnknownArgument, match=r"pipeline=3: the pipeline is the first argument, model="):
+        TransformersPredictor(pipeline=3)

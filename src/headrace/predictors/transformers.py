@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.core.arguments import known_arguments
+from headrace.core.arguments import Unsupported, known_arguments
 from headrace.core.direct_predictor import Direct, directly
 from headrace.core.files.artifacts import Artifact, loading_call
 from headrace.core.inputs import shapes, texts
@@ -87,7 +87,7 @@ class TransformersPredictor(Direct, TextPredictor):
     marker = "config.json"
     dtypes = ("auto", *TextPredictor.dtypes)
 
-    @known_arguments
+    @known_arguments(also={"pipeline": Unsupported("the pipeline is the first argument, model=.", ())})
     def __init__(
         self,
         model: Any,

@@ -11,7 +11,7 @@ from typing import Any
 from headrace.compat.air.checkpoint import FROM_MODEL, Checkpoint
 from headrace.core.arguments import known_arguments
 from headrace.core.files.artifacts import Artifact, require
-from headrace.errors import ArgumentError, ModelUnreadable
+from headrace.errors import ArgumentError, ModelUnreadable, nearest
 
 _OF_PREDICTOR = ("task", "dtype", "batch_size", "call_kwargs", "trust_remote_code", "trust_pickle")
 
@@ -151,7 +151,14 @@ class TransformersCheckpoint(Checkpoint):
                 f"A {type(model).__name__} does not tell its task: give task='text-classification', or another, "
                 "where the predictor is made."
             )
-        return transformers.pipeline(task, model=model, tokenizer=tokenizer, device=model.device)
+        try:
+            return transformers.pipeline(task, model=model, tokenizer=tokenizer, device=model.device)
+        except KeyError:
+            known = transformers.pipelines.PIPELINE_REGISTRY.get_supported_tasks()
+            raise ArgumentError(
+                f"task={task!r} is none that transformers {transformers.__version__} has."
+                f"{nearest(str(task), known) or ' It has: ' + ', '.join(known) + '.'}"
+            ) from None
 
     def _write(self, folder: str) -> dict[str, Any]:
         require("transformers", "transformers", "A checkpoint of transformers")
