@@ -40,6 +40,7 @@
         │   ├── NodeLost
         │   ├── CallLost
         │   └── ActorDied
+        ├── CallCancelled (CancelledError)
         ├── ExecutorClosed (RuntimeError)
         ├── TimedOut (TimeoutError)
         ├── ShardFailed
@@ -56,6 +57,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator
+from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -244,6 +246,10 @@ class CallLost(WorkerDied):
 
 class ActorDied(WorkerDied):
     """The process of an actor ended, or its constructor never did, and there is no other in its place."""
+
+
+class CallCancelled(EngineError, CancelledError):
+    """A call of an executor was cancelled while it ran, or before it began."""
 
 
 class ExecutorClosed(EngineError, RuntimeError):

@@ -315,6 +315,9 @@ class PoolSpec:
     (None: what the engine gives to those who say nothing);
     ``least``: how many workers the pool cannot do without (None: all); ``sees``: a file that each has to find;
     ``extra``: what else the engine is told about each.
+
+    ``on_packed(worker, note, packed)`` gets what workers send with ``DriverLine.note_packed``; ``on_end(worker)`` is
+    called when one has ended.
     """
 
     name: str
@@ -330,6 +333,36 @@ class PoolSpec:
     least: int | None = None
     sees: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
+    on_packed: Callable[[int, Any, Any], None] | None = None
+    on_end: Callable[[int], None] | None = None
+
+
+class DriverLine(Protocol):
+    """How the code of a worker may ask its driver for something, while it works."""
+
+    def holder(self, number: int) -> Any:
+        """Return what stands for a stored value, a future or an actor of the driver."""
+        ...
+
+    def stand_in(self, make: Callable[[int], Any]) -> None:
+        """Have ``make(number)`` stand for what the driver has and did not send."""
+        ...
+
+    def note_packed(self, note: Any, packed: Any) -> None:
+        """As ``notify``, with a packed value beside; closes it. ``on_note`` of the pool gets both."""
+        ...
+
+    def serve_calls(self, until: Callable[[], bool], timeout: float | None) -> None:
+        """In the worker's own thread: carry out other calls until ``until()``; ``wake`` has it look again."""
+        ...
+
+    def wake(self) -> None:
+        """Have ``serve_calls`` look again."""
+        ...
+
+    def is_own_thread(self) -> bool:
+        """Say whether this is the thread in which calls run one after another."""
+        ...
 
 
 def _no_values(number: int, once: bool) -> Any:
@@ -347,7 +380,7 @@ class WorkerContext:
     ``""`` that it is done.
     ``devices`` are the GPUs that it was given, by the names that CUDA knows; None: all that there are. In code that
     runs here they are numbered from 0. ``value(number, once)`` returns a value that the driver keeps and lent to this
-    worker; ``once``: it will not be asked for again.
+    worker; ``once``: it will not be asked for again. ``line``: how calls make calls, where that is possible.
     """
 
     worker: int
@@ -359,6 +392,7 @@ class WorkerContext:
     preparing: Callable[[str], None] = field(repr=False)
     devices: tuple[str, ...] | None = None
     value: Callable[[int, bool], Any] = field(default=_no_values, repr=False)
+    line: DriverLine | None = field(default=None, repr=False)
 
 
 class Pool(Protocol):

@@ -13,12 +13,13 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.engines.memory_files import content, most_files, write_all
-from headrace.engines.references import collecting_references, resolving_references
+from headrace.engines.references import Ref, collecting_references, holder_of, resolving_references
 from headrace.errors import ExecutorClosed
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ Message = tuple[Any, ...]
 class StoredObject(ABC):
     """One value, pickled. It lives as long as anybody refers to it: a ``Ref``, a future, a call under way.
 
-    ``store`` gave it its number. ``links`` are the values that it refers to. ``known`` are the workers that were
+    ``store`` gave it its number. ``links`` are the values, futures and actors that it refers to, each with a
+    ``number`` and a ``reference()``. ``known`` are the workers that were
     sent it; ``once``: they need it for one call, and forget it by themselves. ``size``: how many bytes it takes.
     """
 
@@ -45,7 +47,7 @@ class StoredObject(ABC):
         self.size = size
         self.store = store
         self.once = once
-        self.links: tuple[StoredObject, ...] = ()
+        self.links: tuple[Any, ...] = ()
         self.known: set[int] = set()
         self._release = weakref.finalize(self, store.release, number, fd, self.known)
         self._release.atexit = False
@@ -53,6 +55,10 @@ class StoredObject(ABC):
     @abstractmethod
     def value(self) -> Any:
         """Unpickle the value, with its buffers where they lie."""
+
+    def reference(self) -> Any:
+        """Return a ``Ref`` to it."""
+        return Ref(self)
 
     @abstractmethod
     def to_send(self) -> AbstractContextManager[tuple[Message, Any]]:
@@ -129,10 +135,11 @@ class ObjectStore:
     what comes beyond lies in ordinary memory of the driver.
     """
 
+    _numbers = itertools.count()  # of all stores: a reference of another one is noticed
+
     def __init__(self, on_release: Callable[[int, set[int]], None]) -> None:
         self._on_release = on_release
-        self._numbers = itertools.count()
-        self._all: weakref.WeakValueDictionary[int, StoredObject] = weakref.WeakValueDictionary()
+        self._all: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self.files: set[int] = set()
         self._put: weakref.WeakSet[StoredObject] = weakref.WeakSet()
         self._adding = threading.Lock()
@@ -147,11 +154,21 @@ class ObjectStore:
             self._put.add(stored)
         return stored, references
 
-    def add_packed(self, packed: Any) -> StoredObject:
-        """Store what a worker returned."""
-        stored = self._add(packed, once=False)
-        stored.links = tuple(self._all.get(number) or _released(self) for number in packed.links)
+    def add_packed(self, packed: Any, *, number: int | None = None, once: bool = False) -> StoredObject:
+        """Store what a worker sent; ``number``: the name that it has there."""
+        stored = self._add(packed, once, number)
+        stored.links = tuple(self._linked(number) for number in packed.links)
         return stored
+
+    def name(self, thing: Any, number: int | None = None) -> int:
+        """Give something that is no stored value a number, by which references to it travel."""
+        number = next(self._numbers) if number is None else number
+        self._all[number] = thing
+        return number
+
+    def find(self, number: int) -> Any:
+        """Return what has a number; None if nobody in this process refers to it any more."""
+        return self._all.get(number)
 
     def close(self) -> None:
         """Free all that was put. What workers returned belongs to those who refer to it."""
@@ -172,8 +189,16 @@ class ObjectStore:
         if known:
             self._on_release(number, known)
 
-    def _add(self, packed: Any, once: bool) -> StoredObject:
-        stored = self._stored(next(self._numbers), packed, once)
+    def _linked(self, number: int) -> Any:
+        found = self.find(number)
+        if found is None:
+            return _released(self)
+        if isinstance(found, Future):
+            found.shared = True  # type: ignore[attr-defined]
+        return holder_of(found) if not isinstance(found, StoredObject) else found
+
+    def _add(self, packed: Any, once: bool, number: int | None = None) -> StoredObject:
+        stored = self._stored(next(self._numbers) if number is None else number, packed, once)
         self._all[stored.number] = stored
         return stored
 

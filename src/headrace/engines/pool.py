@@ -55,7 +55,8 @@ class WorkerHandle(ABC):
     def send_object(self, stored: StoredObject) -> None:
         """Send a stored value, and before it those that it refers to, unless the worker has them."""
         for link in stored.links:
-            self.send_object(link)
+            if isinstance(link, StoredObject):
+                self.send_object(link)
         if self.number in stored.known:
             return
         if not stored.once:
@@ -131,7 +132,11 @@ class WorkerPool(ABC, Generic[W]):
         if chosen is None:
             self._skip_reader(worker, args)
         else:
-            self._send_with_blocks(chosen, ("feed", args), args)
+            for value in args:
+                if isinstance(value, StoredObject):
+                    chosen.send_object(value)
+            sent = tuple(value.number if isinstance(value, StoredObject) else value for value in args)
+            self._send_with_blocks(chosen, ("feed", sent), args)
 
     def resize(self, size: int, *, keep: Collection[int] = ()) -> None:
         """See ``Pool.resize``."""
@@ -200,6 +205,8 @@ class WorkerPool(ABC, Generic[W]):
             self._fill()
         self._free(worker.number, self._blocks.remove_dead(worker.number))
         worker.fail(error)
+        if self._spec.on_end is not None:
+            self._spec.on_end(worker.number)
 
     def give_up(self, error: HeadraceError) -> None:
         """Nothing more can come from this pool: fail every call, now and later."""

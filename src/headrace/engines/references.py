@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future
 from typing import Any, Generic, Protocol, TypeVar
 
 from headrace.errors import NotPicklable
@@ -18,10 +20,16 @@ _PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
 
 
 class Holder(Protocol):
-    """What has a stored value, or can unpickle it again."""
+    """What has a stored value, or can unpickle it again; ``number`` names it in driver and workers."""
+
+    number: int
 
     def value(self) -> Any:
         """Return the value."""
+        ...
+
+    def reference(self) -> Any:
+        """Return what stands for it in the user's hands: a ``Ref``, a future, the handle of an actor."""
         ...
 
 
@@ -49,7 +57,7 @@ class Ref(Generic[T]):
         self._holder = holder
 
     def get(self) -> T:
-        """Return the value, made anew by each call, with its buffers where they lie.
+        """Return the value, made anew by each call, with its buffers where they lie; in a worker, wait for it.
 
         Raises ``ExecutorClosed`` if the executor that it was put to is shut down.
         """
@@ -60,8 +68,47 @@ class Ref(Generic[T]):
         """What has the value in this process."""
         return self._holder
 
+    def hex(self) -> str:
+        """Return its name: the same for all references to the value, in the driver and in workers."""
+        return f"{self._holder.number:056x}"
+
+    def future(self) -> Future[T]:
+        """Return a future of the value."""
+        future: Future[T] = Future()
+        later = getattr(self._holder, "when_done", None)
+        if later is None:
+            future.set_result(self.get())
+        else:
+            later(lambda: _settle(future, self.get))
+        return future
+
+    def __await__(self) -> Generator[Any, None, T]:
+        import asyncio
+
+        return asyncio.wrap_future(self.future()).__await__()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ref) and other._holder.number == self._holder.number
+
+    def __hash__(self) -> int:
+        return hash(self._holder.number)
+
     def __reduce__(self) -> Any:
         return reduce_reference(self)
+
+
+def holder_of(reference: Any) -> Any:
+    """Return what has the value of a ``Ref`` or a future, or what stands for an actor."""
+    return reference._link() if hasattr(type(reference), "_link") else reference.holder
+
+
+def _settle(future: Future[Any], get: Callable[[], Any]) -> None:
+    try:
+        value = get()
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(value)
 
 
 def read_only(value: Any) -> Any:
@@ -86,10 +133,29 @@ class _Pickling(threading.local):
     """What the pickling, or the unpickling, that this thread is at has met."""
 
     references: list[Any] | None = None
-    holders: Sequence[Holder] = ()
+    holders: Sequence[Any] = ()
 
 
 _pickling = _Pickling()
+
+
+# In a worker: the references that were unpickled, which may outlive the call that brought them.
+restored: list[weakref.ref[Any]] | None = None
+
+
+def keep_restored() -> None:
+    """In a worker: remember references that are unpickled, until ``taken_restored``."""
+    global restored
+    restored = []
+
+
+def taken_restored() -> list[Any]:
+    """Return the references that were unpickled since the last time, and are alive."""
+    global restored
+    if not restored:
+        return []
+    taken, restored = restored, []
+    return [alive for each in taken if (alive := each()) is not None]
 
 
 @contextlib.contextmanager
@@ -102,8 +168,13 @@ def collecting_references() -> Iterator[list[Any]]:
         _pickling.references = before
 
 
+def collects_references() -> bool:
+    """Say whether what this thread pickles goes to a worker, or comes from one."""
+    return _pickling.references is not None
+
+
 @contextlib.contextmanager
-def resolving_references(holders: Sequence[Holder]) -> Iterator[None]:
+def resolving_references(holders: Sequence[Any]) -> Iterator[None]:
     """While a value is unpickled: the references in it are to what ``holders`` have, in their order."""
     before, _pickling.holders = _pickling.holders, holders
     try:
@@ -112,16 +183,22 @@ def resolving_references(holders: Sequence[Holder]) -> Iterator[None]:
         _pickling.holders = before
 
 
-def reduce_reference(reference: Any) -> Any:
-    """Reduce a reference to its place in the list; for ``__reduce__``."""
+def reduce_reference(reference: Any, *described: Any) -> Any:
+    """Reduce a reference to its place in the list; for ``__reduce__``.
+
+    ``described``: what else its holder needs in a worker, to stand for it.
+    """
     if _pickling.references is None:
         raise NotPicklable(
             f"A {type(reference).__name__} means something only to its executor: pass it to a call, or as a part of "
             "what is put; to store or send it elsewhere, get its value first."
         )
     _pickling.references.append(reference)
-    return _restored, (len(_pickling.references) - 1,)
+    return _restored, (len(_pickling.references) - 1, *described)
 
 
-def _restored(place: int) -> Ref[Any]:
-    return Ref(_pickling.holders[place])
+def _restored(place: int, *described: Any) -> Any:
+    reference = _pickling.holders[place].reference(*described)
+    if restored is not None:
+        restored.append(weakref.ref(reference))
+    return reference

@@ -10,6 +10,7 @@ import pickle
 import queue
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -55,7 +56,8 @@ class WorkerLoop:
     """Carries out what the transport puts into ``inbox``.
 
     ``("host", *args)``, once, makes the object; ``("call", number, method, args)`` calls it; ``("release_unused",)``
-    reports released blocks; ``("end",)`` ends the loop. ``feed`` may be called from any thread, at any time.
+    reports released blocks; ``("wake",)`` does nothing; ``("end",)`` ends the loop. ``feed`` may be called from any
+    thread, at any time.
     """
 
     def __init__(self, transport: Transport) -> None:
@@ -64,17 +66,35 @@ class WorkerLoop:
         self._hosted: Any = None
         self._early: list[tuple[Any, ...]] = []  # fed before the object was there
         self._feeding = threading.Lock()
+        self.thread = 0  # that runs the loop
 
     def run(self) -> None:
         """Do what is asked, until the end."""
+        self.thread = threading.get_ident()
         while (message := self.inbox.get())[0] != "end":
-            if message[0] == "host":
-                self._host(*self._transport.prepare(*message[1:]))
-            elif message[0] == "call":
-                self._call(*message[1:])
-                self._transport.after_call()
-            else:
-                self._transport.send_released()
+            self._carry_out(message)
+
+    def serve(self, until: Callable[[], bool], timeout: float | None = None) -> None:
+        """In the midst of a call: do what is asked until ``until()``, or for ``timeout`` seconds.
+
+        What may make a difference to ``until`` wakes the loop by ``("wake",)``.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        while not until():
+            try:
+                message = self.inbox.get(timeout=None if end is None else max(0.0, end - time.monotonic()))
+            except queue.Empty:
+                return
+            self._carry_out(message)
+
+    def _carry_out(self, message: tuple[Any, ...]) -> None:
+        if message[0] == "host":
+            self._host(*self._transport.prepare(*message[1:]))
+        elif message[0] == "call":
+            self._call(*message[1:])
+            self._transport.after_call()
+        elif message[0] == "release_unused":
+            self._transport.send_released()
 
     def feed(self, args: tuple[Any, ...]) -> None:
         """Pass something to the object at once, or as soon as it is there."""

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.core.devices import Seat
 from headrace.engines.object_store import ObjectStore
-from headrace.errors import ActorDied, HeadraceError, NeverReady, NodeLost, WorkerDied
+from headrace.errors import (
+    ActorDied,
+    ArgumentError,
+    CallCancelled,
+    HeadraceError,
+    NeverReady,
+    NodeLost,
+    WorkerDied,
+)
 from headrace.tasks.admission import Needs
-from headrace.tasks.calls import TaskCall
+from headrace.tasks.calls import TaskCall, results_of
 from headrace.tasks.executor_engine import TaskWorker
-from headrace.tasks.task_host import NoObject, restored_error
+from headrace.tasks.hosting.packing import IN_CONSTRUCTOR, restored_error
+from headrace.tasks.hosting.task_host import ActorLeft, CallStopped, NoObject
 from headrace.tasks.workers import ExecutorWorkers
+
+if TYPE_CHECKING:
+    from headrace.tasks.requests import Requests
 
 MAX_TRIES = 3  # deaths in a row in the constructor
 
@@ -25,6 +38,7 @@ class Dispatching(Protocol):
 
     store: ObjectStore
     workers: ExecutorWorkers
+    requests: Requests
 
     def post(self, action: Callable[[], None]) -> None:
         """Have something done in the dispatcher's thread."""
@@ -49,19 +63,38 @@ class ActorLife:
         self._threads = threads
         self._restarts = restarts
         self._waiting: deque[TaskCall] = deque()
-        self._running: TaskCall | None = None
+        self._running: dict[TaskCall, None] = {}
+        self.concurrency = 1  # how many calls may run at the same time
+        self.said_concurrency: int | None = None
         self._worker: TaskWorker | None = None
         self._admitted = False
         self._constructed = False
         self._ended_by: BaseException | None = None
         self._without_handles = False
         self._failed_constructions = 0
+        self._process = -1
+        self.handle: Callable[[], Any] | None = None
 
     # ------------------------------------------------------------ from any thread
 
-    def post(self, call: TaskCall) -> None:
-        """Call a method, after those that were called before."""
+    @property
+    def store(self) -> ObjectStore:
+        """Where results are kept."""
+        return self._dispatcher.store
+
+    def adopt(self, call: TaskCall) -> Any:
+        """Call a method, after those that were called before; return what the user gets for it."""
+        call.future.on_cancel(partial(self.cancelled, call), partial(self.stop, call))
         self._dispatcher.post(partial(self._accept, call))
+        return results_of(call)
+
+    def stop(self, call: TaskCall, force: bool, recursive: bool) -> None:
+        """Cancel a call, though it may have begun."""
+        if force:
+            raise ArgumentError(
+                f"{call.label}: a method cannot be cancelled by force; ray.kill ends the actor."
+            )
+        self._dispatcher.post(partial(self._stop, call))
 
     def handles_collected(self) -> None:
         """The last handle was collected: the calls that were made are still carried out."""
@@ -71,11 +104,13 @@ class ActorLife:
         """A call was cancelled before it began."""
         self._dispatcher.post(partial(self._remove, call))
 
-    def kill(self) -> None:
-        """End the actor at once."""
-        self._dispatcher.post(
-            partial(self.end, ActorDied(f"{self._construction.label} was killed on request."))
-        )
+    def kill(self, *, no_restart: bool = True) -> None:
+        """End the actor at once; without ``no_restart`` it begins again, if it may."""
+        if no_restart:
+            error = ActorDied(f"{self._construction.label} was killed on request.")
+            self._dispatcher.post(partial(self.end, error, kill=True))
+        else:
+            self._dispatcher.post(self._kill)
 
     @property
     def alive(self) -> bool:
@@ -106,16 +141,16 @@ class ActorLife:
         if not self._construction.pending:
             self._construct()
 
-    def end(self, error: BaseException) -> None:
+    def end(self, error: BaseException, *, kill: bool = False) -> None:
         """Fail the calls that wait, and all that are to come, with ``error``; release what it had."""
         if self._ended_by is not None:
             return
         self._ended_by = error
-        calls = [*([self._running] if self._running else []), *self._waiting]
-        self._running = None
+        calls = [*self._running, *self._waiting]
+        self._running.clear()
         self._waiting.clear()
         if self._worker is not None:
-            self._dispatcher.workers.end(self._worker, kill=bool(calls) or not self._constructed)
+            self._dispatcher.workers.end(self._worker, kill=kill or bool(calls) or not self._constructed)
         self._dispatcher.remove_actor(self, admitted=self._admitted)
         for call in calls:
             call.fail(error)
@@ -146,7 +181,7 @@ class ActorLife:
             return
         self._constructed = False
         assert self._worker is not None
-        self._send("construct", self._construction, self._construct_answered)
+        self._send("construct", self._construction, self._construct_answered, self.said_concurrency)
 
     def _construct_answered(self, answer: Future[Any]) -> None:
         error = answer.exception()
@@ -156,6 +191,8 @@ class ActorLife:
             self._constructed = True
             self._failed_constructions = 0
             self._send_next()
+        elif isinstance(error, ActorLeft):
+            self.end(ActorDied(f"{self._construction.label} ended itself in its constructor."))
         elif isinstance(error, WorkerDied):
             self._failed_constructions += not isinstance(error, NodeLost)
             if self._failed_constructions < MAX_TRIES:
@@ -167,7 +204,10 @@ class ActorLife:
                     )
                 )
         else:
-            self.end(restored_error(error))
+            raised = restored_error(error)
+            with contextlib.suppress(AttributeError):
+                setattr(raised, IN_CONSTRUCTOR, True)
+            self.end(raised)
 
     # ------------------------------------------------------------ calls
 
@@ -185,7 +225,9 @@ class ActorLife:
 
     def _send_next(self) -> None:
         """Send the first call that waits, if its arguments are there."""
-        while self._constructed and self._running is None and self._waiting and not self._waiting[0].pending:
+        while self._constructed and len(self._running) < self.concurrency and self._waiting:
+            if self._waiting[0].pending:
+                break
             call = self._waiting.popleft()
             try:
                 call.link_arguments()
@@ -193,17 +235,24 @@ class ActorLife:
                 call.fail(error)
                 continue
             if call.begin():
-                self._running = call
-                self._send("call", call, partial(self._answered, call))
+                self._running[call] = None
+                self._send("call", call, partial(self._answered, call), call.returns)
         if self._without_handles and not self.busy:
             self.end(_no_handles(self._construction.label))
 
     def _answered(self, call: TaskCall, answer: Future[Any]) -> None:
         error = answer.exception()
-        if self._ended_by is not None or self._running is not call:
+        self._dispatcher.requests.running.pop(call.stored.number, None)
+        if self._ended_by is not None or call not in self._running:
             return
-        self._running = None
-        if isinstance(error, NoObject):
+        del self._running[call]
+        if isinstance(error, ActorLeft):
+            left = ActorDied(f"{self._construction.label} has ended itself, by sys.exit() or exit_actor().")
+            self.end(left)
+            call.fail(left)
+        elif isinstance(error, CallStopped):
+            call.fail(CallCancelled(f"{call.label} was cancelled."))
+        elif isinstance(error, NoObject):
             self._restart(call, "it ended between two calls")
         elif isinstance(error, WorkerDied):
             call.deaths += not isinstance(error, (NeverReady, NodeLost))
@@ -217,22 +266,44 @@ class ActorLife:
     def _restart(self, call: TaskCall, why: str) -> None:
         """The worker died: construct the object again in its replacement, if allowed, and try the call again."""
         died = ActorDied(f"{call.label}: the actor's process ended: {why}.")
+        if not self._constructed and self._ended_by is None:
+            self._again(call, why)  # another call has found that out
+            return
         if not self._restarts:
-            self._running = call
+            self._running[call] = None
             self.end(died)
             return
         self._restarts -= self._restarts > 0
+        self._constructed = False
+        self._again(call, why)
+        self._construct()
+
+    def _again(self, call: TaskCall, why: str) -> None:
+        """Try a call again on the object that is made anew, or let it fail."""
         if call.may_be_tried_again:
             self._waiting.appendleft(call)
         else:
             times = "once" if call.deaths == 1 else f"{call.deaths} times"
             call.fail(ActorDied(f"{call.label} ended its actor's process {times}: {why}."))
-        self._construct()
 
-    def _send(self, method: str, call: TaskCall, then: Any) -> None:
+    def _kill(self) -> None:
+        if self._ended_by is None and self._worker is not None and self._process >= 0:
+            self._worker.kill(self._process, "it was killed on request")
+
+    def _stop(self, call: TaskCall) -> None:
+        if call in self._running and self._worker is not None:
+            self._worker.feed(self._process, "cancel", call.stored.number)
+        elif call in self._waiting and call.future.cancel():
+            self._remove(call)
+
+    def _send(self, method: str, call: TaskCall, then: Any, *said: Any) -> None:
         assert self._worker is not None
+        if method == "call":
+            call.worker, call.kind = self._worker, self.handle
+            self._dispatcher.requests.running[call.stored.number] = call
         try:
-            answer = self._worker.submit(method, call.stored, call.label)
+            answer = self._worker.submit(method, call.stored, call.label, *said)
+            self._process = answer.worker  # type: ignore[attr-defined]
         except WorkerDied as error:  # one after another ended before it could work
             self.end(ActorDied(f"{call.label}: {error}"))
             return

@@ -4,48 +4,71 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from headrace.errors import ArgumentError, NotOffered, NotPicklable, UnknownArgument, nearest
+from headrace.engines.references import reduce_reference
+from headrace.errors import ArgumentError, NotOffered, UnknownArgument, nearest
 from headrace.plan.functions import callable_name
 from headrace.tasks.actor_life import ActorLife
 from headrace.tasks.admission import Needs
-from headrace.tasks.calls import TaskCall
-from headrace.tasks.futures import CallFuture
+from headrace.tasks.calls import ActorOrder, Returns, TaskOrder
+from headrace.tasks.resources import CallOptions, given_retries
 
 if TYPE_CHECKING:
     from headrace.engines.object_store import StoredObject
-    from headrace.tasks.core import Core
-    from headrace.tasks.resources import CallOptions
 
 _OPTIONS = ("num_cpus", "num_gpus", "memory", "max_retries", "max_restarts", "size")
+_SPECIAL = ("__ray_ready__", "__ray_terminate__", "__ray_call__")
+METHOD_RETURNS = "__headrace_num_returns__"  # set on a method that says how many results it has
 
 
 class ActorMethod:
     """A method of an actor. Calling it, or its ``remote``, returns a future."""
 
-    __slots__ = ("_actor", "_name")
+    __slots__ = ("_actor", "_name", "_options")
 
-    def __init__(self, actor: ActorHandle, name: str) -> None:
+    def __init__(self, actor: ActorHandle, name: str, options: CallOptions | None = None) -> None:
         self._actor = actor
         self._name = name
+        self._options = options
 
-    def __call__(self, *args: Any, **kwargs: Any) -> CallFuture[Any]:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the method in the actor's process; see ``ActorHandle``."""
-        return self._actor._call_method(self._name, args, kwargs)
+        return self._actor._call_method(self._name, args, kwargs, self._options)
 
-    def remote(self, *args: Any, **kwargs: Any) -> CallFuture[Any]:
+    def remote(self, *args: Any, **kwargs: Any) -> Any:
         """The same, by Ray's name."""
-        return self._actor._call_method(self._name, args, kwargs)
+        return self._actor._call_method(self._name, args, kwargs, self._options)
+
+    def options(self, **options: Any) -> ActorMethod:
+        """Return the method with options of its own: ``num_returns``, and ``max_retries`` of one call.
+
+        >>> import headrace as hr
+        >>> class Halves:
+        ...     def of(self, items):
+        ...         middle = len(items) // 2
+        ...         return items[:middle], items[middle:]
+        >>> with hr.connect(workers=1) as executor:
+        ...     first, second = executor.actor(Halves).of.options(num_returns=2)("abcd")
+        ...     first.result(), second.result()
+        ('ab', 'cd')
+        """
+        from headrace.tasks.resources import check_known
+
+        known = ("num_returns", "max_retries")
+        options = {name: value for name, value in options.items() if not self._actor._strict or name in known}
+        check_known(f"{self._name}.options", options, known)
+        return ActorMethod(
+            self._actor, self._name, (self._options or CallOptions()).updated("options", options)
+        )
 
 
 class OwningExecutor(Protocol):
     """The executor that actors belong to; it lives as long as they do."""
 
-    _core: Core
+    _core: Any
     _options: CallOptions
 
 
@@ -55,12 +78,11 @@ class ActorSpec:
 
     executor: OwningExecutor
     cls: Any
-    label: str
+    order: ActorOrder
     stored: StoredObject
-    references: tuple[Any, ...]
+    references: list[Any]
+    direct: tuple[int, ...]
     needs: Needs
-    threads: int
-    retries: int
 
     @classmethod
     def checked(
@@ -69,34 +91,61 @@ class ActorSpec:
         constructor: Any,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        resources: dict[str, Any],
-        retries: int,
+        order: ActorOrder,
         workers: int = 1,
     ) -> ActorSpec:
         """Return a spec of what the user gave, checked."""
-        if not callable(constructor):
-            raise ArgumentError(
-                f"actor({constructor!r}): it takes a class, or a function that makes the object."
-            )
-        executor._core.check_open()
-        label = callable_name(constructor)
-        _check_arguments(label, constructor, args, kwargs)
-        options = executor._options.updated(
-            "actor", {name: v for name, v in resources.items() if v is not None}
-        )
-        needs = executor._core.needs(label, options, least=0.0, workers=workers)
-        call = executor._core.call(label, constructor, args, kwargs, None, 0)
-        threads = executor._core.threads(options.num_cpus, workers)
-        return cls(executor, constructor, label, call.stored, tuple(call.references), needs, threads, retries)
+        core = executor._core
+        needs = core.needs(order.label, order.options, least=0.0, workers=workers)
+        value = (constructor, tuple(args), kwargs)
+        stored, references = core.put(order.label, value)
+        return cls(executor, constructor, order, stored, references, core._awaited(value, references), needs)
 
     def start(self, restarts: int) -> ActorHandle:
         """Start one."""
-        construction = TaskCall(self.label, self.stored, self.references, CallFuture(self.label), 0)
-        dispatcher = self.executor._core.dispatcher
-        life = ActorLife(dispatcher, construction, self.needs, self.threads, restarts)
-        life.wait_for_arguments()
-        dispatcher.add_actor(life)
-        return ActorHandle(self.executor, self.cls, life, self.label, self.retries)
+        order = replace(self.order, restarts=restarts)
+        core = self.executor._core
+        handle: ActorHandle = core.make_actor(self.executor, order, self.stored, self.references, self.direct)
+        return handle
+
+
+def actor_order(
+    executor: OwningExecutor,
+    constructor: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    resources: Mapping[str, Any],
+    **said: Any,
+) -> ActorOrder:
+    """Return what the user says about an actor, checked."""
+    from headrace.tasks.hosting.task_host import has_async_methods
+
+    if not callable(constructor):
+        raise ArgumentError(f"actor({constructor!r}): it takes a class, or a function that makes the object.")
+    executor._core.check_open()
+    label = callable_name(constructor)
+    _check_arguments(label, constructor, args, kwargs)
+    given = {name: value for name, value in resources.items() if value is not None}
+    for name in ("retries", "restarts"):
+        given_retries(f"max_{name}", said.get(name, 0))
+    concurrency = said.get("concurrency")
+    if concurrency is not None and (
+        isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1
+    ):
+        raise ArgumentError(f"max_concurrency={concurrency!r}: it takes a whole number above zero.")
+    methods = methods_of(constructor) if isinstance(constructor, type) else None
+    is_async = methods is not None and has_async_methods(constructor)
+    options = executor._options.updated("actor", given)
+    return ActorOrder(label, options, methods=methods, is_async=is_async, **said)
+
+
+def methods_of(cls: type) -> dict[str, Returns]:
+    """Return the names of the methods of a class, and how many results they say that they have."""
+    return {
+        name: getattr(method, METHOD_RETURNS, None)
+        for name in dir(cls)
+        if (name == "__call__" or not name.startswith("__")) and callable(method := getattr(cls, name, None))
+    }
 
 
 def _check_arguments(label: str, constructor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -113,54 +162,128 @@ def _check_arguments(label: str, constructor: Any, args: tuple[Any, ...], kwargs
         raise UnknownArgument(f"{label}(…) cannot be made with these arguments: {error}.{hint}") from None
 
 
+@dataclass(frozen=True, slots=True)
+class ActorLink:
+    """Stands for an actor among what a stored value refers to; see ``StoredObject``."""
+
+    handle: ActorHandle
+    number: int
+
+    @property
+    def store(self) -> Any:
+        """Where its results will be."""
+        return self.handle._life.store
+
+    def reference(self, *described: Any) -> ActorHandle:
+        """Return the handle."""
+        return self.handle
+
+
 class ActorHandle:
     """An object that lives in a worker process of its own; made by ``Executor.actor``.
 
-    ``actor.method(…)`` calls the method there and returns a future; calls run one after another, in their order.
-    When the last handle is collected, the calls that were made are still carried out; then the process ends.
+    ``actor.method(…)`` calls the method there and returns a future; calls run one after another, in their order,
+    unless the class has ``async`` methods or was given ``max_concurrency``. A handle may be passed to calls, which
+    can call the actor, too. When the last handle is collected, the calls that were made are still carried out; then
+    the process ends.
     """
 
-    def __init__(self, executor: OwningExecutor, cls: Any, life: ActorLife, label: str, retries: int) -> None:
+    def __init__(
+        self,
+        executor: Any,
+        life: Any,
+        label: str,
+        retries: int,
+        methods: dict[str, Returns] | None,
+        strict: bool = False,
+    ) -> None:
+        """``life``: an ``ActorLife``; in a worker, what stands for it there."""
         self._executor = executor
-        self._cls = cls
         self._life = life
         self._label = label
         self._retries = retries
-        weakref.finalize(self, life.handles_collected).atexit = False
+        self._methods = methods
+        self._number = -1
+        self._strict = strict
+        if isinstance(life, ActorLife):
+            weakref.finalize(self, life.handles_collected).atexit = False
 
     @property
-    def __call__(self) -> Callable[..., CallFuture[Any]]:
+    def __call__(self) -> Callable[..., Any]:
         """The object itself, called."""
         return self._bound_method("__call__")
 
     def __getattr__(self, name: str) -> ActorMethod:
-        if name.startswith("__") or name in ("_cls", "_life"):
+        if (name.startswith("__") and name not in _SPECIAL) or name in ("_methods", "_life"):
             raise AttributeError(name)
         return self._bound_method(name)
 
     def __reduce__(self) -> Any:
-        raise NotPicklable(
-            f"The handle of an actor ({self._label}) stays in the process that made it: call the actor from there, "
-            "and pass its results on."
-        )
+        return reduce_reference(self, *self._described)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ActorHandle) and (other is self or other._name == self._name)
+
+    def __hash__(self) -> int:
+        return hash(self._name)
 
     def __repr__(self) -> str:
         return f"<actor {self._label}>"
 
     def __dir__(self) -> list[str]:
-        return sorted({*object.__dir__(self), *dir(self._cls)})
+        return sorted({*object.__dir__(self), *(self._methods or ())})
+
+    # ------------------------------------------------------------ for the executor; see ``StoredObject``
+
+    def _link(self) -> Any:
+        """Return what stands for it among the things that a stored value refers to."""
+        return ActorLink(self, self._name) if isinstance(self._life, ActorLife) else self._life
+
+    @property
+    def _described(self) -> tuple[Any, ...]:
+        return self._label, self._retries, self._methods, self._strict
+
+    @property
+    def _name(self) -> int:
+        if not isinstance(self._life, ActorLife):
+            return self._life.number  # type: ignore[no-any-return]
+        if self._number < 0:
+            self._named(self._life.store.name(self))
+        return self._number
+
+    def _kill(self, *, no_restart: bool) -> None:
+        """End the actor."""
+        if isinstance(self._life, ActorLife):
+            self._life.kill(no_restart=no_restart)
+        else:
+            self._executor._core.note(("kill", self._life.number, no_restart))
+
+    def _named(self, number: int) -> None:
+        """It has a number, by which workers know it."""
+        self._number = number
 
     def _bound_method(self, name: str) -> ActorMethod:
-        if isinstance(self._cls, type) and not hasattr(self._cls, name):
-            known = [known for known in dir(self._cls) if not known.startswith("_")]
+        if self._methods is not None and name not in self._methods and name not in _SPECIAL:
+            known = [known for known in self._methods if not known.startswith("_")]
             raise NotOffered(f"{self._label} has no method {name!r}.{nearest(name, known)}")
         return ActorMethod(self, name)
 
-    def _call_method(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallFuture[Any]:
-        executor = self._executor
-        executor._core.check_open()
+    def _call_method(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], options: CallOptions | None
+    ) -> Any:
+        core = self._executor._core
+        core.check_open()
+        options = options or CallOptions()
+        if options.max_retries is None:
+            options = replace(options, max_retries=self._retries)
+        if self._strict:
+            options = replace(options, strict=True)
+        returns = options.num_returns
+        if returns is None and self._methods is not None:
+            returns = self._methods.get(name)
         label = f"{self._label}.{name}"
-        call = executor._core.call(label, name, args, kwargs, self._retries, 0)
-        call.future.on_cancel(partial(self._life.cancelled, call))
-        self._life.post(call)
-        return call.future
+        if isinstance(self._life, ActorLife):
+            call = core.call(TaskOrder(label, options, returns, "method"), name, args, kwargs)
+            return self._life.adopt(call)
+        order = TaskOrder(label, options, returns, "method", self._life.number)
+        return core.submit(order, name, args, kwargs)

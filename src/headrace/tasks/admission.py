@@ -64,6 +64,7 @@ class Admission:
         self._groups: dict[tuple[Needs, bool], _Group] = {}
         self._held: dict[Hashable, tuple[Needs, bool, Seat]] = {}
         self._withdrawn: set[Hashable] = set()
+        self._paused: set[Hashable] = set()
         self._waiting = 0
         self._running = 0
         self._used_cpus = 0.0
@@ -127,9 +128,30 @@ class Admission:
         self._devices.give([seat] if seat else [], needs.num_gpus)
         if for_actor:
             self._actor_cpus -= needs.num_cpus
+        elif key in self._paused:
+            self._paused.discard(key)
         else:
             self._used_cpus -= needs.num_cpus
             self._running -= 1
+
+    def pause(self, key: Hashable) -> None:
+        """A call waits for others: until ``resume``, they may have its cores. Devices and memory it keeps."""
+        self._paused.add(key)
+        self._used_cpus -= self._held[key][0].num_cpus
+        self._running -= 1
+
+    def resume(self, key: Hashable) -> None:
+        """A call goes on; for a while, more cores than there are may be used."""
+        if key not in self._paused:
+            return
+        self._paused.discard(key)
+        self._used_cpus += self._held[key][0].num_cpus
+        self._running += 1
+
+    def has_room(self, key: Hashable) -> bool:
+        """Say whether there are cores for a call that waits."""
+        for_calls = max(1.0, self.cpus - self._actor_cpus)
+        return not self._running or self._used_cpus + self._held[key][0].num_cpus <= for_calls + _EPSILON
 
     def _next(self) -> tuple[_Group, Hashable, Seat] | None:
         """Return the request to admit next, and count those that it overtakes."""

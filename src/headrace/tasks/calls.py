@@ -8,17 +8,55 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from headrace.engines.references import Ref
+from headrace.engines.references import holder_of
 from headrace.tasks.admission import Needs
 from headrace.tasks.futures import CallFuture
+from headrace.tasks.resources import CallOptions
+from headrace.tasks.streams import OuterStream, Pieces
 
 if TYPE_CHECKING:
     from headrace.engines.object_store import StoredObject
+    from headrace.tasks.executor_engine import TaskWorker
+
+Returns = int | str | None  # how many results; "stream": as many as come; None: one, as it is
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOrder:
+    """What is said about a call, beside what is called: it travels from workers to the driver.
+
+    ``kind``: ``"submit"`` for a function; ``"method"`` for one of the actor with the number ``actor``.
+    """
+
+    label: str
+    options: CallOptions = field(default_factory=CallOptions)
+    returns: Returns = None
+    kind: str = "submit"
+    actor: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ActorOrder:
+    """What is said about an actor, beside what it is made of."""
+
+    label: str
+    options: CallOptions
+    retries: int = 0
+    restarts: int = 0
+    concurrency: int | None = None
+    name: str | None = None
+    get_if_exists: bool = False
+    detached: bool = False
+    methods: dict[str, Returns] | None = None
+    is_async: bool = False
 
 
 @dataclass(eq=False, slots=True)
 class TaskCall:
-    """A call of a function, or of an actor's method; ``references`` are those and the futures in its arguments."""
+    """A call of a function, or of an actor's method; ``references`` are those and the futures in its arguments.
+
+    ``direct``: the places in ``references`` of arguments by themselves: it waits for these.
+    """
 
     label: str
     stored: StoredObject
@@ -31,22 +69,50 @@ class TaskCall:
     begun: bool = False
     requested: bool = False  # it waits for admission
     pending: int = 0  # how many futures it still waits for
+    direct: Sequence[int] = ()
+    returns: Returns = None
+    pieces: Pieces | None = None  # of several results, or of a stream
+    # of calls that make calls
+    worker: TaskWorker | None = None  # that runs it
+    process: int = -1  # the number of its process
+    kind: Any = None  # of that worker; of an actor's call, what returns its handle
+    parent: TaskCall | None = None
+    parent_tries: int = 0
+    children: list[TaskCall] | None = None
+    tries: int = 0  # how often a worker that ran it has died
+    wait: Wait | None = None  # what it waits for now
+    above: TaskCall | None = None  # the call that runs in the same worker meanwhile
+    below: TaskCall | None = None  # the call that waits in the same worker meanwhile
+    alone: bool = False  # it shares no worker: it, or what ran beside it, has ended one
+    awaited_by: list[Wait] | None = None
+    stopping: bool = False  # it is being cancelled
 
     def wait_for_arguments(self, then: Callable[[], None]) -> None:
-        """Count the futures among the arguments that are not done, and have ``then`` called as each is."""
-        futures = [argument for argument in self.references if isinstance(argument, CallFuture)]
+        """Count the futures that it waits for and that are not done, and have ``then`` called as each is."""
+        if not self.direct:
+            return
+        futures = [each for i in self.direct if isinstance(each := self.references[i], CallFuture)]
         self.pending = len(futures)
         for future in futures:
             future.add_done_callback(lambda _: then())
 
     def link_arguments(self) -> None:
         """All of these are done: link the stored call to their results. Raises what one of them raised."""
-        self.stored.links = tuple(_stored(argument) for argument in self.references)
+        if self.references:
+            direct = set(self.direct)
+            self.stored.links = tuple(
+                _stored(each) if i in direct else holder_of(each) for i, each in enumerate(self.references)
+            )
 
     @property
     def may_be_tried_again(self) -> bool:
         """Whether it may be sent to another worker after one that it ended."""
-        return self.max_retries < 0 or self.deaths <= self.max_retries
+        return not self.stopping and (self.max_retries < 0 or self.deaths <= self.max_retries)
+
+    @property
+    def is_orphan(self) -> bool:
+        """Whether the try of the call that made it is over because its worker died."""
+        return self.parent is not None and self.parent.tries != self.parent_tries
 
     def begin(self) -> bool:
         """Mark it as running; False if it was cancelled."""
@@ -57,12 +123,16 @@ class TaskCall:
     def succeed(self, stored: StoredObject) -> None:
         """It returned something."""
         self.release()
+        if self.pieces is not None:
+            self.pieces.end(None)
         with suppress(InvalidStateError):
             self.future.set_result(stored)
 
     def fail(self, error: BaseException) -> None:
         """It raised something, or cannot be carried out."""
         self.release()
+        if self.pieces is not None:
+            self.pieces.end(error)
         with suppress(InvalidStateError):
             self.future.set_exception(error)
 
@@ -70,14 +140,54 @@ class TaskCall:
         """It is over: drop what it refers to, though the user may have its future for long."""
         self.references = ()
         self.future.drop_callback()
+        self.children = None
 
 
-def _stored(argument: Any) -> StoredObject:
-    if isinstance(argument, Ref):
-        return argument.holder  # type: ignore[return-value]
+@dataclass(eq=False, slots=True)
+class Wait:
+    """What somebody in a worker waits for. ``call`` is the call that cannot go on before; None: a thread beside it.
+
+    ``helping``: it needs all of it, however long that takes, so its worker may do a part of the work. ``candidates``
+    are the calls that are waited for, ``underway`` those of them that another worker has begun.
+    """
+
+    token: int
+    pool: TaskWorker
+    worker: int
+    call: TaskCall | None
+    left: int
+    fetch: bool
+    helping: bool
+    futures: list[Any] = field(default_factory=list)  # kept alive
+    done: list[int] = field(default_factory=list)
+    candidates: list[TaskCall] = field(default_factory=list)
+    underway: list[TaskCall] = field(default_factory=list)
+    since: float | None = None  # when its worker became idle though other calls wait for one
+    paused: bool = False
+    over: bool = False
+
+
+def waited_for(value: Any, references: Sequence[Any]) -> tuple[int, ...]:
+    """Return the places in ``references`` of those that are arguments by themselves, of ``(what, args, kwargs)``."""
+    if not references:
+        return ()
+    direct = {id(each) for each in (*value[1], *value[2].values())}
+    return tuple(i for i, each in enumerate(references) if id(each) in direct)
+
+
+def results_of(call: TaskCall) -> Any:
+    """Return what the user gets for a call: its future, several futures, or a stream of them."""
+    if call.pieces is None:
+        return call.future
+    return OuterStream(call.pieces) if call.returns == "stream" else call.pieces.futures()
+
+
+def _stored(argument: Any) -> Any:
+    if not isinstance(argument, CallFuture):
+        return holder_of(argument)
     if argument.cancelled():
         raise CancelledError(f"{argument!r}, on which it waited, was cancelled")
     error = argument.exception(0)
     if error is not None:
         raise error
-    return argument.stored  # type: ignore[no-any-return]
+    return argument.stored

@@ -13,7 +13,7 @@ from headrace.plan.parameters import given_number
 from headrace.session.capacity import capacity_for, memory_of_nodes
 from headrace.tasks.core import Core
 from headrace.tasks.executor import Executor
-from headrace.tasks.task_host import TaskHost
+from headrace.tasks.hosting.task_host import TaskHost
 
 _OF_THE_ENGINE = {
     name: Unsupported(f"give {text.format(value='…')}.", ())
@@ -53,7 +53,11 @@ def connect(
     ResourcesUnavailable
         There are fewer devices than ``num_gpus``.
     EngineError
-        In a worker of an executor: calls cannot make calls.
+        In a worker of an executor on a cluster, where calls cannot make calls.
+
+    In a call of an executor on this machine, it returns that executor, whatever the arguments: a call may make calls,
+    and wait for them. Leaving its ``with`` waits for nothing. ``submit`` returns futures with ``result()`` there,
+    which ``executor.get`` and ``executor.wait`` take, too.
 
     Examples
     --------
@@ -66,10 +70,12 @@ def connect(
     [[1.0, 1.0, 1.0], [0.0]]
     """
     if TaskHost.current is not None:
-        raise EngineError(
-            "This code runs in a worker of an executor, where there is none: a call cannot make calls of its own. "
-            "Return what is to be done next, and submit it from the program."
-        )
+        if TaskHost.current.core is None:
+            raise EngineError(
+                "This code runs in a worker of an executor on a cluster, where a call cannot make calls of its own. "
+                "Return what is to be done next, and submit it from the program."
+            )
+        return TaskHost.current.core.executor()  # type: ignore[no-any-return]
     cores = _given_cores(workers, num_cpus)
     hold_standard_streams()
     options = _options(engine, memory_limit)

@@ -6,6 +6,7 @@ import atexit
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -14,21 +15,39 @@ from headrace.core.warn import warn
 from headrace.engines.local import machine
 from headrace.engines.local.engine import LocalEngine
 from headrace.engines.object_store import StoredObject
-from headrace.errors import ArgumentError, HeadraceError, NotPicklable, ResourcesUnavailable
-from headrace.plan.functions import Function
-from headrace.plan.pickling import why_not_picklable
+from headrace.engines.references import holder_of
+from headrace.errors import ArgumentError, HeadraceError, ResourcesUnavailable
+from headrace.tasks.actor_life import ActorLife
+from headrace.tasks.actors import ActorHandle
 from headrace.tasks.admission import Admission, Needs
-from headrace.tasks.calls import TaskCall
-from headrace.tasks.dispatcher import Dispatcher, closed
+from headrace.tasks.calls import ActorOrder, TaskCall, TaskOrder, results_of, waited_for
+from headrace.tasks.dispatcher import Dispatcher
+from headrace.tasks.endings import closed
 from headrace.tasks.executor_engine import ExecutorEngine
 from headrace.tasks.futures import CallFuture
+from headrace.tasks.hosting.packing import not_picklable
 from headrace.tasks.repeats import Repeats
-from headrace.tasks.resources import CallOptions
+from headrace.tasks.requests import Requests, WorkerLine
+from headrace.tasks.resources import CALL_RETRIES, LEAST_CPUS, CallOptions
+from headrace.tasks.streams import Pieces
 from headrace.tasks.workers import ClusterWorkers, ExecutorWorkers, LocalWorkers
+
+
+class NameTaken(ArgumentError):
+    """Two actors cannot have one name."""
+
+
+class CoreHolder:
+    """Stands for the executor of an actor that a worker has made."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
 
 
 class Core:
     """What an executor and its views share."""
+
+    in_worker = False
 
     def __init__(
         self,
@@ -54,6 +73,15 @@ class Core:
         self.lock = threading.Lock()
         self.is_shut = False
         self._cores_are_hard = cores_are_hard
+        self.calls_make_calls = not cores_are_hard
+        self.requests = Requests(self, self.dispatcher.post)
+        self.dispatcher.requests = self.requests
+        if self.calls_make_calls:
+            workers.line = partial(WorkerLine, self.requests)
+        self._naming = threading.Lock()
+        self._names: weakref.WeakValueDictionary[str, ActorHandle] = weakref.WeakValueDictionary()
+        self._refused: dict[int, Exception] = {}
+        self._detached: list[ActorHandle] = []  # they live as long as the executor
         self._warned = False
         atexit.register(self._at_exit)
 
@@ -80,6 +108,7 @@ class Core:
         """Take no more calls."""
         with self.lock:
             self.is_shut = True
+        self._detached.clear()
         self.dispatcher.shutdown(cancel=cancel, kill=kill)
 
     def join(self) -> None:
@@ -99,27 +128,126 @@ class Core:
         if self.is_shut:
             raise closed()
 
-    def call(
-        self,
-        label: str,
-        what: Any,
-        args: Sequence[Any],
-        kwargs: dict[str, Any],
-        retries: int | None,
-        default_retries: int,
-    ) -> TaskCall:
+    def submit(self, order: TaskOrder, what: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Have something called; return one future, or several, or a stream, as ``order.returns`` says."""
+        call = self.call(order, what, args, kwargs)
+        self.prepare(call, order.options)
+        with self.lock:
+            if self.is_shut:
+                raise closed()
+            self.dispatcher.submit(call)
+        return results_of(call)
+
+    def call(self, order: TaskOrder, what: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> TaskCall:
         """Serialise a call: ``what`` is a function, or the name of an actor's method."""
-        stored, references = self.put(label, (what, tuple(args), kwargs), once=True)
-        self.repeats.check(label, stored.size, (what, *args, *kwargs.values()))
-        future: CallFuture[Any] = CallFuture(label, self.store)
-        return TaskCall(label, stored, references, future, default_retries if retries is None else retries)
+        value = (what, tuple(args), kwargs, order.options.strict)
+        stored, references = self.put(order.label, value, once=True)
+        self.repeats.check(order.label, stored.size, (what, *args, *kwargs.values()))
+        return self.task_call(order, stored, references, self._awaited(value, references))
+
+    def _awaited(self, value: Any, references: list[Any]) -> tuple[int, ...]:
+        """Return which of the references are waited for: where a worker cannot ask for them later, all."""
+        return waited_for(value, references) if self.calls_make_calls else tuple(range(len(references)))
+
+    def task_call(
+        self, order: TaskOrder, stored: StoredObject, references: list[Any], direct: Sequence[int]
+    ) -> TaskCall:
+        """Return a call of what is stored, with its future."""
+        future: CallFuture[Any] = CallFuture(order.label, self.store)
+        retries = order.options.max_retries
+        default = CALL_RETRIES if order.kind == "submit" else 0
+        call = TaskCall(order.label, stored, references, future, default if retries is None else retries)
+        call.direct = direct
+        if order.returns is not None:
+            if not self.calls_make_calls:
+                raise ArgumentError(f"{order.label}: num_returns= needs an executor of this machine.")
+            call.returns = order.returns
+            call.pieces = Pieces(
+                future, order.label, None if order.returns == "stream" else int(order.returns)
+            )
+        future.task = call
+        return call
+
+    def prepare(self, call: TaskCall, options: CallOptions) -> None:
+        """Say what a call of a function needs; raise ``ResourcesUnavailable`` if it can never run."""
+        call.needs = self.needs(call.label, options, least=LEAST_CPUS)
+        call.threads = self.threads(options.num_cpus)
+        dispatcher = self.dispatcher
+        call.future.on_cancel(partial(dispatcher.cancelled, call), partial(dispatcher.stop, call))
+
+    # ------------------------------------------------------------ actors
+
+    def start_actor(
+        self, executor: Any, cls: Any, args: Sequence[Any], kwargs: dict[str, Any], order: ActorOrder
+    ) -> ActorHandle:
+        """Have an actor made; return its handle."""
+        if order.name is not None and order.get_if_exists:
+            found = self.named_actor(order.name)
+            if found is not None:
+                return found
+        value = (cls, tuple(args), kwargs, order.options.strict)
+        stored, references = self.put(order.label, value)
+        return self.make_actor(executor, order, stored, references, self._awaited(value, references))
+
+    def make_actor(
+        self,
+        executor: Any,
+        order: ActorOrder,
+        stored: StoredObject,
+        references: list[Any],
+        direct: Sequence[int],
+    ) -> ActorHandle:
+        """Start an actor whose constructor, with its arguments, is stored."""
+        needs = self.needs(order.label, order.options, least=0.0)
+        construction = TaskCall(order.label, stored, references, CallFuture(order.label, self.store), 0)
+        construction.direct = direct
+        life = ActorLife(
+            self.dispatcher, construction, needs, self.threads(order.options.num_cpus), order.restarts
+        )
+        life.concurrency = order.concurrency or (1000 if order.is_async else 1)
+        life.said_concurrency = order.concurrency
+        holder = executor if executor is not None else CoreHolder(self)
+        handle = ActorHandle(holder, life, order.label, order.retries, order.methods, order.options.strict)
+        life.handle = weakref.ref(handle)
+        if order.name is not None:
+            self._name_actor(order, handle)
+        life.wait_for_arguments()
+        self.dispatcher.add_actor(life)
+        return handle
+
+    def named_actor(self, name: str) -> ActorHandle | None:
+        """Return the handle of a living actor by its name."""
+        with self._naming:
+            found = self._names.get(name)
+            return found if found is not None and found._life.alive else None
+
+    def refuse(self, number: int, error: Exception) -> None:
+        """An actor that a worker wants to make cannot be made."""
+        self._refused[number] = error
+
+    def refusal(self, number: int) -> Exception | None:
+        """Return why an actor could not be made, if that is so."""
+        return self._refused.get(number)
+
+    def _name_actor(self, order: ActorOrder, handle: ActorHandle) -> None:
+        assert order.name is not None
+        with self._naming:
+            known = self._names.get(order.name)
+            if known is not None and known._life.alive:
+                raise NameTaken(
+                    f"There is an actor with the name {order.name!r} already: "
+                    "get it by its name (get_if_exists=True), or kill it first."
+                )
+            self._names[order.name] = handle
+            if order.detached:
+                self._detached.append(handle)
 
     def put(self, label: str, value: Any, *, once: bool = False) -> tuple[StoredObject, list[Any]]:
         """Store a value; return it, and the references in it. ``NotPicklable`` names what cannot be pickled."""
         try:
             stored, references = self.store.put(value, once=once)
             for reference in references:
-                store = reference.store if isinstance(reference, CallFuture) else reference.holder.store
+                store = holder_of(reference).store
                 if store is not self.store:
                     raise ArgumentError(
                         f"{label} was given a {type(reference).__name__} of another executor, or of one that was "
@@ -129,7 +257,7 @@ class Core:
         except HeadraceError:
             raise
         except Exception as error:
-            raise _not_picklable(label, value, error) from error
+            raise not_picklable(label, value, error) from error
 
     def needs(self, label: str, options: CallOptions, *, least: float, workers: int = 1) -> Needs:
         """Return what each of ``workers`` calls or actors needs; raise ``ResourcesUnavailable`` if it never fits.
@@ -163,22 +291,3 @@ class Core:
         if num_cpus is not None:
             return max(1, int(num_cpus))
         return max(1, self.cores // (workers or max(1, int(self.admission.cpus))))
-
-
-def _nothing() -> None:
-    """Stands for the function where only data is to blame."""
-
-
-def _not_picklable(label: str, value: Any, error: Exception) -> NotPicklable:
-    import cloudpickle
-
-    what, args, kwargs = (None, (value,), {}) if label == "put" else value
-    function = Function(what if callable(what) else _nothing, args=args, kwargs=kwargs)
-    try:
-        why = why_not_picklable(function, cloudpickle.dumps)
-    except Exception:
-        why = f"{type(error).__name__}: {error}"
-    return NotPicklable(
-        f"{label} cannot travel to a worker process: {why}. Make such a thing inside the function, or in the "
-        "constructor of an actor, which runs in the worker."
-    )

@@ -15,7 +15,6 @@ from headrace.core.devices import Seat
 from headrace.core.warn import warn
 from headrace.errors import (
     CallLost,
-    EngineError,
     ExecutorClosed,
     HeadraceError,
     NeverReady,
@@ -24,13 +23,17 @@ from headrace.errors import (
 )
 from headrace.tasks.admission import Admission
 from headrace.tasks.calls import TaskCall
+from headrace.tasks.endings import cancelled, closed, defect, lost
 from headrace.tasks.executor_engine import ExecutorEngine, TaskWorker
-from headrace.tasks.task_host import restored_error
+from headrace.tasks.hosting.packing import restored_error
+from headrace.tasks.hosting.task_host import CallStopped
+from headrace.tasks.waits import Waits
 from headrace.tasks.workers import ExecutorWorkers, WorkerKind
 
 if TYPE_CHECKING:
     from headrace.engines.object_store import ObjectStore
     from headrace.tasks.actor_life import ActorLife
+    from headrace.tasks.requests import Requests
 
 Action = Callable[[], None]
 
@@ -61,6 +64,8 @@ class Dispatcher:
         self._drained = False
         self._blocked_since: float | None = None
         self._warned = False
+        self.waits = Waits(admission, self._start_above, time.monotonic)
+        self.requests: Requests  # set before the first call
         self.thread = threading.Thread(target=self._run, name="headrace-executor", daemon=True)
         self.thread.start()
 
@@ -74,7 +79,11 @@ class Dispatcher:
 
     def submit(self, call: TaskCall) -> None:
         """Carry out a call of a function."""
-        self.post(partial(self._accept, call))
+        self.post(partial(self.accept, call))
+
+    def stop(self, call: TaskCall, force: bool, recursive: bool) -> None:
+        """Cancel a call, though it may have begun."""
+        self.post(partial(self._stop, call, force, recursive))
 
     def cancelled(self, call: TaskCall) -> None:
         """A call's future was cancelled before it began."""
@@ -119,7 +128,7 @@ class Dispatcher:
         if self._closing and not self._calls and not any(actor.busy for actor in self._actors):
             self._end()
             return None
-        pauses = [self.workers.end_surplus(), self._warn_if_blocked()]
+        pauses = [self.waits.advance(), self.workers.end_surplus(), self._warn_if_blocked()]
         for check in list(self._checks):
             pauses.append(pause := check())
             if pause < 0:
@@ -146,9 +155,14 @@ class Dispatcher:
 
     # ------------------------------------------------------------ calls of functions
 
-    def _accept(self, call: TaskCall) -> None:
+    def has(self, call: TaskCall) -> bool:
+        """Say whether this is a call of a function that is not over."""
+        return call in self._calls
+
+    def accept(self, call: TaskCall) -> None:
+        """Carry out a call; in the dispatcher's thread."""
         self._calls[call] = None
-        if self._closing:
+        if self._closing and call.parent is None:
             self._remove(call)
             call.fail(closed())
             return
@@ -172,7 +186,7 @@ class Dispatcher:
         self.admission.request(call, call.needs)
 
     def _withdraw(self, call: TaskCall) -> None:
-        if call in self._calls and not call.begun:
+        if call in self._calls and (not call.begun or call.requested):
             if call.requested:
                 self.admission.withdraw(call)
             self._remove(call)
@@ -189,9 +203,23 @@ class Dispatcher:
         except Exception as error:
             self._fail(call, None, error)
 
+    def _start_above(self, host: TaskCall, call: TaskCall) -> None:
+        """Start a call in the worker of one that waits for it."""
+        self.admission.withdraw(call)
+        call.requested = False
+        if not call.begin():
+            self._remove(call)
+            return
+        assert host.worker is not None
+        host.above, call.below = call, host
+        self._send(call, host.kind, host.worker)
+
     def _send(self, call: TaskCall, kind: WorkerKind, worker: TaskWorker) -> None:
+        call.worker, call.kind = worker, kind
+        self.requests.running[call.stored.number] = call
         try:
-            answer = worker.submit("run", call.stored, call.label)
+            answer = worker.submit("run", call.stored, call.label, call.returns)
+            call.process = answer.worker  # type: ignore[attr-defined]
         except WorkerDied as error:  # one after another ended before it could work
             self._fail(call, worker, CallLost(f"{call.label} found no worker: {error}"))
             return
@@ -202,30 +230,98 @@ class Dispatcher:
 
     def _answered(self, call: TaskCall, kind: WorkerKind, worker: TaskWorker, answer: Future[Any]) -> None:
         error = answer.exception()
+        self.requests.running.pop(call.stored.number, None)
+        if call.wait is not None:
+            self.waits.end(call.wait)
         if isinstance(error, WorkerDied) and not self._ended:
-            call.deaths += not isinstance(error, (NeverReady, NodeLost))
-            if call.may_be_tried_again:
-                self._send(call, kind, worker)
-                return
-            self._fail(call, worker, lost(call, error))
+            self._died(call, kind, worker, error)
             return
-        self.workers.release(kind, worker)
-        self.admission.release(call)
+        if call.below is None:
+            self.workers.release(kind, worker)
+            self.admission.release(call)
+        else:
+            self._leave(call)
         self._remove(call)
         if error is None:
             call.succeed(self.store.add_packed(answer.result()))
+        elif isinstance(error, CallStopped):
+            call.fail(cancelled(call))
         else:
             call.fail(restored_error(error))
 
+    def _leave(self, call: TaskCall) -> None:
+        """A call that ran above another one is over, or its worker is."""
+        host, call.below = call.below, None
+        assert host is not None
+        host.above = None
+        if host.wait is not None:
+            self.waits.begin(host.wait)
+
+    def _died(self, call: TaskCall, kind: WorkerKind, worker: TaskWorker, error: WorkerDied) -> None:
+        """The worker of a call died; the calls below were told before, those above will be.
+
+        What ran is to blame. What waited below it is tried again, once, without sharing a worker.
+        """
+        shared = call.above is not None or call.below is not None
+        call.deaths += call.above is None and not isinstance(error, (NeverReady, NodeLost))
+        call.alone = call.alone or shared
+        call.tries += 1
+        self._cancel_orphans(call)
+        failure = cancelled(call) if call.stopping else lost(call, error)
+        if call.below is None:
+            if call.may_be_tried_again:
+                self._send(call, kind, worker)
+            else:
+                self._fail(call, worker, failure)
+            return
+        self._leave(call)
+        if call.is_orphan and not call.future.shared:
+            failure = CallLost(f"{call.label}: the call that made it is tried again, and makes it anew.")
+        elif call.may_be_tried_again:
+            call.requested = True
+            self.admission.request(call, call.needs)
+            return
+        self._remove(call)
+        call.fail(failure)
+
+    def _cancel_orphans(self, call: TaskCall) -> None:
+        """Cancel what a call has made and nobody else waits for: it will make it anew."""
+        children, call.children = call.children, None
+        for child in children or ():
+            if not child.begun and not child.future.shared:
+                child.future.cancel()
+
+    def _stop(self, call: TaskCall, force: bool, recursive: bool) -> None:
+        for child in list(call.children or ()) if recursive else ():
+            self._stop(child, force, recursive)
+        if call not in self._calls:
+            return
+        if not call.begun:
+            call.future.cancel()
+        elif call.requested:  # to be tried again
+            self._withdraw(call)
+            call.fail(cancelled(call))
+        else:
+            call.stopping = True
+            assert call.worker is not None
+            if force:
+                call.worker.kill(call.process, "it was cancelled")
+            else:
+                call.worker.feed(call.process, "cancel", call.stored.number)
+
     def _fail(self, call: TaskCall, worker: TaskWorker | None, error: BaseException) -> None:
-        if worker is not None:
-            self.workers.end(worker, kill=True)
-        self.admission.release(call)
+        if call.below is not None:
+            self._leave(call)
+        else:
+            if worker is not None:
+                self.workers.end(worker, kill=True)
+            self.admission.release(call)
         self._remove(call)
         call.fail(error)
 
     def _remove(self, call: TaskCall) -> None:
         self._calls.pop(call, None)
+        self.requests.running.pop(call.stored.number, None)
         call.release()
 
     # ------------------------------------------------------------ actors
@@ -264,7 +360,7 @@ class Dispatcher:
         self._ended = self._closing = True
         self.workers.close()
         self.engine.close(kill=error is not None)
-        failure = error if isinstance(error, ExecutorClosed) or error is None else _defect(error)
+        failure = error if isinstance(error, ExecutorClosed) or error is None else defect(error)
         for call in list(self._calls):
             call.fail(failure or closed())
         for actor in list(self._actors):
@@ -272,6 +368,7 @@ class Dispatcher:
         self._calls.clear()
         self._actors.clear()
         self._checks.clear()
+        self.requests.close()
         self.store.close()
         self._drain()
         self._drained = True
@@ -292,22 +389,3 @@ _MISSING: Any = object()
 
 def _nothing() -> None:
     """Nothing was posted."""
-
-
-def closed() -> ExecutorClosed:
-    """Return the error for calls after the end."""
-    return ExecutorClosed("The executor is shut down: it cannot take calls any more.")
-
-
-def lost(call: TaskCall, error: BaseException) -> CallLost:
-    """Return the error for a call that ended every worker that tried it."""
-    times = "once" if call.deaths == 1 else f"{call.deaths} times"
-    return CallLost(
-        f"{call.label} ended its worker {times}: {error}. It is not tried again (max_retries={call.max_retries})."
-    )
-
-
-def _defect(error: BaseException) -> EngineError:
-    return EngineError(
-        f"The thread of the executor failed: {type(error).__name__}: {error}. This is a defect of Headrace."
-    )

@@ -11,19 +11,20 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
-from headrace.engines.references import Ref
-from headrace.errors import ArgumentError, NotPicklable
+from headrace.engines.references import Ref, collects_references, holder_of
+from headrace.errors import ArgumentError, EngineError, NotOffered, NotPicklable
 from headrace.plan.functions import callable_name
 from headrace.plan.strategies import worker_bounds
 from headrace.tasks.actor_pool import ActorPool
-from headrace.tasks.actors import ActorHandle, ActorSpec
+from headrace.tasks.actors import ActorHandle, ActorSpec, actor_order
 from headrace.tasks.admission import Needs
+from headrace.tasks.calls import TaskOrder
 from headrace.tasks.core import Core
-from headrace.tasks.dispatcher import closed
 from headrace.tasks.fetching import fetched
 from headrace.tasks.futures import CallFuture
-from headrace.tasks.resources import CALL_RETRIES, LEAST_CPUS, CallOptions, check_known, given_retries
-from headrace.tasks.task_host import call_each
+from headrace.tasks.hosting.task_host import TaskHost, call_each
+from headrace.tasks.hosting.worker_core import Faces
+from headrace.tasks.resources import CallOptions, check_known
 
 T = TypeVar("T")
 
@@ -51,7 +52,7 @@ class Executor(StandardExecutor):
         self._core = core
         self._options = options or CallOptions()
         self._whole = whole
-        if whole is None:
+        if whole is None and not core.in_worker:
             weakref.finalize(self, core.shutdown).atexit = False
 
     # ------------------------------------------------------------ values
@@ -72,11 +73,12 @@ class Executor(StandardExecutor):
         """
         self._core.check_open()
         stored, references = self._core.put("put", value)
-        if any(isinstance(thing, Future) for thing in references):
+        if not self._core.calls_make_calls and any(isinstance(thing, Future) for thing in references):
             raise ArgumentError(
                 "put: the value has a future in it; get its result first, or pass it to a call."
             )
-        stored.links = tuple(thing.holder for thing in references)
+        if references:
+            stored.links = tuple(holder_of(thing) for thing in references)
         return Ref(stored)
 
     def get(self, what: Any, timeout: float | None = None) -> Any:
@@ -110,7 +112,8 @@ class Executor(StandardExecutor):
         ...     executor.submit(lambda x: x + 1, half).result()
         6.0
         """
-        return self._submit(fn, args, kwargs, callable_name(fn))
+        future: CallFuture[T] = self._submit(fn, args, kwargs, callable_name(fn))
+        return future
 
     def map(
         self,
@@ -159,6 +162,9 @@ class Executor(StandardExecutor):
             the executor's ``memory_limit``.
         max_retries
             How often a call is tried again whose worker died; 3 by default, -1: without end.
+        num_returns
+            How many results a call has: ``submit`` returns a list of as many futures; the function, a tuple or list.
+            ``"streaming"``: it is a generator, and ``submit`` returns an iterator of the futures of what it yields.
 
         Raises ``UnknownArgument`` for other options, ``ArgumentError`` for a value that makes no sense. What there
         will never be is refused by ``submit``.
@@ -182,6 +188,7 @@ class Executor(StandardExecutor):
         memory: int | str | None = None,
         max_retries: int = 0,
         max_restarts: int = 0,
+        max_concurrency: int | None = None,
         **kwargs: Any,
     ) -> ActorHandle:
         """Make ``cls(*args, **kwargs)`` in a worker process of its own; return a handle with its methods.
@@ -200,6 +207,9 @@ class Executor(StandardExecutor):
             as often as need be. Once it is not, every call raises ``ActorDied``.
         max_retries
             How often a call is tried again on an object that was made anew.
+        max_concurrency
+            How many methods may run at the same time: in threads, or, if the class has ``async`` methods, in one
+            event loop, 1,000 by default. Else one by default.
 
         Raises ``ResourcesUnavailable`` if it needs more than there is, ``UnknownArgument`` if ``cls`` does not take
         these arguments. If the constructor raises, every call raises that.
@@ -216,10 +226,9 @@ class Executor(StandardExecutor):
         [1, 11]
         """
         resources = {"num_cpus": num_cpus, "num_gpus": num_gpus, "memory": memory}
-        spec = ActorSpec.checked(
-            self, cls, args, kwargs, resources, given_retries("max_retries", max_retries)
-        )
-        return spec.start(given_retries("max_restarts", max_restarts))
+        said = {"retries": max_retries, "restarts": max_restarts, "concurrency": max_concurrency}
+        order = actor_order(self, cls, args, kwargs, resources, **said)
+        return self._core.start_actor(self, cls, args, kwargs, order)
 
     def actor_pool(
         self,
@@ -256,8 +265,10 @@ class Executor(StandardExecutor):
         """
         least, most = worker_bounds("size", size)
         resources = {"num_cpus": num_cpus, "num_gpus": num_gpus, "memory": memory}
-        retries = given_retries("max_retries", max_retries)
-        spec = ActorSpec.checked(self, cls, args, kwargs, resources, retries, workers=least)
+        order = actor_order(self, cls, args, kwargs, resources, retries=max_retries)
+        if self._core.in_worker:
+            raise NotOffered("A call cannot make an actor_pool: make its actors with executor.actor.")
+        spec = ActorSpec.checked(self, cls, args, kwargs, order, workers=least)
         pool = ActorPool(spec.start(-1) for _ in range(least))
         if most > least:
             most = next(n for n in range(most, 0, -1) if not self._core.admission.refusal(spec.needs, n))
@@ -287,39 +298,43 @@ class Executor(StandardExecutor):
         ``cancel_futures``: calls that have not begun are cancelled. Without ``wait``, the program still does not end
         before all calls are done. Afterwards ``submit`` and ``put`` raise ``ExecutorClosed``, a ``RuntimeError``.
         """
+        if self._core.in_worker:
+            return  # it is the program's
         self._core.shutdown(cancel=cancel_futures)
         if wait:
             self._core.join()
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if self._core.in_worker:
+            return
         hurried = error is not None and not isinstance(error, Exception)  # Ctrl-C
         self._core.shutdown(cancel=hurried, kill=hurried)
         self._core.join()
 
     def __reduce__(self) -> Any:
+        if collects_references() and self._core.calls_make_calls:
+            return _executor_here, (self._options,)
         raise NotPicklable(
-            "An executor stays in the process that made it: a call cannot make calls of its own. Return what is to "
-            "be done next, and submit it from here."
+            "An executor is of use only to the program that made it, and to calls that it is passed to."
         )
 
     # ------------------------------------------------------------ private
 
-    def _submit(
-        self, fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], label: str
-    ) -> CallFuture[Any]:
+    def _submit(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], label: str) -> Any:
         if not callable(fn):
             raise ArgumentError(f"submit({fn!r}): it takes a function, or anything else that can be called.")
         self._core.check_open()
-        needs = self._core.needs(label, self._options, least=LEAST_CPUS)
-        call = self._core.call(label, fn, args, kwargs, self._options.max_retries, CALL_RETRIES)
-        call.needs = needs
-        call.threads = self._core.threads(self._options.num_cpus)
-        call.future.on_cancel(partial(self._core.dispatcher.cancelled, call))
-        with self._core.lock:
-            if self._core.is_shut:
-                raise closed()
-            self._core.dispatcher.submit(call)
-        return call.future
+        return self._core.submit(TaskOrder(label, self._options, self._options.num_returns), fn, args, kwargs)
+
+
+Faces.executor, Faces.handle = Executor, ActorHandle
+
+
+def _executor_here(options: CallOptions) -> Executor:
+    host = TaskHost.current
+    if host is None or host.core is None:
+        raise EngineError("An executor that was passed on is of use only in its own workers.")
+    return Executor(host.core, options)  # type: ignore[arg-type]
 
 
 def _in_order(futures: list[CallFuture[Any]], until: float | None, *, single: bool) -> Iterator[Any]:

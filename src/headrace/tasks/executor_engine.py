@@ -19,6 +19,14 @@ class TaskWorker(Protocol):
         """See ``Pool.submit``. A stored value is sent before the call, which has its number."""
         ...
 
+    def feed(self, worker: int, *args: Any) -> None:
+        """See ``Pool.feed``; stored values are sent as for ``submit``."""
+        ...
+
+    def kill(self, worker: int, reason: str) -> None:
+        """See ``Pool.kill``."""
+        ...
+
 
 class ExecutorEngine(Protocol):
     """See ``LocalEngine`` and ``RayEngine``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as WaitTimeout
 from typing import Any
@@ -15,8 +16,18 @@ def fetched(what: Any, timeout: float | None = None) -> Any:
     """Return the value of a ``Ref``, the result of a future, or a list of them; see ``Executor.get``."""
     until = None if timeout is None else time.monotonic() + timeout
     if isinstance(what, (list, tuple)):
+        _wait_for_all(what, timeout)
         return [_one(item, until, timeout) for item in what]
+    _wait_for_all([what], timeout)
     return _one(what, until, timeout)
+
+
+def _wait_for_all(items: Sequence[Any], timeout: float | None) -> None:
+    """In a worker, ask the driver for all of them at once."""
+    holders = [item.holder for item in items if isinstance(item, Ref)]
+    asking = next((holder for holder in holders if hasattr(holder, "wait_for")), None)
+    if asking is not None:
+        asking.wait_for(holders, timeout)
 
 
 def _one(item: Any, until: float | None, timeout: float | None) -> Any:

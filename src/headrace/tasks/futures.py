@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from headrace.engines.object_store import StoredObject
 
 T = TypeVar("T")
+_naming = threading.Lock()
 
 
 def _ignore() -> None:
@@ -28,8 +30,12 @@ class CallFuture(Future[T], Generic[T]):
     def __init__(self, label: str, store: object = None) -> None:
         super().__init__()
         self._label = label
-        self.store = store  # where its result will be
+        self.store: Any = store  # where its result will be
         self._when_cancelled: Callable[[], None] = _ignore
+        self._stop: Callable[[bool, bool], None] | None = None
+        self._number = -1
+        self.task: Any = None  # the call, until it is over
+        self.shared = False  # whether something that is stored refers to it
 
     def result(self, timeout: float | None = None) -> T:
         """Return what the call returned, or raise what it raised, with its traceback in the worker.
@@ -39,21 +45,78 @@ class CallFuture(Future[T], Generic[T]):
         stored: Any = super().result(timeout)
         return stored.value()  # type: ignore[no-any-return]
 
-    def cancel(self) -> bool:
-        """Cancel the call if it has not begun; return whether it is cancelled."""
+    def cancel(self, force: bool | None = None, recursive: bool = True) -> bool:
+        """Cancel the call if it has not begun; return whether it is cancelled.
+
+        With ``force=False``, one that runs is interrupted, too, and so are those that it has made (``recursive``);
+        with ``force=True`` its worker is ended. It then raises ``CallCancelled``.
+        """
+        if force is not None and self._stop is not None and not self.done():
+            self._stop(force, recursive)
+            return True
         was = self.cancelled()
         now = super().cancel()
         if now and not was:
             self._when_cancelled()
         return now
 
-    def on_cancel(self, cancelled: Callable[[], None]) -> None:
-        """Have ``cancelled`` called when somebody cancels the call."""
+    def on_cancel(
+        self, cancelled: Callable[[], None], stop: Callable[[bool, bool], None] | None = None
+    ) -> None:
+        """Have ``cancelled`` called when somebody cancels the call, and ``stop`` when that shall stop it, too."""
         self._when_cancelled = cancelled
+        self._stop = stop
 
     def drop_callback(self) -> None:
         """Call nothing any more when it is cancelled."""
         self._when_cancelled = _ignore
+        self._stop = self.task = None
+
+    @property
+    def number(self) -> int:
+        """Its name in the driver and in workers."""
+        if self._number < 0:
+            with _naming:
+                if self._number < 0:
+                    self._number = self.store.name(self)
+        return self._number
+
+    def named(self, number: int) -> None:
+        """It was made in a worker, which has named it."""
+        self._number = self.store.name(self, number)
+
+    @property
+    def holder(self) -> CallFuture[T]:
+        """What has the result: itself."""
+        return self
+
+    def reference(self) -> CallFuture[T]:
+        """Return what stands for it in the driver: itself."""
+        return self
+
+    def hex(self) -> str:
+        """Return its name: the same for all references to the result, in the driver and in workers."""
+        return f"{self.number:056x}"
+
+    def future(self) -> Future[T]:
+        """Return it as a plain future of the result."""
+        future: Future[T] = Future()
+
+        def done(_: Any) -> None:
+            try:
+                value = self.result()
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                future.set_result(value)
+
+        self.add_done_callback(done)
+        return future
+
+    def __await__(self) -> Generator[Any, None, T]:
+        import asyncio
+
+        return asyncio.wrap_future(self.future()).__await__()
 
     @property
     def stored(self) -> StoredObject:

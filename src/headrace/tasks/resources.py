@@ -23,16 +23,20 @@ class CallOptions:
     num_gpus: float | None = None
     memory: int | None = None
     max_retries: int | None = None
+    num_returns: int | str | None = None
+    strict: bool = False  # arrays among the arguments are read-only
 
     def updated(self, where: str, changes: Mapping[str, Any]) -> CallOptions:
         """Return the options with ``changes``, checked."""
-        check_known(where, changes, ("num_cpus", "num_gpus", "memory", "max_retries"))
+        check_known(where, changes, ("num_cpus", "num_gpus", "memory", "max_retries", "num_returns"))
         read: dict[str, Any] = {}
         for name, value in changes.items():
             if value is None:
                 read[name] = None
             elif name == "memory":
                 read[name] = given_bytes(name, value)
+            elif name == "num_returns":
+                read[name] = given_returns(value)
             elif name == "max_retries":
                 read[name] = given_retries(name, value)
             else:
@@ -51,6 +55,15 @@ def check_known(where: str, given: Mapping[str, Any], known: Sequence[str]) -> N
         if name not in known:
             hint = nearest(name, known) or f" It takes: {', '.join(known)}."
             raise UnknownArgument(f"{where}() has no argument {name!r}.{hint}")
+
+
+def given_returns(value: Any) -> int | str | None:
+    """Read how many results a call has: a number, or ``"streaming"`` for as many as it yields."""
+    if value in ("streaming", "dynamic", "stream"):
+        return "stream"
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ArgumentError(f"num_returns={value!r}: it takes a whole number, or 'streaming'.")
+    return None if value == 1 else value
 
 
 def given_retries(name: str, value: Any) -> int:

@@ -11,7 +11,7 @@ from headrace.core.devices import Seat
 from headrace.core.ports import PoolSpec
 from headrace.tasks.admission import Needs
 from headrace.tasks.executor_engine import ExecutorEngine, TaskWorker
-from headrace.tasks.task_host import TaskHost
+from headrace.tasks.hosting.task_host import TaskHost
 
 MAX_IDLE = 5.0  # seconds after which idle workers are too many: on one machine, those beyond its cores
 CHECK_EVERY = 0.5
@@ -36,6 +36,7 @@ class ExecutorWorkers:
         self._engine = engine
         self._clock = clock
         self._idle: list[tuple[WorkerKind, TaskWorker, float]] = []  # the longest idle is the first
+        self.line: Callable[[], Any] | None = None  # what a worker asks of the driver
 
     @abstractmethod
     def kind(self, threads: int, seat: Seat, needs: Needs) -> WorkerKind:
@@ -104,9 +105,19 @@ class LocalWorkers(ExecutorWorkers):
         """See ``ExecutorWorkers``."""
         if kind.devices:
             self._vacate(kind.devices)
-        spec = PoolSpec(name, TaskHost, 1, kind.threads, devices=kind.devices)
-        worker: TaskWorker = self._engine.start(spec, _ignore)
-        return worker
+        assert self.line is not None
+        line = self.line()
+        spec = PoolSpec(
+            name,
+            TaskHost,
+            1,
+            kind.threads,
+            devices=kind.devices,
+            on_packed=line.on_packed,
+            on_end=line.on_end,
+        )
+        line.pool = worker = self._engine.start(spec, line.on_note)
+        return worker  # type: ignore[no-any-return]
 
     def end_surplus(self) -> float | None:
         """See ``ExecutorWorkers``."""

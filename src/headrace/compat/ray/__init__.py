@@ -17,9 +17,10 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from headrace.compat.ray.calls import cancel, get, kill, put, wait
+from headrace.compat.ray.calls import cancel, get, get_actor, kill, method, put, wait
+from headrace.compat.ray.context import get_runtime_context
 from headrace.compat.ray.offered import missing
-from headrace.compat.ray.references import ObjectRef
+from headrace.compat.ray.references import ObjectRef, ObjectRefGenerator
 from headrace.compat.ray.remote import remote
 from headrace.compat.ray.session import (
     available_resources,
@@ -32,21 +33,25 @@ from headrace.compat.ray.session import (
 
 __all__ = [
     "ObjectRef",
+    "ObjectRefGenerator",
     "available_resources",
     "cancel",
     "cluster_resources",
     "get",
+    "get_actor",
     "get_gpu_ids",
+    "get_runtime_context",
     "init",
     "is_initialized",
     "kill",
+    "method",
     "put",
     "remote",
     "shutdown",
     "wait",
 ]
 
-_MODULES = ("air", "data", "exceptions", "train", "util")
+_MODULES = ("actor", "air", "data", "exceptions", "train", "util")
 
 
 def __getattr__(name: str) -> Any:

@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, Future
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future
 from concurrent.futures import wait as wait_for
 from typing import Any
 
 from headrace.compat.ray.exceptions import as_ray_raises
+from headrace.compat.ray.offered import not_offered
 from headrace.compat.ray.session import session
-from headrace.core.warn import warn
-from headrace.errors import ArgumentError
+from headrace.engines.references import read_only
+from headrace.errors import ArgumentError, UnknownArgument
 from headrace.tasks import ActorHandle, CallFuture, Ref
+from headrace.tasks.actors import METHOD_RETURNS
 from headrace.tasks.fetching import fetched
+from headrace.tasks.hosting.task_host import TaskHost
+from headrace.tasks.hosting.worker_core import InnerFuture
+from headrace.tasks.resources import given_returns
+from headrace.tasks.streams import ResultStream
 
 
 def put(value: Any) -> Ref[Any]:
-    """Store a value once for all workers; see ``headrace.Executor.put``."""
+    """Store a value once for all workers; see ``headrace.Executor.put``. ``TypeError`` for a reference."""
+    if isinstance(value, (Ref, CallFuture)):
+        raise UnknownArgument("ray.put: it is a reference already. A list of references can be put.")
     return session().put(value)
 
 
 def get(refs: Any, *, timeout: float | None = None) -> Any:
     """Return a value, or a list of them; see ``headrace.Executor.get``. A task's error is also a ``RayTaskError``."""
+    if isinstance(refs, ResultStream):
+        refs = list(refs)
     try:
-        return fetched(refs, timeout)
-    except Exception as error:
+        return read_only(fetched(refs, timeout))
+    except (Exception, CancelledError) as error:
         raised = as_ray_raises(error)
         raise raised from raised.__cause__
 
@@ -37,37 +47,92 @@ def wait(
 
     First those that are done, at most that many; then the others. A list each.
     """
-    if isinstance(refs, (Ref, CallFuture)):
-        raise ArgumentError("ray.wait takes a list of references.")
+    if not isinstance(refs, Sequence):
+        raise UnknownArgument("ray.wait takes a list of references.")
     listed = list(refs)
+    for ref in listed:
+        if not isinstance(ref, (Ref, CallFuture, ResultStream)):
+            raise UnknownArgument(f"ray.wait takes references, and got {ref!r}.")
+    if not listed:
+        return [], []
     if len(set(listed)) < len(listed):
         raise ArgumentError("ray.wait: a reference is in the list twice.")
     if not 0 < num_returns <= len(listed):
         raise ArgumentError(f"ray.wait: num_returns={num_returns} of {len(listed)} references.")
+    if any(isinstance(ref, ResultStream) for ref in listed):
+        return _wait_for_streams(listed, num_returns, timeout)
+    here = TaskHost.current
+    if here is not None and here.core is not None:
+        done, _ = here.core.wait(listed, num_returns, timeout)
+        return _divided(listed, done, num_returns)
     until = None if timeout is None else time.monotonic() + timeout
     while len(done := [ref for ref in listed if not isinstance(ref, Future) or ref.done()]) < num_returns:
         left = None if until is None else until - time.monotonic()
         if left is not None and left <= 0:
             break
         wait_for([ref for ref in listed if isinstance(ref, Future) and not ref.done()], left, FIRST_COMPLETED)
+    return _divided(listed, done, num_returns)
+
+
+def _divided(listed: list[Any], done: list[Any], num_returns: int) -> tuple[list[Any], list[Any]]:
     first = done[:num_returns]
     chosen = set(first)
     return first, [ref for ref in listed if ref not in chosen]
 
 
+def _wait_for_streams(
+    listed: list[Any], num_returns: int, timeout: float | None
+) -> tuple[list[Any], list[Any]]:
+    """Wait where some are streams: such a one is ready when its next reference is."""
+    until = None if timeout is None else time.monotonic() + timeout
+    while True:
+        done = [ref for ref in listed if _is_ready(ref)]
+        if len(done) >= num_returns or (until is not None and time.monotonic() >= until):
+            return _divided(listed, done, num_returns)
+        time.sleep(0.005)
+
+
+def _is_ready(ref: Any) -> bool:
+    if isinstance(ref, ResultStream):
+        return ref.has_next(0)
+    return bool(wait([ref], timeout=0)[0])
+
+
 def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
-    """End an actor at once."""
+    """End an actor at once. With ``no_restart=False`` it is made anew, if ``max_restarts`` allows."""
     if not isinstance(actor, ActorHandle):
         raise ArgumentError(f"ray.kill({actor!r}): it takes the handle of an actor.")
-    actor._life.kill()
+    actor._kill(no_restart=no_restart)
 
 
 def cancel(ref: Any, *, force: bool = False, recursive: bool = True) -> None:
-    """Cancel a call that has not begun. One that runs goes on, even with ``force``, with a warning."""
-    if not isinstance(ref, CallFuture):
+    """Cancel a call, and with ``recursive`` those that it has made: ``ray.get`` raises ``TaskCancelledError``.
+
+    One that runs is interrupted where it runs Python code; ``force`` ends its worker. A method that runs goes on,
+    unless it is ``async``.
+    """
+    if not isinstance(ref, (CallFuture, InnerFuture, ResultStream)):
         raise ArgumentError(f"ray.cancel({ref!r}): it takes what a call of remote() returned.")
-    if not ref.cancel() and not ref.done():
-        warn(
-            f"ray.cancel: {ref!r} goes on; only what has not begun can be cancelled. An actor that is killed "
-            "(ray.kill) stops at once.",
-        )
+    ref.cancel(force, recursive)
+
+
+def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
+    """Return the handle of the actor that was made with ``name``; ``ValueError`` if there is none."""
+    found = session()._core.named_actor(name)
+    if found is None:
+        raise ArgumentError(f"There is no actor with the name {name!r}, or it has ended.")
+    return found
+
+
+def method(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Say of a method, above it, how many results it has: ``@ray.method(num_returns=2)``."""
+    for name in options:
+        if name not in ("num_returns", "concurrency_group", "max_task_retries", "retry_exceptions"):
+            raise not_offered(f"ray.method({name}=…)", ["num_returns"])
+    returns = given_returns(options.get("num_returns", 1))
+
+    def mark(function: Callable[..., Any]) -> Callable[..., Any]:
+        setattr(function, METHOD_RETURNS, returns)
+        return function
+
+    return mark

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from concurrent.futures import CancelledError as TaskCancelledError
+import functools
+from concurrent.futures import CancelledError
 from typing import Any
 
 from headrace.compat.ray.offered import missing
 from headrace.errors import ActorDied as RayActorError
+from headrace.errors import CallCancelled as TaskCancelledError
 from headrace.errors import CallLost as WorkerCrashedError
+from headrace.errors import ExecutorClosed
 from headrace.errors import HeadraceError as RayError
 from headrace.errors import TimedOut as GetTimeoutError
+from headrace.tasks.hosting.packing import IN_CONSTRUCTOR
 
 ActorDiedError = RayActorError
+ActorUnavailableError = RayActorError
+ObjectLostError = ExecutorClosed
 OutOfMemoryError = WorkerCrashedError
 
 __all__ = [
     "ActorDiedError",
+    "ActorUnavailableError",
     "GetTimeoutError",
+    "ObjectLostError",
     "OutOfMemoryError",
     "RayActorError",
     "RayError",
     "RayTaskError",
     "TaskCancelledError",
+    "UserCodeException",
     "WorkerCrashedError",
 ]
 
@@ -34,6 +43,27 @@ class RayTaskError(RayError):
     def __str__(self) -> str:
         return str(self.cause)
 
+    def __reduce__(self) -> Any:
+        return as_ray_raises, (self.cause,)
+
+    def as_instanceof_cause(self) -> RayTaskError:
+        """Return the error as one of the class of its cause, too: as it is."""
+        return self
+
+
+class RayActorInitError(RayTaskError, RayActorError):
+    """What the constructor of an actor raised: the actor has died of it."""
+
+
+class UserCodeException(RayTaskError):
+    """Ray Data's name for what a function of the user's raised."""
+
+
+@functools.cache
+def _both(base: Any, kind: Any) -> Any:
+    """Return the class of errors that are both; the same each time, so that they can be pickled."""
+    return type(f"RayTaskError({kind.__name__})", (base, kind), {})
+
 
 def as_ray_raises(error: BaseException) -> BaseException:
     """Return a user's error as Ray raises it; errors of ours as they are.
@@ -42,14 +72,17 @@ def as_ray_raises(error: BaseException) -> BaseException:
     >>> isinstance(error, ValueError), isinstance(error, RayTaskError), error.cause
     (True, True, ValueError('no'))
     """
-    if isinstance(error, (RayError, TaskCancelledError)) or not isinstance(error, Exception):
+    if isinstance(error, CancelledError) and not isinstance(error, TaskCancelledError):
+        return TaskCancelledError(str(error) or "The call was cancelled before it began.")
+    if isinstance(error, RayError) or not isinstance(error, Exception):
         return error
     kind = type(error)
+    base = RayActorInitError if getattr(error, IN_CONSTRUCTOR, False) else RayTaskError
     try:
-        both: Any = type(f"RayTaskError({kind.__name__})", (RayTaskError, kind), {})
+        both = _both(base, kind)  # type: ignore[arg-type]
         made = both.__new__(both, *error.args)
     except TypeError:  # a class that allows no other beside it
-        made = RayTaskError(*error.args)
+        made = base(*error.args)
     made.__dict__.update(error.__dict__)
     made.args = error.args
     made.cause = error

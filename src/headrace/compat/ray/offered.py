@@ -15,7 +15,6 @@ from headrace.errors import HeadraceError, NotOffered, nearest
 
 PAGE = "docs/coming-from-ray.md"
 
-_NAMED = "actors have no names and end with the program; keep their handles"
 _ONE_MACHINE = "there is one machine, and a call asks for what it needs by num_cpus=, num_gpus= and memory="
 _OFFLINE = "Headrace predicts offline, and does nothing else of what Ray does"
 _NO_INSIGHT = "there is no cluster to look at; ray.cluster_resources() has what there is"
@@ -24,9 +23,6 @@ REASONS = {
     "address": "all runs on this machine, without a cluster to join",
     "dag": "pass the reference that one call returned to the next",
     "experimental": _OFFLINE,
-    "get_actor": _NAMED,
-    "get_runtime_context": "a worker knows nothing of who started it; pass what it needs as arguments",
-    "method": "a method has one result, and needs no options of its own",
     "nodes": _NO_INSIGHT,
     "placement_group": _ONE_MACHINE,
     "queue": "the program directs actors and calls: submit what is to be done from there",
@@ -39,19 +35,15 @@ REASONS = {
 
 OPTIONS = {  # of ray.remote, and where they ask for nothing
     "accelerator_type": Unsupported("the GPUs of this machine are the ones that there are"),
-    "concurrency_groups": Unsupported("an actor runs one method after another; make several, in an ActorPool"),
+    "concurrency_groups": Unsupported("an actor has one limit for all of its methods, max_concurrency="),
     "enable_task_events": Unsupported("", None),
-    "get_if_exists": Unsupported(_NAMED, (None, False)),
     "label_selector": Unsupported(_ONE_MACHINE),
-    "lifetime": Unsupported(_NAMED, (None, "non_detached")),
     "max_calls": Unsupported("", None),
-    "max_concurrency": Unsupported(
-        "an actor runs one method after another; make several, in an ActorPool", (None, 1)
-    ),
+    "get_if_exists": Unsupported("it is for actors", (None, False)),
+    "lifetime": Unsupported("it is for actors", (None, "non_detached")),
+    "max_concurrency": Unsupported("it is for actors", (None, 1)),
     "max_pending_calls": Unsupported("calls wait without limit", (None, -1)),
-    "name": Unsupported(_NAMED),
-    "namespace": Unsupported(_NAMED),
-    "num_returns": Unsupported("a call has one result; return a tuple and take it apart", (None, 1)),
+    "namespace": Unsupported("it is for actors"),
     "object_store_memory": Unsupported("", None),
     "resources": Unsupported(_ONE_MACHINE, (None, {})),
     "retry_exceptions": Unsupported(

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from headrace.compat.ray.offered import OPTIONS, not_offered
 from headrace.compat.ray.session import session
 from headrace.errors import ArgumentError, HeadraceError
+from headrace.plan.functions import callable_name
+from headrace.tasks.actors import actor_order
+from headrace.tasks.calls import TaskOrder
 
-_CALLS = ("num_cpus", "num_gpus", "memory", "max_retries")
+_CALLS = ("num_cpus", "num_gpus", "memory", "max_retries", "num_returns")
 _ACTORS = {
     "num_cpus": "num_cpus", "num_gpus": "num_gpus", "memory": "memory", "max_restarts": "max_restarts",
-    "max_task_retries": "max_retries",
+    "max_task_retries": "max_retries", "max_concurrency": "max_concurrency",
 }  # fmt: skip
+
+
+_NAMES = ("name", "get_if_exists", "lifetime", "namespace")
 
 
 class RemoteFunction:
@@ -29,8 +37,14 @@ class RemoteFunction:
     def remote(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function in a worker."""
         executor = session()
-        chosen = executor.options(**self._options) if self._options else executor
-        return chosen.submit(self._function, *args, **kwargs)
+        executor._core.check_open()
+        options = self._options
+        if "num_returns" not in options and inspect.isgeneratorfunction(self._function):
+            options = {**options, "num_returns": "streaming"}
+        chosen = replace(executor._options.updated("options", options), strict=True)
+        order = TaskOrder(callable_name(self._function), chosen, chosen.num_returns)
+        found = executor._core.submit(order, self._function, args, kwargs)
+        return None if options.get("num_returns") == 0 else found
 
     def options(self, **options: Any) -> RemoteFunction:
         """Return the function with other needs."""
@@ -49,17 +63,39 @@ class ActorClass:
         self.__doc__ = cls.__doc__
         self.__name__ = cls.__name__
         self._cls = cls
-        _check(options, tuple(_ACTORS))
-        self._options = {name: value for name, value in options.items() if name in _ACTORS}
+        _check(options, (*_ACTORS, *_NAMES))
+        self._options = {name: value for name, value in options.items() if name in (*_ACTORS, *_NAMES)}
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
         """Make the object."""
-        ours = {_ACTORS[name]: value for name, value in self._options.items()}
-        return session().actor(self._cls, *args, **ours, **kwargs)
+        given = self._options
+        ours = {
+            _ACTORS[name]: value for name, value in given.items() if name in _ACTORS and value is not None
+        }
+        resources = {name: ours.get(name) for name in ("num_cpus", "num_gpus", "memory")}
+        executor = session()
+        said = {
+            "retries": ours.get("max_retries", 0),
+            "restarts": ours.get("max_restarts", 0),
+            "concurrency": ours.get("max_concurrency"),
+            "name": _name(given.get("name")),
+            "get_if_exists": bool(given.get("get_if_exists")),
+            "detached": given.get("lifetime") == "detached",
+        }
+        order = actor_order(executor, self._cls, args, kwargs, resources, **said)
+        ours_strictly = replace(order.options, strict=True)
+        order = replace(order, methods=_streaming(self._cls, order.methods), options=ours_strictly)
+        return executor._core.start_actor(executor, self._cls, args, kwargs, order)
 
     def options(self, **options: Any) -> ActorClass:
         """Return the class with other needs."""
         return ActorClass(self._cls, {**self._options, **options})
+
+    def __getattr__(self, name: str) -> Any:
+        """An attribute of the class."""
+        if name.startswith("__") or name == "_cls":
+            raise AttributeError(name)
+        return getattr(self._cls, name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise Misused(f"{self.__name__}(…) lives in a worker: make it with {self.__name__}.remote(…).")
@@ -72,9 +108,10 @@ class Misused(HeadraceError, TypeError):
 def remote(*args: Any, **options: Any) -> Any:
     """Make a function or class remote: ``@ray.remote``, or ``@ray.remote(num_cpus=2)``.
 
-    Functions take ``num_cpus``, ``num_gpus``, ``memory`` and ``max_retries``; classes ``num_cpus``, ``num_gpus``,
-    ``memory``, ``max_restarts`` and ``max_task_retries``. Other options of Ray's are passed over where they ask for
-    nothing, and not offered else.
+    Functions take ``num_cpus``, ``num_gpus``, ``memory``, ``max_retries`` and ``num_returns``; classes ``num_cpus``,
+    ``num_gpus``, ``memory``, ``max_restarts``, ``max_task_retries``, ``max_concurrency``, ``name``,
+    ``get_if_exists``, ``lifetime`` and ``namespace``, which makes no difference. Other options of Ray's are passed
+    over where they ask for nothing, and not offered else.
 
     >>> @remote(num_cpus=1)
     ... class Counter:
@@ -104,9 +141,25 @@ def _made(what: Any, options: Mapping[str, Any]) -> Any:
     return ActorClass(what, options) if isinstance(what, type) else RemoteFunction(what, options)
 
 
+def _streaming(cls: type, methods: Any) -> Any:
+    """Generators among methods return streams, unless they say otherwise."""
+    for name, returns in (methods or {}).items():
+        function = inspect.getattr_static(cls, name, None)
+        if returns is None and (
+            inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+        ):
+            methods[name] = "stream"
+    return methods
+
+
+def _name(name: Any) -> str | None:
+    if name is not None and (not isinstance(name, str) or not name):
+        raise ArgumentError(f"name={name!r}: an actor's name is text.")
+    return name
+
+
 def _check(options: Mapping[str, Any], known: tuple[str, ...]) -> None:
     for name, value in options.items():
         if name not in known and not (name in OPTIONS and OPTIONS[name].takes(value)):
             why = OPTIONS[name].reason if name in OPTIONS else ""
-            shown = f"{name}={value!r}" if name == "num_returns" else f"ray.remote({name}=…)"
-            raise not_offered(shown, [*known, "num_returns"], why)
+            raise not_offered(f"ray.remote({name}=…)", known, why)

@@ -11,6 +11,7 @@ import headrace
 from headrace.compat.ray.offered import OPTIONS, REASONS, not_offered
 from headrace.errors import EngineError
 from headrace.tasks import Executor
+from headrace.tasks.hosting.task_host import TaskHost
 
 _IGNORED = frozenset(
     {
@@ -40,6 +41,8 @@ def init(
     Arguments about logging, the dashboard and the object store has no effect. ``address``, ``runtime_env`` and
     ``resources`` are not offered.
     """
+    if TaskHost.current is not None:
+        return session()
     if address not in (None, "local"):
         raise not_offered("ray.init(address=…)", why=REASONS["address"])
     for name in others:
@@ -57,18 +60,20 @@ def init(
 
 
 def session() -> Executor:
-    """Return the executor, made if there is none. ``EngineError`` in a task: it cannot start others."""
+    """Return the executor, made if there is none; in a task, the one that runs it."""
+    if TaskHost.current is not None:
+        return headrace.connect()
     with _Session.lock:
         return _Session.executor or _begin(None, None, None)
 
 
 def is_initialized() -> bool:
     """Return whether there is an executor."""
-    return _Session.executor is not None
+    return TaskHost.current is not None or _Session.executor is not None
 
 
-def shutdown() -> None:
-    """End all workers, at once."""
+def shutdown(_exiting_interpreter: bool = False) -> None:
+    """End all workers, at once; in a task, nothing."""
     with _Session.lock:
         executor, _Session.executor = _Session.executor, None
     atexit.unregister(shutdown)

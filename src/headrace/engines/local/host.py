@@ -7,7 +7,8 @@ slot)`` when it will not be any more, ``("free", slot)`` for a slot of our own, 
 many, ``("value", number, pickled, places, links)`` with a descriptor perhaps, ``("forget", number)``. Messages out:
 ``("preparing", what)`` before the worker can work, ``("preparing", "")`` once it can; ``("result", id, value)``,
 ``("packed", id, pickled, places, links, filed)`` with a descriptor if ``filed``, ``("error", id, exception)``,
-``("note", value)``, ``("slot", slot)`` with its descriptor, ``("block", ref)`` of a block in one,
+``("note", value)``, ``("packed note", value,
+pickled, places, links, filed)``, ``("slot", slot)`` with its descriptor, ``("block", ref)`` of a block in one,
 ``("slot returned", slot, returned)``, ``("released", numbers)`` of blocks.
 """
 
@@ -152,9 +153,38 @@ class SocketTransport:
             self.send_released,
             self._preparing,
             value=self._cache.value,
+            line=self,
         )
         self._number = context.worker
         return context, lambda: unpack(pickled, places, fd)
+
+    # ------------------------------------------------------------ see ``DriverLine``
+
+    def holder(self, number: int) -> Any:
+        """See ``DriverLine``."""
+        return self._cache.holder(number)
+
+    def stand_in(self, make: Callable[[int], Any]) -> None:
+        """See ``DriverLine``."""
+        self._cache.stand_in = make
+
+    def note_packed(self, note: Any, packed: OutOfBandPickle) -> None:
+        """See ``DriverLine``."""
+        message = ("packed note", note, packed.pickled, packed.places, packed.links, packed.fd >= 0)
+        self._send(message, packed.fd)
+        packed.close()
+
+    def serve_calls(self, until: Callable[[], bool], timeout: float | None) -> None:
+        """See ``DriverLine``."""
+        self._loop.serve(until, timeout)
+
+    def wake(self) -> None:
+        """See ``DriverLine``."""
+        self._loop.inbox.put(("wake",))
+
+    def is_own_thread(self) -> bool:
+        """See ``DriverLine``."""
+        return threading.get_ident() == self._loop.thread
 
     # ------------------------------------------------------------ blocks
 

@@ -84,6 +84,8 @@ class LocalPool(WorkerPool[WorkerProcess]):
             worker.end(kill=at_once[worker.number])
             worker.release()
             worker.fail(WorkerDied("the pool was closed"))
+            if self._spec.on_end is not None:
+                self._spec.on_end(worker.number)
         self._workers.clear()
         self._seats.close()
         self._factory.close()
@@ -137,6 +139,12 @@ class LocalPool(WorkerPool[WorkerProcess]):
             self._free_slots([])
         elif kind == "packed":
             self._answered(worker, "result", message[1], _packed(worker, *message[2:]))
+        elif kind == "packed note":
+            packed = _packed(worker, *message[2:])
+            if self._spec.on_packed is not None:
+                self._spec.on_packed(worker.number, message[1], packed)
+            else:
+                packed.close()
 
     def _cause_of_death(self, worker: WorkerProcess, cause: BaseException | None) -> tuple[Death, WorkerDied]:
         death, reason = worker.death(), worker.kill_reason

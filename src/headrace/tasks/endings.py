@@ -1,0 +1,31 @@
+"""How calls can end that did not end by themselves."""
+
+from __future__ import annotations
+
+from headrace.errors import CallCancelled, CallLost, EngineError, ExecutorClosed
+from headrace.tasks.calls import TaskCall
+
+
+def closed() -> ExecutorClosed:
+    """Return the error for calls after the end."""
+    return ExecutorClosed("The executor is shut down: it cannot take calls any more.")
+
+
+def cancelled(call: TaskCall) -> CallCancelled:
+    """Return the error of a call that was cancelled."""
+    return CallCancelled(f"{call.label} was cancelled.")
+
+
+def lost(call: TaskCall, error: BaseException) -> CallLost:
+    """Return the error for a call that ended every worker that tried it."""
+    times = "once" if call.deaths == 1 else f"{call.deaths} times"
+    return CallLost(
+        f"{call.label} ended its worker {times}: {error}. It is not tried again (max_retries={call.max_retries})."
+    )
+
+
+def defect(error: BaseException) -> EngineError:
+    """Return the error for calls after the dispatcher's thread has failed."""
+    return EngineError(
+        f"The thread of the executor failed: {type(error).__name__}: {error}. This is a defect of Headrace."
+    )
