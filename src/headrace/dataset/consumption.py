@@ -200,7 +200,7 @@ class ConsumptionVerbs(DatasetBase):
 
         Parameters
         ----------
-        batch_size, dtypes, device, collate_fn, drop_last, pin_memory
+        batch_size, dtypes, device, collate_fn, drop_last, pin_memory, local_shuffle_buffer_size, local_shuffle_seed
             As in ``iter_torch_batches``.
 
         Raises

@@ -32,7 +32,9 @@ def schema_by_trying(steps: Sequence[Step], schema: pa.Schema) -> pa.Schema | No
             except BaseException as error:
                 if is_interrupt(error) and (noted or type(error) is not KeyboardInterrupt):
                     raise
-                if type(error) in (StepError, UnknownColumn):  # ours: rows would fail as well
+                if (
+                    type(error) in (StepError, UnknownColumn) and not step.functions()
+                ):  # rows would fail as well
                     raise
                 return None
     return batch.schema

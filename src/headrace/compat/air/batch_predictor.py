@@ -137,14 +137,42 @@ class BatchPredictor:
         return made
 
     def get_preprocessor(self) -> Any:
-        """Return what prepares the data before the model: what was set here, else the checkpoint's; or None."""
+        """Return what prepares the data before the model: what was set here, else the checkpoint's; or None.
+
+        Raises what reading the checkpoint's raises.
+
+        Examples
+        --------
+        >>> import headrace as hr
+        >>> hr.BatchPredictor.from_pandas_udf(lambda frame: frame).get_preprocessor() is None
+        True
+        """
         if self._preprocessor is not ...:
             return self._preprocessor
         get = getattr(self._checkpoint, "get_preprocessor", None)
         return get() if callable(get) else None
 
     def set_preprocessor(self, preprocessor: Any) -> None:
-        """Let this prepare the data, in the place of the checkpoint's; None: nothing. ``ArgumentError`` as there."""
+        """Let this prepare the data, in the place of the checkpoint's.
+
+        Parameters
+        ----------
+        preprocessor
+            An object with ``transform_batch`` or ``transform``, or a function of a DataFrame; None: nothing.
+
+        Raises
+        ------
+        ArgumentError
+            It is none of these.
+
+        Examples
+        --------
+        >>> import headrace as hr
+        >>> predictor = hr.BatchPredictor.from_pandas_udf(lambda frame: frame)
+        >>> predictor.set_preprocessor(lambda frame: frame.fillna(0))
+        >>> callable(predictor.get_preprocessor())
+        True
+        """
         if preprocessor is not None:
             preparing_method(preprocessor)
         self._preprocessor = preprocessor
@@ -262,8 +290,8 @@ class BatchPredictor:
     ) -> Any:
         """Return the predictions for a ``Dataset`` or paths, lazily; the same as ``predict``, which streams anyway.
 
-        ``blocks_per_window`` and ``bytes_per_window`` have no effect: memory is bounded without windows. Everything
-        else as in ``predict``. Raises ``ArgumentError`` for data in memory, which have nothing to stream.
+        ``blocks_per_window`` and ``bytes_per_window`` have no effect: memory is bounded without windows. ``options``:
+        everything else, as in ``predict``. Raises ``ArgumentError`` for data in memory, which have nothing to stream.
         """
         if blocks_per_window is not None and bytes_per_window is not None:
             raise ArgumentError("predict_pipelined takes blocks_per_window= or bytes_per_window=, not both.")
