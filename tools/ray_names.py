@@ -68,6 +68,18 @@ RAY = {
         OneHotEncoder OrdinalEncoder PowerTransformer RobustScaler SimpleImputer StandardScaler
         Tokenizer TorchVisionPreprocessor UniformKBinsDiscretizer
     """,
+    "ray.remote of a function": """
+        accelerator_type enable_task_events fallback_strategy label_selector max_calls max_retries memory name
+        num_cpus num_gpus num_returns object_store_memory placement_group placement_group_bundle_index
+        placement_group_capture_child_tasks resources retry_exceptions runtime_env scheduling_strategy
+    """,
+    "ray.remote of a class": """
+        accelerator_type allow_out_of_order_execution concurrency_groups enable_task_events
+        enable_tensor_transport fallback_strategy get_if_exists label_selector lifetime max_concurrency
+        max_pending_calls max_restarts max_task_retries memory name namespace num_cpus num_gpus
+        object_store_memory placement_group placement_group_bundle_index placement_group_capture_child_tasks
+        resources runtime_env scheduling_strategy
+    """,
     "ray.util": """
         ActorPool as_completed collective connect deregister_serializer disable_log_once_globally
         disconnect enable_periodic_logging get_current_placement_group get_node_instance_id
@@ -131,6 +143,8 @@ TITLES = {
     "ray.data.grouped_data.GroupedData": "Methods of `GroupedData`",
     "ray.data.preprocessors": "`ray.data.preprocessors`",
     "ray": "`ray`: tasks and actors",
+    "ray.remote of a function": "Options of tasks, `@ray.remote(…)` and `.options(…)`",
+    "ray.remote of a class": "Options of actors, `@ray.remote(…)` and `.options(…)`",
     "ray.util": "`ray.util`",
     "ray.util.ActorPool": "Methods of `ActorPool`",
     "ray.ObjectRef": "Methods of `ObjectRef`",
@@ -201,6 +215,7 @@ _INTERNAL = "a part of Ray's own machinery"
 _CLUSTER = "there is one machine, and no store or network between its tasks that could fail in this way"
 _PORT = "sources and sinks of your own fill the ports `headrace.core.ports.Source` and `Sink`"
 _ONE_MACHINE = "there is one machine; a call asks for what it needs by `num_cpus`, `num_gpus` and `memory`"
+_PLACED = "placement_group placement_group_bundle_index placement_group_capture_child_tasks fallback_strategy"
 _DICTS = "values are held by name: `from_dict` and `to_dict`; a library's checkpoint has `to_directory`"
 
 ABSENT = {
@@ -245,6 +260,12 @@ ABSENT = {
         "placement_group placement_group_table get_placement_group get_current_placement_group "
         "remove_placement_group": _ONE_MACHINE,
     },
+    "ray.remote of a function": {_PLACED: _ONE_MACHINE},
+    "ray.remote of a class": {
+        _PLACED: _ONE_MACHINE,
+        "allow_out_of_order_execution": "calls of an actor begin in their order",
+        "enable_tensor_transport": "tensors travel by shared memory, or are copied",
+    },
     "ray.ObjectRef": {
         "*": _NO_IDS,
         "future as_future": "a call's reference is a `concurrent.futures.Future` itself",
@@ -276,14 +297,34 @@ def names(owner: str) -> list[str]:
 
 def fate(owner: str, name: str) -> tuple[bool, str]:
     """Say whether a name is offered, and its text: a difference, or the reason why not."""
-    asked = _ours(owner)
     absent = ABSENT.get(owner, {})
     try:
+        if owner.startswith("ray.remote of"):
+            return True, _option(owner, name)
+        asked = _ours(owner)
         for part in name.split("."):
             asked = getattr(asked, part)
     except (AttributeError, ImportError) as error:
         return False, _text(absent, name) or _reason(str(error)) or absent.get("*", "")
     return True, _text(DIFFERENT.get(owner, {}), name) or "here"
+
+
+def _option(owner: str, name: str) -> str:
+    """Give an option a value that no option has; what is not offered answers ``AttributeError``."""
+    from headrace.compat import ray
+    from headrace.compat.ray.offered import OPTIONS
+    from headrace.errors import HeadraceError
+
+    class Actor:
+        pass
+
+    try:
+        ray.remote(**{name: object()})(Actor if owner.endswith("class") else lambda: None)
+    except HeadraceError as error:
+        if isinstance(error, AttributeError):
+            raise
+        return "here"
+    return "taken, without effect" if name in OPTIONS and OPTIONS[name].harmless is None else "here"
 
 
 def _text(texts: dict[str, str], name: str) -> str:
@@ -307,7 +348,7 @@ def _ours(owner: str) -> Any:
 
 def _reason(message: str) -> str:
     """Return what an error says behind the name that it is about."""
-    found = re.match(r"(?:Headrace has no [\w.]+|[\w.]+ is not offered here): (.*)", message)
+    found = re.match(r"(?:Headrace has no [\w.]+|[^:]+? is not offered here): (.*)", message)
     text = found[1] if found else ""
     return re.sub(r"\.?( docs/\S+ says what to do instead)?\.?$", "", text)
 

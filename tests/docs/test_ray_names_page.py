@@ -39,10 +39,14 @@ def test_each_name_has_its_text(ray_names: Any) -> None:
 
 def test_what_is_asked_is_ours(ray_names: Any) -> None:
     """So that a name is never called absent because its owner was not found."""
-    for owner in ray_names.TITLES:
+    options = {"ray.remote of a function", "ray.remote of a class"}
+    for owner in ray_names.TITLES.keys() - options:
         assert (ray_names._ours(owner) is None) == (owner == "ray.data.grouped_data.GroupedData"), owner
     assert ray_names.fate("ray.data.Dataset", "map_batches")[0]
     assert ray_names.fate("ray.util.ActorPool", "submit") == (True, "here")
+    assert ray_names.fate("ray.remote of a function", "num_cpus") == (True, "here")
+    assert ray_names.fate("ray.remote of a class", "object_store_memory") == (True, "taken, without effect")
+    assert ray_names.fate("ray.remote of a class", "resources")[1].startswith("there is one machine")
     offered, text = ray_names.fate("ray.data.Dataset", "groupby")
     assert not offered and text.startswith("groups need a shuffle")
 
@@ -56,6 +60,7 @@ def test_the_names_are_those_of_ray(ray_names: Any) -> None:
     for name in ("data", "exceptions", "util", "data.preprocessors", "data.grouped_data"):
         importlib.import_module(f"ray.{name}")
     data, errors = ray.data, ray.exceptions
+    options = importlib.import_module("ray._common.ray_option_utils")
     readers = {
         n for n in dir(data) if n.startswith(("from_", "read_", "range")) and callable(getattr(data, n))
     }
@@ -67,6 +72,8 @@ def test_the_names_are_those_of_ray(ray_names: Any) -> None:
         "ray.data.DataIterator": _members(data.DataIterator),
         "ray.data.grouped_data.GroupedData": _members(data.grouped_data.GroupedData),
         "ray.data.preprocessors": set(data.preprocessors.__all__),
+        "ray.remote of a function": {n for n in options.task_options if not n.startswith("_")},
+        "ray.remote of a class": {n for n in options.actor_options if not n.startswith("_")},
         "ray.util": {n for n in ray.util.__all__ if not inspect.ismodule(getattr(ray.util, n, None))},
         "ray.util.ActorPool": _members(ray.util.ActorPool),
         "ray.ObjectRef": _members(ray.ObjectRef),
