@@ -69,11 +69,23 @@ class Ref(Generic[T]):
         return self._holder
 
     def hex(self) -> str:
-        """Return its name: the same for all references to the value, in the driver and in workers."""
+        """Return its name: the same for all references to the value, in the driver and in workers. Raises nothing.
+
+        >>> import headrace as hr
+        >>> with hr.connect(workers=1) as executor:
+        ...     len(executor.put(1).hex())
+        56
+        """
         return f"{self._holder.number:056x}"
 
     def future(self) -> Future[T]:
-        """Return a future of the value."""
+        """Return a future of the value. What ``executor.get`` would raise, its ``result()`` raises.
+
+        >>> import headrace as hr
+        >>> with hr.connect(workers=1) as executor:
+        ...     executor.put(1).future().result()
+        1
+        """
         future: Future[T] = Future()
         later = getattr(self._holder, "when_done", None)
         if later is None:
