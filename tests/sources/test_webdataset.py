@@ -91,6 +91,19 @@ def test_members_with_one_key_are_a_row(tmp_path: Path) -> None:
     assert plain.schema().field("npy").type == pa.binary()
 
 
+def test_functions_see_arrays_and_one_dtype(tmp_path: Path) -> None:
+    def packed(length: int) -> bytes:
+        into = io.BytesIO()
+        np.save(into, np.arange(length))
+        return into.getvalue()
+
+    found = [(f"{i}.{name}", data) for i in range(6) for name, data in (("npy", packed(i)), ("cls", b"1"))]
+    data = hr.read_webdataset(tar(tmp_path / "a.tar", [each for each in found if each[0] != "5.cls"]))
+    assert [type(row["npy"]) for row in data] == [np.ndarray] * 6
+    dtypes = [batch["cls"].dtype for batch in data.iter_batches(batch_size=2)]
+    assert dtypes == [np.float64] * 3 and data.take_all()[5]["cls"] is None
+
+
 def test_types_are_settled_over_samples(tmp_path: Path) -> None:
     rows = [{"a": 1}, {"a": 2.5}, {"a": None, "b": ["x"]}, {}]
     tar(tmp_path / "a.tar", [(f"{i}.json", json.dumps(row).encode()) for i, row in enumerate(rows)])

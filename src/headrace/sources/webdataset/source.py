@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.core.files import tars
@@ -35,7 +36,14 @@ class Sample(NamedTuple):
     fault: str
 
 
-class WebDatasetSource(FileSource["pa.Schema"]):
+class Found(NamedTuple):
+    """The columns of all archives, and the forms in which functions see them."""
+
+    schema: pa.Schema
+    forms: dict[str, str]
+
+
+class WebDatasetSource(FileSource[Found]):
     """Reads tar archives, plain or compressed; a split is a file.
 
     Columns and types are settled by the first 64 samples of each of the first eight files.
@@ -84,19 +92,28 @@ class WebDatasetSource(FileSource["pa.Schema"]):
 
     def schema(self) -> pa.Schema:
         """Return the columns; reads the first samples the first time."""
-        return self.inspected()
+        return self.inspected().schema
 
-    def inspect(self, files: list[InputFile]) -> pa.Schema:
+    def forms(self) -> Mapping[str, str]:
+        """Return the forms of arrays, and of the numbers that some sample lacks."""
+        return self.inspected().forms
+
+    def inspect(self, files: list[InputFile]) -> Found:
         import pyarrow as pa
 
+        from headrace.core.arrow.forms import ARRAYS, form_of, is_list
         from headrace.sources.webdataset import members
 
+        counts: Counter[str] = Counter()
+        looked_at = 0
         found: dict[str, list[tuple[str, pa.DataType]]] = {name: [] for name in self._columns or ()}
         for file in files[:FILES]:
             size = 0
             for number, sample in enumerate(samples(file.path, self._columns)):
                 if number >= SAMPLES or size > _BYTES:
                     break
+                looked_at += 1
+                counts.update(list(sample.members))
                 for name, data in sample.members.items():
                     size += len(data)
                     seen = found.setdefault(name, [])
@@ -107,12 +124,18 @@ class WebDatasetSource(FileSource["pa.Schema"]):
                             continue  # reported where it is read
                         seen.append((_named(sample, name, file.path), value.type))
         fields = [pa.field(KEY, pa.string())]
+        forms: dict[str, str] = {}
         for name, types in found.items():
             type_ = members.fixed_type(name, decode=self._decode)
-            fields.append(pa.field(name, members.type_over(name, types) if type_ is None else type_))
+            type_ = members.type_over(name, types) if type_ is None else type_
+            fields.append(pa.field(name, type_))
+            arrays = self._decode and members.ending(name) == "npy" and is_list(type_)
+            form = ARRAYS if arrays else form_of(type_) if counts[name] < looked_at else None
+            if form is not None:
+                forms[name] = form
         if self._include_paths:
             fields.append(pa.field("path", pa.string()))
-        return pa.schema(fields)
+        return Found(pa.schema(fields), forms)
 
     def splits(self) -> list[Split]:
         """Return a split for each file."""
@@ -128,7 +151,7 @@ class WebDatasetSource(FileSource["pa.Schema"]):
         from headrace.core.arrow.batch import empty_columns
         from headrace.sources.schemas import select
 
-        path, known = self.file(split.file).path, self.inspected()
+        path, known = self.file(split.file).path, self.inspected().schema
         target = known if columns is None else select(known, columns)
         rows: list[list[pa.Array]] = []
         size = 0
