@@ -186,6 +186,8 @@ DIFFERENT = {
     "ray": {
         "init": "here; one machine, with the environment of the program: `address`, `runtime_env` and `resources` "
         "are refused",
+        "cancel": "here; what runs is interrupted where it runs Python code",
+        "get_runtime_context": "here; `current_actor`, and the names of task, process and machine",
         "remote": "here; [options](#ray-core-sharding-by-hand) that ask for what is not here are refused",
     },
     "ray.train": {
@@ -246,7 +248,6 @@ ABSENT = {
         "LoggingConfig": "Python's `logging` is set up by the program",
         "SCRIPT_MODE WORKER_MODE": _INTERNAL,
         "DynamicObjectRefGenerator": "`num_returns='dynamic'` was replaced by generators in Ray itself",
-        "ObjectRefGenerator": "a call has one result; return a list",
     },
     "ray.util": {
         "as_completed map_unordered": "`ray.wait` in a loop, or `ActorPool.map_unordered`",
@@ -268,7 +269,7 @@ ABSENT = {
     },
     "ray.ObjectRef": {
         "*": _NO_IDS,
-        "future as_future": "a call's reference is a `concurrent.futures.Future` itself",
+        "as_future": "`await` the reference, or wrap its `future()`",
     },
     "ray.exceptions": {
         "*": _CLUSTER,
