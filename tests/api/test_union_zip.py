@@ -11,7 +11,7 @@ import pytest
 
 import headrace as hr
 from headrace.core.ports import Source
-from headrace.errors import ArgumentError, InputChanged, OutputWriteFailed, SchemaMismatch
+from headrace.errors import ArgumentError, ForeignOutput, InputChanged, OutputWriteFailed, SchemaMismatch
 from headrace.sources.csv.source import CsvSource
 from headrace.sources.memory import MemorySource
 from headrace.sources.parquet.source import ParquetSource
@@ -94,6 +94,28 @@ def test_a_union_goes_on_after_a_kill(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": [1]}), tmp_path / "b" / "1.parquet")
     with pytest.raises(InputChanged, match=r"b/1\.parquet"):
         write(on_change="continue")
+
+
+@pytest.mark.parametrize("kind", ["plain", "union", "zip"])
+def test_a_file_that_comes_after_planning_moves_no_other(kind: str, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        parquet(tmp_path / name / "1.parquet", id=np.arange(2000))
+    a, b = hr.read_parquet(tmp_path / "a"), hr.read_parquet(tmp_path / "b")
+    both = hr.read_parquet([tmp_path / "a", tmp_path / "b"])
+    data = {"plain": both, "union": a.union(hr.range(5), b), "zip": a.zip(b)}[kind]
+    run = data.with_options(shard_rows=500, **QUIET)
+    with failpoints({"journal.sync": "ENOSPC@3"}), pytest.raises(OutputWriteFailed):
+        run.write_parquet(tmp_path / "out")
+    parquet(tmp_path / "a" / "2.parquet", id=[1])
+    rows = {
+        "plain": [*range(2000)] * 2,
+        "union": [*range(2000), *range(5), *range(2000)],
+        "zip": [*range(2000)],
+    }
+    run.write_parquet(tmp_path / "out")  # the same dataset, which has listed its files
+    assert pq.read_table(tmp_path / "out").column("id").to_pylist() == rows[kind]
+    with pytest.raises(ForeignOutput, match="inside its own input"):
+        run.write_parquet(tmp_path / "a" / "out")
 
 
 def test_rows_come_side_by_side(tmp_path: Path) -> None:

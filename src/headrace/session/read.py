@@ -156,9 +156,11 @@ def committed(record: CommitRecord) -> ShardCommitted:
 
 def rows_expected(plan: Plan, shards: Sequence[Shard]) -> int:
     """Return how many rows will be read; -1 if only reading would tell."""
-    rows = -1 if any(shard.rows < 0 for shard in shards) else sum(shard.rows for shard in shards)
-    known = known_count(plan, RunOptions())  # with a limit, fewer than there are
-    return rows if known is None or rows < 0 else min(rows, known)
+    if any(shard.rows < 0 for shard in shards):
+        return -1
+    rows = sum(shard.rows for shard in shards)
+    known = _rows_after(plan, rows)  # with a limit, fewer than there are
+    return rows if known is None else min(rows, known)
 
 
 def _warn_of_rejects(tally: InMemoryCommitter) -> None:
@@ -200,9 +202,14 @@ def known_count(plan: Plan, options: RunOptions) -> int | None:
     splits = plan.source.splits()
     if any(split.rows < 0 for split in splits):
         return None
-    rows: int | None = sum(split.rows for split in splits)
     if options.on_error != "raise" and plan.steps:
         return None
+    return _rows_after(plan, sum(split.rows for split in splits))
+
+
+def _rows_after(plan: Plan, rows: int) -> int | None:
+    """Return how many of so many rows of the source come out, if that is known; the source is not asked again."""
+    left: int | None = rows
     for step in plan.without_metrics().steps:
-        rows = None if rows is None else step.rows_after(rows)
-    return rows
+        left = None if left is None else step.rows_after(left)
+    return left

@@ -34,7 +34,9 @@ class UnionSource(Source):
 
     def describe(self) -> dict[str, Any]:
         """Return what the sources say."""
-        return {"kind": "union", "sources": [source.describe() for source in self._sources]}
+        sources = [source.describe() for source in self._sources]
+        paths = [path for each in sources for path in each.get("paths", ())]
+        return {"kind": "union", "paths": paths, "sources": sources}
 
     def schema(self) -> pa.Schema:
         """Return the schema of all; ``SchemaMismatch`` if two have types for a column that do not unify."""

@@ -33,7 +33,9 @@ class ZipSource(Source):
 
     def describe(self) -> dict[str, Any]:
         """Return what the sources say."""
-        return {"kind": "zip", "sources": [source.describe() for source in self._sources]}
+        sources = [source.describe() for source in self._sources]
+        paths = [path for each in sources for path in each.get("paths", ())]
+        return {"kind": "zip", "paths": paths, "sources": sources}
 
     def schema(self) -> pa.Schema:
         """Return the columns of all, side by side."""
