@@ -43,6 +43,8 @@ def test_tensors_are_shuffled_too() -> None:
     )
     ids = torch.cat([batch["id"] for batch in batches]).tolist()
     assert ids != sorted(ids) and sorted(ids) == list(range(50))
+    wrapped = hr.range(50).to_torch(batch_size=9, local_shuffle_buffer_size=20, local_shuffle_seed=3)
+    assert torch.cat([batch["id"] for batch in wrapped]).tolist() == ids
 
 
 @pytest.mark.parametrize(

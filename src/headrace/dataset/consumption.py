@@ -226,6 +226,8 @@ class ConsumptionVerbs(DatasetBase):
                 collate_fn=collate_fn,
                 drop_last=drop_last,
                 pin_memory=pin_memory,
+                local_shuffle_buffer_size=local_shuffle_buffer_size,
+                local_shuffle_seed=local_shuffle_seed,
             )
         )
 
