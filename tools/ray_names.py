@@ -190,6 +190,9 @@ DIFFERENT = {
         "get_runtime_context": "here; `current_actor`, and the names of task, process and machine",
         "remote": "here; [options](#ray-core-sharding-by-hand) that ask for what is not here are refused",
     },
+    "ray.remote of a class": {
+        "lifetime": "here; a detached actor ends with the program, too",
+    },
     "ray.train": {
         "tensorflow.TensorflowCheckpoint tensorflow.TensorflowPredictor": "here; Keras models, also by the names "
         "`KerasCheckpoint` and `KerasPredictor`",
@@ -257,7 +260,7 @@ ABSENT = {
         "says how by `__reduce__`",
         "disable_log_once_globally enable_periodic_logging log_once": "Python's `logging` does it",
         "get_node_instance_id get_node_ip_address": "there is one machine",
-        "list_named_actors": "actors are known by their handles",
+        "list_named_actors": "`ray.get_actor(name)` finds one by its name",
         "placement_group placement_group_table get_placement_group get_current_placement_group "
         "remove_placement_group": _ONE_MACHINE,
     },
@@ -274,7 +277,7 @@ ABSENT = {
     "ray.exceptions": {
         "*": _CLUSTER,
         "RuntimeEnvSetupError": "there is no `runtime_env`: workers have the environment of the program",
-        "ActorAlreadyExistsError ActorHandleNotFoundError": "actors are known by their handles",
+        "ActorAlreadyExistsError ActorHandleNotFoundError": "a name that is taken, or nobody has, is a `ValueError`",
         "CrossLanguageError": "workers run Python",
         "AsyncioActorExit": "`ray.kill` ends an actor",
         "PendingCallsLimitExceeded": "calls wait without limit",
@@ -301,7 +304,8 @@ def fate(owner: str, name: str) -> tuple[bool, str]:
     absent = ABSENT.get(owner, {})
     try:
         if owner.startswith("ray.remote of"):
-            return True, _option(owner, name)
+            taken = _option(owner, name)
+            return True, _text(DIFFERENT.get(owner, {}), name) or taken
         asked = _ours(owner)
         for part in name.split("."):
             asked = getattr(asked, part)
