@@ -124,13 +124,51 @@ def test_clean_asks_on_a_terminal(place: Path, headrace: Headrace) -> None:
     assert code == 0 and "Removed " in shown and not (place / "out").exists()
 
 
-def test_help_fits_a_terminal_and_teaches(place: Path) -> None:
-    code, shown = on_a_terminal(["predict", "--help"], place, NO_COLOR="1")
-    assert code == 0
-    lines = re.sub(r"\033\[[\d;]*m", "", shown).replace("\r", "").splitlines()
-    assert max(map(len, lines)) <= 80
+COMMANDS = [
+    *("demo", "predict", "run", "resume", "inspect", "explain"),
+    *("estimate", "status", "report", "verify", "clean"),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("columns", [60, 80, 140])
+def test_help_fits_two_screens(
+    headrace: Headrace, monkeypatch: pytest.MonkeyPatch, command: str, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    said = headrace(command, "--help")
+    lines = said.out.splitlines()
+    assert said.code == 0 and max(map(len, lines)) < columns
+    assert len(lines) <= (70 if columns == 60 else 48)
+    assert "<bool>" not in said.out and "<str>" not in said.out and "[bold]" not in said.out
+    assert any(line.startswith(f"Usage: headrace {command}") for line in lines) and "Examples:" in lines
+    assert f"  headrace {command}" in lines[lines.index("Examples:") + 1]
+
+
+def test_all_options_are_there_if_asked_for(headrace: Headrace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    some, every = headrace("predict", "--help").out, headrace("predict", "--help-all").out
+    assert re.search(r"(\d+) more options: headrace predict --help-all", some)
+    for name in ("--inputs", "--num-gpus", "--on-error", "--out"):
+        assert name in some and name in every
+    for name in (
+        "--durability",
+        "--sha256",
+        "--manifest",
+        "--stats",
+        "--batch-timeout",
+        "--show-data, --hide-data",
+    ):
+        assert name not in some.partition("Examples:")[0] and name in every
     for heading in ("Input", "Columns", "Model", "Output", "How it runs", "Rows that fail", "Examples"):
-        assert any(heading in line for line in lines), heading
+        assert f"{heading}:" in every.splitlines(), heading
+
+
+def test_colours_of_help_are_for_terminals(place: Path) -> None:
+    code, shown = on_a_terminal(["status", "--help"], place)
+    assert code == 0 and "\033[1mUsage:\033[0m" in shown
+    code, shown = on_a_terminal(["status", "--help"], place, NO_COLOR="1")
+    assert code == 0 and "\033" not in shown
 
 
 @pytest.mark.parametrize("words", ["predict --help", "inspect trips --rows 400"])

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from headrace.cli import answer as answers
-from headrace.cli import clean, debug, estimate, failures, look, predict, report, resume, status, verify
+from headrace.cli import clean, debug, demo, estimate, failures, look, predict, report, resume, status, verify
 from headrace.cli.answer import Answer, OutputWriter, answer_of
 from headrace.cli.ends import as_interrupts, code_of_interrupt
 from headrace.cli.exits import (
@@ -27,18 +27,21 @@ from headrace.cli.exits import (
     code_of,
 )
 from headrace.cli.flat import flat
+from headrace.cli.help import HelpCommand, HelpGroup
+from headrace.cli.texts import in_flags
 from headrace.core.process import hold_standard_streams
 from headrace.core.terminal import say
 from headrace.errors import HeadraceError, nearest
 from headrace.session import invocation
 
 _EXAMPLES = """\
-[bold]A first run[/bold]
+A first run
+  headrace demo                                  a small data set, a model, and a run of it
   headrace inspect trips/                        what is there?
   headrace predict fare.onnx trips/ -o fares/    a fare for every trip
   headrace verify fares/                         is all as it was written?
 
-[bold]Exit codes[/bold]
+Exit codes
   0    done
   1    failed
   2    the command cannot be carried out as it was given; nothing was done
@@ -50,7 +53,8 @@ app = typer.Typer(
     name="headrace",
     help="Offline batch inference: a dataset through a model, fast, and safe to kill.",
     no_args_is_help=True,
-    rich_markup_mode="rich",
+    cls=HelpGroup,
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
@@ -78,13 +82,20 @@ def _program(
 
 
 def _add(
-    panel: str | None, function: Callable[..., Answer | int], examples: str, group: typer.Typer = app
+    panel: str | None,
+    function: Callable[..., Answer | int],
+    examples: str,
+    group: typer.Typer = app,
+    *,
+    bare: bool = False,
 ) -> None:
-    """Make a function a command: its docstring is its help."""
-    epilog = "[bold]Examples[/bold]\n" + examples.replace("[", "\\[").rstrip()
-    group.command(rich_help_panel=panel, epilog=epilog, no_args_is_help=True)(flat(function))
+    """Make a function a command: its docstring is its help, which it shows unless it goes ``bare`` of arguments."""
+    epilog = "Examples\n" + examples.rstrip()
+    command = group.command(cls=HelpCommand, rich_help_panel=panel, epilog=epilog, no_args_is_help=not bare)
+    command(flat(function))
 
 
+_add("Run", demo.demo, demo.EXAMPLES, bare=True)
 _add("Run", predict.predict, predict.PREDICT_EXAMPLES)
 _add("Run", predict.run, predict.RUN_EXAMPLES)
 _add("Run", resume.resume, resume.EXAMPLES)
@@ -96,7 +107,9 @@ _add("After a run", report.report, report.EXAMPLES)
 _add("After a run", verify.verify, verify.EXAMPLES)
 _add("After a run", clean.clean, clean.EXAMPLES)
 
-_debug = typer.Typer(help="Look inside an output for a fault.", no_args_is_help=True, rich_markup_mode="rich")
+_debug = typer.Typer(
+    help="Look inside an output for a fault.", no_args_is_help=True, cls=HelpGroup, rich_markup_mode=None
+)
 _add(None, debug.journal, debug.JOURNAL_EXAMPLES, _debug)
 app.add_typer(_debug, name="debug", rich_help_panel="After a run")
 
@@ -135,7 +148,7 @@ def _answered(argv: list[str]) -> Answer:
             'An empty word is among the arguments, as a shell gives one for "$NAME" if NAME is not set. Nothing was '
             "done."
         )
-    with invocation.running([word for word in argv if word != "--debug"]):
+    with invocation.running([word for word in argv if word != "--debug"], words=in_flags):
         return answer_of(_command(), argv)
 
 
@@ -155,7 +168,8 @@ def _failed(error: BaseException, *, debug: bool) -> Answer:
     if isinstance(error, Stopped):
         assert error.__cause__ is not None
         answer = _failed(error.__cause__, debug=debug)
-        return Answer(answer.code, {**error.data, **answer.data})
+        code = error.data.get("exit_code", answer.code)
+        return Answer(code, {**error.data, **answer.data, "exit_code": code})
     if isinstance(error, SystemExit):
         code = error.code if isinstance(error.code, int) else DONE if error.code is None else FAILED
         if isinstance(error.code, str):
@@ -165,8 +179,10 @@ def _failed(error: BaseException, *, debug: bool) -> Answer:
         code = code_of_interrupt(error)
         return Answer(code, {"status": "interrupted", "exit_code": code})
     if isinstance(error, _CLICK):
-        text, command = _usage(error)
-        if text:  # without any words, the help was shown
+        if type(error).__name__ == "NoArgsIsHelpError":
+            typer.echo(error.format_message())
+        else:
+            text, command = _usage(error)
             failures.complain(text)
             failures.hint(command)
         code = USAGE

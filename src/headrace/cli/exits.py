@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.errors import REFUSALS, ArgumentError, HeadraceError
+from headrace.errors import (
+    REFUSALS,
+    ArgumentError,
+    ForeignOutput,
+    HeadraceError,
+    ModelError,
+    OutputExists,
+    PlanChanged,
+)
 
 DONE = 0
 FAILED = 1
@@ -34,11 +42,20 @@ class Stopped(Exception):
         self.data = data
 
 
-def code_of(error: HeadraceError) -> int:
+_BEFORE_WORK = (ModelError, ForeignOutput, OutputExists, PlanChanged)
+"""Errors that, if no work has begun, say that another model, folder or flag would have helped."""
+
+
+def code_of(error: HeadraceError, *, begun: bool = False) -> int:
     """Return the exit code for an error: 2 where other words would have helped, 1 where the work failed.
+
+    ``begun``: an output was opened, so that something was done.
 
     >>> from headrace import errors
     >>> code_of(errors.UnknownColumn("…")), code_of(errors.StepError("…"))
     (2, 1)
+    >>> code_of(errors.ModelUnreadable("…")), code_of(errors.ModelUnreadable("…"), begun=True)
+    (2, 1)
     """
-    return USAGE if isinstance(error, REFUSALS) else FAILED
+    refused = isinstance(error, REFUSALS) or (isinstance(error, _BEFORE_WORK) and not begun)
+    return USAGE if refused else FAILED

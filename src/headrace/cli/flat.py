@@ -14,10 +14,11 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from headrace.cli.answer import Answer
+from headrace.cli.help import HelpAll
 
 Json = Annotated[
     bool,
-    typer.Option("--json", help="Print one JSON object on standard output; all else goes to standard error."),
+    typer.Option("--json", help="Print one JSON object; all else goes to standard error."),
 ]
 
 
@@ -45,8 +46,13 @@ def flat(function: Callable[..., Answer | int]) -> Callable[..., Answer | int]:
             inspect.Parameter("json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json)
         )
 
+    parameters.append(
+        inspect.Parameter("help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=HelpAll)
+    )
+
     @functools.wraps(function)
     def spread(**given: Any) -> Answer | int:
+        del given["help_all"]
         if not wants_flag:
             del given["json"]
         for name, (kind, names) in groups.items():

@@ -58,7 +58,11 @@ def model_of(
     except ModelUnreadable as error:
         if ":/" in model or os.path.exists(os.path.expanduser(model)):
             raise
-        raise UsageMistake(f"{error} A class or function of your own is named module:name.") from None
+        place = Path(os.path.expanduser(model))
+        others = [each.name for each in place.parent.iterdir()] if place.parent.is_dir() else []
+        raise UsageMistake(
+            f"{error}{nearest(place.name, others)} A class or function of your own is named module:name."
+        ) from None
     except UntrustedPickle as error:
         raise UntrustedPickle(f"{error} On the command line: --trust-pickle.") from None
 

@@ -151,7 +151,7 @@ def _answered(command: str, work: Callable[[], None], out: Path | None, output: 
     except (Exception, KeyboardInterrupt) as error:
         code = FAILED
         if isinstance(error, HeadraceError):
-            code = code_of(error)
+            code = code_of(error, begun=present.opened is not None)
         elif isinstance(error, KeyboardInterrupt):
             code = code_of_interrupt(error)
         data = {"command": command, **outcome.of_failure(error, code, out, present.opened)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -83,7 +84,7 @@ class Prediction:
             "--include",
             "-i",
             metavar="A,B",
-            help="The columns that the model reads, in its order. Default: all.",
+            help="Columns that the model reads, in its order. Default: all.",
             rich_help_panel=_COLUMNS,
         ),
     ] = None
@@ -127,7 +128,7 @@ class Prediction:
         typer.Option(
             "--metric",
             metavar="NAME=METRIC",
-            help="Count a metric over the rows that are written: 'auc=AUROC(label=y, score=s)'. Repeatable.",
+            help="Count a metric over the output: 'auc=AUROC(label=y, score=s)'. Repeatable.",
             rich_help_panel=_COLUMNS,
         ),
     ] = None
@@ -137,8 +138,7 @@ class Prediction:
             "--model-option",
             "-M",
             metavar="NAME=VALUE",
-            help="An argument of the model's predictor (device=cuda, architecture=module:Class), or the class or "
-            "function. Repeatable.",
+            help="An argument of the model: device=cuda, architecture=module:Class. Repeatable.",
             rich_help_panel=_MODEL,
         ),
     ] = None
@@ -167,9 +167,7 @@ class Prediction:
     ] = None
     batch_size: Annotated[
         str,
-        typer.Option(
-            "--batch-size", metavar="ROWS", help="Rows per batch, or auto.", rich_help_panel=_WORKERS
-        ),
+        typer.Option("--batch-size", metavar="ROWS", help="Rows per batch.", rich_help_panel=_WORKERS),
     ] = "auto"
     batch_size_bytes: Annotated[
         Text,
@@ -255,6 +253,7 @@ class Prediction:
     def source(self) -> Dataset:
         """Return the dataset of the inputs alone."""
         paths = list(self.paths or ())
+        self._check_for_columns(paths)
         if self.manifest is not None:
             if paths:
                 raise UsageMistake("Give either inputs or --manifest, not both.")
@@ -274,6 +273,18 @@ class Prediction:
         return all(
             getattr(self, field.name) == field.default for field in fields(self) if field.name != "model"
         )
+
+    def _check_for_columns(self, paths: list[str]) -> None:
+        """Explain a column that stands where an input is expected: behind ``--inputs a b``, b is a file."""
+        lists = {"inputs": self.inputs, "exclude": self.exclude, "key": self.key, "keep": self.keep}
+        given = next((name for name, columns in lists.items() if columns), None)
+        stray = [path for path in paths if path.isidentifier() and not os.path.exists(path)]
+        if given is not None and stray and len(stray) < len(paths):
+            columns = ",".join([*(lists[given] or ()), *stray])
+            raise UsageMistake(
+                f"There is no input file {stray[0]!r}. If it is a column: names of columns are joined by commas, "
+                f"--{given} {columns}."
+            )
 
     def _assigned(self, given: Texts) -> dict[str, str]:
         return texts.assignments("--model-option", given)

@@ -12,7 +12,7 @@ import typer
 from headrace.cli.answer import Answer, answer_of
 from headrace.cli.code_location import check_outside_output
 from headrace.cli.exits import DONE, REJECTS, UsageMistake
-from headrace.cli.texts import in_shell
+from headrace.cli.texts import in_flags, in_shell
 from headrace.core.files.paths import absolute
 from headrace.core.terminal import say
 from headrace.session import invocation
@@ -86,7 +86,7 @@ def resume(
             "cwd": known["cwd"],
         }
         return Answer(DONE, data)
-    with invocation.running(known["argv"], origin=root):
+    with invocation.running(known["argv"], origin=root, words=in_flags):
         check_outside_output(Path(known["cwd"]), None)
         _enter(known["cwd"])
         return answer_of(context.find_root().command, argv)

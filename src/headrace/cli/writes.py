@@ -53,8 +53,8 @@ class Output:
             "--mode",
             metavar="NAME",
             autocompletion=texts.choices("resume", "overwrite", "ignore", "error"),
-            help="resume (default) goes on with what is there, overwrite replaces it when the new one is complete; "
-            "where a run is finished, ignore leaves it as it is, and error refuses.",
+            help="resume (default) goes on with what is there, overwrite replaces it; where a run is finished, "
+            "ignore leaves it and error refuses.",
             rich_help_panel=_PANEL,
         ),
     ] = None

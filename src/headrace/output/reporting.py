@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 import time
 from collections import Counter
@@ -15,7 +16,7 @@ import msgspec
 
 from headrace.core.files import safe_files
 from headrace.core.work import REJECTED, Ledger
-from headrace.errors import HeadraceError, NothingMatched
+from headrace.errors import HeadraceError, NothingMatched, nearest
 from headrace.observers.record import EVENTS
 from headrace.version import __version__
 
@@ -110,8 +111,10 @@ def folder_of(root: Path) -> Path:
             folder = home / safe_files.content(home / pointer, 200).decode().strip()
             if folder.parent == home and safe_files.is_folder(folder):
                 return folder
+    others = os.listdir(root.parent) if root.parent.is_dir() and not root.exists() else []
     raise NothingMatched(
         f"There is no output of Headrace in {root}: name the folder that a run writes, or has written, to."
+        f"{nearest(root.name, others)}"
     )
 
 

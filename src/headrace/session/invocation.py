@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +40,7 @@ class Invocation:
     origin: Path | None = None
     results: list[Result] = field(default_factory=list)
     opened: tuple[Path, str] | None = None
+    words: Callable[[str], str] = str  # how what is said to the user's scripts is said on this command line
     _forbidden: str = ""
 
     @property
@@ -78,11 +79,14 @@ _current: Invocation | None = None  # a process has one command line
 
 
 @contextmanager
-def running(argv: Sequence[str], *, origin: Path | None = None) -> Iterator[Invocation]:
+def running(
+    argv: Sequence[str], *, origin: Path | None = None, words: Callable[[str], str] = str
+) -> Iterator[Invocation]:
     """Make this the command line of the process; afterwards it is the one before again."""
     global _current
     before = _current
-    _current = Invocation(tuple(argv), _here(), origin.resolve() if origin is not None else None)
+    origin = origin.resolve() if origin is not None else None
+    _current = Invocation(tuple(argv), _here(), origin, words=words)
     try:
         yield _current
     finally:

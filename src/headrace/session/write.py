@@ -214,8 +214,9 @@ def _add_committed_rows(job: Job, error: BaseException) -> None:
 def _say(options: RunOptions, text: str) -> None:
     """Print a line to standard error, unless progress is off."""
     if options.progress is not False:
+        command = invocation.current()
         with contextlib.suppress(OSError, ValueError, AttributeError):  # standard error is closed
-            say(text, sys.stderr)
+            say(text if command is None else command.words(text), sys.stderr)
 
 
 def _asked_schema(plan: Plan, settled: bytes | None) -> bytes | None:

@@ -117,9 +117,9 @@ class Step:
         """Raise ``UnknownColumn`` or ``ColumnExists`` if the step cannot work on these columns."""
         for name in self.reads():
             if name not in names:
+                known = f"the columns there are {', '.join(names)}" if names else "there are no columns"
                 raise UnknownColumn(
-                    f"{self.label()} asks for column {name!r}, but the columns there are "
-                    f"{', '.join(names) or 'none'}.{nearest(name, names)}"
+                    f"{self.label()} asks for column {name!r}, but {known}.{nearest(name, names)}"
                 )
 
     def columns_after(self, names: list[str] | None) -> list[str] | None:

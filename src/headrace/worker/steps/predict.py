@@ -21,7 +21,7 @@ from headrace.core.arrow.values import ConversionError, a, from_columns, from_re
 from headrace.core.arrow.views import make_view
 from headrace.core.results import flat, has_names, is_scalar
 from headrace.core.work import Fault, Split
-from headrace.errors import ColumnExists, UnknownColumn, nearest
+from headrace.errors import ColumnExists, StepError, UnknownColumn, nearest
 from headrace.plan.steps.predict import AddColumn, Model, Predict
 from headrace.worker.calls import Caller
 from headrace.worker.in_flight import InFlightWindow
@@ -55,9 +55,11 @@ class Predicting(RunningStep[Predict]):
         user_codes = [UserCode("", "", lambda rows: "", Meter(1)) for _ in functions]
         callers = [Caller(function.build()) for function in functions]
         rows = iter([Rows(batch, (RowSpan(Split(0, 0, 0), 0, 0),))])
-        return next(
-            predict(rows, self.step, callers, user_codes, eager=True, unread=frozenset(), empty=True)
-        ).batch
+        made = predict(rows, self.step, callers, user_codes, eager=True, unread=frozenset(), empty=True)
+        try:
+            return next(made).batch
+        except StepError as error:  # there is no row to name
+            raise (error.__cause__ or error) from None
 
 
 @dataclass(frozen=True, slots=True)
