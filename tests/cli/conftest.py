@@ -83,7 +83,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.delitem(sys.modules, "fares", raising=False)
     environment = dict(os.environ)
     yield tmp_path
-    sys.modules.pop("fares", None)
+    for name in ("fare", "fares"):  # of a demo, and ours
+        sys.modules.pop(name, None)
     os.environ.clear()
     os.environ.update(environment)
 
