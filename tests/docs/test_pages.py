@@ -113,7 +113,7 @@ def on_any_machine(line: str) -> str:
     line = re.sub(r"\b[\d.,]+ ([kM] )?rows/s", "some rows/s", line)
     line = re.sub(r"\b[\d.,]+ (s|ms|min|%|[KMG]iB)(?!\w)", r"some \1", line)
     line = re.sub(r"\bbatches of [\d,]+( to [\d,]+)? rows\b", "batches", line)
-    line = re.sub(r"\b[\d.]+ k (of them read before|now)", r"some \1", line)
+    line = re.sub(r"\b[\d,]+ (of them read before|now)", r"some \1", line)
     line = re.sub(r"\brun ([a-km-z2-9]{8}|…)", "run RUN", line.replace(f"{HOME}/", ""))
     line = re.sub(r"(part-[\d.]+-|_headrace/)[a-km-z2-9]{8}\b", r"\1RUN", line)
     return " ".join(line.split())
