@@ -122,6 +122,23 @@ def test_calls_in_calls_raise_what_they_raised(executor: hr.Executor) -> None:
     assert "in broken" in str(caught.value.__cause__)
 
 
+def test_a_pool_in_a_call_lets_others_work(executor: hr.Executor) -> None:
+    """On one core: the pool's actors make calls, which need the core of the call that waits for the pool."""
+
+    class Doubler:
+        def double(self, x: int) -> int:
+            executor = hr.connect()
+            return executor.submit(lambda: 2 * x).result()
+
+    def pooled() -> list[int]:
+        executor = hr.connect()
+        pool = hr.ActorPool([executor.actor(Doubler)])
+        return list(pool.map(lambda actor, x: actor.double(x), [1, 2]))
+
+    whole = executor.options(num_cpus=2)
+    assert whole.submit(pooled).result(WITHIN) == [2, 4]
+
+
 def test_everything_is_let_go(fresh: hr.Executor) -> None:
     """What workers held is gone from the driver once they have dropped it."""
 

@@ -7,12 +7,14 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future
 from typing import Any
 
 from headrace.driver.policies.autoscaler import Autoscaler
 from headrace.errors import ArgumentError, TimedOut
 from headrace.tasks.actors import ActorHandle
+from headrace.tasks.fetching import wait_for_first
+from headrace.tasks.hosting.worker_core import InnerFuture
 
 MAX_UNREAD = 4  # results per actor that were not collected; no more work is begun beyond
 COLLECT_WITHIN = 0.1  # seconds that an actor may be idle because its last result is just being collected
@@ -199,7 +201,7 @@ class ActorPool:
             running = [future for future, _ in self._futures.values() if not future.done()]
             often = self._autoscaler is not None and (left is None or left > CHECK_EVERY)
             pause = CHECK_EVERY if often else left
-            wait(running, pause, FIRST_COMPLETED)
+            wait_for_first(running, pause)
         if not ignore:
             raise TimedOut(f"No result within {timeout:g} s.")
         item = self._next if self._next in self._futures else next(iter(self._futures))
@@ -225,6 +227,7 @@ class ActorPool:
                 return
             fn, value = self._pending.popleft()
             future = fn(actor, value)
+            future = future.future() if isinstance(future, InnerFuture) else future
             if not isinstance(future, Future):
                 raise ArgumentError(
                     f"The function given to a pool returned a {type(future).__name__}: it has to return the call of "

@@ -16,7 +16,7 @@ from headrace.engines.local import machine
 from headrace.engines.local.engine import LocalEngine
 from headrace.engines.object_store import StoredObject
 from headrace.engines.references import holder_of
-from headrace.errors import ArgumentError, HeadraceError, ResourcesUnavailable
+from headrace.errors import ArgumentError, HeadraceError, NotPicklable, ResourcesUnavailable
 from headrace.tasks.actor_life import ActorLife
 from headrace.tasks.actors import ActorHandle
 from headrace.tasks.admission import Admission, Needs
@@ -247,6 +247,11 @@ class Core:
         try:
             stored, references = self.store.put(value, once=once)
             for reference in references:
+                if isinstance(reference, ActorHandle) and not self.calls_make_calls:
+                    raise NotPicklable(
+                        f"The handle of an actor on a cluster ({reference!r}) stays in the process that made it: "
+                        "call the actor from there, and pass its results on."
+                    )
                 store = holder_of(reference).store
                 if store is not self.store:
                     raise ArgumentError(

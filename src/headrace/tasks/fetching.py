@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures import TimeoutError as WaitTimeout
 from typing import Any
 
@@ -41,3 +41,13 @@ def _one(item: Any, until: float | None, timeout: float | None) -> Any:
         if item.done():
             raise  # the function's own
         raise TimedOut(f"{item!r} was not done within {timeout:g} s.") from error
+
+
+def wait_for_first(futures: Sequence[Future[Any]], timeout: float | None) -> None:
+    """Wait until one of them is done; in a worker, so that others may have its cores meanwhile."""
+    inner = [future.inner for future in futures if hasattr(future, "inner")]
+    if inner and len(inner) == len(futures):
+        inner[0].holder.core.wait(inner, 1, timeout)
+        wait(futures, 0.001, FIRST_COMPLETED)  # what came is passed on by another thread
+    else:
+        wait(futures, timeout, FIRST_COMPLETED)

@@ -14,6 +14,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
@@ -50,6 +51,12 @@ class InnerFuture(Ref[Any]):
         self._holder.wait_for([self._holder], timeout)
         return self.get()
 
+    def future(self) -> Future[Any]:
+        """Return a plain future of the result; ``inner`` is this one."""
+        future = super().future()
+        future.inner = self  # type: ignore[attr-defined]
+        return future
+
     def done(self) -> bool:
         """Return whether the call is over."""
         return bool(self._holder.core.wait([self], 1, 0)[0])
@@ -64,6 +71,7 @@ class Pending:
     """Stands in this worker for what the driver has under a number: a future, a value not sent yet, an actor."""
 
     __slots__ = ("__weakref__", "_came", "_error", "core", "number")
+    alive = True  # as far as an actor's handle knows here
 
     def __init__(self, core: WorkerCore, number: int) -> None:
         self.core = core
