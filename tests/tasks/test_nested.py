@@ -112,8 +112,10 @@ def test_calls_in_calls_raise_what_they_raised(executor: hr.Executor) -> None:
 
     def parent() -> Any:
         executor = hr.connect()
+        endless = executor.submit(signal.pause)
         with pytest.raises(TimeoutError):
-            executor.get(executor.submit(signal.pause), timeout=0.01)
+            executor.get(endless, timeout=0.01)
+        endless.cancel(force=True)
         return executor.get(executor.submit(broken))
 
     with pytest.raises(KeyError) as caught:
@@ -122,7 +124,7 @@ def test_calls_in_calls_raise_what_they_raised(executor: hr.Executor) -> None:
     assert "in broken" in str(caught.value.__cause__)
 
 
-def test_a_pool_in_a_call_lets_others_work(executor: hr.Executor) -> None:
+def test_a_pool_in_a_call_lets_others_work(fresh: hr.Executor) -> None:
     """On one core: the pool's actors make calls, which need the core of the call that waits for the pool."""
 
     class Doubler:
@@ -135,7 +137,7 @@ def test_a_pool_in_a_call_lets_others_work(executor: hr.Executor) -> None:
         pool = hr.ActorPool([executor.actor(Doubler)])
         return list(pool.map(lambda actor, x: actor.double(x), [1, 2]))
 
-    whole = executor.options(num_cpus=2)
+    whole = fresh.options(num_cpus=2)
     assert whole.submit(pooled).result(WITHIN) == [2, 4]
 
 
