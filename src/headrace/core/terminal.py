@@ -8,6 +8,7 @@ writes them in a literal, such as ``\\x1b``. What the user's own functions print
 from __future__ import annotations
 
 import re
+import sys
 from typing import TextIO
 
 _UNSEEN = re.compile(
@@ -70,6 +71,12 @@ def say(text: str, stream: TextIO | None, *, lead: str = "", end: str = "\n") ->
         encoding = getattr(stream, "encoding", None) or "ascii"
         stream.write(whole.encode(encoding, "backslashreplace").decode(encoding))
     stream.flush()
+
+
+def in_notebook() -> bool:
+    """Say whether this process is the kernel of a notebook; IPython is not imported for that."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return shell is not None and hasattr(shell, "kernel") and hasattr(shell, "display_pub")
 
 
 def _literal(match: re.Match[str]) -> str:

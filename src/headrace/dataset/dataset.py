@@ -145,6 +145,12 @@ class Dataset(
             "columns, filter rows, take(n) and limit(n) the first ones."
         )
 
+    def _repr_html_(self) -> str:
+        """Show in a notebook what is read, the steps, and the columns as far as the plan tells; nothing is run."""
+        from headrace.dataset.html import dataset_html
+
+        return dataset_html(self._plan)
+
     def __repr__(self) -> str:
         source = type(self._plan.source).__name__.removesuffix("Source")
         return one_line(" → ".join([f"Dataset({source})", *(step.label() for step in self._plan.steps)]))

@@ -189,12 +189,12 @@ class InspectionVerbs(DatasetBase):
         >>> import headrace as hr
         >>> data = hr.range(3).filter(expr="id > 0")
         >>> data.stats()
-        'This dataset has not run yet: write it, iterate over it, or take_all() first.'
+        This dataset has not run yet: write it, iterate over it, or take_all() first.
         >>> _ = data.take_all()
         >>> print(data.stats())  # doctest: +ELLIPSIS
         3 rows in, 2 out, 1 filtered in ...
         """
-        return (
+        return Explanation(
             self._last_report
             or "This dataset has not run yet: write it, iterate over it, or take_all() first."
         )

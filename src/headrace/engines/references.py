@@ -13,6 +13,8 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, Generic, Protocol, TypeVar
 
+from headrace.core.cards import card
+from headrace.core.human import size
 from headrace.errors import NotPicklable
 
 T = TypeVar("T")
@@ -98,6 +100,16 @@ class Ref(Generic[T]):
         import asyncio
 
         return asyncio.wrap_future(self.future()).__await__()
+
+    def __repr__(self) -> str:
+        bytes_ = getattr(self._holder, "size", None)
+        return f"<Ref {self.hex()[-12:]}{f': {size(bytes_)}' if bytes_ is not None else ''}>"
+
+    def _repr_html_(self) -> str:
+        """Show in a notebook how big the value is; it is not made for that."""
+        bytes_ = getattr(self._holder, "size", None)
+        known = [("size", size(bytes_))] if bytes_ is not None else []
+        return card("Ref", [("name", self.hex()[-12:]), *known, ("value", "get() returns it")])
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Ref) and other._holder.number == self._holder.number

@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 
 from headrace.core.terminal import one_line
-from headrace.observers.progress_text import fields, share_text, stage_texts
+from headrace.observers.progress_text import fields, progress_line, share_text, stage_texts
 from headrace.observers.run_state import RunState
 
 _WIDTH = 100  # columns of a stage's line
@@ -19,13 +19,12 @@ class NotebookView:
     def __init__(self) -> None:
         from IPython.display import display
 
-        self._handle: Any = display(_html(""), display_id=True)
-        self._notes: list[str] = []
+        self._handle: Any = display(_bundle("", ""), raw=True, display_id=True)
         self._shown = ""
 
     def draw(self, state: RunState, now: float, left: float | None) -> None:
         """Show how far the run is."""
-        self._update(progress_html(state, now, left))
+        self._update(progress_html(state, now, left), progress_line(state, now, left))
 
     def say(self, line: str) -> None:
         """Leave a line."""
@@ -33,12 +32,12 @@ class NotebookView:
 
     def close(self) -> None:
         """Take the bar away."""
-        self._update("")
+        self._update("", "")
 
-    def _update(self, html: str) -> None:
+    def _update(self, html: str, words: str) -> None:
         if html != self._shown and self._handle is not None:
             self._shown = html
-            self._handle.update(_html(html))
+            self._handle.update(_bundle(html, words), raw=True)
 
 
 def progress_html(state: RunState, now: float, left: float | None) -> str:
@@ -65,7 +64,5 @@ def progress_html(state: RunState, now: float, left: float | None) -> str:
     return f'<div class="headrace-progress">{"".join(lines)}</div>'
 
 
-def _html(text: str) -> Any:
-    from IPython.display import HTML
-
-    return HTML(text)
+def _bundle(html: str, words: str) -> dict[str, str]:
+    return {"text/html": html, "text/plain": words}

@@ -11,7 +11,7 @@ import time
 from typing import Protocol, TextIO
 
 from headrace.core.events import BatchShrunk, Event, PoolWaits, RunFinished, RunStarted, WorkerRetired
-from headrace.core.terminal import say
+from headrace.core.terminal import in_notebook, say
 from headrace.observers.live_lines import ForgivingStream, LiveLines, text_stream
 from headrace.observers.progress_text import (
     SteadyTimeLeft,
@@ -285,9 +285,3 @@ def retirement(event: WorkerRetired) -> str:
     """
     follows = "and replaced" if event.replaced else "and its pool has one less"
     return f"worker {event.worker} is ended for memory {follows}: {event.reason}"
-
-
-def in_notebook() -> bool:
-    """Say whether this process is the kernel of a notebook; IPython is not imported for that."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return shell is not None and hasattr(shell, "kernel") and hasattr(shell, "display_pub")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from headrace.core.terminal import say
+from headrace.core.terminal import in_notebook, say
 from headrace.errors import (
     REFUSALS,
     HeadraceError,
@@ -106,7 +106,8 @@ def _write(job: Job, context: RunContext, progress: Progress | None, started: fl
         events.on_event(event)
     reporting.write_report(job.output.root, committer.folder, values=options.report_values)
     result = job_events.result_of(job, event, metrics, rows_before)
-    _say(options, f"{result.summary}\nreport: {result.report}")
+    first = result.summary.split("\n")[0]  # in a notebook, the result shows the rest
+    _say(options, first if in_notebook() else f"{result.summary}\nreport: {result.report}")
     return result
 
 
@@ -191,7 +192,8 @@ def _fail(job: Job, run: Run, events: EventBus, error: BaseException, started: f
         committed = (
             f"{written:,} rows are kept in {job.output.root}" if written else "nothing was committed yet"
         )
-        _say(options, f"\nInterrupted; {committed}. Run the same command again to go on.")
+        again = "cell" if in_notebook() else "command"
+        _say(options, f"\nInterrupted; {committed}. Run the same {again} again to go on.")
     if not (committer.empty and isinstance(error, REFUSALS)):
         reporting.write_report(job.output.root, committer.folder, values=options.report_values)
 
@@ -215,8 +217,9 @@ def _say(options: RunOptions, text: str) -> None:
     """Print a line to standard error, unless progress is off."""
     if options.progress is not False:
         command = invocation.current()
+        stream = sys.stdout if in_notebook() else sys.stderr  # which a notebook shows as an error
         with contextlib.suppress(OSError, ValueError, AttributeError):  # standard error is closed
-            say(text if command is None else command.words(text), sys.stderr)
+            say(text if command is None else command.words(text), stream)
 
 
 def _asked_schema(plan: Plan, settled: bytes | None) -> bytes | None:

@@ -11,6 +11,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
+from headrace.core.cards import card
+from headrace.core.human import size
 from headrace.engines.references import Ref, collects_references, holder_of
 from headrace.errors import ArgumentError, EngineError, NotOffered, NotPicklable
 from headrace.plan.functions import callable_name
@@ -310,6 +312,22 @@ class Executor(StandardExecutor):
         hurried = error is not None and not isinstance(error, Exception)  # Ctrl-C
         self._core.shutdown(cancel=hurried, kill=hurried)
         self._core.join()
+
+    def __repr__(self) -> str:
+        facts = ", ".join(f"{name} {words}" for name, words in self._facts())
+        return f"<Executor: {facts}>"
+
+    def _repr_html_(self) -> str:
+        """Show in a notebook what calls share, and whether any more are taken."""
+        return card("Executor", self._facts())
+
+    def _facts(self) -> list[tuple[str, str]]:
+        if self._core.in_worker:
+            return [("runs", "in a worker, by the executor of its driver")]
+        admission = self._core.admission
+        gpus = [("gpus", str(admission.gpus))] if admission.gpus else []
+        state = "shut down" if self._core.is_shut else "open"
+        return [("cores", f"{admission.cpus:g}"), ("memory", size(admission.memory)), *gpus, ("state", state)]
 
     def __reduce__(self) -> Any:
         if collects_references() and self._core.calls_make_calls:

@@ -1,0 +1,87 @@
+"""What a notebook shows of a value: a title, facts and a table, as HTML in which everything is escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from urllib.parse import quote
+
+from headrace.core.terminal import one_line
+
+_CHARS = 300  # of a text
+_LINE = "1px solid rgba(128,128,128,.35)"
+_CELL = "text-align:left;vertical-align:top;padding:2px 16px 2px 0;background:none"
+_SMALL = "font-size:90%;opacity:.75"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A file that a browser can open."""
+
+    text: str
+    path: Path
+
+    def html(self) -> str:
+        """Return it as HTML; a file below the present folder is named from there, as a notebook's server has it."""
+        try:
+            address = quote(str(self.path.relative_to(Path.cwd())))
+        except (ValueError, OSError):
+            address = "file://" + quote(str(self.path))
+        return f'<a href="{escape(address)}" target="_blank" rel="noopener">{text(self.text)}</a>'
+
+
+Words = str | Link
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of words below their headings; ``note`` stands below."""
+
+    heading: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+
+
+def card(title: str, facts: Sequence[tuple[str, Words]] = (), *tables: Table) -> str:
+    """Return the HTML.
+
+    >>> print(card("Dataset <b>", [("steps", "map(f)")])[-75:])
+    >steps</td><td style="...">map(f)</td></tr></table></div>
+    """
+    parts = [f'<div class="headrace"><div style="font-weight:bold;margin:4px 0">{text(title)}</div>']
+    if facts:
+        rows = [
+            f'<tr style="background:none"><td style="{_CELL};{_SMALL}">{text(name)}</td>'
+            f'<td style="{_CELL}">{words.html() if isinstance(words, Link) else text(words)}</td></tr>'
+            for name, words in facts
+        ]
+        parts.append(f'<table style="border:none;margin:0">{"".join(rows)}</table>')
+    parts += map(_table_html, tables)
+    return "".join([*parts, "</div>"])
+
+
+def _table_html(table: Table) -> str:
+    heading = "".join(
+        f'<th scope="col" style="{_CELL};border-bottom:{_LINE}">{text(name)}</th>' for name in table.heading
+    )
+    rows = [
+        '<tr style="background:none">'
+        + "".join(f'<td style="{_CELL}">{text(cell)}</td>' for cell in row)
+        + "</tr>"
+        for row in table.rows
+    ]
+    note = f'<div style="{_SMALL}">{text(table.note)}</div>' if table.note else ""
+    body = f"<thead><tr>{heading}</tr></thead><tbody>{''.join(rows)}</tbody>"
+    return f'<table style="border:none;margin:6px 0">{body}</table>{note}'
+
+
+def text(words: str) -> str:
+    """Return words as HTML: one line, not too long, with characters that show.
+
+    >>> text("a<script>\\x1b")
+    'a&lt;script&gt;\\\\x1b'
+    """
+    short = words if len(words) <= _CHARS else words[:_CHARS] + "…"
+    return escape(one_line(short))
