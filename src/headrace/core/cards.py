@@ -47,8 +47,8 @@ class Table:
 def card(title: str, facts: Sequence[tuple[str, Words]] = (), *tables: Table) -> str:
     """Return the HTML.
 
-    >>> print(card("Dataset <b>", [("steps", "map(f)")])[-75:])
-    >steps</td><td style="...">map(f)</td></tr></table></div>
+    >>> card("Dataset <b>", [("steps", "map(f)")])
+    '<div class="headrace"><div style="...">Dataset &lt;b&gt;</div>...map(f)</td></tr></table></div>'
     """
     parts = [f'<div class="headrace"><div style="font-weight:bold;margin:4px 0">{text(title)}</div>']
     if facts:
