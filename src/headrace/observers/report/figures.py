@@ -18,41 +18,67 @@ Figure = dict[str, Any]
 
 
 def throughput(history: History) -> Figure | None:
-    """Return rows per second over time, and how many were read up to then."""
-    at = _rising(history)
-    if len(at) < 2 or at[-1][1] <= at[0][1]:
+    """Return rows per second over time: those read for the first time, and those that an earlier driver had read."""
+    first, whole_work = _rising(history)
+    if len(whole_work) < 2 or whole_work[-1][1] <= whole_work[0][1]:
         return None
-    times, rows = [t for t, _ in at], [n for _, n in at]
-    whole = max(history.seconds, times[-1])
+    whole = max(history.seconds, whole_work[-1][0])
+    times, new_rows, all_rows = [t for t, _ in first], [n for _, n in first], [n for _, n in whole_work]
     width = _width(whole)
     points = []
     bars = max(1, round(whole / width))  # the last is a little longer or shorter
     for i in range(bars):
         start, end = i * width, whole if i + 1 == bars else (i + 1) * width
-        done = _between(times, rows, end) - _between(times, rows, start)
-        points.append([_short(start), _short(end), _short(max(0.0, done) / max(end - start, 1e-9))])
+        seconds = max(end - start, 1e-9)
+        new, done = (
+            max(0.0, _between(times, series, end) - _between(times, series, start)) / seconds
+            for series in (new_rows, all_rows)
+        )
+        points.append([_short(start), _short(end), _short(new), _short(max(0.0, done - new))])
     starts = [_short(driver.start) for driver in history.drivers[1:]][:50]
-    total = _thinned([[_short(t), n] for t, n in at], POINTS)
-    return {"kind": "throughput", "points": points, "total": total, "resumed": starts}
+    waits = [
+        [_short(driver.start), _short(driver.start + driver.first_ready)]
+        for driver in history.drivers[:50]
+        if driver.first_ready is not None and driver.first_ready > whole / GRAINS
+    ]
+    return {"kind": "throughput", "points": points, "resumed": starts, "starting": waits}
 
 
-def _rising(history: History) -> list[tuple[float, float]]:
-    """Return rows over time, never decreasing where a shard or a driver was lost."""
-    found: list[tuple[float, float]] = []
-    most = 0
-    if history.drivers and history.progress:
-        found.append((0.0, float(history.progress[0][1])))
-        most = history.progress[0][1]
+Series = list[tuple[float, float]]
+
+
+def _rising(history: History) -> tuple[Series, Series]:
+    """Return over time how many rows were read for the first time, and how many in all, some of them twice."""
+    first: Series = []
+    every: Series = []
+    most = again = 0
+    before = None
+    driver = -1
     ready = sorted(now for now, _, _ in history.ready_times)
+    starts = [each.start for each in history.drivers]
     for now, rows, _ in history.progress:
-        if rows > most:
-            driver = max((d.start for d in history.drivers if d.start <= now), default=0.0)
-            first = bisect.bisect_left(ready, driver)  # before the first worker is ready, no row is read
-            if first < len(ready) and found and found[-1][0] < ready[first] < now:
-                found.append((ready[first], float(most)))
-            most = rows
-            found.append((now, float(rows)))
-    return found
+        at = bisect.bisect_right(starts, now) - 1
+        if before is None or at != driver:  # a driver begins with what is committed
+            if before is None:
+                most = rows
+                first.append((0.0, float(rows)))
+                every.append((0.0, float(rows)))
+            driver, before = at, rows
+            if (now, float(most)) not in first:
+                first.append((now, float(most)))
+                every.append((now, float(most + again)))
+            continue
+        if rows <= before:
+            continue
+        i = bisect.bisect_left(ready, starts[max(0, at)])  # before the first worker is ready, no row is read
+        if i < len(ready) and first[-1][0] < ready[i] < now:
+            first.append((ready[i], float(most)))
+            every.append((ready[i], float(most + again)))
+        again += max(0, min(rows, most) - before)
+        most, before = max(most, rows), rows
+        first.append((now, float(most)))
+        every.append((now, float(most + again)))
+    return first, every
 
 
 def _width(whole: float) -> float:
@@ -80,6 +106,11 @@ def _between(times: Sequence[float], rows: Sequence[float], now: float) -> float
 def timeline(history: History) -> Figure | None:
     """Return when each worker was at work, on what stage, and when it was lost."""
     whole = history.seconds
+    several = len(history.drivers) > 1
+
+    def shown_as(name: str) -> str:
+        return name if several else name.partition(".")[2]
+
     tracks = [
         (stage, name, spans)
         for stage, workers in sorted(history.tracks.items())
@@ -100,23 +131,36 @@ def timeline(history: History) -> Figure | None:
     for stage, name, spans in merged:
         for each in spans:
             rows.append(
-                [stage, name, _short(each.start), _short(each.end), round(each.busy, 2), each.outcome]
+                [
+                    stage,
+                    shown_as(name),
+                    _short(each.start),
+                    _short(each.end),
+                    round(each.busy, 2),
+                    each.outcome,
+                ]
             )
     starts = _starts(history)
     up = [
-        [stage, name, _short(starts.get(name, 0.0)), _short(ready[name])]
+        [stage, shown_as(name), _short(starts.get(name, 0.0)), _short(ready[name])]
         for stage, name, _ in merged
         if name in ready
     ]
     return {
         "kind": "timeline",
         "stages": history.stage_names,
-        "workers": [[stage, name] for stage, name, _ in merged],
+        "workers": [[stage, shown_as(name), *_lifetime(history, name)] for stage, name, _ in merged],
         "stretches": rows,
         "starting": up,
         "all": len(tracks),
         "seconds": _short(whole),
     }
+
+
+def _lifetime(history: History, name: str) -> tuple[float, float]:
+    """Return from when to when a worker's driver was at work."""
+    driver = history.drivers[min(int(name.partition(".")[0]), len(history.drivers)) - 1]
+    return _short(driver.start), _short(driver.start + driver.seconds)
 
 
 def _starts(history: History) -> dict[str, float]:
@@ -150,26 +194,6 @@ def _merged(spans: Sequence[WorkerSpan], gap: float) -> list[WorkerSpan]:
         last.end, last.calls = end, last.calls + each.calls
         last.outcome = each.outcome if last.outcome == "done" else last.outcome
     return found
-
-
-def work(history: History) -> Figure | None:
-    """Return what each stage's workers did: shares of their time, adding up to one."""
-    names, whole = history.stage_names, history.seconds
-    rows = []
-    for i, name in enumerate(names):
-        stage = history.stages.get(i)
-        if stage is None or whole <= 0:
-            continue
-        at_work = max(stage.seconds, 1e-9)
-        measured = stage.work + stage.wait
-        scale = min(1.0, at_work / measured) if measured > 0 else 0.0  # reading, steps and writing overlap
-        capacity = max(history.capacity(i, history.at), at_work)
-        parts = {key: scale * getattr(stage, key) / capacity for key in ("read", "steps", "write", "wait")}
-        parts["lost"] = min(stage.lost, at_work - scale * measured) / capacity
-        parts["other"] = max(0.0, (at_work - scale * measured) / capacity - parts["lost"])
-        parts["idle"] = max(0.0, 1.0 - at_work / capacity)
-        rows.append({"stage": f"{i + 1}. {name}", **{key: round(value, 4) for key, value in parts.items()}})
-    return {"kind": "work", "stages": rows} if rows else None
 
 
 def memory(history: History) -> Figure | None:

@@ -115,9 +115,8 @@ class History(RunState):
         return driver.start + max(0.0, at - driver.began)
 
     def _name(self, worker: int) -> str:
-        """Return a worker's name: those of each driver are numbered from 0."""
-        drivers = len(self.drivers)
-        return f"{worker}" if drivers == 1 else f"{drivers}.{worker}"
+        """Return a worker's name: the number of its driver, from 1, and its own, from 0."""
+        return f"{len(self.drivers)}.{worker}"
 
     def _note_progress(self, now: float) -> None:
         self.progress.append((now, self.rows, self.shards_done))

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from headrace.observers.report import metrics, running, totals
+from headrace.observers.report import head, metrics, running, totals, what_ran
 from headrace.observers.report.facts import Facts
 from headrace.observers.report.history import History
 from headrace.observers.report.html import Html, data, join, tag
@@ -25,24 +25,25 @@ def page(history: History, facts: Facts, *, made: float, version: str) -> str:
     """Return the whole report. ``made``: when, in seconds since 1970."""
     figures: dict[str, Any] = {}
     parts = [
-        totals.head(history, facts),
+        head.head(history, facts),
+        metrics.shown(facts, figures),
         totals.rows(facts),
         running.speed(history, figures),
         running.workers(history, figures),
         running.memory(history, figures),
-        running.trouble(history),
         totals.failed(facts),
-        metrics.shown(facts, figures),
+        running.trouble(history),
         running.next_steps(history, facts),
-        running.what_ran(history),
+        what_ran.what_ran(history, facts),
     ]
     if (
         len(data(figures)) > MOST_BYTES // 2
     ):  # the parts are bounded, so this should not happen; without charts the page still opens
         figures = {}
     parts = _fitting(parts, MOST_BYTES - len(data(figures)) - _ASSETS_BYTES)
-    body = join([_contents(parts), tag("main", *parts, id="main"), _foot(history, made, version)])
-    return _whole(facts, body, figures)
+    parts[1:1] = [_contents(parts)]
+    body = join([tag("main", *parts, id="main"), _foot(history, made, version)])
+    return _whole(head.title(history, facts), body, figures)
 
 
 def _fitting(parts: list[Html], most: int) -> list[Html]:
@@ -65,14 +66,14 @@ def load_assets() -> None:
 
 def _contents(parts: list[Html]) -> Html:
     names = [
+        ("metrics", "Metrics"),
         ("rows", "Rows"),
         ("speed", "Speed"),
         ("workers", "Workers"),
         ("memory", "Memory and batches"),
-        ("trouble", "Incidents"),
         ("failed", "Failed rows"),
-        ("metrics", "Metrics"),
-        ("next", "What to try"),
+        ("trouble", "Incidents"),
+        ("more", "What else to try"),
         ("plan", "What ran"),
     ]
     whole = join(parts)
@@ -87,7 +88,7 @@ def _foot(history: History, made: float, version: str) -> Html:
     return tag("footer", tag("p", text))
 
 
-def _whole(facts: Facts, body: Html, figures: dict[str, Any]) -> str:
+def _whole(title: str, body: Html, figures: dict[str, Any]) -> str:
     scripts = [_asset(name) for name in SCRIPTS]
     hashes = " ".join(f"'sha256-{_hash(name)}'" for name in SCRIPTS)
     policy = (
@@ -101,7 +102,7 @@ def _whole(facts: Facts, body: Html, figures: dict[str, Any]) -> str:
         '<meta name="color-scheme" content="light dark">',
         '<meta name="referrer" content="no-referrer">',
         '<link rel="icon" href="data:,">',
-        tag("title", totals.title(facts)),
+        tag("title", title),
         f"<style>{_asset('report.css')}</style>",
     ]
     skip = tag("a", "Skip to the report", href="#main", class_="skip")

@@ -1,20 +1,21 @@
-"""The parts of a page about how the run went: speed, workers, memory, what went wrong, what to try, what ran."""
+"""The parts of a page about how the run went: speed, workers, memory, what went wrong, what else to try."""
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from headrace.core.human import count, duration, percent, plural, size
+from headrace.observers.report import bars, head
 from headrace.observers.report import figures as draw
-from headrace.observers.report.advice import advice, slowest_stage
 from headrace.observers.report.facts import Facts
 from headrace.observers.report.history import History
-from headrace.observers.report.html import Html, chart, pairs, section, table, tag
-from headrace.observers.run_state import Driver
+from headrace.observers.report.html import Html, chart, section, table, tag
+from headrace.observers.run_state import bottleneck
+from headrace.observers.time_spent import StageTime, stage_times
 
 Figures = dict[str, Any]
 _FEW = 0.5  # seconds: a shorter run has no charts over time
+_FEW_POINTS = 12  # fewer are a table, no chart
 
 
 def speed(history: History, figures: Figures) -> Html:
@@ -23,67 +24,72 @@ def speed(history: History, figures: Figures) -> Html:
     if figure is None or history.seconds < _FEW:
         return Html("")
     figures["throughput"] = figure
-    rates = [rate for *_, rate in figure["points"]]
-    made = [(_span(start, end), f"{rate:,.0f}") for start, end, rate in figure["points"]]
+    again = any(each for *_, each in figure["points"])
+    rates = [rate + twice for *_, rate, twice in figure["points"]]
+    made = [
+        (_span(start, end), f"{rate:,.0f}", *((f"{twice:,.0f}",) if again else ()))
+        for start, end, rate, twice in figure["points"]
+    ]
     words = f"At best {count(max(rates))} rows/s, {count(history.average(history.at))} rows/s on average."
     if figure["resumed"]:
-        words += f" {plural(len(figure['resumed']), 'dashed line')}: another driver went on from there."
+        lines = plural(len(figure["resumed"]), "dashed line")
+        words += f" {lines}: another driver went on from there. Time between two drivers is left out."
+    if again:
+        rows = sum((end - start) * twice for start, end, _, twice in figure["points"])
+        words += (
+            f" About {count(rows)} rows were read a second time, as the driver before had not committed them."
+        )
     label = f"Bars of rows read per second over {duration(history.seconds)}. {words}"
-    numbers = table("Rows read per second", ("Time", "Rows per second"), made)
+    titles = ("Time", "Rows per second", *(("Read again",) if again else ()))
+    numbers = table("Rows read per second", titles, made)
     return section("speed", "Speed", chart("throughput", "Rows per second over time", words, label, numbers))
 
 
 def workers(history: History, figures: Figures) -> Html:
     """Return what stages and workers did, and which stage is the bottleneck."""
     body: list[Html] = []
-    names, shares, numbers = history.stage_names, history.busy(history.at), history.stage_workers
-    slowest = slowest_stage(history)
-    work = draw.work(history)
-    if work is not None:
-        figures["work"] = work
-        made = [
-            (each["stage"], numbers[i], *(percent(each[key]) for key in _DOING))
-            for i, each in enumerate(work["stages"])
-        ]
-        words = "What the workers of each stage did with their time, start-up included."
-        if slowest is not None:
-            words += (
-                f" Stage {slowest + 1} is the bottleneck: it was busy {percent(shares[slowest])} of the time."
-            )
-        head = ("Stage", "Workers", *(title for title in _DOING.values()))
-        label = f"One bar for each stage. {words} The numbers are in the table below."
-        body.append(chart("work", "Where time went", words, label, table("Shares of time", head, made)))
+    stages = stage_times(history, history.at)
+    if stages:
+        body.append(_stages(history, stages))
     timeline = draw.timeline(history)
     if timeline is not None and history.seconds >= _FEW / 5:
         figures["timeline"] = timeline
-        shown = len(timeline["workers"])
-        words = f"Each line is one of {plural(timeline['all'], 'worker')}; the paler, the more it waited."
-        if shown < timeline["all"]:
-            words = f"Each line is one of {shown} workers out of {timeline['all']:,}; the paler, the more it waited."
-        label = f"When each worker was at work. {words}"
-        made = [
-            (
-                f"{name}",
-                f"{stage + 1}. {names[stage] if stage < len(names) else ''}",
-                *_track(timeline, stage, name),
-            )
-            for stage, name in timeline["workers"]
-        ]
-        head = ("Worker", "Stage", "From", "To", "Busy")
-        numbers_ = table("When workers were at work", head, made, words=(0, 1))
-        body.append(chart("timeline", "Workers over time", words, label, numbers_))
+        body.append(_timeline(history, timeline))
     return section("workers", "Workers and stages", *body) if body else Html("")
 
 
-_DOING = {
-    "read": "Read",
-    "steps": "Steps",
-    "write": "Write",
-    "wait": "Wait",
-    "lost": "Lost",
-    "other": "Other",
-    "idle": "Idle",
-}
+def _stages(history: History, stages: list[StageTime]) -> Html:
+    words = "What the workers of each stage did with their time, start-up included."
+    slowest = bottleneck(history.busy(history.at))
+    if slowest is not None:
+        share = percent(history.busy(history.at)[slowest])
+        words += f" Stage {slowest + 1} is the bottleneck: it was busy {share} of the time."
+    inside: list[Html] = []
+    for i, stage in enumerate(stages, 1):
+        title = tag("h4", f"{i}. {stage.name} ", tag("span", plural(stage.workers, "worker"), class_="note"))
+        inside += [title, bars.strip(stage.parts, most=12)]
+    numbers = tag("details", tag("summary", "The numbers of “Where time went”"), bars.stages_table(stages))
+    about = tag("figcaption", tag("h3", "Where time went"), tag("p", words))
+    return tag("figure", about, *inside, numbers, class_="chart")
+
+
+def _timeline(history: History, timeline: dict[str, Any]) -> Html:
+    names, shown = history.stage_names, len(timeline["workers"])
+    words = f"Each line is one of {plural(timeline['all'], 'worker')}; the paler, the more it waited."
+    if shown < timeline["all"]:
+        words = (
+            f"Each line is one of {shown} workers out of {timeline['all']:,}; the paler, the more it waited."
+        )
+    if len(history.drivers) > 1:
+        words += " 2.0 is worker 0 of driver 2."
+    label = f"When each worker was at work. {words}"
+    made = [
+        (name, f"{stage + 1}. {names[stage] if stage < len(names) else ''}", *_track(timeline, stage, name))
+        for stage, name, *_ in timeline["workers"]
+    ]
+    titles = ("Worker", "Stage", "From", "To", "Busy")
+    numbers = table("When workers were at work", titles, made, words=(0, 1))
+    return chart("timeline", "Workers over time", words, label, numbers)
 
 
 def _track(timeline: dict[str, Any], stage: int, name: str) -> tuple[str, str, str]:
@@ -107,20 +113,23 @@ def memory(history: History, figures: Figures) -> Html:
             f", {percent(most / limit)} of the {size(limit)} allowed." if limit else "."
         )
         made = [(_at(now), *map(size, taken)) for now, *taken in figure["points"]]
-        head = ("Time", *figure["names"])
+        titles = ("Time", *figure["names"])
         label = f"The private memory of the run's processes over time. {words}"
-        body.append(chart("memory", "Memory over time", words, label, table("Memory", head, made)))
+        body.append(chart("memory", "Memory over time", words, label, table("Memory", titles, made)))
     found = draw.batches(history)
     if found is not None:
-        figures["batches"] = found
         words = "Rows at a time that workers found to be fastest (○), or that are left since more did not fit (×)."
         made = [
             (_at(now), step, what, f"{rows:,}", f"{rate:,}" if rate else "–")
             for now, step, what, rows, rate in found["points"]
         ]
-        head = ("Time", "Step", "What", "Rows", "Rows per second in the step")
-        numbers = table("Batch sizes", head, made, words=(0, 1, 2))
-        body.append(chart("batches", "Batch sizes over time", words, f"Points. {words}", numbers))
+        titles = ("Time", "Step", "What", "Rows", "Rows per second in the step")
+        numbers = table("Batch sizes that workers found", titles, made, words=(0, 1, 2))
+        if len(made) < _FEW_POINTS:
+            body.append(numbers)
+        else:
+            figures["batches"] = found
+            body.append(chart("batches", "Batch sizes over time", words, f"Points. {words}", numbers))
     return section("memory", "Memory and batches", *body) if body else Html("")
 
 
@@ -137,57 +146,9 @@ def trouble(history: History) -> Html:
 
 
 def next_steps(history: History, facts: Facts) -> Html:
-    """Return what to try."""
-    found = advice(history, facts.ledger)
-    if not found:
-        if facts.status != "complete":
-            return Html("")
-        words = "Nothing in the numbers of this run asks for a change."
-        return section("next", "What to try next", tag("p", words))
-    items = [tag("li", tag("strong", each.title), tag("p", each.why)) for each in found]
-    return section("next", "What to try next", tag("ol", *items, class_="advice"))
-
-
-def what_ran(history: History) -> Html:
-    """Return plan, versions, options and drivers."""
-    last = history.last
-    if last is None:
-        return Html("")
-    body: list[Html] = []
-    if (described := last.described) is not None:
-        if described.plan:
-            body += [tag("h3", "Plan"), tag("pre", described.plan, tabindex="0", aria_label="The plan")]
-        body.append(tag("h3", "Options that differ from the defaults"))
-        options = described.options.items()
-        body.append(
-            pairs((tag("code", name), value) for name, value in options) if options else tag("p", "None.")
-        )
-    body.append(tag("h3", "Drivers"))
-    made = [(str(i), *_driver(driver)) for i, driver in enumerate(history.drivers, 1)]
-    head = ("Driver", "Began (UTC)", "Took", "Ended", "Machine", "Headrace, Python", "System")
-    body.append(table("Processes that worked on this run", head, made, words=range(len(head))))
-    return section("plan", "What ran", *body)
-
-
-def _driver(driver: Driver) -> tuple[Any, ...]:
-    described, error = driver.described, driver.error
-    end = "killed, or at work" if error is None else (error.strip().split("\n")[0][:80] or "complete")
-    machine, versions, system = "–", "–, –", "–"
-    if described is not None:
-        parts = [described.host or "–"]
-        parts += [plural(described.cores, "core")] if described.cores > 0 else []
-        parts += [f"{size(described.memory_limit)} allowed"] if described.memory_limit > 0 else []
-        machine = ", ".join(parts)
-        versions = f"{described.version or '–'}, {described.python or '–'}"
-        system = described.system or "–"
-    return (
-        time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(max(0.0, min(driver.began, 4e9)))),
-        duration(driver.seconds),
-        end,
-        machine,
-        versions,
-        system,
-    )
+    """Return what else to try, beyond what the head has room for."""
+    found = head.more_advice(history, facts)
+    return section("more", "What else to try", head.listed(found)) if found else Html("")
 
 
 def _at(now: float) -> str:

@@ -33,10 +33,11 @@
   const legend = (names) => {
     const list = document.createElement("ul");
     list.className = "legend";
-    names.forEach(([name, swatch]) => {
+    names.forEach(([name, swatch, kind]) => {
       const item = document.createElement("li");
       const square = document.createElement("i");
       square.style.setProperty("--swatch", swatch);
+      if (kind) square.className = kind;
       item.append(square, name);
       list.append(item);
     });
@@ -47,40 +48,24 @@
   const charts = {
     throughput: (d, width) => {
       const whole = d.points[d.points.length - 1][1];
-      return [plot(width, {
+      const top = d3.max(d.points, (p) => p[2] + p[3]);
+      const gap = width / d.points.length > 6 ? 1 : 0;
+      const shown = [["rows per second", color(0)]];
+      if (d.points.some((p) => p[3] > 0)) shown.push(["read again", color(1)]);
+      if (d.starting.length) shown.push(["workers start", "color-mix(in srgb, var(--idle) 22%, var(--card))"]);
+      return [...(shown.length > 1 ? [legend(shown)] : []), plot(width, {
         height: 220,
         x: timeAxis(whole, width),
         y: { grid: true, label: null, tickFormat: rows, ticks: 5 },
         marks: [
-          Plot.rectY(d.points, { x1: "0", x2: "1", y: "2", fill: color(0), insetRight: width / d.points.length > 6 ? 1 : 0 }),
+          Plot.rect(d.starting, { x1: "0", x2: "1", y1: 0, y2: top, fill: "var(--idle)", fillOpacity: 0.22 }),
+          Plot.rect(d.points, { x1: "0", x2: "1", y1: 0, y2: "2", fill: color(0), insetRight: gap }),
+          Plot.rect(d.points.filter((p) => p[3] > 0), { x1: "0", x2: "1", y1: "2", y2: (p) => p[2] + p[3], fill: color(1), insetRight: gap }),
           Plot.ruleX(d.resumed, { stroke: "currentColor", strokeDasharray: "4 3" }),
           Plot.ruleY([0], { stroke: "currentColor" }),
-          Plot.tip(d.points, Plot.pointerX({ x: (p) => (p[0] + p[1]) / 2, y: "2", title: (p) => `${time(p[0])} – ${time(p[1])}\n${rows(p[2])} rows/s` })),
+          Plot.tip(d.points, Plot.pointerX({ x: (p) => (p[0] + p[1]) / 2, y: (p) => p[2] + p[3], title: (p) => `${time(p[0])} – ${time(p[1])}\n${rows(p[2])} rows/s${p[3] > 0 ? `\n${rows(p[3])} rows/s read again` : ""}` })),
         ],
       })];
-    },
-
-    work: (d, width) => {
-      const kinds = [["read", color(2)], ["steps", color(0)], ["write", color(3)], ["wait", color(1)], ["lost", color(4)], ["other", color(5)], ["idle", "var(--soft)"]];
-      const parts = d.stages.flatMap((stage) => {
-        let end = 0;
-        return kinds.map(([kind]) => ({ stage: stage.stage, kind, share: stage[kind], from: end, to: (end += stage[kind]) }));
-      });
-      const names = d.stages.map((stage) => stage.stage);
-      return [
-        legend(kinds.filter(([kind]) => d.stages.some((stage) => stage[kind] > 0.0005))),
-        plot(width, {
-          height: 34 + 52 * names.length, marginLeft: 0, marginRight: 16, marginTop: 4,
-          x: { domain: [0, 1], tickFormat: (share) => percent(share), label: null, ticks: 5 },
-          y: { domain: names, axis: null, padding: 0.1 },
-          color: { domain: kinds.map((k) => k[0]), range: kinds.map((k) => k[1]) },
-          marks: [
-            Plot.barX(parts, { x1: "from", x2: "to", y: "stage", fill: "kind", insetTop: 20 }),
-            Plot.text(names, { x: 0, y: (n) => n, text: (n) => short(n, Math.floor(width / 8)), textAnchor: "start", dy: -15, fill: "var(--ink)" }),
-            Plot.tip(parts, Plot.pointer({ x: (p) => (p.from + p.to) / 2, y: "stage", title: (p) => `${p.kind}: ${percent(p.share, 1)}` })),
-          ],
-        }),
-      ];
     },
 
     timeline: (d, width) => {
@@ -88,9 +73,11 @@
       const keys = d.workers.map(([stage, name]) => key(stage, name));
       const band = keys.length <= 12 ? 20 : keys.length <= 40 ? 13 : 6;
       const labels = band > 8;
+      const thin = band * (labels ? 0.8 : 0.9) / 2 - 1;
       const several = d.stages.length > 1;
       const shown = several ? d.stages.map((name, i) => [short(`${i + 1}. ${name}`, 60), color(i)]) : [["at work", color(0)]];
-      if (d.starting.length) shown.push(["starting", "var(--line)"]);
+      if (d.starting.length) shown.push(["starting", "var(--start)"]);
+      shown.push(["idle", "var(--idle)", "thin"]);
       const lost = d.stretches.filter((s) => s[5] !== "done");
       if (lost.length) shown.push(["× lost or failed", "var(--bad)"]);
       return [
@@ -100,8 +87,9 @@
           x: timeAxis(d.seconds, width),
           y: { domain: keys, label: null, axis: labels ? "left" : null, tickSize: 0, tickFormat: (k) => k.split("/")[1], padding: band > 8 ? 0.2 : 0.1 },
           marks: [
-            Plot.barX(d.starting, { x1: "2", x2: "3", y: (s) => key(s[0], s[1]), fill: "var(--line)" }),
-            Plot.barX(d.stretches, { x1: "2", x2: "3", y: (s) => key(s[0], s[1]), fill: (s) => color(s[0]), fillOpacity: (s) => 0.2 + 0.8 * s[4] }),
+            Plot.barX(d.workers, { x1: "2", x2: "3", y: (s) => key(s[0], s[1]), fill: "var(--idle)", insetTop: thin, insetBottom: thin }),
+            Plot.barX(d.starting, { x1: "2", x2: "3", y: (s) => key(s[0], s[1]), fill: "var(--start)", insetTop: band / 4, insetBottom: band / 4 }),
+            Plot.barX(d.stretches, { x1: "2", x2: "3", y: (s) => key(s[0], s[1]), fill: (s) => color(s[0]), fillOpacity: (s) => 0.4 + 0.6 * s[4] }),
             Plot.text(lost, { x: "3", y: (s) => key(s[0], s[1]), text: () => "×", fill: "var(--bad)", fontSize: 15, fontWeight: 700 }),
             Plot.tip(d.stretches, Plot.pointer({ x: (s) => (s[2] + s[3]) / 2, y: (s) => key(s[0], s[1]), title: (s) => `worker ${s[1]}, stage ${s[0] + 1}\n${time(s[2])} – ${time(s[3])}\n${percent(s[4], 0)} busy` })),
           ],
@@ -246,6 +234,17 @@
       ],
     })];
   };
+
+  document.querySelectorAll("button[data-copy]").forEach((button) => {
+    if (!navigator.clipboard) return; // a page from disk may have none: then there is no button
+    button.hidden = false;
+    button.addEventListener("click", () => {
+      navigator.clipboard.writeText(button.dataset.copy).then(() => {
+        button.textContent = "Copied";
+        setTimeout(() => (button.textContent = "Copy"), 1500);
+      }, () => (button.textContent = "Cannot copy"));
+    });
+  });
 
   const draw = (place) => {
     const figure = data[place.dataset.chart];
