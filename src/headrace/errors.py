@@ -70,6 +70,9 @@ if TYPE_CHECKING:
 class HeadraceError(Exception):
     """Base of every error of ours."""
 
+    row: str = ""
+    """The values of the row at hand, as the message shows them; empty if it shows none."""
+
     foreign_cause: bool = False
     """The cause is an error of the user's code: its traceback goes with this error to the driver."""
 

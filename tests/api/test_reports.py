@@ -56,7 +56,7 @@ def test_a_run_leaves_a_record_and_a_report(tmp_path: Path, engine: str) -> None
     assert result.report == result.path / "_headrace" / result.run / "report.html"
     told = words(page(result))
     for each in (
-        "740 rows written",
+        ": 740 rows in ",
         "1,000 read",
         "250 filtered",
         "10 rejected",
@@ -125,13 +125,13 @@ def test_a_run_that_fails_leaves_a_report_of_what_is_kept(tmp_path: Path) -> Non
         numbers(1000).map(late).with_options(engine="inline").write_parquet(tmp_path / "out")
     (path,) = (tmp_path / "out").glob("_headrace/*/report.html")
     told = path.read_text(encoding="utf-8")
-    assert "Failed 900 rows kept" in words(told) and "bad &lt;b&gt;luck&lt;/b&gt;" in told
+    assert "at 90 %; 900 rows are kept." in words(told) and "bad &lt;b&gt;luck&lt;/b&gt;" in told
     assert "9 of 10" in words(told) and record(tmp_path / "out")[-1]["error"].startswith("StepError")
     assert Follower(tmp_path / "out").poll().facts.status == "failed"
     data = numbers(1000).map(lambda row: row).with_options(engine="inline", on_change="continue")
     result = data.write_parquet(tmp_path / "out")
     told = words(page(result))
-    assert "1,000 rows written" in told and told.count("StepError") == 1
+    assert ": 1,000 rows in " in told and told.count("StepError") == 1
     assert [line["event"] for line in record(result.path)].count("described") == 2
 
 
@@ -173,7 +173,7 @@ def test_a_run_that_was_killed(tmp_path: Path) -> None:
     told = Follower(out).poll().data()
     assert (told["status"], told["rows_written"], told["drivers"]) == ("complete", 1000, 2)
     text = words(Path(told["report"]).read_text(encoding="utf-8"))
-    assert "1,000 rows written" in text and "killed, or at work" in text
+    assert ": 1,000 rows in " in text and "killed, or at work" in text
 
 
 def test_a_new_output_has_a_report_of_its_own(tmp_path: Path) -> None:
@@ -432,7 +432,7 @@ def test_what_others_plant_in_the_output_is_not_followed(tmp_path: Path) -> None
     result = data.write_parquet(tmp_path / "out")
     assert victim.read_text() == "mine" and not result.report.is_symlink()
     told = words(page(result))
-    assert "198 rows written" in told
+    assert ": 198 rows in " in told
     assert "no: 105" not in told  # without a record nobody knows whether the words of errors may be shown
     assert Follower(result.path).poll().facts.status == "complete"
     (result.path / "_headrace" / "current").write_bytes(b"\xff\x00")

@@ -74,7 +74,7 @@ def test_of_a_run_that_goes_on(place: Path, headrace: Headrace) -> None:
         assert (found["status"], found["rows_in_all"], found["shards"]) == ("under way", 400, 4)
         assert found["exit_code"] == 0
         page = headrace("report", "out", "--to", "page.html")
-        assert page.code == 0 and "A driver is at work" in (place / "page.html").read_text(encoding="utf-8")
+        assert page.code == 0 and "Under way</span> for " in (place / "page.html").read_text(encoding="utf-8")
         driver.stdin.write("go\n")
         driver.stdin.close()
         assert driver.wait(60) == 0

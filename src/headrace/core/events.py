@@ -249,6 +249,7 @@ class RunFinished(msgspec.Struct, frozen=True):
     divided: int = 0  # shards
     batches: tuple[Batches, ...] = ()
     trace: str = ""  # the user's own traceback, if their code raised the error
+    row: str = ""  # values of the row that ended the run, which ``error`` does not have
     spent: tuple[tuple[str, float], ...] = ()  # what the workers did, and the share of their time, most first
 
 

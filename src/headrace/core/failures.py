@@ -72,7 +72,7 @@ def report(error: BaseException) -> ErrorReport:
     if isinstance(error, HeadraceError):
         cause = error.__cause__
         text = user_traceback(cause) if cause is not None and error.foreign_cause else ""
-        return ErrorReport(type(error).__name__, str(error), text)
+        return ErrorReport(type(error).__name__, str(error), text, row=error.row)
     text = _formatted(error, error.__traceback__)
     said = f"{name_of(error)}: {words(error)}"
     message = f"An unexpected error inside Headrace: {said}. This is a defect of ours."
@@ -101,6 +101,7 @@ def revive(failure: ErrorReport) -> HeadraceError:
     """Make the error again in the driver; the user's own traceback is its cause."""
     kind = getattr(errors, failure.kind, HeadraceError)
     error: HeadraceError = kind(failure.message)
+    error.row = failure.row
     if failure.traceback:
         error.__cause__ = RemoteTraceback(failure.traceback)
     return error

@@ -318,12 +318,16 @@ class Timings(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ErrorReport(msgspec.Struct, frozen=True):
-    """An error as it crosses a process border: its class in our tree, its message, the user's traceback."""
+    """An error as it crosses a process border: its class in our tree, its message, the user's traceback.
+
+    ``row`` has the values of a row that the message shows.
+    """
 
     kind: str
     message: str
     traceback: str = ""
     original: bytes | None = None
+    row: str = ""
 
 
 class Remainder(msgspec.Struct, frozen=True):

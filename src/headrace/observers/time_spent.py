@@ -85,7 +85,11 @@ def _parts(state: RunState, number: int, stage: StageState, stages: int) -> list
             ("step", steps[i] if i < len(steps) else f"step {i + 1}", scale * seconds)
             for i, seconds in enumerate(each)
         ),
-        ("step", "steps", scale * rest if rest > 1e-3 * stage.steps else 0.0),
+        (
+            "step",
+            "steps" if stage.each else state.stage_names[number],
+            scale * rest if rest > 1e-3 * stage.steps else 0.0,
+        ),
         ("metrics", "counting metrics", scale * stage.metrics),
         ("writing", "writing" if last else "handing over blocks", scale * stage.write),
         ("waiting", "waiting for the stage before", scale * stage.wait),

@@ -96,7 +96,13 @@ def read(root: Path, folder: Path, *, alive: bool, values: bool = False) -> tupl
     samples = _samples(root, folder, values=values, words=values or shown)
     committed = committed_in(folder) if success is None and not alive else None
     return known, facts(
-        known, output=str(root), success=success, alive=alive, committed=committed, samples=samples
+        known,
+        output=str(root),
+        success=success,
+        alive=alive,
+        committed=committed,
+        samples=samples,
+        values=values,
     )
 
 

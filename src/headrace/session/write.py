@@ -181,10 +181,22 @@ def _fail(job: Job, run: Run, events: EventBus, error: BaseException, started: f
     _add_committed_rows(job, error)
     message = error if isinstance(error, HeadraceError) else words(error)
     text = "interrupted" if isinstance(error, KeyboardInterrupt) else f"{name_of(error)}: {message}"
+    row = error.row if isinstance(error, HeadraceError) else ""
+    text = (
+        text.replace(row, "") if row else text
+    )  # a record may be passed on; its report shows values if asked to
     seconds = time.monotonic() - started
     found = findings(events.state, seconds)
     events.on_event(
-        job_events.finished(job, seconds, error=text, trace=trace, retries=run.scheduler.retries, **found)
+        job_events.finished(
+            job,
+            seconds,
+            error=text,
+            row=row.lstrip(": "),
+            trace=trace,
+            retries=run.scheduler.retries,
+            **found,
+        )
     )
     events.close()
     if isinstance(error, KeyboardInterrupt):  # below the last line of the progress

@@ -307,7 +307,9 @@ class UserCode:
 
             hint = hint_on(error, said, rows, chosen=self._chosen, by_row=self._noun == "a row")
             text = f"{self._label} raised {f'{name}: {said}' if said else name}{hint}"
-        located = kind(f"{text} It was working on {self._where(rows)}{self._preview(rows)}.")
+        shown = self._preview(rows)
+        located = kind(f"{text} It was working on {self._where(rows)}{shown}.")
+        located.row = shown
         located.__cause__ = cause if cause is None or self._policy.show_data else without_message(cause)
         return located
 

@@ -16,6 +16,7 @@ from headrace.observers.time_spent import Part, all_parts, stage_times
 _LONG = 2.0  # seconds: a shorter run is no basis for advice on speed
 _LEAST = 0.05  # of the time: what gains less is not worth a change
 _OFTEN = 10  # calls tried again
+_LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python|^<")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
@@ -87,7 +88,7 @@ def _go_on(history: History, facts: Facts) -> list[Advice]:
 def _cause(facts: Facts) -> tuple[str, str, str]:
     frames = _FRAME.findall(facts.trace)
     if frames:
-        path, line, function = frames[-1]
+        path, line, function = ([each for each in frames if not _LIBRARY.search(each[0])] or frames)[-1]
         error = facts.trace.strip().rsplit("\n", 1)[-1]
         return f"Correct {function}", error[:300], f"{path}:{line}"
     return "Mend what it failed with", facts.error.strip().split("\n")[0][:300], ""

@@ -51,6 +51,7 @@ class Facts(msgspec.Struct, frozen=True):
     charts: Mapping[str, Any] = {}
     samples: Sequence[RejectedSample] = ()
     trace: str = ""
+    row: str = ""
 
 
 def facts(
@@ -61,9 +62,11 @@ def facts(
     alive: bool = False,
     committed: JournalTotals | None = None,
     samples: Sequence[RejectedSample] = (),
+    values: bool = False,
 ) -> Facts:
     """Collect the results. ``success`` is what ``_SUCCESS`` says; ``alive``: a driver is at work.
 
+    ``values``: those of the row that ended the run may be shown.
     ``committed``, of a run that is not complete, takes precedence over its record.
 
     >>> state = RunState()
@@ -113,6 +116,7 @@ def facts(
         counted.charts if counted is not None else {},
         samples,
         finished.trace if finished is not None and error else "",
+        finished.row if finished is not None and error and values else "",
     )
 
 

@@ -52,25 +52,22 @@ def _rising(history: History) -> tuple[Series, Series]:
     first: Series = []
     every: Series = []
     most = again = 0
-    before = None
-    driver = -1
+    before: int | None = None
     ready = sorted(now for now, _, _ in history.ready_times)
     starts = [each.start for each in history.drivers]
     for now, rows, _ in history.progress:
-        at = bisect.bisect_right(starts, now) - 1
-        if before is None or at != driver:  # a driver begins with what is committed
-            if before is None:
-                most = rows
-                first.append((0.0, float(rows)))
-                every.append((0.0, float(rows)))
-            driver, before = at, rows
-            if (now, float(most)) not in first:
-                first.append((now, float(most)))
-                every.append((now, float(most + again)))
-            continue
+        if before is None:
+            most = before = rows
+            first.append((0.0, float(rows)))
+            every.append((0.0, float(rows)))
+        if rows < before:  # another driver begins, with what is committed
+            before = rows
+            first.append((now, float(most)))
+            every.append((now, float(most + again)))
         if rows <= before:
             continue
-        i = bisect.bisect_left(ready, starts[max(0, at)])  # before the first worker is ready, no row is read
+        begun = starts[max(0, bisect.bisect_left(starts, now) - 1)] if starts else 0.0
+        i = bisect.bisect_left(ready, begun)  # before the first worker is ready, no row is read
         if i < len(ready) and first[-1][0] < ready[i] < now:
             first.append((ready[i], float(most)))
             every.append((ready[i], float(most + again)))

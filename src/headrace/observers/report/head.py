@@ -61,6 +61,12 @@ def _error(facts: Facts) -> Html:
     words = [
         tag("pre", facts.error.strip(), class_="error", tabindex="0", role="region", aria_label="The error")
     ]
+    if facts.row:
+        words.append(tag("p", "The row: ", tag("code", facts.row)))
+    elif "It was working on" in facts.error and ", row " in facts.error:
+        words.append(
+            tag("p", "The row's values are hidden: headrace report --values shows them.", class_="note")
+        )
     if facts.trace:
         trace = tag(
             "pre", facts.trace.strip(), class_="error", tabindex="0", role="region",
@@ -143,7 +149,8 @@ def _key_numbers(history: History, facts: Facts) -> list[tuple[str, object]]:
         found.append(("Shards done", f"{done:,} of {whole:,}"))
     found += _cost(history, ledger.read, seconds)
     if facts.files:
-        found.append(("Output", f"{size(facts.bytes)} in {plural(facts.files, 'file')}"))
+        files = tag("span", f"in {plural(facts.files, 'file')}", class_="note")
+        found.append(("Output", join([size(facts.bytes), files])))
     if history.memory_peak:
         found.append(("Memory at most", size(history.memory_peak)))
     return found

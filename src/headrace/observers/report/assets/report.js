@@ -110,7 +110,7 @@
         plot(width, {
           height: 220, marginLeft: 64,
           x: timeAxis(d3.max(d.points, (p) => p[0]), width),
-          y: { domain: [0, 1.05 * top], ticks: binary(top), tickFormat: bytes, grid: true, label: null },
+          y: { domain: [0, 1.05 * top], ticks: binary(top).filter((each) => each <= 1.05 * top), tickFormat: bytes, grid: true, label: null },
           color: { domain: series.map((s) => s[0]), range: series.map((_, i) => color(i)) },
           marks: [
             Plot.areaY(parts, { x: "at", y: "taken", fill: "name", fillOpacity: 0.75, order: series.map((s) => s[0]) }),
