@@ -71,12 +71,12 @@ def test_it_draws_and_asks_for_nothing(driver: Any, report: Path, width: int, da
 def test_a_window_that_changes_is_drawn_anew(driver: Any, report: Path) -> None:
     from selenium.webdriver.support.wait import WebDriverWait
 
-    width = "return document.querySelector('.plot svg').getBoundingClientRect().width"
+    width = "return document.querySelector('[data-chart=throughput] svg').getBoundingClientRect().width"
     look(driver, report, width=1200)
     wide = driver.execute_script(width)
     metrics = {"width": 500, "height": 800, "deviceScaleFactor": 1, "mobile": False}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    drawn = "return Number(document.querySelector('.plot').dataset.width)"
+    drawn = "return Number(document.querySelector('[data-chart=throughput]').dataset.width)"
     WebDriverWait(driver, 5).until(lambda driver: driver.execute_script(drawn) < 500 < wide)
 
 
