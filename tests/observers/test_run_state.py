@@ -471,3 +471,20 @@ def test_no_span_of_time_has_sixty_of_anything(seconds: float) -> None:
         assert not re.search(r"(?<![\d.])(60|[6-9]\d|\d{3,})(\.\d)? (s|min)\b", duration(each)), duration(
             each
         )
+
+
+def test_what_is_under_way_counts(tmp_path: Path) -> None:
+    """A worker that is at one shard for long used to be idle until it had ended."""
+    run = Run(tmp_path / "events", rows=1000)
+    run.begins()
+    run.tick(2.0)
+    run.tell(WorkerReady(0, 1.0))
+    for second in range(10):
+        run.tell(RowsRead(0, 0, second + 1))
+        run.tick(1.0)
+    assert run.state.working == (0,)
+    assert run.state.busy_lately(run.time.now)[-1] == pytest.approx(10 / 12)
+    assert dict(run.status().spent())["work under way"] == pytest.approx(10 / 12, abs=0.01)
+    run.tell(ShardCommitted(0, 0, Ledger(100, 100), 1000, Timings()))
+    assert run.state.working == ()
+    assert run.state.busy_lately(run.time.now)[-1] == 0.0

@@ -164,6 +164,7 @@ class RunState:
         self._first = (0.0, 0, 0)
         self._under_way: dict[int, tuple[int, int, int]] = {}  # shard → (worker, rows read, rows failed)
         self._rows_under_way = self._failed_under_way = 0
+        self._working: tuple[int, ...] = ()  # in the midst of a shard, as the last sample of a record has it
         self._share = 0.0
         self._ceilings: dict[str, int] = {}
         self._sizes: dict[str, dict[int, int]] = {}
@@ -202,6 +203,7 @@ class RunState:
                 self.shards = event.planned or self.shards
                 self.shards_done = max(self.shards_done, event.shards)
                 self._failed_under_way = max(0, event.failed - self.rejected - self.nulled)
+                self._working = event.working
                 self._reach(event.rows)
                 self._take_sample(at)
             case WorkerReady():
@@ -246,6 +248,7 @@ class RunState:
         self.bytes = event.bytes_done
         self.shards, self.shards_done = event.shards, event.shards_done
         self._under_way, self._rows_under_way, self._failed_under_way = {}, 0, 0
+        self._working = ()
         self._share = 0.0
         self._reach(0)
         self._restart_samples(at)
@@ -376,7 +379,7 @@ class RunState:
                 points.popleft()
 
     def _present(self) -> ProgressSample:
-        return ProgressSample(self.rows, self.shards_done, self.shards, self.failed)
+        return ProgressSample(self.rows, self.shards_done, self.shards, self.failed, self.working)
 
     # ------------------------------------------------------------ how far
 
@@ -520,8 +523,20 @@ class RunState:
             busy_share(stage.seconds, stage.wait, self.capacity(i, now)) for i, stage in enumerate(stages)
         ]
 
+    @property
+    def working(self) -> tuple[int, ...]:
+        """The workers of the last stage that are in the midst of a shard, as far as they said so."""
+        return tuple(sorted({worker for worker, *_ in self._under_way.values()})) or self._working
+
+    def under_way(self, now: float) -> list[tuple[float, float]]:
+        """Return from when to when workers of the last stage have been at what has not ended yet."""
+        if self.phase != "running":
+            return []
+        begun = [max(self.ready.get(each, now), self._last.get(each, (0, 0.0))[1]) for each in self.working]
+        return [(since, now) for since in begun if since < now]
+
     def busy_lately(self, now: float) -> list[float]:
-        """Return the same for the last half minute; a call counts once it has ended."""
+        """Return the same for the last half minute, with what is under way in the last stage."""
         began = self.drivers[-1].began if self.drivers else now
         since = max(began, now - WINDOW)
         shares = []
@@ -530,6 +545,8 @@ class RunState:
             for start, end, busy in self.stages[i].recent if i in self.stages else ():
                 inside = max(0.0, min(end, now) - max(start, since))
                 seconds += busy * inside / max(end - start, 1e-9)
+            if i + 1 == len(self.stage_workers):
+                seconds += sum(end - max(start, since) for start, end in self.under_way(now) if end > since)
             shares.append(min(1.0, seconds / max(workers * (now - since), 1e-9)))
         return shares
 

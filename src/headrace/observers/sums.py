@@ -113,13 +113,15 @@ class CommitSum(msgspec.Struct):
 class ProgressSample(msgspec.Struct, frozen=True):
     """How far a run was at one moment: rows read, shards committed and planned, rows that failed.
 
-    Rows read and failed include those of shards that are not committed yet.
+    Rows read and failed include those of shards that are not committed yet. ``working``: the workers of the last
+    stage that are in the midst of one.
     """
 
     rows: _Count
     shards: _Count
     planned: _Count = 0
     failed: _Count = 0
+    working: tuple[_Count, ...] = ()
 
 
 class Unlisted(msgspec.Struct, frozen=True):

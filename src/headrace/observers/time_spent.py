@@ -49,7 +49,8 @@ def stage_times(state: RunState, now: float) -> list[StageTime]:
     found = []
     names = state.stage_names
     for i, (name, workers) in enumerate(zip(names, state.stage_workers, strict=True)):
-        stage = state.stages.get(i)
+        under_way = state.under_way(now) if i + 1 == len(names) else []
+        stage = state.stages.get(i, StageState() if under_way else None)
         if stage is None:
             continue
         at_work = max(stage.seconds, 1e-9)
@@ -57,6 +58,8 @@ def stage_times(state: RunState, now: float) -> list[StageTime]:
         seconds = [
             (kind, words, took) for kind, words, took in _parts(state, i, stage, len(names)) if took > 0
         ]
+        if under_way:
+            seconds.append(("other", "work under way", sum(end - since for since, end in under_way)))
         idle = capacity - sum(took for *_, took in seconds)
         seconds.append(("idle", "idle", max(0.0, idle)))
         parts = tuple(Part(kind, words, took, took / capacity, i) for kind, words, took in seconds)

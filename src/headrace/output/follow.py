@@ -174,16 +174,16 @@ class RunStatus:
         """Return the same in words: names and values."""
         state, known = self.state, self.facts
         found = [("status", self._status())]
-        rows = count(self.rows)
+        rows = f"{self.rows:,}"
         if self.rows_expected is not None and not self.ended:
             share = math.floor(100 * (state.share or 0.0)) / 100
-            rows += f" of {count(self.rows_expected)} ({percent(share)})"
+            rows += f" of {self.rows_expected:,} ({percent(share)})"
         left = self.seconds_left
         speed = [f"{count(self.rows_per_second)} rows/s"] if self.rows_per_second > 0 else []
         speed += [f"{clock(left)} left"] if left is not None else []
         found.append(("rows", ", ".join([f"{rows} read", *speed])))
         done, shards = known.shards
-        written = f"{count(known.ledger.written)} rows and {size(known.bytes)} written"
+        written = f"{plural(known.ledger.written, 'row')} and {size(known.bytes)} written"
         found.append(("shards", f"{done:,} of {shards:,}, {written}"))
         if self.failed:
             found.append(
