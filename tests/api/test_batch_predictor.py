@@ -353,6 +353,7 @@ def test_a_gpu_that_is_not_there_is_told_at_once(
     needs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("HEADRACE_ENGINE", "local")
     data = pd.DataFrame({"x": [1.0, 2.0]})
     for made in (
         hr.BatchPredictor.from_checkpoint(None, Halves),

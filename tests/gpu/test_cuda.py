@@ -129,7 +129,7 @@ def test_more_devices_than_there_are_is_refused_before_anything_starts() -> None
 
     many = torch.cuda.device_count() + 1
     with pytest.raises(ResourcesUnavailable, match="lower num_gpus"):
-        hr.range(10).with_options(**LOCAL).map_batches(Where, num_gpus=many).take_all()
+        hr.range(10).with_options(**LOCAL).map_batches(Where, num_gpus=many).to_arrow()
 
 
 def test_bfloat16_comes_back_as_float32() -> None:

@@ -44,11 +44,18 @@ class DatasetBase:
         return type(self)(self._plan.then(step), self._options)
 
     def _batches(
-        self, columns: tuple[str, ...] | None = None, *, marks: bool = False, shows_progress: bool = False
+        self,
+        columns: tuple[str, ...] | None = None,
+        *,
+        marks: bool = False,
+        shows_progress: bool = False,
+        look: bool = False,
     ) -> Generator[pa.RecordBatch, None, None]:
         """Run the plan for its rows, or for some columns of them; the rest as in ``execution.read``."""
         plan = self._plan if columns is None else self._plan.then(SelectColumns(columns))
-        yield from execution.read(plan, self._options, self._note, marks=marks, shows_progress=shows_progress)
+        yield from execution.read(
+            plan, self._options, self._note, marks=marks, shows_progress=shows_progress, look=look
+        )
 
     @property
     def _shares_memory(self) -> bool:
@@ -62,10 +69,10 @@ class DatasetBase:
     def _note(self, report: str) -> None:
         self._last_report = report
 
-    def _all_batches(self, verb: str, limit: int | None) -> Iterator[pa.RecordBatch]:
+    def _all_batches(self, verb: str, limit: int | None, *, look: bool = False) -> Iterator[pa.RecordBatch]:
         """Yield all of the output, but stop at once when it has more than ``limit`` rows."""
         left = given_rows("limit", limit) if limit is not None else None
-        with contextlib.closing(self._batches(shows_progress=True)) as batches:
+        with contextlib.closing(self._batches(shows_progress=True, look=look)) as batches:
             for batch in batches:
                 if left is not None:
                     left -= batch.num_rows

@@ -32,7 +32,9 @@ class InspectionVerbs(DatasetBase):
         """Return the first ``limit`` rows as dicts, made in this process; reads no further than needed.
 
         Strings are ``str``, tensors read-only arrays of shape (k…), times Python's ``datetime`` where it can hold
-        them. Raises ``ArgumentError`` unless ``limit`` is a whole number, 0 or more; and what a run raises.
+        them. Without a GPU that a step asks for, it runs on the CPU; that is warned of, and so is a function that
+        could not travel to a worker. Raises ``ArgumentError`` unless ``limit`` is a whole number, 0 or more; and what
+        a run raises.
 
         >>> import headrace as hr
         >>> hr.range(1000).take(2)
@@ -79,7 +81,8 @@ class InspectionVerbs(DatasetBase):
     def take_all(self, limit: int | None = None) -> list[dict[str, Any]]:
         """Return all rows as dicts, as ``take`` makes them.
 
-        Raises ``ArgumentError`` if there are more than ``limit``, as soon as that is known; and what a run raises.
+        On a machine without a GPU, steps that ask for one run in this process, with a warning. Raises
+        ``ArgumentError`` if there are more than ``limit``, as soon as that is known; and what a run raises.
 
         >>> import headrace as hr
         >>> hr.from_items(["a", "b"]).take_all()
@@ -87,7 +90,7 @@ class InspectionVerbs(DatasetBase):
         """
         from headrace.core.arrow.views import output_rows
 
-        batches = self._all_batches("take_all", limit)
+        batches = self._all_batches("take_all", limit, look=True)
         return [row for batch in batches for row in output_rows(batch, live=self._shares_memory)]
 
     @known_arguments
@@ -167,8 +170,9 @@ class InspectionVerbs(DatasetBase):
     def explain(self) -> Explanation:
         """Print how the plan would run: stages, workers, columns read, shards. Reads only metadata.
 
-        Returns the same text. At an interactive prompt it is not printed besides, as the prompt shows it. Raises
-        ``PlanError`` for a plan that cannot run, with the numbers.
+        Returns the same text. At an interactive prompt it is not printed besides, as the prompt shows it. Without the
+        GPUs that a plan asks for, it shows the stages that there would be, and that a run is refused. Raises
+        ``PlanError`` for a plan that cannot run otherwise, with the numbers.
 
         >>> import headrace as hr
         >>> text = hr.range(3).explain()  # doctest: +ELLIPSIS

@@ -7,6 +7,7 @@ page of its own, and the kernel frees all of it with the last process, however t
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import mmap
@@ -169,6 +170,37 @@ def pickle_apart(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
     with io.BytesIO() as file:
         _Pickler(file, in_band).dump(value)
         return file.getvalue(), buffers
+
+
+def try_pickling(value: Any, most: int = 1 << 20) -> None:
+    """Pickle ``value`` and keep nothing of it; gives up after ``most`` bytes. Raises what pickling raises.
+
+    >>> try_pickling(open)
+    >>> try_pickling(n for n in ())
+    Traceback (most recent call last):
+    TypeError: cannot pickle 'generator' object
+    """
+    with contextlib.suppress(_EnoughError):
+        _Pickler(_Bounded(most), lambda buffer: False).dump(value)
+
+
+class _EnoughError(Exception):
+    """So many bytes were pickled without an error."""
+
+
+class _Bounded(io.BytesIO):
+    """A file that keeps nothing, and raises after so many bytes."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._left = most
+
+    def write(self, data: Any) -> int:
+        """Count the bytes."""
+        self._left -= len(data)
+        if self._left < 0:
+            raise _EnoughError
+        return len(data)
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]

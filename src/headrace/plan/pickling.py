@@ -28,39 +28,40 @@ def explained(steps: Sequence[Step]) -> Iterator[None]:
     except HeadraceError:
         raise
     except (TypeError, AttributeError, ValueError, RuntimeError, pickle.PicklingError) as error:
-        told = _not_picklable(steps, error)
-        if told is error:
+        import cloudpickle
+
+        told = refusal(steps, cloudpickle.dumps)
+        if not told:
             raise
-        raise told from error
+        raise NotPicklable(told) from error
 
 
-def _not_picklable(steps: Sequence[Step], error: Exception) -> Exception:
-    import cloudpickle
-
+def refusal(steps: Sequence[Step], dumps: Callable[[Any], object]) -> str:
+    """Name the first step that cannot travel to a worker, and what in it ``dumps`` refuses; "" if all can."""
     for step in steps:
         for each in step.functions():
             try:
-                cloudpickle.dumps(each.function)
+                dumps(each.function)
             except Exception:
-                return NotPicklable(
+                return (
                     f"{step.label()} cannot travel to a worker process: "
-                    f"{why_not_picklable(each.function, cloudpickle.dumps)}. Make such a thing inside the function, "
+                    f"{why_not_picklable(each.function, dumps)}. Make such a thing inside the function, "
                     "or in the constructor of a class, which runs in the worker; or use "
                     "with_options(engine='inline')."
                 )
         for name, metric in step.metrics:
             try:
-                cloudpickle.dumps(metric)
+                dumps(metric)
             except Exception as refused:
-                return NotPicklable(
+                return (
                     f"{step.label()} cannot travel to a worker process: the metric {name!r} cannot be pickled "
                     f"({refused}). Make such a thing when update is first called; or use "
                     "with_options(engine='inline')."
                 )
-    return error
+    return ""
 
 
-def why_not_picklable(function: Function, dumps: Callable[[Any], bytes]) -> str:
+def why_not_picklable(function: Function, dumps: Callable[[Any], object]) -> str:
     """Name what in a function cannot be pickled, and the way to it: arguments, variables, attributes, items.
 
     >>> import pickle
@@ -75,7 +76,7 @@ def why_not_picklable(function: Function, dumps: Callable[[Any], bytes]) -> str:
 
 
 def _search(
-    parts: Parts, dumps: Callable[[Any], bytes], way: tuple[str, ...]
+    parts: Parts, dumps: Callable[[Any], object], way: tuple[str, ...]
 ) -> tuple[tuple[str, ...], Any, Exception] | None:
     """Return the innermost part that cannot be pickled: the way to it, the thing, and what pickle said."""
     for name, value in parts:

@@ -76,19 +76,24 @@ def stages_of(
     memory_limit: int | None,
     fused: bool = False,
     grows: bool = False,
+    supposes_gpus: bool = False,
 ) -> tuple[Stage, ...]:
     """Cut the plan into stages and size their pools; refuse what can never run, with the numbers.
 
     Neighbouring steps that need the same share a stage. Steps that say nothing go with those behind them, except
     with those that hold a GPU; after the last that says something, with it. ``fused``: all in one stage. CPUs are
     advice, memory and GPUs are hard; unless the place ``grows``: then what there is says only how much is asked for,
-    where the plan does not. What only a cluster is told counts there alone.
+    where the plan does not. What only a cluster is told counts there alone. A ``fused`` stage is this process, which
+    makes do without GPUs if there are too few; ``supposes_gpus``: the stages are those of a machine with enough.
     """
     steps = plan.steps if grows else tuple(step.without_remote() for step in plan.steps)
-    drafts = [_fused(steps)] if fused else _drafts(steps, decodes=plan.source.decodes)
+    drafts = [_fused(steps, capacity)] if fused else _drafts(steps, decodes=plan.source.decodes)
     if grows:
         asked = sum((draft.workers or (1, 1))[0] * draft.num_gpus for draft in drafts)
         capacity = replace(capacity, memory=_ENDLESS, gpus=max(capacity.gpus, math.ceil(asked)))
+    if supposes_gpus:
+        enough = sum((draft.workers or (1, 1))[0] * math.ceil(draft.num_gpus) for draft in drafts)
+        capacity = replace(capacity, gpus=max(capacity.gpus, enough))
     limit = memory_limit or capacity.memory
     for draft in drafts:
         _check(draft, capacity, limit)
@@ -114,8 +119,10 @@ def stages_of(
     )
 
 
-def _fused(steps: Sequence[Step]) -> _StageDraft:
+def _fused(steps: Sequence[Step], capacity: Capacity) -> _StageDraft:
     needs = tuple(resources for step in steps for resources in step.needs())
+    if any((each.num_gpus or 0) > capacity.gpus for each in needs):
+        needs = tuple(replace(each, num_gpus=None) for each in needs)
     return _StageDraft(needs, list(steps), list(range(len(steps))))
 
 
@@ -155,7 +162,8 @@ def _check(draft: _StageDraft, capacity: Capacity, limit: int) -> None:
     if draft.num_gpus > capacity.gpus:
         raise ResourcesUnavailable(
             f"A worker of this plan needs {draft.num_gpus:g} GPU{'' if draft.num_gpus == 1 else 's'}, and this "
-            f"machine has {capacity.gpus}. Nothing was started: lower num_gpus, or run where there are enough."
+            f"machine has {capacity.gpus}. Nothing was started: lower num_gpus, or run where there are enough. "
+            "take(), show() and with_options(engine='inline') do without."
         )
     if draft.memory > limit:
         raise ResourcesUnavailable(

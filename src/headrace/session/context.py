@@ -240,7 +240,9 @@ def _probe(program: Program) -> str:
     return path
 
 
-def warn_of_inline(options: RunOptions) -> None:
-    """Warn of options that need a worker process, where there is none but this process."""
-    if options.engine == "inline" and options.batch_timeout is not None:
+def warn_of_inline(execution: ExecutionPlan) -> None:
+    """Warn of what this process does without, where it does the work: a timeout, GPUs that are not there."""
+    if execution.missing_gpus:
+        warn(execution.missing_gpus)
+    if execution.inline and execution.options.batch_timeout is not None:
         warn("batch_timeout= has no effect with engine='inline': a call in this process cannot be ended.")

@@ -16,7 +16,7 @@ from headrace.plan import partitioning
 from headrace.plan.logical import Plan
 from headrace.plan.physical import ErrorPolicy, Program, Stage
 from headrace.plan.stages import stages_of
-from headrace.session.capacity import block_budget, capacity_for
+from headrace.session.capacity import block_budget, capacity_for, missing_gpus
 
 
 class ExecutionPlan:
@@ -27,12 +27,15 @@ class ExecutionPlan:
 
     __slots__ = ("_partitioning", "capacity", "options", "plan", "stages")
 
-    def __init__(self, plan: Plan, options: RunOptions) -> None:
-        """Connects to the cluster, if there is one; raises ``PlanError`` for a plan that cannot run there."""
+    def __init__(self, plan: Plan, options: RunOptions, *, supposes_gpus: bool = False) -> None:
+        """Connects to the cluster, if there is one; raises ``PlanError`` for a plan that cannot run there.
+
+        ``supposes_gpus``: as if there were as many GPUs as the plan asks for, to show what would run.
+        """
         self.plan = plan
         self.options = options
         self.capacity: Capacity = capacity_for(options)
-        self.stages = _stages(plan, options, self.capacity)
+        self.stages = _stages(plan, options, self.capacity, supposes_gpus=supposes_gpus)
         self._partitioning: partitioning.Partitioning | None = None
 
     @property
@@ -53,6 +56,11 @@ class ExecutionPlan:
     def inline(self) -> bool:
         """True if this process does the work."""
         return self.options.engine == "inline"
+
+    @property
+    def missing_gpus(self) -> str:
+        """Which GPUs this process does without, in a sentence; "" if it need not, or is not what does the work."""
+        return missing_gpus(self.plan.steps, self.capacity) if self.inline else ""
 
     @property
     def memory_limit(self) -> int:
@@ -146,7 +154,7 @@ class ExecutionPlan:
         return made
 
 
-def _stages(plan: Plan, options: RunOptions, capacity: Capacity) -> tuple[Stage, ...]:
+def _stages(plan: Plan, options: RunOptions, capacity: Capacity, *, supposes_gpus: bool) -> tuple[Stage, ...]:
     """Return the stages of a plan: a single one, that overlaps nothing, where this process does all."""
     inline = options.engine == "inline"
     stages = stages_of(
@@ -156,6 +164,7 @@ def _stages(plan: Plan, options: RunOptions, capacity: Capacity) -> tuple[Stage,
         memory_limit=options.memory_limit,
         fused=inline,
         grows=options.on_ray,
+        supposes_gpus=supposes_gpus,
     )
     if options.on_ray:
         return tuple(

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from headrace.core import human
 from headrace.core.terminal import visible
 from headrace.core.work import Shard
+from headrace.errors import ResourcesUnavailable
 from headrace.options import RunOptions
 from headrace.plan import compile as compiler
 from headrace.plan import partitioning
@@ -28,9 +29,17 @@ class Explanation(str):
 
 
 def explain(plan: Plan, options: RunOptions) -> str:
-    """Describe source, columns, shards, pools and each step; raises what the plan would raise."""
-    execution = ExecutionPlan(plan, options)
-    return visible(described(plan, execution, execution.shards))
+    """Describe source, columns, shards, pools and each step; raises what the plan would raise.
+
+    Only of GPUs that are not there it says in the last line that a run is refused.
+    """
+    execution = ExecutionPlan(plan, options, supposes_gpus=True)
+    lines = [described(plan, execution, execution.shards)]
+    try:
+        ExecutionPlan(plan, options)
+    except ResourcesUnavailable as error:  # GPUs are all that was supposed
+        lines.append(f"refused  {error}")
+    return visible("\n".join(lines))
 
 
 def described(plan: Plan, execution: ExecutionPlan, shards: Sequence[Shard]) -> str:
@@ -56,7 +65,7 @@ def described(plan: Plan, execution: ExecutionPlan, shards: Sequence[Shard]) -> 
         + (f" and {_count(capacity.gpus, 'GPU')}" if any(each.num_gpus for each in stages) else "")
         + (" (more workers than cores)" if sum(each.workers for each in stages) > capacity.cpus else ""),
     ]
-    lines += _limits(execution)
+    lines += [f"gpus     {execution.missing_gpus}"] * bool(execution.missing_gpus) + _limits(execution)
     if not options.on_ray and any(needs.remote for step in plan.steps for needs in step.needs()):
         lines.append("ray      ray_remote_args= has no effect here")
     for i, stage in enumerate(stages):

@@ -13,10 +13,12 @@ from headrace.options import RunOptions
 from headrace.plan import compile as compiler
 from headrace.plan import partitioning
 from headrace.plan.logical import Plan
+from headrace.session.capacity import lacks_gpus
 from headrace.session.context import RunContext, warn_of_inline
 from headrace.session.describe import describe_reading
 from headrace.session.event_bus import EventBus, progress_shown
 from headrace.session.execution_plan import ExecutionPlan
+from headrace.session.unpicklable import warn_of_unpicklable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,15 +45,17 @@ def read(
     *,
     marks: bool = False,
     shows_progress: bool = False,
+    look: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the plan's output in order, in bounded memory; the workers end when the reader stops.
 
     ``on_end`` receives a report of a few lines at the end. ``marks``: columns that may hold nulls keep the
-    mark that shows it. ``shows_progress``: also where the options do not ask for it.
+    mark that shows it. ``shows_progress``: also where the options do not ask for it. ``look``: somebody tries the
+    plan out, so this process does the work where there are no GPUs for workers, and what cannot travel is warned of.
     """
     if not (shows_progress or options.progress):
         options = replace(options, progress=False)
-    return _stream(plan, options, "blocks", on_end, marks=marks)
+    return _stream(plan, options, "blocks", on_end, marks=marks, look=look)
 
 
 def count(plan: Plan, options: RunOptions, on_end: OnEnd = _ignored) -> int:
@@ -73,11 +77,17 @@ def evaluate(plan: Plan, options: RunOptions, on_end: OnEnd = _ignored) -> Metri
 
 
 def _stream(
-    plan: Plan, options: RunOptions, kind: str, on_end: OnEnd = _ignored, *, marks: bool = False
+    plan: Plan,
+    options: RunOptions,
+    kind: str,
+    on_end: OnEnd = _ignored,
+    *,
+    marks: bool = False,
+    look: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     from headrace.core.arrow.forms import without_null_marks
 
-    tally, stream = _prepared(plan, options, kind)
+    tally, stream = _prepared(plan, options, kind, look=look)
     for batch in _reported(tally, stream, plan, on_end):
         yield batch if marks else without_null_marks(batch)
 
@@ -100,7 +110,7 @@ def _reported(
 
 
 def _prepared(
-    plan: Plan, options: RunOptions, kind: str, *, metrics: bool = False
+    plan: Plan, options: RunOptions, kind: str, *, metrics: bool = False, look: bool = False
 ) -> tuple[InMemoryCommitter, Iterator[pa.RecordBatch]]:
     """Check a plan and partition its input; nothing is started before the first row is asked for."""
     from headrace.driver.in_memory_committer import InMemoryCommitter
@@ -110,10 +120,17 @@ def _prepared(
             compiler.columns_at(plan.steps, plan.source.schema())
         plan = plan.without_metrics()
     tally = InMemoryCommitter(plan.metrics)
-    shards, declared = _plan_shards(plan, options)
-    warn_of_inline(options)
+    inline = replace(options, engine="inline")
+    travels = options.engine != "inline"
+    if kind == "look" or (look and not options.on_ray and lacks_gpus(plan.steps)):
+        options = inline
+    execution = _planned(plan, options)
+    shards, declared = execution.shards, any(map(partitioning.is_declared, execution.stages))
+    warn_of_inline(execution)
     if not shards or (len(shards) == 1 and not declared and options.batch_timeout is None):
-        options = replace(options, engine="inline")  # one worker suffices, and this process is at hand
+        options = inline  # one worker suffices, and this process is at hand
+    if look and travels and options.engine == "inline":
+        warn_of_unpicklable(plan.steps)
     return tally, _run(plan, options, kind, shards, tally)
 
 
@@ -172,19 +189,20 @@ def _warn_of_rejects(tally: InMemoryCommitter) -> None:
     )
 
 
-def _plan_shards(plan: Plan, options: RunOptions) -> tuple[list[Shard], bool]:
-    """Return a plan's shards, and whether a step declares the workers that it needs."""
+def _planned(plan: Plan, options: RunOptions) -> ExecutionPlan:
+    """Lay a plan out, with its input partitioned."""
     with data_hidden(hide=not options.show_data):
         compiler.columns_at(plan.steps, plan.source.schema())
         execution = ExecutionPlan(plan, options)
-        return execution.shards, any(map(partitioning.is_declared, execution.stages))
+        _ = execution.partitioning
+        return execution
 
 
 def head(plan: Plan, rows: int, options: RunOptions) -> Iterator[pa.RecordBatch]:
     """Yield the first ``rows`` rows, made in this process; reads no further than needed."""
     from headrace.plan.steps.limit import Limit
 
-    return _stream(plan.then(Limit(rows)), replace(options, engine="inline", shard_rows=1), "look")
+    return _stream(plan.then(Limit(rows)), replace(options, shard_rows=1), "look", look=True)
 
 
 def static_schema(plan: Plan) -> pa.Schema:

@@ -49,12 +49,12 @@ def write(plan: Plan, complete: Callable[[Plan], Plan], options: RunOptions) -> 
     ``complete`` gives the plan its sink; it is called after the first workers have been started.
     """
     started = time.monotonic()
-    warn_of_inline(options)
     options = options.updated({"observers": (*environment_observers(), *options.observers)})
     command = invocation.current()
     if command is not None:
         command.check_writes()
     with progress_shown(options) as progress, RunContext.open(plan, options) as context:
+        warn_of_inline(context.execution)
         with data_hidden(hide=not options.show_data):
             plan = complete(plan)
             compiler.columns_at(plan.steps, plan.source.schema())
