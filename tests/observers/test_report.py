@@ -19,7 +19,7 @@ from headrace.observers.report import figures
 from headrace.observers.report.advice import advice
 from headrace.observers.report.facts import Facts, RejectedSample, facts
 from headrace.observers.report.history import History, history
-from headrace.observers.report.page import ASSETS, page
+from headrace.observers.report.page import ASSETS, comparison_page, page
 from headrace.observers.run_state import bottleneck
 from headrace.output.follow import RunStatus
 
@@ -251,6 +251,27 @@ def test_the_scripts_are_the_released_ones() -> None:
         assert "</script" not in (ASSETS / name).read_text()
     assert "</script" not in (ASSETS / "report.js").read_text()
     assert all("Permission to use" in (ASSETS / f"{name}.LICENSE").read_text() for name in ("d3", "plot"))
+
+
+def test_two_runs_side_by_side(tmp_path: Path) -> None:
+    runs = []
+    for name, shards in (("one", 20), ("two", 10)):
+        found = recorded(tmp_path / name, shards=shards, hostile=HOSTILE)
+        runs.append((found, facts(found, output=f"/{name}", success=success(found))))
+    reader = Reader(comparison_page(runs[0], runs[1], made=1e6, version="0.1.0"))
+    assert "The first run was 2 times as fast: 190 rows/s, not 95." in reader.text
+    assert "Rows written 1,600 800 −50 %" in reader.text and "auc 0.9 0.9 +0" in reader.text
+    assert "Command, inputs, models, versions and options are the same." in reader.text
+    assert reader.tags.count("script") == 4
+
+
+def test_the_values_of_a_row_are_hidden_until_asked_for() -> None:
+    failed = line(
+        104.0, "finished", error="StepError: f raised: It was working on a.csv, row 3.", row="x='secret'"
+    )
+    found = history([line(100.0, "described", run="r1"), failed])
+    assert "secret" not in made(found)[2] and "values are hidden" in made(found)[0].text
+    assert "The row: x='secret'" in made(found, values=True)[0].text
 
 
 class TestAdvice:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,15 +11,24 @@ from headrace.cli.answer import Answer
 from headrace.cli.exits import DONE, UsageMistake
 from headrace.core.files.paths import absolute
 
+if TYPE_CHECKING:
+    from headrace.observers.report.facts import Facts
+    from headrace.observers.report.history import History
+
 EXAMPLES = """\
   headrace report fares/                          where is it? (made anew)
   headrace report fares/ --open                   in a browser
   headrace report fares/ --values --to page.html  with some of the rejected rows
+  headrace report before/ after/                  two runs side by side
 """
 
 
 def report(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="An output folder.", show_default=False)],
+    other: Annotated[
+        Path | None,
+        typer.Argument(metavar="[OUT2]", help="Another, to compare the first with.", show_default=False),
+    ] = None,
     *,
     to: Annotated[
         Path | None,
@@ -32,17 +41,20 @@ def report(
 ) -> Answer:
     """Make the report of a run anew, and print where it is: one page, which needs no network.
 
-    Every run leaves one when it ends; a run that was killed, or that goes on, has none until it is asked for.
+    Every run leaves one when it ends; a run that was killed, or that goes on, has none until it is asked for. With
+    two outputs, the page compares their runs; it lies beside the record of the second.
     """
     from headrace.output import reporting
-    from headrace.output.lock import holder
 
-    root = Path(absolute(str(out), "The output path"))
-    folder = reporting.folder_of(root)
-    history, facts = reporting.read(root, folder, alive=holder(root) is not None, values=values)
-    place = to.expanduser().absolute() if to is not None else folder / reporting.REPORT
+    root, folder, (history, facts) = _read(out, values=values)
+    name, page = reporting.REPORT, ""
+    if other is not None:
+        first = history, facts
+        root, folder, (history, facts) = _read(other, values=values)
+        name, page = reporting.COMPARISON, reporting.render_comparison(first, (history, facts))
+    place = to.expanduser().absolute() if to is not None else folder / name
     try:
-        reporting.write(place, reporting.render(history, facts))
+        reporting.write(place, page or reporting.render(history, facts))
     except OSError as error:
         raise UsageMistake(
             f"The report cannot be written to {place}: {error.strerror}.", "headrace report"
@@ -61,3 +73,13 @@ def report(
         "run": facts.run,
     }
     return Answer(DONE, {**data, "report": str(place)}, text)
+
+
+def _read(out: Path, *, values: bool) -> tuple[Path, Path, tuple[History, Facts]]:
+    """Return an output's path, the folder of its run, and what is known of it."""
+    from headrace.output import reporting
+    from headrace.output.lock import holder
+
+    root = Path(absolute(str(out), "The output path"))
+    folder = reporting.folder_of(root)
+    return root, folder, reporting.read(root, folder, alive=holder(root) is not None, values=values)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from headrace.observers.report.history import History
 
 REPORT = "report.html"
+COMPARISON = "comparison.html"
 
 _PRELOAD_AFTER = 0.02  # seconds: by then the driver waits for its workers
 _FILES = 5  # of rejected rows that are looked into
@@ -147,6 +148,13 @@ def render(found: History, known: Facts) -> str:
     from headrace.observers.report.page import page
 
     return page(found, known, made=time.time(), version=__version__)
+
+
+def render_comparison(first: tuple[History, Facts], second: tuple[History, Facts]) -> str:
+    """Return a page about two runs side by side."""
+    from headrace.observers.report.page import comparison_page
+
+    return comparison_page(first, second, made=time.time(), version=__version__)
 
 
 def write(path: Path, page: str) -> None:

@@ -9,7 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from headrace.observers.report import head, metrics, running, totals, what_ran
+from headrace.observers.report import comparison, head, metrics, running, totals, what_ran
+from headrace.observers.report.comparison import Run
 from headrace.observers.report.facts import Facts
 from headrace.observers.report.history import History
 from headrace.observers.report.html import Html, data, join, tag
@@ -44,6 +45,13 @@ def page(history: History, facts: Facts, *, made: float, version: str) -> str:
     parts[1:1] = [_contents(parts)]
     body = join([tag("main", *parts, id="main"), _foot(history, made, version)])
     return _whole(head.title(history, facts), body, figures)
+
+
+def comparison_page(first: Run, second: Run, *, made: float, version: str) -> str:
+    """Return a page about two runs side by side."""
+    parts = _fitting(comparison.comparison(first, second), MOST_BYTES - _ASSETS_BYTES)
+    body = join([comparison.body(parts), _foot(second[0], made, version)])
+    return _whole(comparison.title(first, second), body, {})
 
 
 def _fitting(parts: list[Html], most: int) -> list[Html]:

@@ -178,9 +178,9 @@
     histogram: (d, width) => {
       const bins = d.counts.map((n, i) => [d.edges[i], d.edges[i + 1], n]);
       return [plot(width, {
-        height: 200, marginBottom: 34,
-        x: { label: null },
-        y: { grid: true, label: null, tickFormat: rows, ticks: 4 },
+        height: 200, marginBottom: 38, marginTop: 26,
+        x: { label: "value", labelAnchor: "right" },
+        y: { grid: true, label: "rows", tickFormat: rows, ticks: 4 },
         marks: [
           Plot.rectY(bins, { x1: "0", x2: "1", y: "2", fill: color(0), inset: width / bins.length > 6 ? 0.5 : 0 }),
           Plot.ruleY([0], { stroke: "currentColor" }),
@@ -193,12 +193,13 @@
       const bars = d.labels.map((label, i) => ({ i, label, value: d.values[i] })).filter((b) => b.value !== null);
       return [plot(width, {
         height: 34 + 26 * bars.length, marginTop: 4, marginLeft: Math.min(150, 16 + 7 * Math.max(...d.labels.map((l) => short(l, 18).length))), marginRight: 60,
-        x: { grid: true, label: null, ticks: Math.max(2, width / 130) },
+        x: { grid: true, label: null, ticks: Math.max(2, width / 130), domain: fitted(bars.map((b) => b.value)) },
         y: { domain: bars.map((b) => b.i), tickFormat: (i) => short(d.labels[i], 18), label: null, tickSize: 0, padding: 0.25 },
         marks: [
-          Plot.barX(bars, { x: "value", y: "i", fill: color(0) }),
-          Plot.text(bars, { x: (b) => Math.max(0, b.value), y: "i", text: (b) => `${+b.value.toPrecision(4)}`, textAnchor: "start", dx: 5, fill: "var(--ink)" }),
-          Plot.ruleX([0], { stroke: "currentColor" }),
+          ...(fitted(bars.map((b) => b.value))[0] === 0 || bars.some((b) => b.value <= 0)
+            ? [Plot.barX(bars, { x: "value", y: "i", fill: color(0) }), Plot.ruleX([0], { stroke: "currentColor" })]
+            : [Plot.ruleY(bars, { x1: fitted(bars.map((b) => b.value))[0], x2: "value", y: "i", stroke: "var(--line)" }), Plot.dot(bars, { x: "value", y: "i", fill: color(0), r: 5 })]),
+          Plot.text(bars, { x: (b) => Math.max(fitted(bars.map((c) => c.value))[0], b.value), y: "i", text: (b) => `${+b.value.toPrecision(3)}`, textAnchor: "start", dx: 9, fill: "var(--ink)" }),
         ],
       })];
     },
@@ -218,6 +219,12 @@
     },
   };
 
+  // Bars begin at zero; where all values lie close together, dots show what differs.
+  const fitted = (values) => {
+    const [low, high] = [d3.min(values) ?? 0, d3.max(values) ?? 1];
+    if (low > 0 && high > low && high - low < 0.3 * high) return [low - 0.15 * (high - low), high + 0.1 * (high - low)];
+    return [Math.min(0, low), Math.max(0, high) || (low < 0 ? 0 : 1)];
+  };
   const square = (width, options) => {
     const size = Math.min(width, 420);
     return plot(size, { height: size * 0.85, marginBottom: 40, marginTop: 26, ...options });
