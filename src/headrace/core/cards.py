@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from urllib.parse import quote
 
 from headrace.core.terminal import one_line
 
@@ -25,6 +24,8 @@ class Link:
 
     def html(self) -> str:
         """Return it as HTML; a file below the present folder is named from there, as a notebook's server has it."""
+        from urllib.parse import quote
+
         try:
             address = quote(str(self.path.relative_to(Path.cwd())))
         except (ValueError, OSError):

@@ -13,7 +13,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, Generic, Protocol, TypeVar
 
-from headrace.core.cards import card
 from headrace.core.human import size
 from headrace.errors import NotPicklable
 
@@ -107,6 +106,8 @@ class Ref(Generic[T]):
 
     def _repr_html_(self) -> str:
         """Show in a notebook how big the value is; it is not made for that."""
+        from headrace.core.cards import card
+
         bytes_ = getattr(self._holder, "size", None)
         known = [("size", size(bytes_))] if bytes_ is not None else []
         return card("Ref", [("name", self.hex()[-12:]), *known, ("value", "get() returns it")])

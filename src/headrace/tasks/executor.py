@@ -11,7 +11,6 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
-from headrace.core.cards import card
 from headrace.core.human import size
 from headrace.engines.references import Ref, collects_references, holder_of
 from headrace.errors import ArgumentError, EngineError, NotOffered, NotPicklable
@@ -319,6 +318,8 @@ class Executor(StandardExecutor):
 
     def _repr_html_(self) -> str:
         """Show in a notebook what calls share, and whether any more are taken."""
+        from headrace.core.cards import card
+
         return card("Executor", self._facts())
 
     def _facts(self) -> list[tuple[str, str]]:
