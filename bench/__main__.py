@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -86,6 +87,7 @@ def record(
         "headline": headline(contenders, options),
         "scale": options.scale,
         "memory": measure.MEMORY_KIND,
+        "load": round(os.getloadavg()[2], 1),  # of the last quarter of an hour, this benchmark's own among it
         "versions": {c.name: jobs.version(c) for c in contenders},
         "results": [dataclasses.asdict(result) for result in results],
         "notes": list(notes),

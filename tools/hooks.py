@@ -1,4 +1,4 @@
-"""A hook of MkDocs: completes the navigation, links the guides with the reference, and keeps pages to themselves."""
+"""A hook of MkDocs: completes the navigation, links guides with the reference, says the version, ranks pages."""
 
 from __future__ import annotations
 
@@ -10,14 +10,28 @@ from docstrings import documented  # beside this file
 from mkdocs.exceptions import PluginError
 
 _FETCHED = re.compile(r'<(?:script|img|iframe|link|source)\b[^>]*\b(?:src|href)="(?:https?:)?//[^"]*"')
+_VERSION = re.compile(r'__version__ = "([^"]+)"')
+# How much a page counts in a search, by how its path begins: guides before lists, decisions last.
+_WEIGHTS = {
+    "quick-start": 2,
+    "tutorial": 2,
+    "reference/": 0.8,
+    "coming-from-": 0.5,
+    "promises": 0.5,
+    "decisions/": 0.1,
+}
 _APART = re.compile(r"(^```.*?^```$|^#.*?$|\[[^\]]*\]\([^)]*\)|``.*?``)", re.MULTILINE | re.DOTALL)
 _NAME = re.compile(r"`(?:hr\.)?([A-Za-z]\w*)`")
 _VERBS = {"accumulate", "connect", "evaluate", "explain", "materialize", "show", "take"}
 
 
 def on_config(config: Any) -> Any:
-    """List the decisions in the navigation."""
-    config["nav"] = _complete(config["nav"], Path(config["docs_dir"]))
+    """List the decisions in the navigation, and show the version at the foot of each page."""
+    docs = Path(config["docs_dir"])
+    config["nav"] = _complete(config["nav"], docs)
+    version = _VERSION.search(docs.parent.joinpath("src/headrace/version.py").read_text())
+    assert version is not None
+    config["copyright"] = f"Headrace {version[1]}, {config['copyright']}"
     return config
 
 
@@ -45,6 +59,10 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """Link a guide with the reference, and leave out the list of neighbours of a page that has none."""
     if page.parent is None:
         page.meta["hide"] = ["navigation"]
+    if weight := next(
+        (value for path, value in _WEIGHTS.items() if page.file.src_uri.startswith(path)), None
+    ):
+        page.meta.setdefault("search", {})["boost"] = weight
     if page.file.src_uri == "security.md":  # it stands where those look who want to report something
         text = Path(config["docs_dir"]).parent.joinpath("SECURITY.md").read_text()
         return text.replace("](docs/", "](")

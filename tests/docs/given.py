@@ -71,43 +71,11 @@ def reviews(folder: Path) -> None:
     (folder / "reviews" / "all.txt").write_text("\n".join(lines))
 
 
-def _readme(folder: Path) -> None:
-    trips(folder)
-    onnx_model(folder)
-    photos(folder)
-    (folder / "job.py").write_text("import headrace as hr\n\ndataset = hr.range(10)\n")
-
-
 def _stages(folder: Path) -> None:
     photos(folder)
     reviews(folder)
 
 
-_README = """
-    import numpy as np
-    import pyarrow.parquet as pq
-
-    def augment(batch):
-        return {**batch, "image": batch["image"][:, ::-1]}
-
-    def net(batch):
-        return batch["image"].mean((1, 2, 3))
-
-    def load():
-        return np.full(1, 2.5)
-
-    def predict_file(model, path):
-        return float((pq.read_table(path)["distance"].to_numpy() * model).mean())
-
-    class Predictor:
-        def __init__(self, model):
-            self.model = model
-
-        def predict(self, path):
-            return predict_file(self.model, path)
-
-    paths = ["trips/2026-01.parquet", "trips/2026-02.parquet"]
-"""
 _RAY = """
     import pyarrow.parquet as pq
     import torch
@@ -186,7 +154,7 @@ _HERE = {  # what a cluster has and this machine has not
 }
 
 GIVEN = {
-    "README.md": Given(_readme, _README, instead={"num_gpus=1": "num_cpus=1"}, engine="local"),
+    "README.md": Given(engine="local"),
     "coming-from-ray.md": Given(photos, for_ray=_RAY, engine="local"),
     "coming-from-daft.md": Given(trips),
     "coming-from-dataloader.md": Given(trips),

@@ -21,5 +21,5 @@ def test_links_resolve(page: Path) -> None:
         assert found.exists(), f"{link}: there is no such file"
         if page.is_relative_to(ROOT / "docs"):
             assert found.is_relative_to(ROOT / "docs"), f"{link}: the site has no such page"
-        if anchor:
+        if anchor and found.suffix == ".md":  # behind a picture it says for which colours that is
             assert anchor in anchors(found), f"{link}: there is no such heading"

@@ -109,11 +109,12 @@ def on_any_machine(line: str) -> str:
     line = line.replace(" (more workers than cores)", "")
     line = re.sub(r"^workers: \d+ % .*", "workers: what they did", line)
     line = re.sub(r"^memory +[\d.]+ [MGT]iB", "memory", line)
+    # A driver that is killed at once may have committed nothing; then nothing is said of an earlier run.
+    line = re.sub(r" \([\d,]+ of them read before, by an earlier run\); [\d,]+ now\b", "", line)
     line = re.sub(r"\b[\d.]+ (worker|thread|core)s?\b", r"some \1", line)
     line = re.sub(r"\b[\d.,]+ ([kM] )?rows/s", "some rows/s", line)
     line = re.sub(r"\b[\d.,]+ (s|ms|min|%|[KMG]iB)(?!\w)", r"some \1", line)
     line = re.sub(r"\bbatches of [\d,]+( to [\d,]+)? rows\b", "batches", line)
-    line = re.sub(r"\b[\d,]+ (of them read before|now)", r"some \1", line)
     line = re.sub(r"\brun ([a-km-z2-9]{8}|…)", "run RUN", line.replace(f"{HOME}/", ""))
     line = re.sub(r"(part-[\d.]+-|_headrace/)[a-km-z2-9]{8}\b", r"\1RUN", line)
     return " ".join(line.split())

@@ -1,0 +1,158 @@
+"""Draws what ``make bench`` has measured: bars for the README, and a table for the page on performance.
+
+    python -m bench --json bench/figures.json      # measures; see bench/README.md
+    python tools/charts.py                         # draws the figures that are there
+
+Needs nothing but Python. A test holds that pictures and table are what the figures say.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+FIGURES = ROOT / "bench" / "figures.json"
+PAGE = ROOT / "docs" / "performance.md"
+_MARKED = re.compile(r"(?<=<!-- figures: begin -->\n).*?(?=<!-- figures: end -->)", re.DOTALL)
+
+JOBS = {
+    "tiny": ("100 rows", "start-up: all there is in a job of 100 rows"),
+    "taxi_mlp": ("12 million rows, PyTorch", "12 Parquet files through a small network"),
+    "wide": ("800,000 rows × 204 columns", "two columns read, all carried to the output"),
+}
+NAMES = {"headrace": "Headrace", "hand": "loop by hand", "daft": "Daft", "ray": "Ray Data", "spark": "Spark"}
+_SHADES = {
+    "light": {"ground": "#ffffff", "text": "#1f2d37", "soft": "#52636f", "bar": "#b4c3cd", "ours": "#14708e"},
+    "dark": {"ground": "#10202b", "text": "#e3ebf1", "soft": "#a5b5c1", "bar": "#4a6272", "ours": "#5cc3e6"},
+}
+_WIDTH, _LEFT, _RIGHT, _BAR, _GAP = 760, 118, 76, 18, 8
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What a contender took for a job: its best round, as other work on a machine only ever adds time."""
+
+    job: str
+    name: str
+    seconds: float
+    slowest: float
+    peak: float  # MiB
+
+
+def bars(figures: dict[str, Any]) -> list[Bar]:
+    """Return what there is to draw, jobs in the order of ``JOBS``, the quickest first.
+
+    >>> rounds = {"hand": [2.0, 4.0, 2.5], "headrace": [1.5, 3.0, 1.0]}
+    >>> results = [{"job": "tiny", "contender": name, "failure": None, "peaks": [2**20],
+    ...             "rounds": [{"wall_s": each} for each in walls]} for name, walls in rounds.items()]
+    >>> [(bar.name, bar.seconds, bar.slowest) for bar in bars({"results": results})]
+    [('headrace', 1.0, 3.0), ('hand', 2.0, 4.0)]
+    """
+    found = []
+    for each in figures["results"]:
+        if each["job"] in JOBS and each["contender"] in NAMES and not each["failure"]:
+            walls = [one["wall_s"] for one in each["rounds"]]
+            peak = statistics.median(each["peaks"]) / 2**20
+            found.append(Bar(each["job"], each["contender"], min(walls), max(walls), peak))
+    return sorted(found, key=lambda bar: (list(JOBS).index(bar.job), bar.seconds))
+
+
+def chart(drawn: Sequence[Bar], headline: str, shade: str) -> str:
+    """Return bars as an SVG, a group for each job, each group with a scale of its own."""
+    colour = _SHADES[shade]
+    y, parts = 34.0, []
+    for job, (title, note) in JOBS.items():
+        group = [bar for bar in drawn if bar.job == job]
+        if not group:
+            continue
+        most = max(bar.seconds for bar in group)
+        parts.append(
+            f'<text x="18" y="{y:g}" class="t">{escape(title)}<tspan class="n" dx="10">{escape(note)}</tspan></text>'
+        )
+        y += 14
+        for bar in group:
+            ours = bar.name == "headrace"
+            long = max(2.0, (_WIDTH - _LEFT - _RIGHT) * bar.seconds / most)
+            middle = y + _BAR / 2 + 4.5
+            weight = ' class="o"' if ours else ""
+            parts.append(
+                f'<text x="{_LEFT - 10}" y="{middle:g}" text-anchor="end"{weight}>{NAMES[bar.name]}</text>'
+                f'<rect x="{_LEFT}" y="{y:g}" width="{long:.1f}" height="{_BAR}" rx="2" '
+                f'fill="{colour["ours" if ours else "bar"]}"/>'
+                f'<text x="{_LEFT + long + 8:.1f}" y="{middle:g}"{weight}>{seconds(bar.seconds)}</text>'
+            )
+            y += _BAR + _GAP
+        y += 28
+    lines = ["Seconds of the whole process, start to exit, in its best round. Less is better.", headline]
+    for line in lines:
+        parts.append(f'<text x="18" y="{y - 8:g}" class="n">{escape(line)}</text>')
+        y += 17
+    said = "; ".join(f"{JOBS[b.job][0]}: {NAMES[b.name]} {seconds(b.seconds)}" for b in drawn)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {y:g}" width="{_WIDTH}" height="{y:g}" '
+        f'role="img" aria-label="{escape(said)}"><title>{escape(said)}</title>\n'
+        f"<style>text{{font:13px system-ui,-apple-system,'Segoe UI',sans-serif;fill:{colour['text']}}}"
+        f".t{{font-size:14px;font-weight:600}}.n{{font-size:12px;font-weight:400;fill:{colour['soft']}}}"
+        f".o{{font-weight:700}}</style>\n"
+        f'<rect width="{_WIDTH}" height="{y:g}" rx="8" fill="{colour["ground"]}"/>\n'
+        + "\n".join(parts)
+        + "\n</svg>\n"
+    )
+
+
+def seconds(value: float) -> str:
+    """Return seconds with as many digits as they deserve.
+
+    >>> seconds(0.4567), seconds(8.24), seconds(31.5)
+    ('0.46 s', '8.2 s', '32 s')
+    """
+    return f"{value:.2f} s" if value < 1 else f"{value:.1f} s" if value < 10 else f"{value:.0f} s"
+
+
+def table(drawn: Sequence[Bar]) -> str:
+    """Return the figures as a table for a page."""
+    lines = [
+        "| job | | best round | slowest | ÷ the loop by hand | peak memory |",
+        "|---|---|---|---|---|---|",
+    ]
+    hand = {bar.job: bar.seconds for bar in drawn if bar.name == "hand"}
+    for bar in drawn:
+        ratio = f"{bar.seconds / hand[bar.job]:.2f}" if bar.job in hand else ""
+        name = f"**{NAMES[bar.name]}**" if bar.name == "headrace" else NAMES[bar.name]
+        lines.append(
+            f"| {JOBS[bar.job][0]} | {name} | {seconds(bar.seconds)} | {seconds(bar.slowest)} | {ratio} "
+            f"| {bar.peak:,.0f} MiB |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def headline(figures: dict[str, Any]) -> str:
+    """Return how it was measured."""
+    about, _, versions = figures["headline"].partition("; ")
+    machine, _, versions = versions.partition("; ")
+    return f"{about.split(' at ')[0]}; {machine}, load average {figures['load']:.0f}; {versions}"
+
+
+def written(page: str, drawn: Sequence[Bar], said: str) -> str:
+    """Return the page with the table of these figures."""
+    return _MARKED.sub(lambda _: f"\n{table(drawn)}\n{said}.\n\n", page)
+
+
+def made() -> dict[Path, str]:
+    """Return every file that the figures make, and what is in it."""
+    figures = json.loads(FIGURES.read_text())
+    drawn, said = bars(figures), headline(figures)
+    files = {ROOT / "docs" / "assets" / f"bench-{shade}.svg": chart(drawn, said, shade) for shade in _SHADES}
+    return {**files, PAGE: written(PAGE.read_text(), drawn, said)}
+
+
+if __name__ == "__main__":
+    for path, text in made().items():
+        path.write_text(text)
