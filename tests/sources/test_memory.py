@@ -183,14 +183,10 @@ def test_values_that_arrow_would_change_in_silence_are_kept_or_refused() -> None
         table_from_frames(pd.DataFrame({"t": pd.Series([stamp], dtype=object)}))["t"].cast("int64")[0].as_py()
         == 1
     )
-    for values, words in (
-        (["a", b"b"], "mixes bytes and strings"),
-        (pd.period_range("2020", periods=2), "period"),
-    ):
-        with pytest.raises(ArgumentError, match=rf"column 'x': .*{words}"):
-            table_from_frames(pd.DataFrame({"x": pd.Series(values)}))
-    with pytest.raises(ArgumentError, match="mixes bytes and strings"):
-        table_from_items(["a", b"b"])
+    with pytest.raises(ArgumentError, match=r"column 'x': .*period"):
+        table_from_frames(pd.DataFrame({"x": pd.period_range("2020", periods=2)}))
+    for table in (table_from_frames(pd.DataFrame({"x": ["a", b"b"]})), table_from_items(["a", b"b"])):
+        assert table.column(0).to_pylist() == ["a", b"b"]
 
 
 def test_an_array_that_changes_later_does_not_change_the_dataset() -> None:
@@ -222,7 +218,6 @@ def test_arrow_of_every_kind() -> None:
         (table_from_items, "text", "list of dicts or values, not str"),
         (table_from_items, {"a": 1}, "not dict"),
         (table_from_items, [{"a": 1}, 2], "1 of 2 items are dicts"),
-        (table_from_items, [{"a": 1}, {"a": "x"}], "column 'a'"),
         (table_from_arrays, [[1, 2]], "use from_items"),
         (table_from_arrays, [], "array or a list of arrays"),
         (table_from_arrays, np.float64(1), "one value per row"),

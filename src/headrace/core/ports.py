@@ -378,6 +378,7 @@ class WorkerContext:
     last reference to them is gone. ``release_unused()`` reports the blocks that are not looked at any more; call it
     now and then. ``preparing(what)`` tells what has to be done before the worker can work, such as loading a model;
     ``""`` that it is done.
+    ``here``: it lives in the driver's own process, so that Python objects need not be pickled on their way.
     ``devices`` are the GPUs that it was given, by the names that CUDA knows; None: all that there are. In code that
     runs here they are numbered from 0. ``value(number, once)`` returns a value that the driver keeps and lent to this
     worker; ``once``: it will not be asked for again. ``line``: how calls make calls, where that is possible.
@@ -393,6 +394,7 @@ class WorkerContext:
     devices: tuple[str, ...] | None = None
     value: Callable[[int, bool], Any] = field(default=_no_values, repr=False)
     line: DriverLine | None = field(default=None, repr=False)
+    here: bool = False
 
 
 class Pool(Protocol):

@@ -19,3 +19,11 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
         if name != "headrace" and not name.startswith("headrace."):
             break
     warnings.warn(visible(message), category, stacklevel=level + 1)
+
+
+def warn_of_pickling(column: str, kinds: str) -> None:
+    """Warn that a column of Python objects leaves its process; ``kinds`` names their types."""
+    warn(
+        f"Column {column!r} holds Python objects ({kinds}), which are pickled where they go from one process to "
+        "another. It is faster to make arrays or plain values of them in the step that makes them."
+    )

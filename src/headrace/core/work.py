@@ -5,7 +5,7 @@ All are small, frozen and made of plain values; nothing here knows a file format
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -229,7 +229,8 @@ class Block(msgspec.Struct, frozen=True, array_like=True):
     """A batch that crosses a process border between two stages, by reference.
 
     ``spans`` are the coordinates of its rows, encoded; only workers decode them. ``rejects`` are the rows that failed
-    before it. ``read`` is how many rows of the source were read for it.
+    before it. ``read`` is how many rows of the source were read for it. ``objects``: the columns whose Python objects
+    are pickled.
     """
 
     ref: BlockRef
@@ -237,6 +238,7 @@ class Block(msgspec.Struct, frozen=True, array_like=True):
     spans: bytes = b""
     rejects: tuple[Reject, ...] = ()
     read: int = 0
+    objects: tuple[int, ...] = ()
 
 
 class TrailingRejects(msgspec.Struct, frozen=True):
@@ -382,13 +384,23 @@ class Deferred(msgspec.Struct, frozen=True):
 class OutputBlocks(msgspec.Struct, frozen=True):
     """Output batches for a reader (an Arrow IPC stream); the attempt waits for ``proceed``.
 
-    ``until``: what the reader has got of the shard with these.
+    ``until``: what the reader has got of the shard with these. ``objects``: the columns of Python objects, which are
+    pickled; in the driver's own process they are not, but ``alive`` until the batches are read.
     """
 
     shard: int
     attempt: int
     data: bytes
     until: Delivered | None = None
+    objects: tuple[int, ...] = ()
+    alive: Any = None
+
+
+class ObjectsPickled(msgspec.Struct, frozen=True):
+    """The Python objects of a column were pickled, as they leave their process; ``kinds`` names their types."""
+
+    column: str
+    kinds: str
 
 
 class Failed(msgspec.Struct, frozen=True):

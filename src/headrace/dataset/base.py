@@ -103,4 +103,8 @@ class DatasetBase:
         import pyarrow as pa
 
         batches = list(self._all_batches(verb, limit))
-        return pa.Table.from_batches(batches) if batches else self._schema().empty_table()
+        if not batches:
+            return self._schema().empty_table()
+        from headrace.core.arrow.widening import widened
+
+        return pa.Table.from_batches(widened(batches))

@@ -330,13 +330,15 @@ class ConsumptionVerbs(DatasetBase):
 
     @known_arguments
     def to_arrow(self) -> pa.Table:
-        """Return the whole output as an Arrow table. Raises what a run raises.
+        """Return the whole output as an Arrow table; Python objects in it as pickles. Raises what a run raises.
 
         >>> import headrace as hr
         >>> hr.range(2).to_arrow().to_pydict()
         {'id': [0, 1]}
         """
-        return self._table("to_arrow")
+        from headrace.core.arrow.objects import exported
+
+        return exported(self._table("to_arrow"))
 
     @known_arguments
     def to_pandas(self, limit: int | None = None) -> pd.DataFrame:

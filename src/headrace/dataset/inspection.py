@@ -41,12 +41,10 @@ class InspectionVerbs(DatasetBase):
         [{'id': 0}, {'id': 1}]
         """
         from headrace.core.arrow.views import output_rows
+        from headrace.core.arrow.widening import filled_rows
 
-        return [
-            row
-            for batch in execution.head(self._plan, given_rows("limit", limit), self._options)
-            for row in output_rows(batch, live=self._shares_memory)
-        ]
+        batches = execution.head(self._plan, given_rows("limit", limit), self._options)
+        return filled_rows([row for batch in batches for row in output_rows(batch, live=self._shares_memory)])
 
     @known_arguments
     def take_batch(
@@ -66,6 +64,7 @@ class InspectionVerbs(DatasetBase):
         """
         from headrace.core.arrow.batch import concat, empty_batch
         from headrace.core.arrow.views import output_view
+        from headrace.core.arrow.widening import widened
 
         format_ = given_batch_format(batch_format)
         rows = given_rows("batch_size", batch_size)
@@ -74,7 +73,7 @@ class InspectionVerbs(DatasetBase):
             raise ArgumentError(
                 "take_batch: the dataset is empty. schema() has its columns, and to_arrow() a table without rows."
             )
-        batch = concat(batches) if batches else empty_batch(self._schema())
+        batch = concat(widened(batches)) if batches else empty_batch(self._schema())
         return output_view(batch, format_, live=self._shares_memory)
 
     @known_arguments
@@ -89,9 +88,10 @@ class InspectionVerbs(DatasetBase):
         [{'item': 'a'}, {'item': 'b'}]
         """
         from headrace.core.arrow.views import output_rows
+        from headrace.core.arrow.widening import filled_rows
 
         batches = self._all_batches("take_all", limit, look=True)
-        return [row for batch in batches for row in output_rows(batch, live=self._shares_memory)]
+        return filled_rows([row for batch in batches for row in output_rows(batch, live=self._shares_memory)])
 
     @known_arguments
     def show(self, limit: int = 20) -> None:

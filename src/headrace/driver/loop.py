@@ -19,6 +19,7 @@ from headrace.core.work import (
     CallStarted,
     CommitRecord,
     Failed,
+    ObjectsPickled,
     Outcome,
     ShrinkBatches,
 )
@@ -209,7 +210,7 @@ class Runner:
             self.scheduler.finishing(message.shard, message.attempt)
         elif isinstance(message, _Observed):
             self._policies.on_message(message.event, self._state.now)
-        elif isinstance(message, (CallStarted, CallEnded)):  # too many for observers
+        elif isinstance(message, (CallStarted, CallEnded, ObjectsPickled)):  # too many for observers
             self._policies.on_message(message, self._state.now)
         elif not self._upstream.received(message):
             self._emit(message)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from headrace.core.arrow.batch import from_ipc
+from headrace.core.arrow.objects import unpacked, with_own_objects
 from headrace.core.work import Delivered, Outcome, OutputBlocks
 
 
@@ -41,4 +42,5 @@ class ReaderOutput:
             for block in self._blocks.pop(shard):
                 if block.until is not None:
                     self._delivered[shard] = block.until
-                yield from from_ipc(block.data)
+                for batch in from_ipc(block.data):
+                    yield with_own_objects(batch) if block.alive else unpacked(batch, block.objects)

@@ -70,7 +70,7 @@ class InlineBlocks:
     def context(self, worker: int, threads: int, notify: Callable[[Any], None]) -> WorkerContext:
         """Return the context of a worker."""
         return WorkerContext(
-            worker, threads, notify, self.share, self.fetch, self.release_unused, lambda what: None
+            worker, threads, notify, self.share, self.fetch, self.release_unused, lambda what: None, here=True
         )
 
     def share(self, schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> BlockRef:

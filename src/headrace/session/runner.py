@@ -18,6 +18,7 @@ from headrace.driver.policies.external_deaths import ExternalDeaths
 from headrace.driver.policies.ledger_check import LedgerCheck
 from headrace.driver.policies.memory_guard import MemoryGuard
 from headrace.driver.policies.memory_policy import MemoryPolicy
+from headrace.driver.policies.pickle_warnings import PickleWarnings
 from headrace.driver.policies.poison_rows import PoisonRowDetector
 from headrace.driver.policies.retry_backoff import RetryBackoff
 from headrace.driver.policies.stall_detector import StallDetector
@@ -103,7 +104,7 @@ def policies_of(spec: RunSpec, committer: Committer, *, dividable: bool) -> list
     if spec.memory_limit is not None:
         memory = MemoryPolicy(spec.memory_limit, shard_too_big=spec.resumed.shard_too_big)
         policies.append(MemoryGuard(memory, spec.driver_memory, poison_rows))
-    policies += [ExternalDeaths(), poison_rows, RetryBackoff(), BatchCeilings(committer)]
+    policies += [ExternalDeaths(), poison_rows, RetryBackoff(), BatchCeilings(committer), PickleWarnings()]
     if spec.commit_every and dividable:
         policies.append(EarlyCommit(spec.commit_every))
     if any(least < most for least, most in spec.bounds):

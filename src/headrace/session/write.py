@@ -247,7 +247,10 @@ def _asked_schema(plan: Plan, settled: bytes | None) -> bytes | None:
 
 def _write_schema_only(job: Job, scheduler: Scheduler) -> None:
     """Write one part for an output without any row, so that a reader finds its columns."""
+    import pyarrow as pa
+
     from headrace.core.arrow.batch import schema_from
+    from headrace.core.arrow.objects import without_objects
     from headrace.core.foreign import opened
     from headrace.core.work import CommitRecord, Ledger, Shard, Task
 
@@ -261,7 +264,7 @@ def _write_schema_only(job: Job, scheduler: Scheduler) -> None:
     if schema is None:
         return
     lone = len(job.shards)
-    writer = opened(sink, Task(Shard(lone, ()), 0), schema_from(schema))
+    writer = opened(sink, Task(Shard(lone, ()), 0), without_objects(schema_from(schema), pa.null()))
     files = writer.close()
     writer.sync()
     job.committer.commit(CommitRecord(lone, 0, state.revision, files, Ledger()))
@@ -271,11 +274,12 @@ def _write_schema_only(job: Job, scheduler: Scheduler) -> None:
 def _save_source_columns(job: Job) -> None:
     """Save the source's columns: `read_rejected` gives them although no row was rejected."""
     from headrace.core.arrow.batch import schema_bytes
+    from headrace.core.arrow.objects import TEXTS, without_objects
     from headrace.core.rejected import COLUMNS
     from headrace.output.folder import write_whole
 
     place = job.output.folder(job.committer.plan.run) / COLUMNS
-    write_whole(place, schema_bytes(job.plan.source.schema()))
+    write_whole(place, schema_bytes(without_objects(job.plan.source.schema(), TEXTS)))
 
 
 def _schema_without_rows(plan: Plan) -> bytes | None:

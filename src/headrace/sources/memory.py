@@ -11,6 +11,14 @@ import pyarrow as pa
 from headrace.core.arrow.batch import is_tensor
 from headrace.core.arrow.columns import made_of_arrays
 from headrace.core.arrow.forms import ARRAYS, array_forms, forms_in, is_list, marked, without_marks
+from headrace.core.arrow.objects import (
+    imported,
+    kinds_of,
+    object_column,
+    object_indices,
+    objects_of,
+    pickled_objects,
+)
 from headrace.core.arrow.pandas_frames import frame_batch
 from headrace.core.arrow.ragged import as_ragged, joinable
 from headrace.core.arrow.ragged import joined as one_schema
@@ -18,6 +26,7 @@ from headrace.core.arrow.values import ConversionError, column_from, from_column
 from headrace.core.human import short_repr
 from headrace.core.locations import Location
 from headrace.core.ports import Bad, Source
+from headrace.core.warn import warn_of_pickling
 from headrace.core.work import Split
 from headrace.errors import ArgumentError
 from headrace.sources.range import in_batches, row_ranges, rows_of_a_split
@@ -46,18 +55,33 @@ class MemorySource(Source):
         self._forms: dict[str, str] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        table = self._table
+        table, objects = self._table, {}
+        for i in object_indices(table.schema):
+            name, column = table.schema.names[i], table.column(i)
+            warn_of_pickling(name, kinds_of(column))
+            objects[i] = objects_of(column).tolist()
+            table = table.set_column(i, name, pa.nulls(table.num_rows))
         if table.get_total_buffer_size() > table.nbytes + table.nbytes // 8 + _SPLIT_BYTES:
             # A slice would be pickled with its whole parent; a round trip through the IPC format cuts it out.
             table = pa.ipc.open_stream(_ipc(table)).read_all()
-        return {**self.__dict__, "_table": table}
+        return {**self.__dict__, "_table": table, **({"_objects": objects} if objects else {})}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        objects = state.pop("_objects", {})
+        self.__dict__.update(state)
+        for i, values in objects.items():
+            self._table = self._table.set_column(i, self._table.schema.names[i], object_column(values))
 
     def describe(self) -> dict[str, Any]:
         """Return what the data is, by a hash of its contents; costs about a second per gigabyte."""
         digest = hashlib.blake2b(digest_size=16)
+        objects = object_indices(self._table.schema)
+        for i in objects:
+            digest.update(pickled_objects(self._table.schema.names[i], self._table.column(i)))
+        plain = self._table.select([i for i in range(self._table.num_columns) if i not in objects])
         for start in range(0, self._table.num_rows, _HASHED_ROWS):
             # Copied out in pieces of fixed size: the hash must depend on neither chunks nor offsets.
-            piece = self._table.slice(start, _HASHED_ROWS)
+            piece = plain.slice(start, _HASHED_ROWS)
             digest.update(_ipc(pa.concat_tables([piece.slice(0, 0), piece]).combine_chunks()))
         return {
             "kind": self._kind,
@@ -186,7 +210,7 @@ def table_from_frames(frames: Any) -> pa.Table:
 def table_from_arrow(tables: Any) -> pa.Table:
     """Make a table of one piece of Arrow data or several."""
     several = tables if isinstance(tables, (list, tuple)) else [tables]
-    return joined([_table(one) for one in several], "from_arrow")
+    return joined([imported(_table(one)) for one in several], "from_arrow")
 
 
 def _table(data: Any) -> pa.Table:

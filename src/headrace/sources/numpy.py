@@ -247,6 +247,7 @@ def _schema(file: _File, path: str) -> pa.Schema:
     import numpy as np
     import pyarrow as pa
 
+    from headrace.core.arrow.objects import is_objects
     from headrace.core.arrow.values import ConversionError, column_from
 
     fields = []
@@ -254,6 +255,8 @@ def _schema(file: _File, path: str) -> pa.Schema:
         try:
             rows = int(header.dtype.kind in "US" and header.rows > 0)  # no texts have no type
             sample = column_from(np.zeros((rows, *header.shape[1:]), header.dtype))
+            if is_objects(sample.type):
+                raise ConversionError(f"numpy dtype {header.dtype} has no Arrow type")
         except ConversionError as error:
             raise UnreadableFile(
                 f"Cannot read {_named(path, name if file.packed else '')}: its values cannot become a column: "

@@ -17,7 +17,9 @@ import pyarrow as pa
 
 from headrace.core import failpoints, failures
 from headrace.core.arrow.batch import owned, schema_bytes, schema_from, to_ipc
-from headrace.core.arrow.output_schema import conform, fill, is_complete
+from headrace.core.arrow.objects import bytes_of, object_indices
+from headrace.core.arrow.output_schema import as_files_hold, conform, fill, is_complete
+from headrace.core.arrow.widening import conform_to_read
 from headrace.core.events import RowsRead
 from headrace.core.foreign import errors_of_sink, opened
 from headrace.core.metric_states import MOST_BYTES, stored
@@ -41,7 +43,7 @@ from headrace.core.work import (
 from headrace.errors import NodeLost
 from headrace.plan.physical import Program
 from headrace.worker.coordinates import UndeliveredRows, delivered_after, where
-from headrace.worker.driver_messages import report_ready
+from headrace.worker.driver_messages import packed_for, report_ready
 from headrace.worker.early_end import EarlyEnd, Speed
 from headrace.worker.messages import preview
 from headrace.worker.metrics import MetricsCounter
@@ -276,10 +278,13 @@ class _Attempt:
                 # Copied: a column that waits to be encoded would keep its whole block in memory.
                 self._write(owned(batch) if self._input_queue is not None else batch)
                 continue
+            if block and not block[0].schema.equals(batch.schema):
+                yield self._blocks(block)
+                block, size = [], 0
             block.append(batch)
             if delivers:
                 self._delivered = delivered_after(part, self._task.shard, self._delivered)
-            size += batch.nbytes
+            size += bytes_of(batch)
             if size >= BLOCK_BYTES:
                 yield self._blocks(block)
                 block, size = [], 0
@@ -300,11 +305,12 @@ class _Attempt:
 
     def _conform(self, part: Rows) -> pa.RecordBatch:
         assert self._schema is not None
-        writes, show = self._program.kind == "write", self._program.policy.show_data
+        if self._program.kind != "write":
+            return conform_to_read(part.batch, self._schema)
+        show = self._program.policy.show_data
         where = partial(self._describe_row, part)  # may be slow: called only if a value does not fit
-        return conform(
-            part.batch, self._schema, self._last_function, writes=writes, where=where, show_data=show
-        )
+        batch = as_files_hold(part.batch, self._last_function, where)
+        return conform(batch, self._schema, self._last_function, writes=True, where=where, show_data=show)
 
     def _describe_row(self, part: Rows, at: int) -> str:
         """Describe a row for a message: where it stands, and its values if they may be shown."""
@@ -331,9 +337,12 @@ class _Attempt:
         size = 0
         complete = False
         for part in parts:
+            if self._program.kind == "write":
+                where = partial(self._describe_row, part)
+                part = part.with_batch(as_files_hold(part.batch, self._last_function, where))
             proposal = fill(proposal, part.batch.schema) if first_rows else part.batch.schema
             first_rows.append(part)
-            size += part.batch.nbytes
+            size += bytes_of(part.batch)
             complete = is_complete(proposal)
             if complete or size > UNDECIDED_BYTES:
                 break
@@ -441,8 +450,10 @@ class _Attempt:
 
     def _blocks(self, batches: list[pa.RecordBatch]) -> OutputBlocks:
         self._inputs.check()
-        data = to_ipc(batches[0].schema, batches)
-        return OutputBlocks(self._task.shard.index, self._task.attempt, data, self._delivered)
+        sent, objects = packed_for(self._context, batches)
+        data = to_ipc(sent[0].schema, sent)
+        alive = batches if self._context.here and object_indices(batches[0].schema) else None
+        return OutputBlocks(self._task.shard.index, self._task.attempt, data, self._delivered, objects, alive)
 
     @property
     def has_files(self) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from headrace.core.arrow.objects import bytes_of
 from headrace.core.work import Split
 
 BATCH_BYTES = 16 << 20
@@ -40,7 +41,7 @@ def auto_size(batch: pa.RecordBatch) -> int:
 
 def rows_of(size: int, batch: pa.RecordBatch) -> int:
     """Return how many rows like these are about ``size`` bytes, at least one."""
-    per_row = batch.nbytes / max(batch.num_rows, 1)
+    per_row = bytes_of(batch) / max(batch.num_rows, 1)
     return max(1, int(size // max(per_row, 1)))
 
 

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
+from headrace.core.arrow.objects import kinds_of, object_indices, packed
 from headrace.core.events import WorkerReady
 from headrace.core.ports import WorkerContext
-from headrace.core.work import CallEnded, CallStarted, PoisonRows
+from headrace.core.work import CallEnded, CallStarted, ObjectsPickled, PoisonRows
 from headrace.worker.calls import PendingCall
 from headrace.worker.out_of_memory import is_lasting
 from headrace.worker.rows import Rows
@@ -103,6 +105,19 @@ class WatchedCall:
     def wait(self) -> None:
         """See ``PendingCall``."""
         self._call.wait()
+
+
+def packed_for(
+    context: WorkerContext, batches: list[pa.RecordBatch]
+) -> tuple[list[pa.RecordBatch], tuple[int, ...]]:
+    """Pickle the Python objects of batches of one schema that leave this process; return which columns have some."""
+    indices = object_indices(batches[0].schema)
+    if not indices or context.here:
+        return batches, ()
+    made = [packed(batch, indices) for batch in batches]
+    for i in indices:
+        context.notify(ObjectsPickled(batches[0].schema.names[i], kinds_of(batches[0].column(i))))
+    return made, indices
 
 
 def report_ready(context: WorkerContext, seconds: float) -> None:

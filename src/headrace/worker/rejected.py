@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.core.arrow.batch import one_batch
+from headrace.core.arrow.objects import as_texts, is_objects
 from headrace.core.arrow.row_selection import column_taken, taken
 from headrace.core.ports import Source, Writer
 from headrace.core.rejected import ERROR_FIELDS, rejected_schema
@@ -89,7 +90,8 @@ class _Originals:
             return [pa.nulls(len(numbers), field.type) for field in fields]
         at = np.searchsorted(self._numbers, numbers).clip(max=len(self._numbers) - 1)
         places = np.where(np.asarray(self._numbers)[at] == numbers, at, -1)
-        return [column_taken(self._rows.column(field.name), places) for field in fields]
+        found = [column_taken(self._rows.column(field.name), places) for field in fields]
+        return [as_texts(column) if is_objects(column.type) else column for column in found]
 
 
 class _RowLocations:

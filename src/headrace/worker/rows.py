@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.core.arrow import ragged
 from headrace.core.arrow.batch import concat
 from headrace.core.arrow.row_selection import filtered, taken
+from headrace.core.arrow.widening import widened
 from headrace.core.work import Split
 
 
@@ -90,7 +90,7 @@ class Rows:
         mine, others = (
             each.side_columns.schema if each.side_columns is not None else None for each in (self, other)
         )
-        return bool(mine == others and ragged.joinable(self.batch.schema, other.batch.schema))
+        return bool(mine == others)
 
     def cut(self, start: int, stop: int) -> Rows:
         """Return the rows from ``start`` to ``stop``, without a copy."""
@@ -156,7 +156,7 @@ def join(parts: Sequence[Rows]) -> Rows:
         return parts[0]
     side_columns = [part.side_columns for part in parts if part.side_columns is not None]
     return Rows(
-        concat(ragged.joined([part.batch for part in parts])),
+        concat(widened([part.batch for part in parts])),
         tuple(span for part in parts for span in part.spans),
         concat(side_columns) if side_columns else None,
     )

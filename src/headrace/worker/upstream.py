@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.core import failpoints, failures
+from headrace.core.arrow.objects import bytes_of, unpacked
 from headrace.core.ports import WorkerContext
 from headrace.core.work import (
     Block,
@@ -29,7 +30,7 @@ from headrace.errors import LedgerMismatch, NodeLost
 from headrace.plan.accounts import mismatch
 from headrace.plan.physical import Program
 from headrace.worker.coordinates import decode_spans, encode_spans, where
-from headrace.worker.driver_messages import report_ready
+from headrace.worker.driver_messages import packed_for, report_ready
 from headrace.worker.metrics import pack_side_columns, unpack_side_columns
 from headrace.worker.program import StepChain
 from headrace.worker.reading import InputCheck, Read, count_read, read_split, reads_in_window
@@ -118,11 +119,11 @@ class UpstreamWorker:
             failpoints.hit("upstream.block")
             inputs.check()
             with meter.timing("write"):
-                batches = [part.batch for part in parts]
+                batches, objects = packed_for(self._context, [part.batch for part in parts])
                 ref = self._context.share(batches[0].schema, batches)
             spans = encode_spans([part.spans for part in parts])
             read = meter.read_rows if meter.block_source_rows is None else int(meter.block_source_rows)
-            block = Block(ref, sum(map(len, parts)), spans, meter.take_rejects(), read - counted)
+            block = Block(ref, sum(map(len, parts)), spans, meter.take_rejects(), read - counted, objects)
             counted = read
             del parts, batches
             yield BlockMade(task.number, block, meter.ledger())
@@ -143,7 +144,7 @@ class UpstreamWorker:
         """Return the rows of the task's blocks. All are fetched now: each must be released, however this ends."""
         with meter.timing("read"):
             taken = deque(
-                (item, self._context.fetch(item.ref) if isinstance(item, Block) else [])
+                (item, _fetched(item, self._context) if isinstance(item, Block) else [])
                 for item in task.blocks
             )
         for item, batches in taken:
@@ -158,12 +159,17 @@ class UpstreamWorker:
 def rows_of_block(block: Block, context: WorkerContext, meter: Meter) -> Iterator[Rows]:
     """Yield the rows of a block, where they lie."""
     with meter.timing("read"):
-        batches = context.fetch(block.ref)
+        batches = _fetched(block, context)
     _check_whole(block, batches)
     meter.add_rejects(block.rejects)
     for batch, spans in zip(batches, decode_spans(block.spans), strict=True):
         meter.read_block(block, batch.num_rows)
         yield unpack_side_columns(Rows(batch, spans))
+
+
+def _fetched(block: Block, context: WorkerContext) -> list[pa.RecordBatch]:
+    batches = context.fetch(block.ref)
+    return [unpacked(batch, block.objects) for batch in batches] if block.objects else batches
 
 
 def _check_whole(block: Block, batches: list[pa.RecordBatch]) -> None:
@@ -214,14 +220,14 @@ class BlockSize:
     def of(self, rows: Rows) -> int:
         """Return how many rows like these make a block."""
         most = _most(rows)
-        if self.unit * max(rows.batch.nbytes / len(rows), 1) > UNIT_BYTES:
+        if self.unit * max(bytes_of(rows.batch) / len(rows), 1) > UNIT_BYTES:
             return most
         return max((min(most, self.rows) if self.rows else most) // self.unit, 1) * self.unit
 
 
 def _most(rows: Rows) -> int:
     """Return how many rows like these make about 8 MiB."""
-    return max(1, int(BLOCK_BYTES // max(rows.batch.nbytes / len(rows), 1)))
+    return max(1, int(BLOCK_BYTES // max(bytes_of(rows.batch) / len(rows), 1)))
 
 
 def _grouped(rows: Iterator[Rows], size: BlockSize) -> Iterator[list[Rows]]:
@@ -257,7 +263,7 @@ def _by_bytes(rows: Iterator[Rows]) -> Iterator[list[Rows]]:
     held = 0
     for whole in rows:
         for part in _cut(whole):
-            size = part.batch.nbytes
+            size = bytes_of(part.batch)
             if parts and (held + size > BLOCK_BYTES or parts[0].batch.schema != part.batch.schema):
                 yield _joined(parts)
                 parts, held = [], 0
@@ -269,7 +275,7 @@ def _by_bytes(rows: Iterator[Rows]) -> Iterator[list[Rows]]:
 
 
 def _joined(parts: list[Rows]) -> list[Rows]:
-    size = sum(part.batch.nbytes for part in parts)
+    size = sum(bytes_of(part.batch) for part in parts)
     if len(parts) == 1 or size / len(parts) >= SMALL_BATCH_BYTES:
         return parts
     rows = join(parts)

@@ -13,6 +13,15 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.core.arrow import forms
+from headrace.core.arrow.objects import (
+    OBJECTS,
+    exported,
+    is_objects,
+    object_column,
+    object_indices,
+    objects_of,
+    with_own_objects,
+)
 from headrace.core.arrow.ragged import RaggedTensorType
 from headrace.core.arrow.row_selection import column_taken
 from headrace.errors import JournalDamaged
@@ -34,6 +43,8 @@ NUMPY_OF = {
 }
 
 
+_OBJECT_FIELD = {b"headrace.object": b"1"}
+
 # ---------------------------------------------------------------- Arrow → what the user asked for
 
 
@@ -43,7 +54,7 @@ def to_format(batch: pa.RecordBatch, batch_format: BatchFormat, *, formed: bool 
     ``formed``: columns that may hold nulls come in their form, see ``core.forms``, and no integer is rounded.
     """
     if batch_format == "pyarrow":
-        return pa.Table.from_batches([forms.without_marks(batch)])
+        return pa.Table.from_batches([exported(forms.without_marks(batch))])
     if batch_format == "pandas":
         return _formed_frame(batch) if formed else to_frame(batch)
     return {
@@ -97,7 +108,7 @@ def to_frame(table: pa.RecordBatch | pa.Table) -> Any:
     ours = [
         i
         for i, (field, column) in enumerate(zip(table.schema, table.columns, strict=True))
-        if is_tensor(field.type) or forms.rounds(column)
+        if is_tensor(field.type) or is_objects(field.type) or forms.rounds(column)
     ]
     if not ours:
         return table.to_pandas()
@@ -146,6 +157,8 @@ def _to_numpy(column: pa.Array) -> np.ndarray[Any, Any]:
         return _rows_of_values(column.storage, type_.shape)
     if isinstance(type_, RaggedTensorType):
         return _ragged(column)
+    if is_objects(type_):
+        return objects_of(column)
     if isinstance(type_, pa.Bool8Type):
         return _to_numpy(column.storage.cast(pa.bool_()))
     if isinstance(column, pa.ExtensionArray):
@@ -303,6 +316,8 @@ def python_columns(batch: pa.RecordBatch) -> dict[str, list[Any]]:
 
 def _python_values(column: pa.Array) -> list[Any]:
     type_ = column.type
+    if is_objects(type_):
+        return cast("list[Any]", objects_of(column).tolist())
     if (pa.types.is_timestamp(type_) or pa.types.is_duration(type_)) and type_.unit == "ns":
         return _nanoseconds(column)
     if pa.types.is_time64(type_) and type_.unit == "ns":
@@ -373,6 +388,8 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
         return empty_array(column.type)
     if pa.types.is_dictionary(column.type):
         return _one_dictionary(column)
+    if is_objects(column.type):
+        return object_column(objects_of(column))
     return pa.concat_arrays(column.chunks)
 
 
@@ -447,20 +464,27 @@ def owned(batch: pa.RecordBatch) -> pa.RecordBatch:
     out = pa.BufferOutputStream()
     with pa.ipc.new_stream(out, batch.schema) as writer:
         writer.write_batch(batch)
-    return pa.ipc.open_stream(out.getvalue()).read_next_batch()
+    return with_own_objects(pa.ipc.open_stream(out.getvalue()).read_next_batch())
 
 
 def schema_bytes(schema: pa.Schema) -> bytes:
-    """Encode a schema for the journal."""
-    return cast("bytes", forms.unmarked(schema).serialize().to_pybytes())
+    """Encode a schema for the journal, or for another process."""
+    schema = forms.unmarked(schema)
+    for i in object_indices(schema):
+        schema = schema.set(i, pa.field(schema.names[i], pa.null(), metadata=_OBJECT_FIELD))
+    return cast("bytes", schema.serialize().to_pybytes())
 
 
 def schema_from(data: bytes) -> pa.Schema:
     """Decode what ``schema_bytes`` made."""
     try:
-        return pa.ipc.read_schema(pa.py_buffer(data))
+        schema = pa.ipc.read_schema(pa.py_buffer(data))
     except (pa.ArrowException, OSError, ValueError) as error:
         raise JournalDamaged(
             f"The schema that was kept with the output cannot be read: {str(error).rstrip('.')}. Restore the output "
             "from a copy, or make it anew with mode='overwrite'."
         ) from error
+    for i, field in enumerate(schema):
+        if pa.types.is_null(field.type) and field.metadata == _OBJECT_FIELD:
+            schema = schema.set(i, pa.field(field.name, OBJECTS))
+    return schema

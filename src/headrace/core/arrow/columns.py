@@ -22,16 +22,19 @@ from headrace.core.arrow.forms import is_list
 from headrace.core.arrow.layout import (
     ARROW_OF,
     ConversionError,
+    copied,
     flat,
     holes_of,
     joined,
     whole_numbers,
     with_holes,
 )
+from headrace.core.arrow.objects import object_column
 from headrace.core.arrow.times import clock_times, dates, durations, instants
 
 _EXACT_FLOAT = 2**53
 _MISSING = frozenset({"NAType", "NaTType", "MaskedConstant"})  # of pandas and numpy, for None
+_KNOWN_TO_ARROW = ("decimal", "uuid", "pyarrow", "pandas")  # whose values `pyarrow.array` takes
 _PANDAS_ONLY = {"PeriodDtype": "`.dt.to_timestamp()`", "IntervalDtype": "its `left` and `right`"}
 
 # What a value is. Values of one kind make a column; those of two kinds do only where none of them changes by that.
@@ -68,7 +71,8 @@ def column_from(values: Any, *, ragged: bool = False) -> pa.Array:
     dimensions to ``fixed_shape_tensor``. Lists of numbers, strings, bytes, dicts, lists, dates, arrays and None
     work, so do torch and TensorFlow tensors, Series and Arrow arrays. Arrays of different shapes become lists, or
     ragged tensors if they have several axes; ``ragged`` says that they may differ, even if these do not.
-    Values of several kinds raise ``ConversionError``, unless none of them changes by being put together.
+    Values of several kinds, unless none of them changes by being put together, and values that no Arrow type holds
+    are a column of Python objects, see ``core.objects``.
     """
     if isinstance(values, pa.Array):
         return values
@@ -77,7 +81,7 @@ def column_from(values: Any, *, ragged: bool = False) -> pa.Array:
     if isinstance(values, np.ndarray):
         return _from_ndarray(values)
     if isinstance(values, (list, tuple)):
-        return _from_list(values, ragged=ragged)
+        return _or_objects(values, ragged=ragged)
     if isinstance(values, (str, bytes, Mapping)) or not hasattr(values, "__len__"):
         value = values.item() if isinstance(values, np.generic) else values
         shown = repr(value) if isinstance(value, (str, bytes, int, float)) else ""
@@ -94,7 +98,27 @@ def column_from(values: Any, *, ragged: bool = False) -> pa.Array:
         return _from_series(values, ragged=ragged)
     if hasattr(values, "__array__"):
         return _from_ndarray(np.asarray(values))
-    return _from_list(list(values))
+    return _or_objects(list(values))
+
+
+def _or_objects(values: Sequence[Any], *, ragged: bool = False) -> pa.Array:
+    try:
+        return _from_list(values, ragged=ragged)
+    except ConversionError:
+        return object_column([copied(value) if isinstance(value, np.ndarray) else value for value in values])
+
+
+def why_objects(values: Sequence[Any]) -> str:
+    """Say why a list is a column of Python objects.
+
+    >>> why_objects([1, "a"])
+    'its values do not fit one Arrow type (it mixes integers and strings)'
+    """
+    try:
+        _from_list(values)
+    except ConversionError as error:
+        return str(error)
+    return "they came as Python objects"
 
 
 def made_of_arrays(values: Any, column: pa.Array) -> bool:
@@ -114,8 +138,13 @@ def made_of_arrays(values: Any, column: pa.Array) -> bool:
 
 def _from_ndarray(array: np.ndarray[Any, Any]) -> pa.Array:
     if array.dtype == object and array.ndim == 1:  # arrays in it may differ in shape, even if these do not
-        return _from_list(array.tolist(), ragged=True)
-    return from_ndarray(array, _from_list)
+        return _or_objects(array.tolist(), ragged=True)
+    try:
+        return from_ndarray(array, _from_list)
+    except ConversionError:
+        if array.ndim == 0 or array.dtype.kind in "Mm":
+            raise
+        return object_column(array.tolist() if array.ndim == 1 else [row.copy() for row in array])
 
 
 def _of_tensor(tensor: Any) -> np.ndarray[Any, Any]:
@@ -143,7 +172,7 @@ def _from_series(series: Any, *, ragged: bool) -> pa.Array:
     if (
         isinstance(dtype, np.dtype) and dtype.kind == "O"
     ):  # in which pandas means by NaN that there is nothing
-        return _from_list([None if _is_nan(value) else value for value in series.tolist()], ragged=ragged)
+        return _or_objects([None if _is_nan(value) else value for value in series.tolist()], ragged=ragged)
     return _by_arrow(series)
 
 
@@ -219,6 +248,8 @@ def _of_kind(kind: str, values: Sequence[Any], kinds: set[type], ragged: bool) -
         )
     if kind == "arrays":
         return from_arrays(values, _from_list, ragged=ragged)
+    if not any(each.__module__.partition(".")[0] in _KNOWN_TO_ARROW for each in kinds):
+        raise ConversionError(f"its values do not fit one Arrow type ({kind})")
     return _by_arrow(values)
 
 

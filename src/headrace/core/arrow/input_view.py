@@ -17,6 +17,7 @@ import pyarrow as pa
 from headrace.core.arrow.batch import is_tensor, python_columns, shows_arrays, to_numpy
 from headrace.core.arrow.forms import OBJECT, are_lists, array_forms, is_list, mark_of, marked
 from headrace.core.arrow.layout import is_fixed, own
+from headrace.core.arrow.objects import is_objects, weight
 from headrace.core.arrow.row_selection import column_taken
 
 PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
@@ -213,6 +214,8 @@ def _changeable(type_: pa.DataType, arrays: bool) -> bool:
         return _changeable(type_.value_type, arrays)
     if pa.types.is_union(type_):
         return any(_changeable(type_.field(i).type, arrays) for i in range(type_.num_fields))
+    if is_objects(type_):  # the column has these very objects, whatever becomes of them
+        return False
     if isinstance(type_, pa.BaseExtensionType):
         return isinstance(type_, pa.ExtensionType) or _changeable(type_.storage_type, arrays)
     return bool(pa.types.is_nested(type_))
@@ -252,7 +255,7 @@ def value_bytes(value: Any) -> int:
         return sum(map(value_bytes, value))
     if isinstance(value, Mapping):
         return sum(map(value_bytes, value.values()))
-    return 8
+    return 8 if type(value) in PLAIN else weight(value)
 
 
 def _overwrite(array: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.core.arrow.batch import NUMPY_OF
+from headrace.core.arrow.objects import is_objects
 
 _UNITS = ("s", "ms", "us", "ns")
 _MOST_DAYS = 2**31 - 1
@@ -115,7 +116,9 @@ def offsets_of(lengths: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 def own(array: pa.Array) -> pa.Array:
-    """Copy a column."""
+    """Copy a column; one of Python objects shows its memory to nobody."""
+    if is_objects(array.type):
+        return array
     if pa.types.is_dictionary(array.type):
         return pa.DictionaryArray.from_arrays(
             own(array.indices), own(array.dictionary), ordered=array.type.ordered
@@ -132,6 +135,11 @@ def own(array: pa.Array) -> pa.Array:
         part = data[array.offset * width : (array.offset + len(array)) * width].copy()
         return pa.Array.from_buffers(array.type, len(array), [None, pa.py_buffer(part)])
     return pa.concat_arrays([array])
+
+
+def copied(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Copy an array that its owner may fill again; one that nobody can write to stays as it is."""
+    return array if is_fixed(array) else array.copy()
 
 
 def is_fixed(array: np.ndarray[Any, Any]) -> bool:

@@ -8,11 +8,13 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.core.arrow.batch import NUMPY_OF, is_tensor, schema_bytes, schema_from, to_numpy
+from headrace.core.arrow.columns import column_from, why_objects
 from headrace.core.arrow.forms import ARRAYS, is_list, mark_of, marked, without_marks
 from headrace.core.arrow.layout import ARROW_OF, with_holes
 from headrace.core.arrow.lossless import cast, filled, is_open
+from headrace.core.arrow.objects import is_objects, kinds_of, object_indices, objects_of
 from headrace.core.arrow.ragged import RaggedTensorType, axes, ragged_type
-from headrace.errors import OutputSchemaChanged, nearest
+from headrace.errors import BadReturn, OutputSchemaChanged, nearest
 
 _MADE_BY = {"float": "float32", "double": "float64", "halffloat": "float16", "bool": "bool_"}
 
@@ -91,6 +93,46 @@ def conform(
                 f"{_remedy(schema, field, column.type, writes)}"
             ) from (error if show_data else None)
     return marked(pa.RecordBatch.from_arrays(columns, schema=schema), forms)
+
+
+def settled_cast(before: pa.Field, column: pa.Array, field: pa.Field) -> tuple[pa.Field, pa.Array]:
+    """Return a column with the type of ``field``; as it is, with its own field, if a value would not survive."""
+    try:
+        made = _cast(column, field)
+    except pa.ArrowException:
+        return before, column
+    form = _form_after_cast(before, field.type)
+    schema = pa.schema([field])
+    batch = pa.RecordBatch.from_arrays([made], schema=schema)
+    return marked(batch, {field.name: form} if form is not None else {}).schema.field(0), made
+
+
+def as_files_hold(
+    batch: pa.RecordBatch, made_by: str, where: Callable[[int], str] | None = None
+) -> pa.RecordBatch:
+    """Return the batch with Arrow columns for Python objects, or refuse what no Arrow type holds: files cannot."""
+    for i in object_indices(batch.schema):
+        name, column = batch.schema.names[i], batch.column(i)
+        values = objects_of(column).tolist()
+        made = column_from(values)
+        if is_objects(made.type):
+            kinds = kinds_of(column)
+            at = next(at for at, value in enumerate(values) if value is not None)
+            place = f" It was working on {where(at)}." if where is not None else ""
+            raise BadReturn(
+                f"{made_by} gave column {name!r} of Python objects ({kinds}), which files cannot hold: "
+                f"{why_objects(values)}.{place} Make plain values or arrays of one kind of them in a step before the "
+                f"write{_example(kinds, name)}, or leave the column out: .drop_columns([{name!r}])."
+            )
+        batch = batch.set_column(i, name, made)
+    return batch
+
+
+def _example(kinds: str, name: str) -> str:
+    """Show how, where it is plain."""
+    if kinds.startswith("PIL."):
+        return f" (`numpy.asarray(row[{name!r}])`)"
+    return f" (`str(row[{name!r}])`)" if " and " in kinds else ""
 
 
 def _form_after_cast(before: pa.Field, type_: pa.DataType) -> str | None:

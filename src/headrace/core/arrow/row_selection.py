@@ -9,13 +9,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headrace.core.arrow.objects import is_objects, object_column, objects_of, with_own_objects
+
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def filtered(batch: pa.RecordBatch, mask: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.RecordBatch:
     """Return the rows for which ``mask`` is true."""
     try:
-        return batch.filter(pa.Array.from_buffers(pa.bool_(), len(mask), [None, _bitmap(mask)]))
+        return with_own_objects(
+            batch.filter(pa.Array.from_buffers(pa.bool_(), len(mask), [None, _bitmap(mask)]))
+        )
     except pa.ArrowNotImplementedError:
         return taken(batch, np.flatnonzero(mask))
 
@@ -23,7 +27,7 @@ def filtered(batch: pa.RecordBatch, mask: np.ndarray[Any, np.dtype[np.bool_]]) -
 def taken(batch: pa.RecordBatch, indices: Indices) -> pa.RecordBatch:
     """Return the rows of these numbers, in this order."""
     try:
-        return batch.take(_places(indices))
+        return with_own_objects(batch.take(_places(indices)))
     except pa.ArrowNotImplementedError:
         columns = [column_taken(column, indices) for column in batch.columns]
         return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
@@ -32,7 +36,8 @@ def taken(batch: pa.RecordBatch, indices: Indices) -> pa.RecordBatch:
 def column_taken(column: pa.Array, indices: Indices) -> pa.Array:
     """Return the values at these places, in this order; null for the place -1."""
     try:
-        return column.take(_places(indices))
+        found = column.take(_places(indices))
+        return object_column(objects_of(found)) if is_objects(column.type) else found
     except pa.ArrowNotImplementedError:  # but it can cut every type, and join every type
         pieces = [
             column.slice(start, count) if start >= 0 else pa.nulls(count, column.type)

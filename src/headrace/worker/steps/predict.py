@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from headrace.core.arrow.batch import concat, empty_columns, nulled
 from headrace.core.arrow.input_view import InputView
+from headrace.core.arrow.objects import bytes_of
 from headrace.core.arrow.values import ConversionError, a, from_columns, from_result
 from headrace.core.arrow.views import make_view
 from headrace.core.results import flat, has_names, is_scalar
@@ -123,7 +124,7 @@ def _run_model(
     def carried() -> float:
         """Return the bytes of a row that was read last: while inputs are gathered, all of it is held."""
         whole = waiting[-1].rows.batch
-        return float(whole.nbytes / max(whole.num_rows, 1))
+        return float(bytes_of(whole) / max(whole.num_rows, 1))
 
     results = _Results()
     cutter = BatchCutter(model.batch_size, model.batch_bytes, caller, eager)

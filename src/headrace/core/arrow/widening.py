@@ -1,0 +1,151 @@
+"""Batches of several schemas as rows of one: columns are widened, or filled with nulls, and no value changes.
+
+Between steps and for a reader only. The type of a column in files is settled by the first rows, see
+``core.output_schema``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.core.arrow.batch import empty_columns, python_columns
+from headrace.core.arrow.forms import ARRAYS, are_lists, is_list, marked
+from headrace.core.arrow.lossless import cast, filled, is_open
+from headrace.core.arrow.objects import OBJECTS, is_objects, object_column
+from headrace.core.arrow.output_schema import settled_cast
+from headrace.core.arrow.ragged import as_ragged, ragged_type
+
+Batches = Sequence[pa.RecordBatch]
+
+
+def widened(batches: Batches) -> Batches:
+    """Give batches one schema that holds all of their values.
+
+    A column that a batch lacks is null there. Numbers of several types become the widest, where that holds each of
+    them exactly; arrays of several shapes, arrays whose shapes differ. Any other values of several types are Python
+    objects from then on.
+
+    >>> a, b = pa.record_batch({"x": [1]}), pa.record_batch({"x": [0.5], "y": ["b"]})
+    >>> [batch.to_pylist() for batch in widened([a, b])]
+    [[{'x': 1.0, 'y': None}], [{'x': 0.5, 'y': 'b'}]]
+    """
+    first = batches[0].schema
+    if all(batch.schema.equals(first) for batch in batches):
+        return batches
+    names = list(dict.fromkeys(name for batch in batches for name in batch.schema.names))
+    columns = [_widened([_field(batch, name) for batch in batches]) for name in names]
+    arrays = {name: ARRAYS for name in names if _made_of_arrays(name, batches)}
+    made = []
+    for at, batch in enumerate(batches):
+        if not names:
+            made.append(empty_columns(batch.num_rows))
+            continue
+        joined = pa.RecordBatch.from_arrays([each[at] for each in columns], names=names)
+        made.append(marked(joined, arrays))
+    return made
+
+
+def _field(batch: pa.RecordBatch, name: str) -> pa.Array:
+    at = batch.schema.get_field_index(name)
+    return batch.column(at) if at >= 0 else pa.nulls(batch.num_rows)
+
+
+def _made_of_arrays(name: str, batches: Batches) -> bool:
+    fields = [batch.schema.field(name) for batch in batches if name in batch.schema.names]
+    return all(
+        is_list(ragged_type(field.type)) and not are_lists(field)
+        for field in fields
+        if not pa.types.is_null(field.type)
+    )
+
+
+def _widened(columns: list[pa.Array]) -> list[pa.Array]:
+    """Give pieces of one column one type."""
+    types = list(dict.fromkeys(column.type for column in columns))
+    if len(types) == 1:
+        return columns
+    if not any(map(is_objects, types)):
+        ragged = _as_ragged(columns)
+        target = _common(list(dict.fromkeys(column.type for column in ragged)))
+        made = _cast(ragged, target) if target is not None else None
+        if made is not None:
+            return made
+    return [as_objects(column) for column in columns]
+
+
+def _as_ragged(columns: list[pa.Array]) -> list[pa.Array]:
+    """Let shapes differ, where the columns are arrays of several."""
+    types = {column.type for column in columns if not pa.types.is_null(column.type)}
+    if len(types) > 1 and len({ragged_type(type_) for type_ in types}) == 1:
+        return [as_ragged(column) for column in columns]
+    return columns
+
+
+def _common(types: list[pa.DataType]) -> pa.DataType | None:
+    """Return a type that may hold the values of all these; None if there is none."""
+    known, *others = [type_ for type_ in types if not pa.types.is_null(type_)]
+    for type_ in others:
+        known = filled(known, type_) if is_open(known) else known
+        type_ = filled(type_, known) if is_open(type_) else type_
+        if not known.equals(type_):
+            pair = [pa.schema([("", known)]), pa.schema([("", type_)])]
+            try:
+                known = pa.unify_schemas(pair, promote_options="permissive").field(0).type
+            except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+                return None
+    return known
+
+
+def _cast(columns: list[pa.Array], target: pa.DataType) -> list[pa.Array] | None:
+    for type_ in (target, pa.float64()) if pa.types.is_floating(target) else (target,):
+        try:
+            return [column if column.type.equals(type_) else cast(column, type_) for column in columns]
+        except pa.ArrowException:
+            continue
+    return None
+
+
+def as_objects(column: pa.Array) -> pa.Array:
+    """Return a column as Python objects: the values that rows show."""
+    if is_objects(column.type):
+        return column
+    if pa.types.is_null(column.type):
+        return pa.nulls(len(column), OBJECTS)
+    return object_column(python_columns(pa.record_batch([column], names=["x"]))["x"])
+
+
+def conform_to_read(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Cast a batch to the settled schema where nothing is lost; what does not fit comes as it is.
+
+    Columns that it lacks are null; its further columns come last.
+    """
+    if batch.schema.equals(schema):
+        return batch
+    columns: dict[str, tuple[pa.Field, pa.Array]] = {}
+    for field in schema:
+        at = batch.schema.get_field_index(field.name)
+        if at < 0:
+            columns[field.name] = field.with_nullable(True), pa.nulls(batch.num_rows, field.type)
+        else:
+            columns[field.name] = settled_cast(batch.schema.field(at), batch.column(at), field)
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        columns.setdefault(field.name, (field, column))
+    if not columns:
+        return batch
+    fields, arrays = zip(*columns.values(), strict=True)
+    return pa.RecordBatch.from_arrays(list(arrays), schema=pa.schema(list(fields)))
+
+
+def filled_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Give every row the keys of all, in the order in which they first come; those that it lacked are None.
+
+    >>> filled_rows([{"x": 1}, {"x": 2, "y": 3}])
+    [{'x': 1, 'y': None}, {'x': 2, 'y': 3}]
+    """
+    if not rows or all(row.keys() == rows[0].keys() for row in rows):
+        return rows
+    names = dict.fromkeys(name for row in rows for name in row)
+    return [{name: row.get(name) for name in names} for row in rows]
