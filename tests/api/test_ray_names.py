@@ -143,7 +143,7 @@ def test_what_changes_nothing_is_taken_by_others() -> None:
         ),
         (lambda d: d.map_batches(same, max_retries=5), "max_retries=5: with_options"),
         (lambda d: d.map_batches(same, max_concurrency=4), "max_in_flight="),
-        (lambda d: d.write_parquet("x", partition_cols=["id"]), "partition_cols=.*Filter and write once"),
+        (lambda d: d.write_numpy("x", "id", partition_cols=["id"]), "partition_cols=.*write_parquet"),
         (lambda d: d.write_parquet("x", min_bytes_per_file=10), "min_rows_per_file"),
         (lambda d: d.repartition(3, shuffle=True), "there is no shuffle"),
         (lambda d: hr.read_parquet("x", filesystem=3), "filesystem=3: Headrace reads local files"),

@@ -75,7 +75,10 @@ def check_files(output: Path, files: list[dict[str, Any]]) -> None:
 
 def check_listing(output: Path, run: str, names: set[str]) -> None:
     """No file anywhere that is not listed: not in the folder, not in ours, not in staging."""
-    assert set(os.listdir(output)) - {"_rejected"} == {HOME, "_SUCCESS"} | names
+    folders = {str(Path(name).parents[-2]) for name in names if "/" in name}
+    top = {name for name in names if "/" not in name} | folders
+    assert set(os.listdir(output)) - {"_rejected"} == {HOME, "_SUCCESS"} | top
+    assert set(parts(output)) == names
     assert set(os.listdir(output / HOME)) == {"lock", "current", run}
     assert (output / HOME / "current").read_text().strip() == run
     told = {"events.jsonl", "report.html"}
@@ -91,13 +94,26 @@ def assert_unlocked(output: Path) -> None:
 
 
 def rows_of(output: Path) -> list[dict[str, Any]]:
-    """All rows, in the order of the parts' names."""
-    return [row for name in parts(output) for row in pq.read_table(output / name).to_pylist()]
+    """All rows, in the order of the parts' names; of parts in folders, in that of ids."""
+    found = [row for name in parts(output) for row in rows_in(output, name)]
+    return sorted(found, key=lambda row: int(row["id"])) if any(output.glob("shelf=*")) else found
+
+
+def rows_in(output: Path, name: str) -> list[dict[str, Any]]:
+    """The rows of one part; those in a folder are those that belong there."""
+    rows: list[dict[str, Any]] = pq.ParquetFile(output / name).read().to_pylist()
+    if "/" in name:
+        assert {f"shelf={row['id'] % 3}" for row in rows} == {os.path.dirname(name)}
+    return rows
 
 
 def parts(output: Path) -> list[str]:
     """Names of the published parts, in order."""
-    return sorted(name for name in os.listdir(output) if not name.startswith("_"))
+    shelves = [f"shelf={number}" for number in range(3) if (output / f"shelf={number}").exists()]
+    flat = [name for name in os.listdir(output) if not name.startswith("_") and name not in shelves]
+    return sorted(flat) + [
+        f"{shelf}/{name}" for shelf in shelves for name in sorted(os.listdir(output / shelf))
+    ]
 
 
 def stamps(output: Path) -> dict[str, tuple[int, int]]:

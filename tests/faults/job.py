@@ -61,6 +61,11 @@ def tenth(batch: dict[str, Any]) -> Any:
     return batch["id"] * 0.1
 
 
+def shelved(batch: dict[str, Any]) -> dict[str, Any]:
+    """Says in which folder a row is to be."""
+    return {**batch, "shelf": batch["id"] % 3}
+
+
 class Big:
     """A metric of one's own: counts rows, and has a state that no record of the journal holds."""
 
@@ -104,6 +109,7 @@ class Job:
     staged: bool = False  # with pools of their own for making and for writing
     bad: int = 0  # one row in so many fails, and is rejected
     metrics: bool = False  # counted by one that sees what is dropped later, and one behind all
+    shelves: bool = False  # parts in folders of their own, by a column of three values
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def dataset(self, **options: Any) -> Dataset:
@@ -123,6 +129,8 @@ class Job:
             dataset = dataset.with_options(on_error="reject")
         if self.first:
             dataset = dataset.filter(expr=pc.field("id") >= self.first)
+        if self.shelves:
+            dataset = dataset.map_batches(shelved)
         if self.limit is not None:
             dataset = dataset.limit(self.limit)
         if self.metrics:
@@ -139,11 +147,15 @@ class Job:
         pool: dict[str, Any] = {"concurrency": 1} if self.staged else {}
         return dataset.predict(tenth, inputs=["id"], output="tenth", batch_size=40, **pool)
 
+    def write(self, dataset: Dataset) -> Result:
+        """Write it where the job says."""
+        return dataset.write_parquet(self.output, partition_by=["shelf"] if self.shelves else None)
+
     def here(self, faults: Mapping[str, str] | None = None, **options: Any) -> Result:
         """Run it in this process, inline unless ``options`` say otherwise."""
         failpoints.activate(faults or {})
         try:
-            return self.dataset(**{"engine": "inline", **options}).write_parquet(self.output)
+            return self.write(self.dataset(**{"engine": "inline", **options}))
         finally:
             failpoints.activate({})
 
@@ -227,7 +239,8 @@ def main() -> None:
     """What a driver process does."""
     job, faults = json.loads(sys.argv[1])
     failpoints.activate(faults)
-    result = Job(**job).dataset().write_parquet(job["output"])
+    planned = Job(**job)
+    result = planned.write(planned.dataset())
     print(json.dumps([result.rows, result.files, result.resumed]))
 
 

@@ -33,16 +33,16 @@ def test_soak(source: Path, tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "out")
 
 
-def play(source: Path, output: Path, dice: random.Random) -> None:
+def play(source: Path, output: Path, dice: random.Random, *, shelves: bool = False) -> None:
     """One round: maybe an older output, then a run that is killed up to ``KILLS`` times and ended in peace."""
     mode = dice.choice(["resume", "overwrite"])
     durability = dice.choice(["power", "process"])
     limit = dice.choice([None, None, 330])
     stages = dice.random() < 0.5
     options = {"mode": mode, "durability": durability}
-    job = Job(str(source), str(output), limit=limit, staged=stages, options=options)
+    job = Job(str(source), str(output), limit=limit, staged=stages, shelves=shelves, options=options)
     if mode == "overwrite":
-        Job(str(source), str(output), factor=11, staged=stages).here()
+        Job(str(source), str(output), factor=11, staged=stages, shelves=shelves).here()
     for _ in range(dice.randint(1, KILLS)):
         driver = job.start()
         driver.until(reached(output, dice))
@@ -74,7 +74,7 @@ def staged(output: Path) -> int:
 
 
 def published(output: Path) -> int:
-    return count(output, "part-*")
+    return count(output, "part-*") + count(output, "shelf=*/part-*")
 
 
 def runs(output: Path) -> int:

@@ -9,12 +9,13 @@ from typing import Any, cast
 
 import pytest
 
+from headrace.core.files.hive import hive_values
 from headrace.core.files.input_files import check_unchanged
 from headrace.core.ports import Source
 from headrace.errors import ArgumentError, InputChanged, NothingMatched, UnreadableFile
 from headrace.sources.binary import BinarySource
 from headrace.sources.csv.source import CsvSource
-from headrace.sources.files import absolute_paths, expand, hive_values, record
+from headrace.sources.files import absolute_paths, expand, record
 from headrace.sources.images.source import ImageSource
 from headrace.sources.json.source import JsonSource
 from headrace.sources.lines import TextSource

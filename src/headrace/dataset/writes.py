@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from headrace.core.arguments import known_arguments
@@ -10,7 +10,12 @@ from headrace.core.ports import Sink
 from headrace.dataset.base import DatasetBase
 from headrace.errors import ArgumentError
 from headrace.plan import ray_unsupported
-from headrace.plan.parameters import RowsPerFile, given_folder, given_rows_per_file
+from headrace.plan.parameters import (
+    RowsPerFile,
+    given_folder,
+    given_partition_by,
+    given_rows_per_file,
+)
 from headrace.result import Result
 from headrace.session import write as writing
 
@@ -36,6 +41,8 @@ class WriteVerbs(DatasetBase):
         compression: str | None = "snappy",
         compression_level: int | None = None,
         schema: pa.Schema | None = None,
+        partition_by: str | Sequence[str] | None = None,
+        partition_cols: str | Sequence[str] | None = None,
         min_rows_per_file: int | None = None,
         max_rows_per_file: int | None = None,
         mode: Mode | None = None,
@@ -55,6 +62,13 @@ class WriteVerbs(DatasetBase):
             The codec: ``"snappy"``, ``"zstd"``, ``"gzip"``, ``"lz4"``, ``"brotli"`` or None.
         schema
             The output's Arrow schema; default: the first rows settle it.
+        partition_by
+            Columns whose values name folders, ``day=2024-05-01/country=BR/``, as Hive, Spark and pyarrow do it; the
+            files lack these columns, and readers take them from the folders again. Text, integers, booleans or dates;
+            null is ``__HIVE_DEFAULT_PARTITION__``. Within a folder rows keep the order of the input. Each shard has a
+            file in each folder that it has rows for, so this is for columns of few values, 10,000 at most in a shard.
+        partition_cols
+            Ray Data's name of ``partition_by``.
         min_rows_per_file
             About how many rows of the input become one file, as ``with_options(shard_rows=…)`` says it. Row groups,
             or parts of a file, are not cut for it; a filter leaves fewer rows, and so does the end of the input.
@@ -65,6 +79,9 @@ class WriteVerbs(DatasetBase):
 
         Raises
         ------
+        SinkError
+            The format cannot hold a column's type; or a column of ``partition_by`` is missing, is of another type, or
+            holds a text that no folder can be named for.
         PlanChanged
             The folder belongs to another plan, or to other code; the message has the words to add.
         ForeignOutput, RunLocked, OutputWriteFailed, SourceError, StepError, WorkerDied
@@ -79,8 +96,13 @@ class WriteVerbs(DatasetBase):
         3
         >>> hr.read_parquet(f"{folder}/out").take(1)
         [{'id': 0}]
+        >>> days = data.add_column("day", lambda batch: batch["id"] % 2)
+        >>> _ = days.write_parquet(f"{folder}/days", partition_by=["day"])
+        >>> hr.read_parquet(f"{folder}/days").take_all()
+        [{'id': 0, 'day': 0}, {'id': 2, 'day': 0}, {'id': 1, 'day': 1}]
         """
         rows = given_rows_per_file(min_rows_per_file, max_rows_per_file)
+        folders = given_partition_by(partition_by, partition_cols)
 
         def sink() -> Sink:
             from headrace.sinks.parquet import ParquetSink
@@ -90,6 +112,7 @@ class WriteVerbs(DatasetBase):
                 compression=compression,
                 compression_level=compression_level,
                 max_rows_per_file=rows.most,
+                partition_by=folders,
             )
 
         return self._write(sink, schema, mode, on_change, durability, rows)
@@ -104,6 +127,8 @@ class WriteVerbs(DatasetBase):
         compression: str | None = None,
         escape_formulas: bool = False,
         schema: pa.Schema | None = None,
+        partition_by: str | Sequence[str] | None = None,
+        partition_cols: str | Sequence[str] | None = None,
         min_rows_per_file: int | None = None,
         max_rows_per_file: int | None = None,
         mode: Mode | None = None,
@@ -114,7 +139,7 @@ class WriteVerbs(DatasetBase):
 
         Parameters
         ----------
-        path, schema, min_rows_per_file, max_rows_per_file, mode, on_change, durability
+        path, schema, partition_by, partition_cols, min_rows_per_file, max_rows_per_file, mode, on_change, durability
             As in ``write_parquet``.
         delimiter
             One ASCII character between the values.
@@ -141,6 +166,7 @@ class WriteVerbs(DatasetBase):
         3
         """
         rows = given_rows_per_file(min_rows_per_file, max_rows_per_file)
+        folders = given_partition_by(partition_by, partition_cols)
 
         def sink() -> Sink:
             from headrace.sinks.csv import CsvSink
@@ -152,6 +178,7 @@ class WriteVerbs(DatasetBase):
                 compression=compression,
                 escape_formulas=escape_formulas,
                 max_rows_per_file=rows.most,
+                partition_by=folders,
             )
 
         return self._write(sink, schema, mode, on_change, durability, rows)
@@ -163,6 +190,8 @@ class WriteVerbs(DatasetBase):
         *,
         compression: str | None = None,
         schema: pa.Schema | None = None,
+        partition_by: str | Sequence[str] | None = None,
+        partition_cols: str | Sequence[str] | None = None,
         min_rows_per_file: int | None = None,
         max_rows_per_file: int | None = None,
         mode: Mode | None = None,
@@ -173,7 +202,7 @@ class WriteVerbs(DatasetBase):
 
         Parameters
         ----------
-        path, schema, min_rows_per_file, max_rows_per_file, mode, on_change, durability
+        path, schema, partition_by, partition_cols, min_rows_per_file, max_rows_per_file, mode, on_change, durability
             As in ``write_parquet``.
         compression
             None, ``"gzip"`` or ``"zstd"``.
@@ -191,11 +220,17 @@ class WriteVerbs(DatasetBase):
         3
         """
         rows = given_rows_per_file(min_rows_per_file, max_rows_per_file)
+        folders = given_partition_by(partition_by, partition_cols)
 
         def sink() -> Sink:
             from headrace.sinks.json import JsonSink
 
-            return JsonSink(given_folder(path), compression=compression, max_rows_per_file=rows.most)
+            return JsonSink(
+                given_folder(path),
+                compression=compression,
+                max_rows_per_file=rows.most,
+                partition_by=folders,
+            )
 
         return self._write(sink, schema, mode, on_change, durability, rows)
 

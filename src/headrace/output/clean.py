@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.core.files import safe_files
+from headrace.core.files import hive, safe_files
 from headrace.core.metric_states import STATES, side_files
 from headrace.core.work import REJECTED
 from headrace.errors import RunLocked
@@ -77,6 +77,7 @@ def remove(
             elif each.path != HOME:
                 path.unlink(missing_ok=True)
         _remove_empty(root / REJECTED)
+        hive.remove_empty(root, [each.path for each in found])
     finally:
         output.close(forget=(everything or unfinished) and not changed)
     if everything:
@@ -158,7 +159,7 @@ def _is_complete(root: Path, run: SavedRun) -> bool:
 
 def _parts(root: Path, runs: set[str]) -> list[str]:
     """Return the parts of some runs that are in the folder, and their rejected rows."""
-    found = [name for name in os.listdir(root) if is_part(name, runs)]
+    found = [name for name in hive.entries(root) if is_part(name, runs)]
     rejected = root / REJECTED
     if safe_files.is_folder(rejected):
         found += [f"{REJECTED}/{name}" for name in os.listdir(rejected) if is_part(name, runs)]

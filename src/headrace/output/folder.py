@@ -4,6 +4,7 @@
 
     OUT/part-00007-k3f9a2xq.parquet     published parts
     OUT/part-00008.1-k3f9a2xq.parquet   of a shard that was divided
+    OUT/day=1/part-00007-k3f9a2xq.parquet   with partition_by
     OUT/_SUCCESS                        the output is complete
     OUT/_rejected/part-00007-k3f9a2xq.arrow   rejected rows
     OUT/_headrace/lock                  held by the driver that works here
@@ -27,7 +28,7 @@ from collections.abc import Collection, Container
 from pathlib import Path
 
 from headrace.core import failpoints
-from headrace.core.files import durable, safe_files
+from headrace.core.files import durable, hive, safe_files
 from headrace.core.metric_states import STATES
 from headrace.core.work import REJECTED
 from headrace.errors import ForeignOutput, JournalDamaged, OutputWriteFailed, RunLocked
@@ -188,8 +189,8 @@ class OutputFolder:
         return (self.folder(run) / "manifest").exists() and (self.root / SUCCESS).exists()
 
     def parts(self) -> list[str]:
-        """Names in the folder that may be parts: everything that is not hidden."""
-        return [name for name in os.listdir(self.root) if not name.startswith(("_", "."))]
+        """Names in the folder, and in those for values, that may be parts: everything that is not hidden."""
+        return list(hive.entries(self.root))
 
     def rejected(self) -> list[str]:
         """Names, from the folder on, of files that may hold rejected rows."""
@@ -218,14 +219,14 @@ class OutputFolder:
         """Remove files of these names, as far as they are there."""
         for name in names:
             _remove(self.root / name)
+        hive.remove_empty(self.root, names)
 
     def remove_parts(self, run: str, *, but: Container[str] = ()) -> None:
         """Remove what a run has published, except what is named in ``but``, for good."""
         published = [*self.parts(), *self.rejected()]
         found = [name for name in published if is_part(name.removeprefix(f"{REJECTED}/"), {run})]
         gone = [name for name in found if name not in but]
-        for name in gone:
-            _remove(self.root / name)
+        self.remove_named(gone)
         with contextlib.suppress(OSError):
             (self.root / REJECTED).rmdir()
         if gone:
@@ -236,6 +237,8 @@ class OutputFolder:
         changes. Folders may reach the disk in any order."""
         if safe_files.is_folder(self.root / REJECTED):
             sync_folder(self.root / REJECTED)
+        for folder in hive.folders(self.root):
+            sync_folder(self.root / folder)
         sync_folder(self.root)
 
     def close(self, *, forget: bool = False) -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from headrace.core.files import safe_files
+from headrace.core.files import hive, safe_files
 from headrace.core.files.formats import PART_SUFFIX
 from headrace.core.work import REJECTED, CommitRecord
 from headrace.errors import JournalDamaged
@@ -17,12 +17,14 @@ _SIDE = re.compile(r"[0-9a-f]{64}")
 
 
 def run_of(part: str) -> str | None:
-    """Return the run whose part, or rejected rows, a file of this name would be.
+    """Return the run whose part, or rejected rows, a file of this name would be, also in folders ``key=value``.
 
     >>> run_of("part-00007-k3f9a2xq.parquet"), run_of("part-00007-k3f9a2xq.repr_txt.bz2"), run_of("photo-1.jpg")
     ('k3f9a2xq', 'k3f9a2xq', None)
+    >>> run_of("day=1/part-00007-k3f9a2xq.csv"), run_of("day=1/../part-00007-k3f9a2xq.csv")
+    ('k3f9a2xq', None)
     """
-    match = _PART.fullmatch(part)
+    match = _PART.fullmatch(hive.file_name(part))
     return match[1] if match is not None else None
 
 
@@ -60,7 +62,8 @@ def check_names(records: Iterable[CommitRecord], run: str, folder: Path) -> Iter
     for record in records:
         for file in record.files:
             plain = file.staged not in ("", ".", "..") and not {"/", "\0"} & set(file.staged)
-            if not plain or run_of(file.name.removeprefix(f"{REJECTED}/")) != run:
+            aside = file.name.removeprefix(f"{REJECTED}/")
+            if not plain or run_of(aside) != run or (aside != file.name and "/" in aside):
                 raise _foreign_name(folder, file.name if plain else file.staged)
         for state in record.states:
             if not isinstance(state, bytes) and _SIDE.fullmatch(state.sha256) is None:

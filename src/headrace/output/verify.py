@@ -16,7 +16,7 @@ import msgspec
 
 from headrace.core.arguments import known_arguments
 from headrace.core.arrow.batch import schema_from
-from headrace.core.files import safe_files
+from headrace.core.files import hive, safe_files
 from headrace.core.files.paths import absolute
 from headrace.core.work import REJECTED, StagedFile
 from headrace.errors import JournalDamaged
@@ -192,7 +192,7 @@ class _Verifier:
         return None
 
     def _check_extra(self) -> None:
-        there = [name for name in os.listdir(self._root) if not name.startswith(("_", "."))]
+        there = list(hive.entries(self._root))
         rejected = self._root / REJECTED
         if safe_files.is_folder(rejected):
             there += [f"{REJECTED}/{name}" for name in os.listdir(rejected) if not name.startswith(".")]
@@ -383,7 +383,7 @@ class _Verifier:
             return False
         schema = self._run.state.schema
         names = schema_from(schema).names if schema is not None else []
-        return set(measured.metric.columns) <= set(names)
+        return set(measured.metric.columns) <= set(names) - set(sink.get("partition_by", ()))
 
 
 def _are_steps(steps: Any) -> TypeGuard[list[dict[str, Any]]]:

@@ -219,6 +219,14 @@ def given_rows_per_file(least: Any, most: Any) -> RowsPerFile:
     return RowsPerFile(_whole(least), _whole(most))
 
 
+def given_partition_by(ours: Any, rays: Any) -> tuple[str, ...]:
+    """Read the columns that folders are named for; ``rays`` is what Ray's name for it was given."""
+    if ours is not None and rays is not None:
+        raise ArgumentError("partition_by= and partition_cols= are two names of one thing: give one of them.")
+    names = ours if ours is not None else rays
+    return () if names is None else given_names("partition_by", names, allow_none=True)
+
+
 def _whole(value: Any) -> int | None:
     """Return a whole number, numpy's included, as an int."""
     try:

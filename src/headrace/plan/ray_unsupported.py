@@ -425,11 +425,7 @@ WRITE: dict[str, Unsupported] = {
     "max_rows_per_file": _unset("with_options(shard_rows=...) says about how many rows a file has."),
     "min_rows_per_file": _unset("with_options(shard_rows=...) says about how many rows a file has."),
     "num_rows_per_file": _unset("min_rows_per_file= and max_rows_per_file= say it."),
-    "partition_cols": _unset(
-        "rows stay in the order of the input, so files are not divided by a column's values. Filter and write "
-        "once for "
-        "each value, or divide the output with DuckDB (COPY ... PARTITION_BY)."
-    ),
+    "partition_cols": _unset("write_parquet, write_csv and write_json divide rows into folders by values."),
     "ray_remote_args": _unset("writing belongs to the last step's workers."),
     "row_group_size": _unset("row groups are cut by size."),
     "try_create_dir": Unsupported("the folder is made if it is not there", None),

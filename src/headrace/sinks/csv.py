@@ -63,6 +63,7 @@ class CsvSink(FileSink):
 
     def check_schema(self, schema: pa.Schema) -> None:
         """Raise ``SinkError`` for nested columns and for bytes."""
+        schema = self.file_schema(schema)
         for column in schema:
             if _holds_bytes(column.type):
                 raise cannot_hold(self.kind, column, "bytes are not text")

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import pyarrow as pa
 
 from headrace.core import failpoints
-from headrace.core.files import safe_files
+from headrace.core.files import hive, safe_files
 from headrace.core.files.durable import sync_folder
 from headrace.core.files.formats import PART_SUFFIX
 from headrace.core.files.paths import absolute
@@ -24,6 +24,7 @@ from headrace.core.foreign import is_foreign
 from headrace.core.ports import Writer
 from headrace.core.work import REJECTED, Durability, StagedFile, Task
 from headrace.errors import ArgumentError, SinkError, nearest
+from headrace.sinks.partitioned import Folders, PartitionedWriter, check_columns, file_schema
 from headrace.sinks.row_limit import RowLimitWriter
 from headrace.sinks.staged import StagedStream, write_failed
 
@@ -46,12 +47,15 @@ class Encoder(Protocol):
 class FileSink:
     """One file for each shard, in the folder ``root``; several with ``max_rows_per_file``.
 
+    With ``partition_by``, one for each value of these columns, in a folder ``key=value``; the files lack the columns.
+
     The folder and the staging folder exist before ``open`` and ``publish`` are called: the driver makes them
     when it takes the lock, and a worker that outlived its driver must not bring them back.
     """
 
     root: str
     max_rows_per_file: int | None = field(default=None, kw_only=True)
+    partition_by: tuple[str, ...] = field(default=(), kw_only=True)
     _run: str = field(default="", kw_only=True, repr=False)
     _staging: str = field(default="", kw_only=True, repr=False)
     _digits: int = field(default=5, kw_only=True, repr=False)
@@ -64,6 +68,7 @@ class FileSink:
         if "://" in root:
             raise ArgumentError(f"Cannot write to {root!r}: the output must be a folder of this machine.")
         object.__setattr__(self, "root", absolute(root, "The output path"))
+        check_columns(self.partition_by)
 
     @property
     def suffix(self) -> str:
@@ -91,7 +96,15 @@ class FileSink:
     def describe(self) -> dict[str, Any]:
         """Return kind and settings; not the folder, so that an output that was moved can still be resumed."""
         most = {} if self.max_rows_per_file is None else {"max_rows_per_file": self.max_rows_per_file}
-        return {"kind": self.kind, **self.options(), **most}
+        folders = {"partition_by": list(self.partition_by)} if self.partition_by else {}
+        return {"kind": self.kind, **self.options(), **most, **folders}
+
+    def file_schema(self, schema: pa.Schema) -> pa.Schema:
+        """Return the schema of the files: without the columns of ``partition_by``, or ``SinkError`` for one of these.
+
+        A format's ``check_schema`` looks at this one.
+        """
+        return file_schema(schema, self.partition_by) if self.partition_by else schema
 
     @property
     def staging(self) -> str:
@@ -110,6 +123,8 @@ class FileSink:
     def open(self, task: Task, schema: pa.Schema) -> Writer:
         """Begin the part of one attempt; its file appears with the first rows, or on ``close``."""
         shard = task.shard.label(self._digits)
+        if self.partition_by:
+            return self._partitioned(task, schema, shard)
         if self.max_rows_per_file is None:
             return self._part(task, schema, shard)
         return RowLimitWriter(
@@ -120,6 +135,19 @@ class FileSink:
         staged = f"{name}-{task.attempt}-{os.getpid()}-{os.urandom(4).hex()}.staged"
         return PartWriter(self, schema, staged, f"part-{name}-{self._run}.{self.suffix}")
 
+    def _partitioned(self, task: Task, schema: pa.Schema, shard: str) -> PartitionedWriter:
+        within = self.file_schema(schema)
+
+        def open_file(folder: str, number: int | None) -> PartWriter:
+            name = shard if number is None else f"{shard}-{number:05}"
+            return self._part(task, within, name).within(folder)
+
+        longest = f"part-{shard}-00000-{self._run}.{self.suffix}"
+        folders = Folders.of(self.partition_by, self.root, self._staging, longest)
+        return PartitionedWriter(
+            folders, open_file, lambda: self._part(task, schema, shard), self.max_rows_per_file
+        )
+
     def open_rejected(self, task: Task, schema: pa.Schema) -> PartWriter:
         """Begin the file of the rows that one attempt rejected: Arrow, whatever the format of the parts."""
         shard = task.shard.label(self._digits)
@@ -128,7 +156,7 @@ class FileSink:
 
     def state(self, file: StagedFile) -> Literal["published", "staged", "missing"]:
         """Return where a committed file is; one of another size than recorded is missing."""
-        if _size(self._final(file)) == file.size:
+        if hive.has_folders(self.root, file.name) and _size(self._final(file)) == file.size:
             return "published"
         if _size(self._staged(file)) == file.size:
             return "staged"
@@ -138,9 +166,8 @@ class FileSink:
         """Rename a staged file to its final name; a second time changes nothing."""
         final = self._final(file)
         try:
+            hive.make_folders(self.root, file.name)
             failpoints.hit("publish.rename")
-            if "/" in file.name:
-                safe_files.make_folder(os.path.dirname(final))
             os.rename(self._staged(file), final)
             failpoints.hit("publish.renamed")
         except FileNotFoundError as error:
@@ -160,6 +187,8 @@ class FileSink:
                 rejected = os.path.join(self.root, REJECTED)
                 if safe_files.is_folder(rejected):
                     sync_folder(rejected)
+                for folder in hive.folders(self.root) if self.partition_by else ():
+                    sync_folder(os.path.join(self.root, folder))
             safe_files.create(temporary, success, lasting=lasting)
             failpoints.hit("finish.success")
             os.rename(temporary, final)
@@ -212,6 +241,11 @@ class PartWriter:
         self._lasting = sink._durability == "power"
         self._stream: StagedStream | None = None
         self._encoder: Encoder | None = None
+
+    def within(self, folder: str) -> PartWriter:
+        """Publish the part in a folder of the output, ``key=value``, before anything is written."""
+        self._name = f"{folder}/{self._name}"
+        return self
 
     def encoded_by(self, encoder: Callable[[StagedStream, pa.Schema], Encoder]) -> PartWriter:
         """Use another encoder than the sink's own, before anything is written."""

@@ -43,6 +43,7 @@ class JsonSink(FileSink):
 
     def check_schema(self, schema: pa.Schema) -> None:
         """Raise ``SinkError`` for bytes, unions, intervals, and maps whose keys are no strings."""
+        schema = self.file_schema(schema)
         probe_columns(schema, self.kind, _try)
 
     def encoder(self, stream: StagedStream, schema: pa.Schema) -> Encoder:

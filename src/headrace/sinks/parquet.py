@@ -90,6 +90,7 @@ class ParquetSink(FileSink):
 
     def check_schema(self, schema: pa.Schema) -> None:
         """Raise ``SinkError`` for what Parquet cannot hold: unions, intervals of months and days, …"""
+        schema = self.file_schema(schema)
         for column in schema:
             if why := _unreadable(column.type):
                 raise cannot_hold(self.kind, column, why)

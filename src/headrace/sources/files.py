@@ -1,4 +1,4 @@
-"""From path arguments to input files: expansion, order, hive folders.
+"""From path arguments to input files: expansion and order.
 
 A path may be a file, a folder (all levels), a glob (``**`` included), or a list of these. Names that begin
 with ``_`` or ``.`` are skipped unless they are spelt out. Within one argument files come in the order of
@@ -26,8 +26,6 @@ PathArgument: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[s
 _LOOKED_AT = 1_000  # files whose names are looked at for a hint
 _MAGIC = re.compile(r"[*?\[]")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
-_HIVE = re.compile(r"([^=]+)=(.*)", re.DOTALL)
-_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 class _Entry(NamedTuple):
@@ -235,21 +233,3 @@ def _other_readers(folder: str) -> str:
     if not readers or "" in readers or len(readers) > 3:
         return ""
     return f": {' and '.join(readers)} {'reads' if len(readers) == 1 else 'read'} these"
-
-
-# ---------------------------------------------------------------- hive folders
-
-
-def hive_values(path: str) -> dict[str, str | None]:
-    """Return the ``key=value`` folders directly above a file, outermost first; None is Hive's null.
-
-    >>> hive_values("/data/year=2024/city=S%C3%A3o/part-0.parquet")
-    {'year': '2024', 'city': 'São'}
-    """
-    found: list[tuple[str, str | None]] = []
-    for part in reversed(path.split(os.sep)[:-1]):
-        match = _HIVE.fullmatch(part)
-        if match is None:
-            break
-        found.append((unquote(match[1]), None if match[2] == _HIVE_NULL else unquote(match[2])))
-    return dict(reversed(found))

@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 
 from headrace.core.arrow.forms import EXACT, form_of
 from headrace.core.arrow.values import column_from
+from headrace.core.files.hive import hive_values
 from headrace.core.files.input_files import InputFile
 from headrace.core.work import Split
 from headrace.errors import SchemaMismatch, SourceError, UnreadableFile
-from headrace.sources.files import hive_values
 from headrace.sources.parquet.nulls import may_be_null
 from headrace.sources.schemas import select, unify
 

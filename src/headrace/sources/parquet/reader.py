@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 
 from headrace.core.arrow.batch import concat
 from headrace.core.arrow.values import column_from
+from headrace.core.files.hive import hive_values
 from headrace.core.ports import Bad
 from headrace.core.work import Split
 from headrace.errors import UnreadableFile
-from headrace.sources.files import hive_values
 from headrace.sources.parquet.files import no_footer
 from headrace.sources.schemas import conform, read_guarded, select
 

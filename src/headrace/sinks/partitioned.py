@@ -1,0 +1,254 @@
+"""A shard's rows in folders by the values of some columns: ``key=value``, as Hive, Spark and pyarrow have them.
+
+A file of each value is written when the shard ends, one after the other, so few are open at a time. Until
+then its rows are held in memory; when there are too many of them, the values with the most rows are written first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+from headrace.core.arrow.batch import to_numpy
+from headrace.core.arrow.row_selection import taken
+from headrace.core.files.hive import HIVE_NULL, folder_name
+from headrace.core.human import count
+from headrace.core.ports import Writer
+from headrace.core.work import StagedFile
+from headrace.errors import ArgumentError, SinkError
+from headrace.sinks.row_limit import RowLimitWriter
+
+HELD_BYTES = 64 << 20
+OPEN_FILES = 16
+MOST_FOLDERS = 10_000
+
+_NOT_IN_NAMES = set("/=%*?[]\\")  # of columns: readers differ in whether they decode the name of a key
+
+
+def check_columns(columns: Sequence[str]) -> None:
+    """Raise ``ArgumentError`` for a column that no folder can be named for."""
+    for name in columns:
+        if not name or name[0] in "_." or _NOT_IN_NAMES & set(name) or not name.isprintable():
+            raise ArgumentError(
+                f"partition_by: no folder can be named for the column {name!r}: readers pass over names that begin "
+                "with '_' or '.', and read / = % * ? [ ] and \\ as something else. Rename it with rename_columns."
+            )
+
+
+def file_schema(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
+    """Return the schema of the files: without the columns that folders are named for.
+
+    Raises ``SinkError`` for a column that is not there, or of a type that has no place in a folder's name.
+    """
+    for name in columns:
+        index = schema.get_field_index(name)
+        if index < 0:
+            raise SinkError(
+                f"partition_by names the column {name!r}, and the output has none of that name. It has: "
+                f"{', '.join(schema.names[:20])}{', …' if len(schema.names) > 20 else ''}."
+            )
+        if not _can_name(schema.field(index).type):
+            raise SinkError(
+                f"partition_by: the column {name!r} is of type {schema.field(index).type}, and folders are named for "
+                "text, integers, booleans and dates only. Make one of these from it in a step, such as a rounded "
+                "number or the day of a time."
+            )
+    rest = [field for field in schema if field.name not in columns]
+    if columns and not rest:
+        raise SinkError(
+            "partition_by names every column of the output, so nothing is left to write to files."
+        )
+    return pa.schema(rest, metadata=schema.metadata)
+
+
+def _can_name(kind: pa.DataType) -> bool:
+    if pt.is_dictionary(kind):
+        return _can_name(kind.value_type)
+    tests = (
+        pt.is_null,
+        pt.is_string,
+        pt.is_large_string,
+        pt.is_string_view,
+        pt.is_integer,
+        pt.is_boolean,
+        pt.is_date,
+    )
+    return any(test(kind) for test in tests)
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """Which folder of the output a row goes to."""
+
+    columns: tuple[str, ...]
+    longest_name: int  # in bytes
+    longest_path: int  # from the output on, without the file's own name
+    caseless: bool = False
+
+    @classmethod
+    def of(cls, columns: tuple[str, ...], root: str, staging: str, file: str) -> Folders:
+        """See how long names may be below ``root``, where a file is called ``file``, and whether ``a`` is ``A``."""
+        longest = os.pathconf(staging, "PC_PATH_MAX") - len(os.fsencode(os.path.join(root, file))) - 2
+        folder, name = os.path.split(staging)
+        caseless = os.path.lexists(os.path.join(folder, name.upper()))
+        return cls(columns, os.pathconf(staging, "PC_NAME_MAX"), longest, caseless)
+
+    def divided(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Yield each folder that has rows in the batch, with copies of these rows without the columns."""
+        codes = np.zeros(batch.num_rows, np.int64)
+        names = []
+        for column in self.columns:
+            of_rows, folders = self._named(column, batch.column(column))
+            names.append((of_rows, folders))
+            codes = np.unique(codes * len(folders) + of_rows, return_inverse=True)[1].astype(np.int64)
+        order = np.argsort(codes, kind="stable")
+        cuts = [0, *(np.flatnonzero(np.diff(codes[order])) + 1).tolist(), len(order)]
+        rest = batch.select([name for name in batch.schema.names if name not in self.columns])
+        groups = [order[start:stop] for start, stop in pairwise(cuts)]
+        for rows in sorted(groups, key=lambda rows: int(rows[0])):
+            folder = "/".join(folders[of_rows[rows[0]]] for of_rows, folders in names)
+            if len(os.fsencode(folder)) > self.longest_path:
+                raise SinkError(
+                    f"partition_by: the folder for a row would have a path of {len(os.fsencode(folder)):,} bytes "
+                    "below the output, which is too long for the file system. Shorten the values in a step."
+                )
+            yield folder, taken(rest, rows)
+
+    def _named(
+        self, column: str, values: pa.Array
+    ) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], list[str]]:
+        """Return the number of each row's folder, and the folders."""
+        if pt.is_dictionary(values.type):
+            values = values.cast(values.type.value_type)
+        encoded = values.cast(pa.string()).dictionary_encode(null_encoding="encode")
+        texts = encoded.dictionary.to_pylist()
+        return to_numpy(encoded.indices).astype(np.int64), [self._folder(column, text) for text in texts]
+
+    def _folder(self, column: str, value: str | None) -> str:
+        if value == HIVE_NULL:
+            raise SinkError(
+                f"partition_by: the column {column!r} holds the text {HIVE_NULL!r}, by which folders say null: it "
+                "would be read as that. Put another text, or null, in its place in a step."
+            )
+        name = folder_name(column, value, caseless=self.caseless)
+        if len(os.fsencode(name)) > self.longest_name:
+            raise SinkError(
+                f"partition_by: the column {column!r} holds a text of {count(len(value or ''))} characters, for "
+                f"which the name of a folder would have {len(os.fsencode(name)):,} bytes; the file system takes "
+                f"{self.longest_name}. Shorten the texts in a step, or partition by another column."
+            )
+        return name
+
+
+class OpenFile(Protocol):
+    """Begins a file in a folder; ``number``: its number among those of the shard, None if it may be the only one."""
+
+    def __call__(self, folder: str, number: int | None) -> Writer: ...
+
+
+class PartitionedWriter:
+    """One attempt's files, one or more in each folder. Used by one thread at a time.
+
+    At most ``OPEN_FILES`` are open, and ``HELD_BYTES`` of rows wait for theirs. A file that had to be closed for
+    another is followed by a further one of its folder, should more rows for it come.
+    """
+
+    def __init__(
+        self,
+        folders: Folders,
+        open_file: OpenFile,
+        open_empty: Callable[[], Writer],
+        most_rows: int | None = None,
+    ) -> None:
+        """``open_empty`` begins the one file of an attempt without rows, which has all columns."""
+        self._folders = folders
+        self._open_file = open_file
+        self._open_empty = open_empty
+        self._most_rows = most_rows
+        self._held: dict[str, list[pa.RecordBatch]] = {}
+        self._bytes: dict[str, int] = {}
+        self._open: dict[str, Writer] = {}  # the one that was written to longest ago comes first
+        self._numbers: dict[str, int] = {}  # of the next file
+        self._begun: list[Writer] = []
+        self._files: list[StagedFile] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take the next rows, in order."""
+        if not batch.num_rows:
+            return
+        for folder, rows in self._folders.divided(batch):
+            self._held.setdefault(folder, []).append(rows)
+            self._bytes[folder] = self._bytes.get(folder, 0) + rows.nbytes
+        known = len(self._numbers.keys() | self._held.keys())
+        if known > MOST_FOLDERS:
+            raise SinkError(
+                f"partition_by={list(self._folders.columns)}: a shard's rows have more than {MOST_FOLDERS:,} "
+                "different values, and each would become a folder with a tiny file. Partition by a column of few "
+                "values, such as a day or a country, or by a hash of it."
+            )
+        if sum(self._bytes.values()) > HELD_BYTES:
+            self._write_most()
+
+    def close(self) -> tuple[StagedFile, ...]:
+        """Write all rows that are held, and end all files; one without rows if there were none."""
+        for folder in [*self._open, *self._held]:
+            if folder in self._held:
+                self._flush(folder)
+            if folder in self._open:
+                self._end(folder)
+        if not self._files:
+            self._begun.append(self._open_empty())
+            self._files += self._begun[-1].close()
+            self._begun[-1].sync()
+        return tuple(self._files)
+
+    def sync(self) -> None:
+        """Nothing is left to do: each file was synced when it ended."""
+
+    def abort(self) -> None:
+        """Drop all files."""
+        for writer in self._begun:
+            writer.abort()
+        self._held.clear()
+
+    def _write_most(self) -> None:
+        """Write the rows of the folders that hold the most, until half the memory is free."""
+        left = sum(self._bytes.values())
+        for folder in sorted(self._bytes, key=self._bytes.__getitem__, reverse=True):
+            if left <= HELD_BYTES // 2:
+                return
+            left -= self._bytes[folder]
+            self._flush(folder)
+
+    def _flush(self, folder: str) -> None:
+        writer = self._open.pop(folder, None)
+        if writer is None:
+            if len(self._open) >= OPEN_FILES:
+                self._end(next(iter(self._open)))
+            writer = self._begin(folder)
+        self._open[folder] = writer
+        del self._bytes[folder]
+        for rows in self._held.pop(folder):
+            writer.write(rows)
+
+    def _begin(self, folder: str) -> Writer:
+        def begun(_: int) -> Writer:
+            number = self._numbers.get(folder, 0)
+            self._numbers[folder] = number + 1
+            writer = self._open_file(folder, number if number or self._most_rows is not None else None)
+            self._begun.append(writer)
+            return writer
+
+        return begun(0) if self._most_rows is None else RowLimitWriter(begun, self._most_rows)
+
+    def _end(self, folder: str) -> None:
+        writer = self._open.pop(folder)
+        self._files += writer.close()
+        writer.sync()
