@@ -27,7 +27,7 @@ def comparison(first: Run, second: Run) -> list[Html]:
     )
     parts = [
         header,
-        section("numbers", "Numbers", table("Of the runs", ("", *_NAMES, "Change"), _numbers(runs))),
+        section("numbers", "Numbers", table("Of the runs", ("What", *_NAMES, "Change"), _numbers(runs))),
     ]
     time = _times(runs)
     if time:
@@ -35,10 +35,16 @@ def comparison(first: Run, second: Run) -> list[Html]:
         parts.append(section("time", "Worker time", table("What the workers did, in all", head, time)))
     metrics = _metrics(runs)
     if metrics:
-        parts.append(section("metrics", "Metrics", table("Metrics", ("Metric", *_NAMES, "Change"), metrics)))
+        parts.append(
+            section(
+                "metrics", "Metrics", table("The metrics of both", ("Metric", *_NAMES, "Change"), metrics)
+            )
+        )
     differing = _differing(runs)
     words = tag("p", "Command, inputs, models, versions and options are the same.")
-    listed = table("What is not the same", ("", *_NAMES), differing, words=(0, 1, 2)) if differing else words
+    listed = (
+        table("What is not the same", ("What", *_NAMES), differing, words=(0, 1, 2)) if differing else words
+    )
     return [*parts, section("plan", "What ran", listed)]
 
 
