@@ -329,7 +329,7 @@ READ: dict[str, Unsupported] = {
         "choose by the path: folder/year=2024/**, or filter(expr=...) by the column."
     ),
     "partitioning": Unsupported(
-        "columns of folder names are for read_parquet; add them from include_paths=True."
+        "columns of folder names are for read_parquet, read_csv and read_json; here add them from include_paths=True."
     ),
     "ray_remote_args": _unset(f"{_PLACED}; reading belongs to the step behind it."),
     "shuffle": Unsupported(

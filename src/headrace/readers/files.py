@@ -36,6 +36,7 @@ def read_csv(
     strings_can_be_null: bool = False,
     decimal_point: str = ".",
     timestamp_parsers: Sequence[str] | None = None,
+    partitioning: Literal["hive"] | None = "hive",
     include_paths: bool = False,
 ) -> Dataset:
     """Read CSV files, plain or compressed (gzip, zstd, bz2, lz4), as one dataset.
@@ -68,6 +69,9 @@ def read_csv(
         Which texts are null (default: Arrow's list, with the empty text), and whether in string columns too.
     timestamp_parsers
         Formats for ``strptime``, or ``"ISO8601"``, tried in turn.
+    partitioning
+        ``"hive"`` adds the ``key=value`` folders right above a file as columns behind its own, int64 where every
+        value is an integer, else string; a column of the file of that name wins. None: no columns from folders.
     include_paths
         Whether to add the string column ``path``, the file's absolute path, at the end.
 
@@ -107,6 +111,7 @@ def read_csv(
         strings_can_be_null=strings_can_be_null,
         decimal_point=decimal_point,
         timestamp_parsers=timestamp_parsers,
+        partitioning=partitioning,
         include_paths=include_paths,
     )
     return Dataset.from_source(source)
@@ -114,7 +119,11 @@ def read_csv(
 
 @known_arguments(also=ray_unsupported.READ_JSON)
 def read_json(
-    paths: PathArgument, *, schema: pa.Schema | None = None, include_paths: bool = False
+    paths: PathArgument,
+    *,
+    schema: pa.Schema | None = None,
+    partitioning: Literal["hive"] | None = "hive",
+    include_paths: bool = False,
 ) -> Dataset:
     """Read files of one JSON object per line, plain or compressed (gzip, zstd, bz2, lz4), as one dataset.
 
@@ -129,6 +138,9 @@ def read_json(
     schema
         The fields to read and their types; other fields are passed over. None infers it from the first
         megabyte of the files; a field that turns up later is then an error. A field that a line lacks is null.
+    partitioning
+        ``"hive"`` adds the ``key=value`` folders right above a file as columns behind its own, int64 where every
+        value is an integer, else string; a column of the file of that name wins. None: no columns from folders.
     include_paths
         Whether to add the string column ``path``, the file's absolute path, at the end.
 
@@ -151,7 +163,8 @@ def read_json(
     from headrace.sources.json.source import JsonSource
 
     warn_of_unfinished(paths)
-    return Dataset.from_source(JsonSource(paths, schema=schema, include_paths=include_paths))
+    source = JsonSource(paths, schema=schema, partitioning=partitioning, include_paths=include_paths)
+    return Dataset.from_source(source)
 
 
 @known_arguments(also=ray_unsupported.READ)

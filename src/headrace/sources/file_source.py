@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from typing_extensions import Self
 
+    from headrace.sources.folder_columns import FolderColumns
+
 Inspected = TypeVar("Inspected")
 _StatesRead: TypeAlias = "OrderedDict[tuple[int, int, int], Sequence[FileState | None]]"
 
@@ -67,11 +69,26 @@ class FileSource(Source, Generic[Inspected]):
         if len(self._states_read) > _REMEMBERED:
             self._states_read.popitem(last=False)
         if not self._adds_path:
-            return self.read_rows(split, columns, batch_rows, bad)
+            return self._with_folders(split, columns, batch_rows, bad)
         from headrace.sources.path_column import PATH, with_path
 
         own = None if columns is None else [name for name in columns if name != PATH]
-        return with_path(self.read_rows(split, own, batch_rows, bad), columns, self.file(split.file).path)
+        return with_path(self._with_folders(split, own, batch_rows, bad), columns, self.file(split.file).path)
+
+    def folder_columns(self) -> FolderColumns | None:
+        """Return the columns that come from folders, behind those of ``read_rows``. Default: none."""
+        return None
+
+    def _with_folders(
+        self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None
+    ) -> Iterator[pa.RecordBatch]:
+        folders = self.folder_columns()
+        if folders is None or not folders.fields:
+            return self.read_rows(split, columns, batch_rows, bad)
+        own = None if columns is None else [name for name in columns if name not in folders.names]
+        return folders.add_to(
+            self.read_rows(split, own, batch_rows, bad), columns, self.file(split.file).path
+        )
 
     def with_path(self, schema: pa.Schema) -> pa.Schema:
         """Return the schema of what ``read`` gives, if that of ``read_rows`` is this one."""

@@ -21,6 +21,7 @@ from headrace.sources import text
 from headrace.sources.bisection import Faults, faults_of
 from headrace.sources.csv import options as csv_options
 from headrace.sources.csv.format import CsvFormat
+from headrace.sources.folder_columns import FolderColumns
 from headrace.sources.records import QuoteNeverClosed, RecordScanner, newline_cuts, quoted_cuts
 from headrace.sources.schemas import unify
 from headrace.sources.signatures import not_text, reader_of, refuse_other_formats
@@ -46,6 +47,7 @@ class CsvLayout:
     texts: tuple[TextFile, ...]
     faults: Faults
     forms: Mapping[str, str] = field(default_factory=dict)
+    folders: FolderColumns | None = None
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.core.files.formats import suffixes_read_by
 from headrace.core.files.input_files import InputFile
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.sources.csv.layout import CsvLayout
+    from headrace.sources.folder_columns import FolderColumns
 
 
 class CsvSource(FileSource["CsvLayout"]):
@@ -49,6 +51,8 @@ class CsvSource(FileSource["CsvLayout"]):
         Lines to skip at the start of each file, before the header.
     null_values, strings_can_be_null, decimal_point, timestamp_parsers
         As in ``pyarrow.csv.ConvertOptions``; None is Arrow's default.
+    partitioning
+        As for ``ParquetSource``: ``"hive"`` adds the ``key=value`` folders directly above a file as columns.
     include_paths
         Whether to add the string column ``path``: the absolute path.
     block_bytes
@@ -74,9 +78,12 @@ class CsvSource(FileSource["CsvLayout"]):
         strings_can_be_null: bool = False,
         decimal_point: str = ".",
         timestamp_parsers: Sequence[str] | None = None,
+        partitioning: Literal["hive"] | None = "hive",
         include_paths: bool = False,
         block_bytes: int | None = None,
     ) -> None:
+        if partitioning not in ("hive", None):
+            raise ArgumentError(f"partitioning is 'hive' or None, not {partitioning!r}.")
         for name, mark in (
             ("delimiter", delimiter),
             ("quote_char", quote_char),
@@ -89,6 +96,7 @@ class CsvSource(FileSource["CsvLayout"]):
         if block_bytes is not None and block_bytes < 1:
             raise ArgumentError(f"block_bytes is at least 1, not {block_bytes}.")
         super().__init__(paths, adds_path=include_paths)
+        self._partitioning = partitioning
         self._format = CsvFormat(
             column_types=dict(column_types or {}),
             column_names=_tuple("column_names", column_names),
@@ -114,16 +122,25 @@ class CsvSource(FileSource["CsvLayout"]):
             if name != "column_types"
         }
         types = {name: _type_name(value) for name, value in self._format.column_types.items()}
-        added = {"include_paths": True} if self._adds_path else {}
+        added: dict[str, Any] = {"include_paths": True} if self._adds_path else {}
+        if self._partitioning is None:  # else as in older outputs
+            added["partitioning"] = None
         return {"kind": "csv", "paths": list(self.paths), "column_types": types, **options, **added}
 
     def schema(self) -> pa.Schema:
         """Return the schema of all files together; reads their starts the first time."""
-        return self.with_path(self.inspected().schema)
+        layout = self.inspected()
+        return self.with_path(
+            layout.folders.add_to_schema(layout.schema) if layout.folders else layout.schema
+        )
 
     def forms(self) -> Mapping[str, str]:
         """Return the forms of the columns that hold nulls in what the types are settled from."""
-        return self.inspected().forms
+        layout = self.inspected()
+        return {**layout.forms, **layout.folders.forms} if layout.folders else layout.forms
+
+    def folder_columns(self) -> FolderColumns | None:
+        return self.inspected().folders
 
     def splits(self) -> list[Split]:
         """Cut the files between records; reads big ones once, to find out which newlines are quoted."""
@@ -155,7 +172,12 @@ class CsvSource(FileSource["CsvLayout"]):
     def inspect(self, files: list[InputFile]) -> CsvLayout:
         from headrace.sources.csv import layout as csv_layout
 
-        return csv_layout.inspect(files, self._format)
+        layout = csv_layout.inspect(files, self._format)
+        if self._partitioning is None:
+            return layout
+        from headrace.sources.folder_columns import FolderColumns
+
+        return replace(layout, folders=FolderColumns.of(files, layout.schema))
 
 
 def _is_mark(mark: object) -> bool:

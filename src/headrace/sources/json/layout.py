@@ -15,6 +15,7 @@ from headrace.core.work import Split
 from headrace.errors import SchemaMismatch, UnreadableFile
 from headrace.sources import text
 from headrace.sources.bisection import Faults, faults_of
+from headrace.sources.folder_columns import FolderColumns
 from headrace.sources.json import arrays
 from headrace.sources.json.lines import TooDeep, count_of, explained, loaded, open_lines, records_of, rows_of
 from headrace.sources.records import newline_cuts
@@ -40,6 +41,7 @@ class JsonLayout:
     faults: Faults
     forms: Mapping[str, str] = field(default_factory=dict)
     arrays: frozenset[int] = frozenset()
+    folders: FolderColumns | None = None
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.core.files.formats import suffixes_read_by
 from headrace.core.files.input_files import InputFile
@@ -17,6 +18,7 @@ from headrace.sources.files import PathArgument
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from headrace.sources.folder_columns import FolderColumns
     from headrace.sources.json.layout import JsonLayout
 
 
@@ -35,6 +37,8 @@ class JsonSource(FileSource["JsonLayout"]):
         A file, a folder, a glob, or a list of these. Compression is recognised by the files' first bytes.
     schema
         A ``pyarrow.Schema``, or None.
+    partitioning
+        As for ``ParquetSource``: ``"hive"`` adds the ``key=value`` folders directly above a file as columns.
     include_paths
         Whether to add the string column ``path``: the absolute path.
     block_bytes
@@ -48,30 +52,43 @@ class JsonSource(FileSource["JsonLayout"]):
         paths: PathArgument,
         *,
         schema: pa.Schema | None = None,
+        partitioning: Literal["hive"] | None = "hive",
         include_paths: bool = False,
         block_bytes: int | None = None,
     ) -> None:
+        if partitioning not in ("hive", None):
+            raise ArgumentError(f"partitioning is 'hive' or None, not {partitioning!r}.")
         if block_bytes is not None and block_bytes < 1:
             raise ArgumentError(f"block_bytes is at least 1, not {block_bytes}.")
         if schema is not None and not (hasattr(schema, "names") and hasattr(schema, "serialize")):
             raise ArgumentError(f"schema is a pyarrow.Schema, not {type(schema).__name__}.")
         super().__init__(paths, adds_path=include_paths)
+        self._partitioning = partitioning
         self._given = schema
         self._block_bytes = block_bytes
 
     def describe(self) -> dict[str, Any]:
         """Return the paths and options as given."""
         given = None if self._given is None else {f.name: str(f.type) for f in self._given}
-        added = {"include_paths": True} if self._adds_path else {}
+        added: dict[str, Any] = {"include_paths": True} if self._adds_path else {}
+        if self._partitioning is None:  # else as in older outputs
+            added["partitioning"] = None
         return {"kind": "json", "paths": list(self.paths), "schema": given, **added}
 
     def schema(self) -> pa.Schema:
         """Return the schema of all files together; reads their starts the first time."""
-        return self.with_path(self.inspected().schema)
+        layout = self.inspected()
+        return self.with_path(
+            layout.folders.add_to_schema(layout.schema) if layout.folders else layout.schema
+        )
 
     def forms(self) -> Mapping[str, str]:
         """Return the forms of the columns that hold nulls in what the types are settled from."""
-        return self.inspected().forms
+        layout = self.inspected()
+        return {**layout.forms, **layout.folders.forms} if layout.folders else layout.forms
+
+    def folder_columns(self) -> FolderColumns | None:
+        return self.inspected().folders
 
     def splits(self) -> list[Split]:
         """Cut the files at line ends."""
@@ -99,4 +116,9 @@ class JsonSource(FileSource["JsonLayout"]):
     def inspect(self, files: list[InputFile]) -> JsonLayout:
         from headrace.sources.json import layout as json_layout
 
-        return json_layout.inspect(files, self._given)
+        layout = json_layout.inspect(files, self._given)
+        if self._partitioning is None:
+            return layout
+        from headrace.sources.folder_columns import FolderColumns
+
+        return replace(layout, folders=FolderColumns.of(files, layout.schema))

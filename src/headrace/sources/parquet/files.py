@@ -14,14 +14,13 @@ import pyarrow.parquet as pq
 
 from headrace.core.arrow.forms import EXACT, form_of
 from headrace.core.arrow.values import column_from
-from headrace.core.files.hive import hive_values
 from headrace.core.files.input_files import InputFile
 from headrace.core.work import Split
 from headrace.errors import SchemaMismatch, SourceError, UnreadableFile
+from headrace.sources.folder_columns import folder_fields, folder_values
 from headrace.sources.parquet.nulls import may_be_null
 from headrace.sources.schemas import select, unify
 
-_INTEGER = 18  # digits that surely fit int64
 _FEW_GROUPS = 16
 _MOST_PIECES = 8
 _LEAST_ROWS = 1_024
@@ -111,8 +110,8 @@ def inspect(
     else:
         schema = given.remove_metadata() if columns is None else select(given.remove_metadata(), columns)
         footers = _read_footers(files, schema.names)
-        _check_casts(files, footers, schema, _partition_values(files) if hive else {})
-    forms = _forms(schema, footers, _partition_values(files) if hive else {})
+        _check_casts(files, footers, schema, folder_values(files) if hive else {})
+    forms = _forms(schema, footers, folder_values(files) if hive else {})
     return ParquetLayout(schema, tuple(footers), forms)
 
 
@@ -200,7 +199,7 @@ def _unified(
         (file.path, _only(footer.schema, columns)) for file, footer in zip(files, footers, strict=True)
     )
     if hive:
-        for field in _partition_fields(files):
+        for field in folder_fields(folder_values(files)):
             if schema.get_field_index(field.name) < 0:
                 schema = schema.append(field)
     if columns is None:
@@ -243,19 +242,6 @@ def _only(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
     return schema if columns is None else pa.schema([field for field in schema if field.name in columns])
 
 
-def _partition_values(files: Sequence[InputFile]) -> dict[str, set[str | None]]:
-    values: dict[str, set[str | None]] = {}
-    for folder in dict.fromkeys(os.path.dirname(file.path) for file in files):
-        for key, value in hive_values(os.path.join(folder, "")).items():
-            values.setdefault(key, set()).add(value)
-    return values
-
-
-def _partition_fields(files: Sequence[InputFile]) -> list[pa.Field]:
-    values = _partition_values(files)
-    return [pa.field(key, pa.int64() if _integers(found) else pa.string()) for key, found in values.items()]
-
-
 def _forms(
     schema: pa.Schema, footers: Sequence[Footer], folders: Mapping[str, set[str | None]]
 ) -> dict[str, str]:
@@ -277,11 +263,3 @@ def _forms(
         if form is not None:
             found[name] = form
     return found
-
-
-def _integers(values: set[str | None]) -> bool:
-    present = [value for value in values if value is not None]
-    return bool(present) and all(
-        digits.isascii() and digits.isdigit() and len(digits) <= _INTEGER
-        for digits in (value.removeprefix("-") for value in present)
-    )

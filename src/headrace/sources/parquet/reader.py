@@ -6,16 +6,15 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.core.arrow.batch import concat
-from headrace.core.arrow.values import column_from
 from headrace.core.files.hive import hive_values
 from headrace.core.ports import Bad
 from headrace.core.work import Split
 from headrace.errors import UnreadableFile
+from headrace.sources.folder_columns import constant
 from headrace.sources.parquet.files import no_footer
 from headrace.sources.schemas import conform, read_guarded, select
 
@@ -210,12 +209,7 @@ class OpenFile:
             return None
         result = self._constants.get(name)
         if result is None or len(result) < rows:
-            type_ = self._schema.field(name).type
-            if pa.types.is_integer(type_):
-                result = column_from(np.full(rows, int(value), np.int64))
-            else:
-                result = column_from([value] * rows)
-            result = result.cast(type_)  # where the user gave the schema
+            result = constant(value, self._schema.field(name).type, rows)
             self._constants[name] = result
         return result.slice(0, rows)
 
