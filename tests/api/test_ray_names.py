@@ -148,7 +148,6 @@ def test_what_changes_nothing_is_taken_by_others() -> None:
         (lambda d: d.repartition(3, shuffle=True), "there is no shuffle"),
         (lambda d: hr.read_parquet("x", filesystem=3), "filesystem=3: Headrace reads local files"),
         (lambda d: hr.read_parquet("x", shuffle="files"), "shuffle='files': files are read in the order"),
-        (lambda d: hr.read_csv("x", parse_options=3), "the names of pyarrow.csv without its classes"),
         (lambda d: hr.ActorPoolStrategy(enable_true_multi_threading=True), "max_in_flight="),
     ],
 )

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import headrace as hr
-from headrace.errors import ArgumentError, SchemaMismatch, UnknownColumn
+from headrace.errors import ArgumentError, SchemaMismatch, UnknownArgument, UnknownColumn
 from headrace.sources.csv.source import CsvSource
 from headrace.sources.json.source import JsonSource
 from headrace.sources.parquet.source import ParquetSource
@@ -112,3 +112,39 @@ def test_a_schema_of_ones_own(folder: Path, tmp_path: Path) -> None:
     assert partly.take_all() == [{"year": 2024, "x": 7}] and partly.schema().field("year").type == pa.int16()
     with pytest.raises(SchemaMismatch, match="names of folders"):
         hr.read_parquet(folder / "year=2024", schema=pa.schema({"year": pa.list_(pa.int8())})).schema()
+
+
+def test_options_of_pyarrow_csv_are_taken(tmp_path: Path) -> None:
+    from pyarrow import csv
+
+    file = tmp_path / "a.csv"
+    file.write_text("skipped\n1;'x;y';-\n2;z;3,5\n")
+    data = hr.read_csv(
+        file,
+        read_options=csv.ReadOptions(column_names=["n", "s", "f"], skip_rows=1, block_size=100),
+        parse_options=csv.ParseOptions(delimiter=";", quote_char="'"),
+        convert_options=csv.ConvertOptions(
+            column_types={"n": pa.int8()}, null_values=["-"], decimal_point=","
+        ),
+    )
+    assert data.take_all() == [{"n": 1, "s": "x;y", "f": None}, {"n": 2, "s": "z", "f": 3.5}]
+    assert data.schema().field("n").type == pa.int8()
+    nameless = hr.read_csv(file, read_options=csv.ReadOptions(autogenerate_column_names=True, skip_rows=1))
+    assert nameless.columns() == ["f0", "f1"]
+    with pytest.raises(UnknownArgument, match="parse_options= and delimiter= say the same"):
+        hr.read_csv(file, delimiter=",", parse_options=csv.ParseOptions(delimiter=";"))
+    with pytest.raises(ArgumentError, match=r"true_values=\['ja'\] of ConvertOptions"):
+        hr.read_csv(file, convert_options=csv.ConvertOptions(true_values=["ja"]))
+    with pytest.raises(ArgumentError, match="select_columns"):
+        hr.read_csv(file, convert_options=csv.ConvertOptions(include_columns=["n"]))
+    with pytest.raises(ArgumentError, match="3 is none of"):
+        hr.read_csv(file, parse_options=3)
+
+
+def test_the_old_name_for_rows_of_a_file(tmp_path: Path) -> None:
+    hr.range(10).write_parquet(tmp_path / "out", num_rows_per_file=5)
+    assert sorted(pq.read_metadata(path).num_rows for path in (tmp_path / "out").glob("*.parquet")) == [5, 5]
+    with pytest.raises(UnknownArgument, match="num_rows_per_file= and min_rows_per_file= say the same"):
+        hr.range(10).write_parquet(tmp_path / "b", num_rows_per_file=5, min_rows_per_file=5)
+    with pytest.raises(ArgumentError, match="min_rows_per_file='x'"):
+        hr.range(10).write_parquet(tmp_path / "b", num_rows_per_file="x")

@@ -105,7 +105,8 @@ def test_a_late_line_names_file_and_row(read: Read, block: int, line: str, messa
         ('[{"a": 1}, {"a": 2}', r"begins with '\[', so all of it should be one JSON array, and .*truncated"),
         ("[1]\n[2]\n", "one JSON array, and .*trailing"),
         ('[{"a": 1}, 2, {"a": 3}]', "row 1 .*object"),
-        ('{\n  "a": 1\n}\n', "row 0 .*is not JSON .*One whole object per line"),
+        ('{\n  "a": 1\n}\n{\n  "a": 2\n}\n', "row 0 .*is not JSON .*One whole object per line"),
+        ('{"a": 1,\n{"a": 2}\n', "row 0 .*is not JSON .*One whole object per line"),
     ],
 )
 def test_an_early_line_names_file_and_row(read: Read, content: str, message: str) -> None:

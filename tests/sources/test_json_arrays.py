@@ -73,6 +73,20 @@ def test_odd_arrays(tmp_path: Path) -> None:
         assert "a.json" in str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_one_object_over_several_lines_is_a_row(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    for text in (
+        json.dumps(ROWS[3], indent=2),
+        "\ufeff\n " + json.dumps(ROWS[3], indent=1).replace("\n", "\r\n"),
+        json.dumps(ROWS[3], separators=(",\n", ": ")),
+    ):
+        file.write_text(text)
+        assert hr.read_json(file).take_all() == [ROWS[3]]
+    (tmp_path / "b.jsonl").write_text('{"id": 7,\n{"id": 8}\n')
+    found, bad = read_told(JsonSource(tmp_path / "b.jsonl"))
+    assert list(bad) == [0] and [row["id"] for row in found] == [8]
+
+
 def test_late_fields_and_bad_elements_are_told(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [{"a": i, "pad": "x" * 1000} for i in range(2000)]
     rows[1500]["late"] = 1

@@ -33,6 +33,13 @@ class Unsupported:
         return any(value is same or (type(value) is type(same) and value == same) for same in self.harmless)
 
 
+@dataclass(frozen=True, slots=True)
+class Translated(Unsupported):
+    """An argument that ours says by others: ``into`` gives these by name for a value."""
+
+    into: Callable[[Any], Mapping[str, Any]] = dict
+
+
 SHOWS_RAISE = sys.version_info < (3, 11)  # a bare `raise` there brings back the frames that were dropped
 _NOTHING: Mapping[str, Unsupported] = {}
 
@@ -89,9 +96,7 @@ def _checked(
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
         for name in kwargs.keys() - known:
-            unknown = _unknown(called, name, kwargs.pop(name), names, also)
-            if unknown:
-                raise UnknownArgument(unknown)
+            _settle(called, name, kwargs, names, also)
         try:
             return function(*args, **kwargs)
         except TypeError as error:
@@ -142,6 +147,22 @@ def unframed(function: Callable[P, R]) -> Callable[P, R]:
             raise
 
     return called
+
+
+def _settle(
+    called: str, name: str, kwargs: dict[str, Any], names: tuple[str, ...], also: Mapping[str, Unsupported]
+) -> None:
+    """Take an argument that the function does not have out of ``kwargs``: translated, passed over, or refused."""
+    value, other = kwargs.pop(name), also.get(name)
+    if not isinstance(other, Translated) or other.takes(value):
+        unknown = _unknown(called, name, value, names, also)
+        if unknown:
+            raise UnknownArgument(unknown)
+        return
+    for ours, said in other.into(value).items():
+        if kwargs.get(ours) is not None:
+            raise UnknownArgument(f"{called}: {name}= and {ours}= say the same. Leave one of them out.")
+        kwargs[ours] = said
 
 
 def _unknown(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from headrace.core.arguments import Unsupported
+from headrace.core.arguments import Translated, Unsupported
 from headrace.options import RunOptions
 
 # ---------------------------------------------------------------- verbs of a dataset
@@ -367,16 +367,6 @@ READ_WEBDATASET: dict[str, Unsupported] = {
     ),
 }
 
-_ARROW_CSV = _unset(
-    "the options have the names of pyarrow.csv without its classes: delimiter=, column_names=, column_types=, ...."
-)
-READ_CSV: dict[str, Unsupported] = {
-    **READ,
-    "convert_options": _ARROW_CSV,
-    "parse_options": _ARROW_CSV,
-    "read_options": _ARROW_CSV,
-}
-
 READ_JSON: dict[str, Unsupported] = {
     **READ,
     "lines": Unsupported("one object stands on each line, in any case", None),
@@ -424,7 +414,9 @@ WRITE: dict[str, Unsupported] = {
     "min_bytes_per_file": _unset("min_rows_per_file= says about how many rows a file has."),
     "max_rows_per_file": _unset("with_options(shard_rows=...) says about how many rows a file has."),
     "min_rows_per_file": _unset("with_options(shard_rows=...) says about how many rows a file has."),
-    "num_rows_per_file": _unset("min_rows_per_file= and max_rows_per_file= say it."),
+    "num_rows_per_file": Translated(
+        "min_rows_per_file= says it.", (None,), lambda rows: {"min_rows_per_file": rows}
+    ),
     "partition_cols": _unset("write_parquet, write_csv and write_json divide rows into folders by values."),
     "ray_remote_args": _unset("writing belongs to the last step's workers."),
     "row_group_size": _unset("row groups are cut by size."),

@@ -14,8 +14,8 @@ from headrace.plan import ray_unsupported
 class ActorPoolStrategy:
     """A pool of workers: ``size`` of them, or between ``min_size`` and ``max_size``.
 
-    Without any of them, as many as there is room for. Raises ``ArgumentError``, when a verb is given it, for both
-    kinds of size or for numbers that make no sense.
+    Without any of them, as many as there is room for. Raises ``ArgumentError`` for both kinds of size or for
+    numbers that make no sense.
 
     >>> ActorPoolStrategy(size=2).bounds()
     (2, 2)
@@ -31,6 +31,7 @@ class ActorPoolStrategy:
     ) -> None:
         for name, value in (("size", size), ("min_size", min_size), ("max_size", max_size)):
             object.__setattr__(self, name, value)
+        self.bounds()
 
     def bounds(self) -> tuple[int, int] | None:
         """Return ``(min, max)``, or None when nothing was said."""
@@ -48,13 +49,16 @@ class ActorPoolStrategy:
 class TaskPoolStrategy:
     """As many workers as ``size``, or as there is room for; here tasks and actors run in the same workers.
 
-    Raises ``ArgumentError``, when a verb is given it, if ``size`` is not a number above zero.
+    Raises ``ArgumentError`` if ``size`` is not a number above zero.
 
     >>> TaskPoolStrategy(size=3).bounds()
     (3, 3)
     """
 
     size: int | None = None
+
+    def __post_init__(self) -> None:
+        self.bounds()
 
     def bounds(self) -> tuple[int, int] | None:
         """Return ``(size, size)``, or None when nothing was said."""

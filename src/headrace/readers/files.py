@@ -13,13 +13,14 @@ from headrace.core.arguments import known_arguments
 from headrace.core.warn import warn
 from headrace.dataset.dataset import Dataset
 from headrace.plan import ray_unsupported
+from headrace.readers.csv_options import READ_CSV
 from headrace.sources.files import PathArgument, absolute_paths
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-@known_arguments(also=ray_unsupported.READ_CSV)
+@known_arguments(also=READ_CSV)
 def read_csv(
     paths: PathArgument,
     *,
@@ -42,7 +43,8 @@ def read_csv(
     """Read CSV files, plain or compressed (gzip, zstd, bz2, lz4), as one dataset.
 
     Types are settled once, from the first megabyte of the files, and never change on the way: a later value
-    that does not fit is an error that names it. Options have the names and meanings of ``pyarrow.csv``.
+    that does not fit is an error that names it. Options have the names and meanings of ``pyarrow.csv``, whose
+    classes are taken, too: ``parse_options=pyarrow.csv.ParseOptions(delimiter=";")``.
 
     Parameters
     ----------
@@ -127,8 +129,8 @@ def read_json(
 ) -> Dataset:
     """Read files of one JSON object per line, plain or compressed (gzip, zstd, bz2, lz4), as one dataset.
 
-    A file may also be one array of objects, ``[{…}, {…}]``: each of them is a row then. Such a file is read by one
-    worker, and is in memory meanwhile.
+    A file may also be one array of objects, ``[{…}, {…}]``: each of them is a row then; or one object over several
+    lines, which is one row. Such a file is read by one worker, and is in memory meanwhile.
 
     Parameters
     ----------

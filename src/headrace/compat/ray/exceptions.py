@@ -12,6 +12,7 @@ from headrace.errors import CallCancelled as TaskCancelledError
 from headrace.errors import CallLost as WorkerCrashedError
 from headrace.errors import ExecutorClosed
 from headrace.errors import HeadraceError as RayError
+from headrace.errors import StepError as RayTaskError
 from headrace.errors import TimedOut as GetTimeoutError
 from headrace.tasks.hosting.packing import IN_CONSTRUCTOR
 
@@ -19,6 +20,7 @@ ActorDiedError = RayActorError
 ActorUnavailableError = RayActorError
 ObjectLostError = ExecutorClosed
 OutOfMemoryError = WorkerCrashedError
+UserCodeException = RayTaskError  # what a function raises in a step of a dataset
 
 __all__ = [
     "ActorDiedError",
@@ -35,7 +37,7 @@ __all__ = [
 ]
 
 
-class RayTaskError(RayError):
+class _OfTask(RayTaskError):
     """What a task raised: the error is of this class and of its own at once, and ``cause`` is the error itself."""
 
     cause: BaseException
@@ -46,17 +48,13 @@ class RayTaskError(RayError):
     def __reduce__(self) -> Any:
         return as_ray_raises, (self.cause,)
 
-    def as_instanceof_cause(self) -> RayTaskError:
+    def as_instanceof_cause(self) -> _OfTask:
         """Return the error as one of the class of its cause, too: as it is."""
         return self
 
 
-class RayActorInitError(RayTaskError, RayActorError):
+class RayActorInitError(_OfTask, RayActorError):
     """What the constructor of an actor raised: the actor has died of it."""
-
-
-class UserCodeException(RayTaskError):
-    """Ray Data's name for what a function of the user's raised."""
 
 
 @functools.cache
@@ -77,7 +75,7 @@ def as_ray_raises(error: BaseException) -> BaseException:
     if isinstance(error, RayError) or not isinstance(error, Exception):
         return error
     kind = type(error)
-    base = RayActorInitError if getattr(error, IN_CONSTRUCTOR, False) else RayTaskError
+    base = RayActorInitError if getattr(error, IN_CONSTRUCTOR, False) else _OfTask
     try:
         both = _both(base, kind)  # type: ignore[arg-type]
         made = both.__new__(both, *error.args)

@@ -1,7 +1,11 @@
-"""A file that is one JSON array, as lines: each element becomes one, and is read as any other line is."""
+"""A file that is one JSON array, or one object over several lines, as lines: each element becomes one.
+
+They are read as any other line is.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import msgspec
@@ -19,19 +23,31 @@ def is_array(head: Head) -> bool:
     return head.data[text.skip_mark(head.data) :].lstrip().startswith(b"[")
 
 
+_GOES_ON = (b"{", b"[", b",", b":")
+_OBJECT_BYTES = 1 << 30  # a bigger file is no single object
+
+
+def is_object(path: str, head: Head) -> bool:
+    """Say whether a file is one object over several lines; it is read for this if its first line ends within one."""
+    first, end, _ = head.data[text.skip_mark(head.data) :].lstrip().partition(b"\n")
+    if not (first.startswith(b"{") and end and first.rstrip().endswith(_GOES_ON)):
+        return False
+    if os.path.getsize(path) > _OBJECT_BYTES:
+        return False
+    try:
+        msgspec.json.decode(_content(path), type=dict[str, msgspec.Raw], strict=True)
+    except (UnreadableFile, msgspec.MsgspecError, RecursionError):
+        return False
+    return True
+
+
 def lines_of(path: str) -> bytes:
-    """Return the elements of the array in a file, plain or compressed, a line each. All of it is in memory."""
+    """Return the elements of a file, plain or compressed, a line each. All of it is in memory."""
+    data = _content(path)
+    if data[:1_000_000].lstrip().startswith(b"{"):
+        return bytes(data).translate(_ON_ONE_LINE) + b"\n"
     try:
-        with text.open_stream(path) as stream:
-            data = stream.read()
-    except MemoryError:
-        raise
-    except (OSError, pa.ArrowException) as error:
-        raise text.unreadable(path, error) from error
-    try:
-        elements = msgspec.json.decode(
-            memoryview(data)[text.skip_mark(data) :], type=list[msgspec.Raw], strict=True
-        )
+        elements = msgspec.json.decode(data, type=list[msgspec.Raw], strict=True)
     except (msgspec.MsgspecError, RecursionError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise UnreadableFile(
@@ -39,6 +55,17 @@ def lines_of(path: str) -> bytes:
             "the file, or write one object per line."
         ) from error
     return b"".join(bytes(each).translate(_ON_ONE_LINE) + b"\n" for each in elements)
+
+
+def _content(path: str) -> bytes:
+    try:
+        with text.open_stream(path) as stream:
+            data = stream.read()
+    except MemoryError:
+        raise
+    except (OSError, pa.ArrowException) as error:
+        raise text.unreadable(path, error) from error
+    return bytes(data)[text.skip_mark(data) :]
 
 
 def heads(lines: bytes, size: int) -> Iterator[Head]:

@@ -32,7 +32,7 @@ _SETTLE_BYTES = 1 << 24  # how far to read for a field that is null at first
 class JsonLayout:
     """What planning inferred for all files. ``strict``: a field that ``schema`` lacks is an error.
 
-    ``arrays``: the numbers of the files that are one array, not lines.
+    ``arrays``: the numbers of the files that are one array, or one object over several lines.
     """
 
     schema: pa.Schema
@@ -83,7 +83,7 @@ def inspect(files: Sequence[InputFile], given: pa.Schema | None) -> JsonLayout:
 def _inspect_start(file: InputFile, given: pa.Schema | None, size: int, settle: int) -> _JsonStart:
     heads = text.heads(file.path, size=size)
     first = next(heads)
-    is_array = arrays.is_array(first)
+    is_array = arrays.is_array(first) or arrays.is_object(file.path, first)
     if is_array:
         heads = arrays.heads(arrays.lines_of(file.path), size)
         first = next(heads)
