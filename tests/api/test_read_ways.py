@@ -141,9 +141,12 @@ def test_options_of_pyarrow_csv_are_taken(tmp_path: Path) -> None:
         hr.read_csv(file, parse_options=3)
 
 
-def test_the_old_name_for_rows_of_a_file(tmp_path: Path) -> None:
-    hr.range(10).write_parquet(tmp_path / "out", num_rows_per_file=5)
-    assert sorted(pq.read_metadata(path).num_rows for path in (tmp_path / "out").glob("*.parquet")) == [5, 5]
+def test_the_old_name_for_rows_of_a_file(folder: Path, tmp_path: Path) -> None:
+    def counts(name: str) -> list[int]:
+        hr.read_parquet(folder / "*.parquet").write_parquet(tmp_path / name, **{name: 2})
+        return sorted(pq.read_metadata(path).num_rows for path in (tmp_path / name).glob("*.parquet"))
+
+    assert counts("num_rows_per_file") == counts("min_rows_per_file") == [2, 3]
     with pytest.raises(UnknownArgument, match="num_rows_per_file= and min_rows_per_file= say the same"):
         hr.range(10).write_parquet(tmp_path / "b", num_rows_per_file=5, min_rows_per_file=5)
     with pytest.raises(ArgumentError, match="min_rows_per_file='x'"):
