@@ -171,7 +171,7 @@ def test_what_is_no_model(rides: hr.Dataset, model: Any, message: str) -> None:
     ("options", "message"),
     [
         ({"output": ""}, "output=''"),
-        ({"output": None}, "output=None"),
+        ({"output": 3}, "output=3"),
         ({"inputs": []}, "inputs"),
         ({"inputs": ["km", "km"]}, "twice"),
         ({"keep": [3]}, "keep"),
@@ -476,6 +476,48 @@ def test_named_results_are_prefixed(rides: hr.Dataset) -> None:
     assert done.column_names == ["a_label", "a_score", "b"]
 
 
+def several(batch: Batch) -> Batch:
+    return {"x": batch["id"], "y": batch["km"]}
+
+
+@pytest.mark.parametrize(
+    ("model", "output", "columns"),
+    [
+        (several, None, ["x", "y"]),
+        (several, "a", ["a_x", "a_y"]),
+        (several, "prediction", ["prediction_x", "prediction_y"]),
+        (lambda b: {"x": b["id"]}, None, ["x"]),
+        (lambda b: {"x": b["id"]}, "a", ["a"]),
+        (lambda b: pd.DataFrame({"x": b["id"], "y": b["km"]}), "a", ["a_x", "a_y"]),
+        (lambda b: pa.table({"x": b["id"]}), "a", ["a"]),
+        (lambda b: b["id"], None, ["prediction"]),
+        (lambda b: b["id"], "a", ["a"]),
+    ],
+)
+def test_output_is_obeyed(rides: hr.Dataset, model: Any, output: str | None, columns: list[str]) -> None:
+    done = rides.predict(model, inputs=["id", "km"], output=output, keep="none").to_arrow()
+    assert done.column_names == columns
+    assert done.column(0).to_pylist() == list(range(10))
+    if output is not None:
+        assert rides.predict({output: model}, inputs=["id", "km"], keep="none").to_arrow().equals(done)
+
+
+def test_a_prefixed_name_that_is_there_is_an_error(rides: hr.Dataset) -> None:
+    taken = rides.rename_columns({"city": "a_x"})
+    with pytest.raises(ColumnExists, match="column 'a_x', but the input has one"):
+        taken.predict(several, inputs=["id", "km"], output="a").take()
+    made = taken.predict(several, inputs=["id", "km"], output="a", replace=True).take(1)
+    assert made == [{"id": 0, "km": 0.0, "a_x": 0, "a_y": 0.0}]
+
+
+def test_add_column_adds_its_column_or_none(rides: hr.Dataset) -> None:
+    made = rides.add_column("z", lambda frame: frame[["id"]] + 1).to_arrow()
+    assert made.column_names == ["id", "km", "city", "z"]
+    assert made.column("z").to_pylist() == list(range(1, 11))
+    with pytest.raises(BadReturn, match="it returned 2 columns, and add_column adds one"):
+        rides.add_column("z", lambda frame: frame[["id", "km"]]).take()
+
+
 def test_each_has_its_own_batches_and_inputs(rides: hr.Dataset) -> None:
     def sizes(batch: Batch) -> list[str]:
         count = len(next(iter(batch.values())))
@@ -628,9 +670,9 @@ def test_a_librarys_model_has_a_format_of_its_own(rides: hr.Dataset) -> None:
 
 def test_a_named_result_that_is_there_already_says_how_to_keep_both(rides: hr.Dataset) -> None:
     with pytest.raises(
-        ColumnExists, match=r"column 'city', but the input has one.*\{'x': model\} gives 'x_city'"
+        ColumnExists, match=r"column 'city', but the input has one.*say output='x': .* names such as 'x_city'"
     ):
-        rides.predict(lambda b: {"city": b["km"]}, inputs=["km"], output="y").take()
+        rides.predict(lambda b: {"city": b["km"]}, inputs=["km"]).take()
 
 
 def test_progress_is_told_between_batches(tmp_path: Path) -> None:
@@ -731,7 +773,7 @@ def test_an_output_without_rows_has_its_columns(rides: hr.Dataset, tmp_path: Pat
     )
     none.write_parquet(tmp_path / "out")
     (part,) = (tmp_path / "out").glob("part-*")
-    assert pq.read_schema(part).names == ["id", "km", "city", "a", "b_c"]
+    assert pq.read_schema(part).names == ["id", "km", "city", "a", "b"]
 
 
 def test_results_that_mean_two_things_are_refused(rides: hr.Dataset) -> None:

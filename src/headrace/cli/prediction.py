@@ -107,9 +107,14 @@ class Prediction:
         ),
     ] = None
     column: Annotated[
-        str,
-        typer.Option("--output", metavar="NAME", help="The column that is added.", rich_help_panel=_COLUMNS),
-    ] = "prediction"
+        str | None,
+        typer.Option(
+            "--output",
+            metavar="NAME",
+            help="The column that is added; a prefix, if the model names several. Default: prediction.",
+            rich_help_panel=_COLUMNS,
+        ),
+    ] = None
     keep: Annotated[
         Texts,
         typer.Option(

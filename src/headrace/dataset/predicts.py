@@ -28,7 +28,7 @@ class PredictVerbs(DatasetBase):
         model: Any,
         *,
         inputs: str | Sequence[str] | None = None,
-        output: str = "prediction",
+        output: str | None = None,
         keep: str | Sequence[str] | None = "all",
         replace: bool = False,
         batch_size: int | Literal["auto"] | None = "auto",
@@ -47,14 +47,14 @@ class PredictVerbs(DatasetBase):
             or Keras model, a Hugging Face pipeline, …), a class, a function, or the path of a model file or folder.
             Classes and functions get a batch as in ``map_batches``; a library's model gets what it wants: one input
             column as its array, several by name or side by side. One result per row: an array of shape (n,) or
-            (n, 1), a list; (n, k…) becomes a column of tensors; or a dict, DataFrame or Table, which brings its
-            own column names.
+            (n, 1), a list; (n, k…) becomes a column of tensors; or a dict, DataFrame or Table of several.
             A dict of models, ``{"small": a, "large": dict(model=b, batch_size=256)}``, runs them all on the same
-            rows in one pass; each adds a column named by its key, or several named ``key_name``.
+            rows in one pass; its key names what each adds, as ``output`` does.
         inputs
             The columns that the model reads; no others are read for it. Default: all.
         output
-            The name of the column that is added.
+            The name of the column that is added. Of results with names, a single one takes it, and several get it
+            as a prefix: ``output_name``. Default: they keep their own names, and what has none is ``"prediction"``.
         keep
             The columns that are carried: ``"all"``, ``"none"``, or names. They are never converted: types, nulls
             and order stay as they are.

@@ -181,9 +181,13 @@ def given_predict(
     batch_size_bytes: Any = None,
     batch_format: Any = "numpy",
     max_in_flight: Any = None,
+    own_names: bool = False,
     **options: Unpack[StepOptions],
 ) -> Predict:
-    """Read the arguments of ``Dataset.predict``; each of several models may have its own from ``inputs`` on."""
+    """Read the arguments of ``Dataset.predict``; each of several models may have its own from ``inputs`` on.
+
+    ``own_names``: named results keep their names, as they do where ``output`` is None.
+    """
     if not isinstance(replace, bool):
         raise ArgumentError(f"replace={replace!r}: it takes True or False.")
     carried = given_keep(keep)
@@ -197,10 +201,14 @@ def given_predict(
         **options,
     }
     if not isinstance(model, Mapping):
-        return Predict((_model(model, given_output(output), shared, prefixed=False),), carried, replace)
+        name = given_output("prediction" if output is None else output)
+        one = dataclasses.replace(
+            _model(model, name, shared, keyed=False), own_names=own_names or output is None
+        )
+        return Predict((one,), carried, replace)
     if not model:
         raise ArgumentError("predict({}): there is no model in the dict.")
-    if output != "prediction":
+    if output is not None:
         raise ArgumentError(
             f"output={output!r}: where models come in a dict, its keys name the columns that they add."
         )
@@ -223,7 +231,7 @@ def given_predict(
             own = {"compute": None, "concurrency": None} | own  # its own workers, whatever the others have
         if own.keys() & {"batch_size", "batch_size_bytes"}:
             own = {"batch_size": None, "batch_size_bytes": None} | own
-        models.append(_model(own["model"], given_output(name), shared | own, prefixed=True))
+        models.append(_model(own["model"], given_output(name), shared | own, keyed=True))
     return Predict(tuple(models), carried, replace)
 
 
@@ -235,7 +243,7 @@ def _check_format(function: Function, batch_format: Any) -> None:
         )
 
 
-def _model(model: Any, output: str, options: Mapping[str, Any], *, prefixed: bool) -> Model:
+def _model(model: Any, output: str, options: Mapping[str, Any], *, keyed: bool) -> Model:
     resources = given_resources(options)
     function = given_model(model, options)
     batch_format, batch_size = options["batch_format"], options["batch_size"]
@@ -244,7 +252,7 @@ def _model(model: Any, output: str, options: Mapping[str, Any], *, prefixed: boo
         function,
         output,
         given_names("inputs", options["inputs"]) if options["inputs"] is not None else None,
-        prefixed,
+        keyed,
         given_batch_size(batch_size),
         given_batch_format(batch_format),
         resources,

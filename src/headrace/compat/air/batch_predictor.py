@@ -30,6 +30,7 @@ from headrace.core.arguments import known_arguments, unframed
 from headrace.core.direct_predictor import COLUMN, Direct
 from headrace.errors import ArgumentError, ColumnExists, UnknownArgument, nearest
 from headrace.plan.parameters import given_batch_bytes, given_batch_size, given_names
+from headrace.session.models import given_predict
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -389,14 +390,17 @@ class BatchPredictor:
                 self._kind, self._checkpoint, self._kwargs, options, column, prepared=prepared
             )
         data = given.dataset(alone=here)
-        made = data.predict(
+        step = given_predict(
             model,
             inputs=features,
             output=column,
+            own_names=True,
             keep=given.columns_to_carry(keep),
+            replace=False,
             batch_size=size,
             **(checked_only(needs) if here else needs),
         )
+        made = data.with_step(step)
         return given.result(made, keep, column)
 
     def _cached_predictor(self, options: Mapping[str, Any]) -> tuple[Any, CachedPredictor | None]:
@@ -438,9 +442,17 @@ class BatchPredictor:
         more |= {"batch_size": size} if self._bytes is None else {"batch_size_bytes": self._bytes}
         more |= checked_only(needs) if here else needs
         if keep:
-            made = data.predict(
-                self._function, inputs=features, output=column, keep=given.columns_to_carry(keep), **more
+            carried = given.columns_to_carry(keep)
+            step = given_predict(
+                self._function,
+                inputs=features,
+                output=column,
+                own_names=True,
+                keep=carried,
+                replace=False,
+                **more,
             )
+            made = data.with_step(step)
         else:
             function = (
                 self._function if isinstance(self._function, type) else NamedResults(self._function, column)

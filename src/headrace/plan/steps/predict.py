@@ -21,20 +21,22 @@ if TYPE_CHECKING:
 class Model:
     """One model of a ``predict`` step: what it reads, and what it adds to each row.
 
-    An array becomes the column ``output``; named results bring their own names, put behind ``output`` and an
-    underscore if ``prefixed``. ``inputs`` None: all columns that entered the step. ``max_in_flight``: batches at a
+    An array becomes the column ``output``, and so does a single named result; the names of several are put behind
+    ``output`` and an underscore. ``own_names``: what has names keeps them. ``keyed``: it is one of a dict of models.
+    ``inputs`` None: all columns that entered the step. ``max_in_flight``: batches at a
     time, if the user said how many. ``batch_size`` and ``batch_bytes`` as in ``MapBatches``.
     """
 
     function: Function
     output: str
     inputs: tuple[str, ...] | None
-    prefixed: bool
+    keyed: bool
     batch_size: int | None
     batch_format: BatchFormat
     resources: Resources = UNDECLARED
     max_in_flight: int | None = None
     batch_bytes: int | None = None
+    own_names: bool = False
 
     def shape(self) -> dict[str, Any]:
         """Return what must match for two runs to be the same."""
@@ -86,7 +88,7 @@ class Predict(Step):
         Step.check_columns(self, names)
         carried = [name for name in names if self.keep is None or name in self.keep]
         for model in self.models:
-            if model.output in carried and not self.replace and not model.prefixed:
+            if model.output in carried and not self.replace and not model.keyed:
                 raise ColumnExists(
                     f"{self.label_of(model)} would add a column {model.output!r}, and there is one of that name "
                     "already. Give the result another name with output=, leave the other out with keep=, or say "

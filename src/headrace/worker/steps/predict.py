@@ -119,7 +119,12 @@ def _run_model(
     def made(part: Rows, input_view: InputView, result: Any) -> pa.RecordBatch:
         if isinstance(step, AddColumn) and is_scalar(result):
             return _repeated(result, model, input_view, len(part))
-        return _named_columns(result, model, input_view, len(part))
+        made = _named_columns(result, model, input_view, len(part))
+        if isinstance(step, AddColumn) and made.num_columns != 1:
+            raise ConversionError(
+                f"it returned {made.num_columns} columns, and add_column adds one; predict adds several"
+            )
+        return made
 
     def carried() -> float:
         """Return the bytes of a row that was read last: while inputs are gathered, all of it is held."""
@@ -245,8 +250,12 @@ def _named_columns(result: Any, model: Model, input_view: InputView, rows: int) 
         result = {name: flat(values) for name, values in result.items()}
     if has_names(result) or result is None:
         made = from_result(result, input_view)
-        if model.prefixed:
-            made = made.rename_columns([f"{model.output}_{name}" for name in made.schema.names])
+        names = made.schema.names
+        if not model.own_names:
+            one = [model.output]
+            made = made.rename_columns(
+                one if len(names) == 1 else [f"{model.output}_{name}" for name in names]
+            )
     elif isinstance(result, tuple):
         raise ConversionError(
             "it returned a tuple; several results per row come as a dict that names them: "
@@ -309,8 +318,8 @@ def _name_is_taken(step: Predict, model: Model, name: str, whose: str) -> str:
             "the results another name: with output=, or by its key where models come in a dict."
         )
     named = (
-        f"put the model in a dict, which prefixes its results ({{'x': model}} gives 'x_{name}')"
-        if name != model.output and not model.prefixed
+        f"say output='x': it names a single result, and several get names such as 'x_{name}'"
+        if model.own_names
         else "give the result another name with output="
     )
     return (
