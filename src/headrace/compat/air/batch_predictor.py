@@ -25,7 +25,7 @@ from headrace.compat.air.scoring_hosts import (
     UserPredictor,
     method_of,
 )
-from headrace.compat.air.scoring_needs import bounds, checked_only, needs_of
+from headrace.compat.air.scoring_needs import bounds, checked_only, fits_one_process, needs_of
 from headrace.core.arguments import known_arguments, unframed
 from headrace.core.direct_predictor import COLUMN, Direct
 from headrace.errors import ArgumentError, ColumnExists, UnknownArgument, nearest
@@ -376,7 +376,7 @@ class BatchPredictor:
             )
         if given.eager and not given.sample(1)[0]:
             return given.empty_result(keep, column)
-        here = given.eager and needs.get("concurrency") == (1, 1)
+        here = given.eager and fits_one_process(needs)
         model: Any
         if _is_ours(self._kind):
             model, cached = self._cached_predictor(options)
@@ -436,7 +436,7 @@ class BatchPredictor:
             raise ArgumentError(
                 f"batch_size={size}: from_pandas_udf was given batch_size_bytes, which already sets it."
             )
-        here = given.eager and needs.get("concurrency") == (1, 1)
+        here = given.eager and fits_one_process(needs)
         data = given.dataset(alone=here)
         more: dict[str, Any] = {"batch_format": "pandas", "fn_kwargs": options}
         more |= {"batch_size": size} if self._bytes is None else {"batch_size_bytes": self._bytes}

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from headrace.engines.local import machine
 from headrace.errors import ArgumentError, UnknownArgument, nearest
 from headrace.plan.strategies import worker_bounds
 
@@ -55,6 +56,11 @@ def needs_of(num_cpus: float | None, num_gpus: float | None, remote: Any) -> dic
                 f"ray_remote_args has an unknown entry {name!r}.{nearest(str(name), (*needs, *_WITHOUT_EFFECT))}"
             )
     return needs
+
+
+def fits_one_process(needs: dict[str, Any]) -> bool:
+    """Say whether one worker is asked for, and this process can be it: a GPU that is not there is refused."""
+    return needs.get("concurrency") == (1, 1) and (needs.get("num_gpus") or 0) <= len(machine.devices())
 
 
 def checked_only(needs: dict[str, Any]) -> dict[str, Any]:
