@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ArgumentError
 from headrace.plan.logical import Plan
 from headrace.plan.parameters import given_rows
 from headrace.plan.steps.base import Step
-from headrace.plan.steps.columns import SelectColumns
+from headrace.plan.steps.columns import RenameColumns, SelectColumns
 from headrace.session import read as execution
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from typing_extensions import Self
 
+    from headrace.interop.indexes import IndexLevel
     from headrace.options import RunOptions
 
 
@@ -61,6 +63,29 @@ class DatasetBase:
     def _shares_memory(self) -> bool:
         """True if batches may be views of data that is read again: the user's own, or a kept result."""
         return self._plan.source.shares_memory
+
+    @property
+    def _index(self) -> tuple[IndexLevel, ...]:
+        """The index of the DataFrame that this was made of, as far as its columns were not renamed."""
+        levels: tuple[IndexLevel, ...] = getattr(self._plan.source, "index", ())
+        columns = {level.column for level in levels}
+        renamed = {
+            name
+            for step in self._plan.steps
+            if isinstance(step, RenameColumns)
+            for name in chain(*step.names)
+        }
+        return () if columns & renamed else levels
+
+    def _inputs(self, inputs: Any) -> Any:
+        """Return what a model reads if nobody says it: None for all columns, but those of an index are left out."""
+        columns = {level.column for level in self._index if not level.also_column}
+        if inputs is not None or not columns:
+            return inputs
+        from headrace.plan.compile import columns_at
+
+        names = columns_at(self._plan.steps, self._plan.source.schema())[-1]
+        return [name for name in names or () if name not in columns] or None
 
     def _known_rows(self) -> int | None:
         """Return how many rows come out, if that is known without reading any."""

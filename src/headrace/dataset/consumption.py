@@ -324,7 +324,8 @@ class ConsumptionVerbs(DatasetBase):
         """
         from headrace.sources.memory import MemorySource
 
-        made = type(self)(Plan(MemorySource(self._marked_table("materialize"), "materialize")), self._options)
+        source = MemorySource(self._marked_table("materialize"), "materialize", index=self._index)
+        made = type(self)(Plan(source), self._options)
         made._last_report = self._last_report
         return made
 
@@ -342,7 +343,7 @@ class ConsumptionVerbs(DatasetBase):
 
     @known_arguments
     def to_pandas(self, limit: int | None = None) -> pd.DataFrame:
-        """Return the whole output as a DataFrame.
+        """Return the whole output as a DataFrame; what was the named index in ``from_pandas`` is the index again.
 
         Raises ``ArgumentError`` if it has more than ``limit`` rows, ``MissingLibrary`` if pandas is not installed;
         and what a run raises.
@@ -356,8 +357,9 @@ class ConsumptionVerbs(DatasetBase):
 
         library("to_pandas", "pandas")
         from headrace.core.arrow.batch import to_frame
+        from headrace.interop.indexes import indexed
 
-        return to_frame(self._table("to_pandas", limit))
+        return indexed(to_frame(self._table("to_pandas", limit)), self._index)
 
     @known_arguments
     def to_polars(self) -> Any:

@@ -51,7 +51,8 @@ class PredictVerbs(DatasetBase):
             A dict of models, ``{"small": a, "large": dict(model=b, batch_size=256)}``, runs them all on the same
             rows in one pass; its key names what each adds, as ``output`` does.
         inputs
-            The columns that the model reads; no others are read for it. Default: all.
+            The columns that the model reads; no others are read for it. Default: all, without the index that
+            ``from_pandas`` made columns of.
         output
             The name of the column that is added. Of results with names, a single one takes it, and several get it
             as a prefix: ``output_name``. Default: they keep their own names, and what has none is ``"prediction"``.
@@ -91,7 +92,7 @@ class PredictVerbs(DatasetBase):
         return self.with_step(
             given_predict(
                 model,
-                inputs=inputs,
+                inputs=self._inputs(inputs),
                 output=output,
                 keep=keep,
                 replace=replace,

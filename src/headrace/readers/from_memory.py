@@ -72,7 +72,12 @@ def from_numpy(ndarrays: np.ndarray[Any, Any] | Sequence[np.ndarray[Any, Any]]) 
 
 @known_arguments(also=ray_unsupported.BLOCKS)
 def from_pandas(dfs: pd.DataFrame | Sequence[pd.DataFrame]) -> Dataset:
-    """Make a dataset of a DataFrame, or of several one after the other; the index is left out.
+    """Make a dataset of a DataFrame, or of several one after the other.
+
+    An index with a name, or a MultiIndex with names, becomes columns of these names, before the others: functions see
+    them, files keep them, ``predict`` does not take them for inputs by itself, and ``to_pandas`` makes them the index
+    again, with the labels of the rows that are left. They stay columns if one of them was left out or renamed, and
+    after ``union`` and ``zip``. An index without a name is left out.
 
     Parameters
     ----------
@@ -82,7 +87,8 @@ def from_pandas(dfs: pd.DataFrame | Sequence[pd.DataFrame]) -> Dataset:
     Raises
     ------
     ArgumentError
-        A column has no Arrow type, or the frames differ in their columns.
+        A column has no Arrow type, or the frames differ in their columns. Only some levels of the index have names,
+        or one has the name of a column that holds something else.
 
     Examples
     --------
@@ -90,9 +96,11 @@ def from_pandas(dfs: pd.DataFrame | Sequence[pd.DataFrame]) -> Dataset:
     >>> hr.from_pandas(pd.DataFrame({"a": [1, 2]})).take_all()
     [{'a': 1}, {'a': 2}]
     """
+    from headrace.interop.indexes import with_index_columns
     from headrace.sources.memory import MemorySource, table_from_frames
 
-    return Dataset.from_source(MemorySource(table_from_frames(dfs), "from_pandas"))
+    frames, index = with_index_columns(dfs)
+    return Dataset.from_source(MemorySource(table_from_frames(frames), "from_pandas", index=index))
 
 
 @known_arguments(also=ray_unsupported.BLOCKS)

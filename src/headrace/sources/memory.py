@@ -45,12 +45,20 @@ class MemorySource(Source):
 
     shares_memory = True  # its batches are views of the table, which is the user's
 
-    def __init__(self, table: pa.Table, kind: str, *, rows_per_split: int | None = None) -> None:
+    def __init__(
+        self,
+        table: pa.Table,
+        kind: str,
+        *,
+        rows_per_split: int | None = None,
+        index: Sequence[Any] = (),
+    ) -> None:
         if rows_per_split is not None and rows_per_split < 1:
             raise ArgumentError(f"rows_per_split is at least 1, not {rows_per_split}.")
         self._array_forms = array_forms(table.schema)
         self._table = without_marks(table.replace_schema_metadata(None))
         self._kind = kind
+        self.index = tuple(index)  # the columns that are the index of a DataFrame, for who makes one again
         self._rows_per_split = rows_per_split
         self._forms: dict[str, str] | None = None
 

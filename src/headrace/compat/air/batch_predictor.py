@@ -392,7 +392,7 @@ class BatchPredictor:
         data = given.dataset(alone=here)
         step = given_predict(
             model,
-            inputs=features,
+            inputs=data._inputs(features),
             output=column,
             own_names=True,
             keep=given.columns_to_carry(keep),
@@ -445,7 +445,7 @@ class BatchPredictor:
             carried = given.columns_to_carry(keep)
             step = given_predict(
                 self._function,
-                inputs=features,
+                inputs=data._inputs(features),
                 output=column,
                 own_names=True,
                 keep=carried,
@@ -457,7 +457,7 @@ class BatchPredictor:
             function = (
                 self._function if isinstance(self._function, type) else NamedResults(self._function, column)
             )
-            made = data.map_batches(function, columns=features, **more)
+            made = data.map_batches(function, columns=data._inputs(features), **more)
         return given.result(made, keep, column)
 
 
