@@ -71,11 +71,6 @@ def reviews(folder: Path) -> None:
     (folder / "reviews" / "all.txt").write_text("\n".join(lines))
 
 
-def _stages(folder: Path) -> None:
-    photos(folder)
-    reviews(folder)
-
-
 _RAY = """
     import pyarrow.parquet as pq
     import torch
@@ -162,12 +157,15 @@ GIVEN = {
     "coming-from-spark.md": Given(trips),
     "cluster.md": Given(_cluster, _CLUSTER, instead=_HERE, engine="local"),
     "command-line.md": Given(engine="local"),
+    "faq.md": Given(engine="local"),
     "files.md": Given(trips),
     "index.md": Given(_models),
     "performance.md": Given(trips, engine="local"),
     "quick-start.md": Given(engine="local", workers=2),
     "report.md": Given(engine="local"),
     "resume.md": Given(trips),
+    "memory.md": Given(engine="local"),
     "models.md": Given(_models, engine="local"),
-    "stages.md": Given(_stages, engine="local"),
+    "stages.md": Given(photos, engine="local"),
+    "waiting.md": Given(reviews, engine="local"),
 }

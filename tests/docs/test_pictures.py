@@ -1,4 +1,4 @@
-"""The pictures are what the recorded figures say, and ask for nothing from elsewhere."""
+"""Pictures and tables are what figures and code say, and pictures ask for nothing from elsewhere."""
 
 from __future__ import annotations
 
@@ -32,6 +32,14 @@ def test_a_contender_that_failed_has_no_bar(monkeypatch: pytest.MonkeyPatch) -> 
     one = {"job": "tiny", "failure": None, "peaks": [2**20], "rounds": [{"wall_s": 2.0}]}
     results = [{**one, "contender": "hand"}, {**one, "contender": "ray", "failure": "it broke", "rounds": []}]
     assert [bar.name for bar in charts.bars({"results": results})] == ["hand"]
+
+
+def test_the_table_of_types_is_what_the_code_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("pandas", minversion="3")  # whose dtype of texts the page shows
+    types = _tool("types_table", monkeypatch)
+    page = types.PAGE.read_text()
+    assert types.written(page) == page, "python tools/types_table.py writes the table anew"
 
 
 @pytest.mark.parametrize("path", SVGS, ids=lambda path: path.name)
