@@ -21,7 +21,7 @@ PROGRAMS = sorted(run_programs.PROGRAMS.glob("*.py"))
 
 def printed(where: str, folder: Path) -> dict[str, str]:
     answers = folder / "answers.json"
-    told = {"HEADRACE_ENGINE": "inline", "HEADRACE_PROGRESS": "0", "TMPDIR": str(folder)}
+    told = {"HEADRACE_ENGINE": "inline", "HEADRACE_PROGRESS": "0"}
     ended = subprocess.run(
         [sys.executable, run_programs.__file__, where, str(answers), *map(str, PROGRAMS)],
         capture_output=True,

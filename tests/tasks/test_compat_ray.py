@@ -219,6 +219,9 @@ def test_options_that_ask_for_nothing_are_passed_over(begun: None) -> None:
     assert ray.get(task.options(num_returns=1, runtime_env=None, memory=100 * 1024**2).remote(-3)) == 3
     actor = ray.remote(max_concurrency=1, lifetime="non_detached", resources={})(list).remote([2, 1])
     assert ray.get(actor.count.remote(2)) == 1
+    with pytest.warns(UserWarning, match="list: a detached actor ends with the program"):
+        kept = ray.remote(lifetime="detached")(list).remote([1])
+    assert ray.get(kept.count.remote(1)) == 1
     with pytest.raises(TypeError, match=r"remote is remote already|abs is remote already: abs\.options"):
         ray.remote(num_cpus=1)(task)
 

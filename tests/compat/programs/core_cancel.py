@@ -20,13 +20,14 @@ running = sleeps.remote()
 forced = sleeps.remote()
 ray.cancel(running)
 ray.cancel(forced, force=True)
-for ref in (running, forced):
-    try:
-        ray.get(ref)
-    except ray.exceptions.TaskCancelledError:
-        print("TaskCancelledError")
-    except ray.exceptions.WorkerCrashedError:
-        print("WorkerCrashedError")
+try:
+    ray.get(running)
+except ray.exceptions.TaskCancelledError:
+    print("TaskCancelledError")
+try:
+    ray.get(forced)
+except (ray.exceptions.TaskCancelledError, ray.exceptions.WorkerCrashedError):
+    print("ended")  # by which of the two depends on whether it had begun
 finished = quick.remote()
 ray.get(finished)
 ray.cancel(finished)

@@ -10,6 +10,7 @@ from typing import Any
 
 from headrace.compat.ray.offered import OPTIONS, not_offered
 from headrace.compat.ray.session import session
+from headrace.core.warn import warn
 from headrace.errors import ArgumentError, HeadraceError
 from headrace.plan.functions import callable_name
 from headrace.tasks.actors import actor_order
@@ -74,6 +75,10 @@ class ActorClass:
         }
         resources = {name: ours.get(name) for name in ("num_cpus", "num_gpus", "memory")}
         executor = session()
+        if given.get("lifetime") == "detached":
+            warn(
+                f"{self.__name__}: a detached actor ends with the program, as there is no cluster to keep it."
+            )
         said = {
             "retries": ours.get("max_retries", 0),
             "restarts": ours.get("max_restarts", 0),
