@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 import headrace
+from headrace.compat.ray.data import datatype as datatype
 from headrace.compat.ray.data import expressions as expressions
 from headrace.compat.ray.data import preprocessors as preprocessors
 from headrace.compat.ray.data.context import DataContext
