@@ -15,6 +15,7 @@
     ├── SourceError                         reading
     │   ├── NothingMatched (FileNotFoundError)
     │   ├── UnreadableFile
+    │   ├── StoreFailed                     an object store that refuses, or cannot be reached
     │   ├── SchemaMismatch
     │   └── InputChanged
     ├── ModelError                          a model that cannot be used
@@ -147,6 +148,10 @@ class NothingMatched(SourceError, FileNotFoundError):
 
 class UnreadableFile(SourceError):
     """A file that is damaged, truncated, not of its format, or that we may not open."""
+
+
+class StoreFailed(SourceError):
+    """An object store cannot be reached, or refuses: credentials, region, bucket. No fault of a row or a file."""
 
 
 class SchemaMismatch(SourceError):

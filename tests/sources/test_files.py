@@ -119,7 +119,7 @@ def test_paths_of_other_kinds(tree: Path, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
-        ("s3://bucket/a.parquet", "s3:// addresses are not supported"),
+        ("s3:///a.parquet", "names no bucket"),
         ("file://host/a", "file:///folder/name"),
         ([], "list of input paths is empty"),
         ("", "input path is empty"),

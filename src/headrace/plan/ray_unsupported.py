@@ -309,10 +309,10 @@ READ: dict[str, Unsupported] = {
     "arrow_open_file_args": _unset("files are opened by Headrace, plain or unpacked by their content."),
     "arrow_open_stream_args": _unset("files are opened by Headrace, plain or unpacked by their content."),
     "arrow_parquet_args": _unset("columns= chooses columns, and filter(expr=...) rows."),
-    "catalog": _unset("Headrace reads local files. Give their paths."),
+    "catalog": _unset("Headrace reads files and objects. Give their paths or addresses."),
     "file_extensions": Unsupported("say it in the path: folder/**/*.parquet."),
     "filesystem": Unsupported(
-        "Headrace reads local files. Copy the data here or mount it, and give its path."
+        "an address says which store it is (s3://bucket/key), and storage_options= what else it needs to know."
     ),
     "filter": _unset("the verb filter(expr=pyarrow.compute.field('x') > 3) chooses rows."),
     "ignore_missing_paths": Unsupported(

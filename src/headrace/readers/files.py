@@ -39,6 +39,7 @@ def read_csv(
     timestamp_parsers: Sequence[str] | None = None,
     partitioning: Literal["hive"] | None = "hive",
     include_paths: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Read CSV files, plain or compressed (gzip, zstd, bz2, lz4), as one dataset.
 
@@ -48,7 +49,7 @@ def read_csv(
 
     Parameters
     ----------
-    paths
+    paths, storage_options
         As for :func:`read_parquet`; of a folder, ``.csv`` and ``.tsv`` files, compressed or not.
     column_types
         Types for some columns: an Arrow type, its name (``"float64"``, ``"timestamp[us]"``), or ``int``,
@@ -116,7 +117,7 @@ def read_csv(
         partitioning=partitioning,
         include_paths=include_paths,
     )
-    return Dataset.from_source(source)
+    return Dataset.from_source(source.in_store(storage_options))
 
 
 @known_arguments(also=ray_unsupported.READ_JSON)
@@ -126,6 +127,7 @@ def read_json(
     schema: pa.Schema | None = None,
     partitioning: Literal["hive"] | None = "hive",
     include_paths: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Read files of one JSON object per line, plain or compressed (gzip, zstd, bz2, lz4), as one dataset.
 
@@ -134,7 +136,7 @@ def read_json(
 
     Parameters
     ----------
-    paths
+    paths, storage_options
         As for :func:`read_parquet`; of a folder, ``.jsonl``, ``.ndjson`` and ``.json`` files, compressed or
         not.
     schema
@@ -166,18 +168,22 @@ def read_json(
 
     warn_of_unfinished(paths)
     source = JsonSource(paths, schema=schema, partitioning=partitioning, include_paths=include_paths)
-    return Dataset.from_source(source)
+    return Dataset.from_source(source.in_store(storage_options))
 
 
 @known_arguments(also=ray_unsupported.READ)
 def read_binary_files(
-    paths: PathArgument, *, include_paths: bool = False, compression: Literal["infer"] | None = "infer"
+    paths: PathArgument,
+    *,
+    include_paths: bool = False,
+    compression: Literal["infer"] | None = "infer",
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Read each file as one row: its contents in the binary column ``bytes``.
 
     Parameters
     ----------
-    paths
+    paths, storage_options
         As for :func:`read_parquet`, with any suffix.
     include_paths
         Whether to add the string column ``path``, the file's absolute path.
@@ -205,7 +211,9 @@ def read_binary_files(
     from headrace.sources.binary import BinarySource
 
     warn_of_unfinished(paths)
-    return Dataset.from_source(BinarySource(paths, include_paths=include_paths, compression=compression))
+    return Dataset.from_source(
+        BinarySource(paths, include_paths=include_paths, compression=compression).in_store(storage_options)
+    )
 
 
 @known_arguments(also=ray_unsupported.READ)
@@ -217,12 +225,13 @@ def read_images(
     include_paths: bool = False,
     draft: bool = True,
     max_pixels: int = 89_478_485,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Read each image file as one row: its pixels, uint8, in the column ``image``. Needs ``headrace[images]``.
 
     Parameters
     ----------
-    paths
+    paths, storage_options
         As for :func:`read_parquet`; of a folder, ``.png``, ``.jpg``, ``.jpeg``, ``.tif``, ``.tiff``, ``.bmp``,
         ``.gif`` and ``.webp`` files.
     size
@@ -274,7 +283,7 @@ def read_images(
     source = ImageSource(
         paths, size=size, mode=mode, include_paths=include_paths, draft=draft, max_pixels=max_pixels
     )
-    return Dataset.from_source(source)
+    return Dataset.from_source(source.in_store(storage_options))
 
 
 @known_arguments(also=ray_unsupported.READ)
@@ -284,6 +293,7 @@ def read_text(
     encoding: str = "utf-8",
     drop_empty_lines: bool = False,
     include_paths: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Read each line of text files, plain or compressed (gzip, zstd, bz2, lz4), as one row: column ``text``.
 
@@ -292,7 +302,7 @@ def read_text(
 
     Parameters
     ----------
-    paths
+    paths, storage_options
         As for :func:`read_parquet`, with any suffix.
     encoding
         Of the text. Besides UTF-8 and the one-byte encodings, a file is then one split.
@@ -324,7 +334,7 @@ def read_text(
     source = TextSource(
         paths, encoding=encoding, drop_empty_lines=drop_empty_lines, include_paths=include_paths
     )
-    return Dataset.from_source(source)
+    return Dataset.from_source(source.in_store(storage_options))
 
 
 @known_arguments

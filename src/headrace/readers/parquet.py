@@ -5,8 +5,7 @@ Nothing here imports pyarrow before it must: a run starts its workers first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.core.arguments import known_arguments
@@ -33,13 +32,15 @@ def read_parquet(
     filter: pc.Expression | ColumnExpression | list[Any] | None = None,
     schema: pa.Schema | None = None,
     include_paths: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Read Parquet files as one dataset; only the columns that the plan needs are decoded.
 
     Parameters
     ----------
     paths
-        A file, a folder (all levels), a glob (``**`` included), or a list of these, on this machine. Names
+        A file, a folder (all levels), a glob (``**`` included), or a list of these, on this machine or by their
+        addresses (``s3://``, ``gs://``, ``az://``, ``abfs://``, ``https://``: docs/object-stores.md). Names
         that begin with ``_`` or ``.`` are skipped, and of a folder only ``.parquet``, ``.pq`` and ``.parq``
         files are taken, if there are any. Files come in the order of their names; a list keeps its order.
     columns
@@ -56,6 +57,9 @@ def read_parquet(
         and values are cast, without loss or with an error. None: as the files have it.
     include_paths
         Whether to add the string column ``path``, the file's absolute path, at the end.
+    storage_options
+        For addresses: what the store needs to know that is no secret (``endpoint``, ``region``, ``anonymous``,
+        ``profile``, …). Credentials come from the environment.
 
     Raises
     ------
@@ -70,6 +74,8 @@ def read_parquet(
         A file is damaged, cut short, or not Parquet.
     InputChanged
         A file changed between planning and reading.
+    StoreFailed
+        A store cannot be reached, or refuses.
 
     Examples
     --------
@@ -84,9 +90,13 @@ def read_parquet(
     from headrace.sources.path_column import PATH
 
     warn_of_unfinished(paths)
-    made = partial(
-        ParquetSource, paths, partitioning=partitioning, schema=schema, include_paths=include_paths
-    )
+
+    def made(columns: Sequence[str] | None = None) -> ParquetSource:
+        source = ParquetSource(
+            paths, columns=columns, partitioning=partitioning, schema=schema, include_paths=include_paths
+        )
+        return source.in_store(storage_options)
+
     if filter is None:
         return Dataset.from_source(made(columns=columns))
     expression = _condition(filter)

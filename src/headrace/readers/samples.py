@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from headrace.core.arguments import known_arguments
 from headrace.dataset.dataset import Dataset
@@ -13,7 +14,12 @@ from headrace.sources.files import PathArgument
 
 
 @known_arguments(also=ray_unsupported.READ_NUMPY)
-def read_numpy(paths: PathArgument, *, include_paths: bool = False) -> Dataset:
+def read_numpy(
+    paths: PathArgument,
+    *,
+    include_paths: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Dataset:
     """Read arrays that numpy has saved; the first axis of each is the rows.
 
     A ``.npy`` file gives the column ``data``, of its dtype and of the shape (k…) of what stands at one place of the
@@ -21,7 +27,7 @@ def read_numpy(paths: PathArgument, *, include_paths: bool = False) -> Dataset:
 
     Parameters
     ----------
-    paths
+    paths, storage_options
         As for :func:`read_parquet`; of a folder, ``.npy`` and ``.npz`` files.
     include_paths
         Whether to add the string column ``path``, the file's absolute path.
@@ -45,7 +51,7 @@ def read_numpy(paths: PathArgument, *, include_paths: bool = False) -> Dataset:
     from headrace.sources.numpy import NumpySource
 
     warn_of_unfinished(paths)
-    return Dataset.from_source(NumpySource(paths, include_paths=include_paths))
+    return Dataset.from_source(NumpySource(paths, include_paths=include_paths).in_store(storage_options))
 
 
 @known_arguments(also=ray_unsupported.READ_WEBDATASET)
@@ -55,6 +61,7 @@ def read_webdataset(
     suffixes: Sequence[str] | None = None,
     decoder: bool | None = True,
     include_paths: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Read the samples of tar archives, plain or compressed, as WebDataset has them: a sample is a row.
 
@@ -64,7 +71,7 @@ def read_webdataset(
 
     Parameters
     ----------
-    paths
+    paths, storage_options
         As for :func:`read_parquet`; of a folder, ``.tar``, ``.tar.gz``, ``.tgz`` files and the like.
     suffixes
         The columns to read, such as ``["jpg", "cls"]``. None: those that the first 64 samples of each of the first
@@ -108,4 +115,4 @@ def read_webdataset(
         )
     warn_of_unfinished(paths)
     source = WebDatasetSource(paths, columns=suffixes, decode=bool(decoder), include_paths=include_paths)
-    return Dataset.from_source(source)
+    return Dataset.from_source(source.in_store(storage_options))

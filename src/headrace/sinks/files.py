@@ -22,6 +22,7 @@ from headrace.core.files.formats import PART_SUFFIX
 from headrace.core.files.paths import absolute
 from headrace.core.foreign import is_foreign
 from headrace.core.ports import Writer
+from headrace.core.stores.addresses import without_secrets
 from headrace.core.work import REJECTED, Durability, StagedFile, Task
 from headrace.errors import ArgumentError, SinkError, nearest
 from headrace.sinks.partitioned import Folders, PartitionedWriter, check_columns, file_schema
@@ -66,7 +67,10 @@ class FileSink:
     def __post_init__(self) -> None:
         root = os.fspath(self.root)
         if "://" in root:
-            raise ArgumentError(f"Cannot write to {root!r}: the output must be a folder of this machine.")
+            raise ArgumentError(
+                f"Cannot write to {without_secrets(root)!r}: the output must be a folder of this machine. Write to "
+                "one, and copy it to the store when _SUCCESS is in it."
+            )
         object.__setattr__(self, "root", absolute(root, "The output path"))
         check_columns(self.partition_by)
 

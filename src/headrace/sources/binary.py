@@ -33,6 +33,8 @@ class BinarySource(WholeFileSource[bool]):
         ``"infer"``: what is compressed by its name and its first bytes is unpacked. None: nothing is.
     """
 
+    reads_objects = True
+
     def __init__(
         self, paths: PathArgument, *, include_paths: bool = False, compression: Literal["infer"] | None = None
     ) -> None:
@@ -90,30 +92,36 @@ class BinarySource(WholeFileSource[bool]):
         columns = []
         for field in target:
             values = (
-                [file.path for file in files]
+                [str(file.path) for file in files]
                 if field.name == "path"
-                else [_contents(file, unpacks=self._unpacks) for file in files]
+                else _contents(files, unpacks=self._unpacks)
             )
             columns.append(column_from(values).cast(field.type))
         return pa.RecordBatch.from_arrays(columns, schema=target)
 
 
-def _contents(file: InputFile, *, unpacks: bool) -> bytes:
+def _contents(files: list[InputFile], *, unpacks: bool) -> list[bytes | memoryview]:
+    from headrace.core.stores.objects import contents
+
+    read: list[bytes | memoryview] = []
+    endings = tuple(COMPRESSIONS)
     try:
-        with open(file.path, "rb") as opened:
-            data = opened.read()
+        for file, data in zip(files, contents([file.path for file in files]), strict=True):
+            packed = unpacks and file.path.lower().endswith(endings)
+            read.append(_unpacked(file.path, data) if packed else data)
     except OSError as error:
-        raise UnreadableFile(f"Cannot read input file {file.path!r}: {error.strerror}.") from error
-    return _unpacked(file.path, data) if unpacks and file.path.lower().endswith(tuple(COMPRESSIONS)) else data
+        path = files[len(read)].path
+        raise UnreadableFile(f"Cannot read input file {path!r}: {error.strerror}.") from error
+    return read
 
 
-def _unpacked(path: str, data: bytes) -> bytes:
+def _unpacked(path: str, data: bytes | memoryview) -> bytes | memoryview:
     """Unpack what is compressed by its first bytes, too: ``.gz`` may hold anything."""
     import pyarrow as pa
 
     from headrace.sources.text import compression_in
 
-    compression = compression_in(data)
+    compression = compression_in(bytes(data[:4]))
     if compression is None:
         return data
     try:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from headrace.core.files.input_files import FileState, InputFile, check_unchanged
 from headrace.core.ports import Bad, Source
 from headrace.core.row_keys import Keys, Numbers, keyed, row_keys
+from headrace.core.stores.addresses import is_address
+from headrace.core.stores.options import Options, checked
 from headrace.core.work import Split
+from headrace.errors import ArgumentError
 from headrace.sources.files import PathArgument, absolute_paths, expand, record
 
 if TYPE_CHECKING:
@@ -30,8 +33,14 @@ MOST_BLOCK = 8 << 20
 
 
 def block_of(files: Sequence[InputFile]) -> int:
-    """Return how many bytes a split of text files has at least: a 64th of all, 128 KiB to 8 MiB."""
-    return min(max(sum(file.size for file in files) // BLOCKS, LEAST_BLOCK), MOST_BLOCK)
+    """Return how many bytes a split of text files has at least: a 64th of all, 128 KiB to 8 MiB.
+
+    Each split of an object is a request of its own: there, 4 to 16 MiB.
+    """
+    part = sum(file.size for file in files) // BLOCKS
+    if any(is_address(file.path) for file in files[:1]):
+        return min(max(part, 4 << 20), 16 << 20)
+    return min(max(part, LEAST_BLOCK), MOST_BLOCK)
 
 
 class FileSource(Source, Generic[Inspected]):
@@ -41,15 +50,32 @@ class FileSource(Source, Generic[Inspected]):
     """
 
     suffixes: ClassVar[tuple[str, ...] | None] = None
+    reads_objects: ClassVar[bool] = False  # whether files are opened by ``core.stores.objects`` only
 
     def __init__(self, paths: PathArgument, *, adds_path: bool = False) -> None:
         """``adds_path``: a column ``path`` comes behind those of ``read_rows``; then each split lies in one file."""
         self.paths = absolute_paths(paths)
         self._adds_path = adds_path
+        self._storage: Options = ()
+        address = next(filter(is_address, self.paths), None)
+        if address is not None and not self.reads_objects:
+            raise ArgumentError(
+                f"Cannot read {address!r}: {type(self).__name__} reads local files only. One that opens its files by "
+                "headrace.core.stores.objects says so by reads_objects = True."
+            )
         self._pins: tuple[str, ...] | None = None
         self._files: list[InputFile] = []
         self._inspected: Inspected | None = None
         self._states_read: _StatesRead = OrderedDict()
+
+    def in_store(self, storage_options: Mapping[str, Any] | None) -> Self:
+        """Say what the store needs to know that is no secret; returns the source. Refuses what it cannot use."""
+        self._storage = checked(storage_options)
+        if self._storage and not any(map(is_address, self.paths)):
+            raise ArgumentError(
+                "storage_options are for addresses such as s3://bucket/key; all paths are local."
+            )
+        return self
 
     @abstractmethod
     def inspect(self, files: list[InputFile]) -> Inspected:
@@ -111,11 +137,22 @@ class FileSource(Source, Generic[Inspected]):
 
     def refreshed(self) -> Inspected:
         """List the files; inspect them, unless they are those that were inspected before."""
-        files = expand(self.paths, self.suffixes) if self._pins is None else [*map(record, self._pins)]
+        files = self._listed() if self._pins is None else self._recorded(self._pins)
         if self._inspected is None or files != self._files:
             self._inspected = self.inspect(files)
             self._files = files
         return self._inspected
+
+    def _listed(self) -> list[InputFile]:
+        return expand(self.paths, self.suffixes, self._storage)
+
+    def _recorded(self, paths: Sequence[str]) -> list[InputFile]:
+        if not any(map(is_address, paths)):
+            return [*map(record, paths)]
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(16, thread_name_prefix="objects") as threads:
+            return list(threads.map(lambda path: record(path, self._storage), paths))
 
     def inspected(self) -> Inspected:
         return self.refreshed() if self._inspected is None else self._inspected
@@ -133,9 +170,9 @@ class FileSource(Source, Generic[Inspected]):
         return {**self.__dict__, "_states_read": OrderedDict()}
 
     def files(self) -> list[tuple[str, int, int]]:
-        """Return ``(path, size, mtime_ns)`` of each file."""
+        """Return ``(path, size, mtime_ns)`` of each file; of an object, a number made of its version."""
         self.inspected()
-        return list(self._files)
+        return [(str(file.path), file.size, file.mtime_ns) for file in self._files]
 
     def files_of(self, split: Split) -> range:
         """Return the number of the file that a split lies in."""

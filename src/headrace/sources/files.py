@@ -2,7 +2,7 @@
 
 A path may be a file, a folder (all levels), a glob (``**`` included), or a list of these. Names that begin
 with ``_`` or ``.`` are skipped unless they are spelt out. Within one argument files come in the order of
-their names, level by level; arguments keep their own order.
+their names, level by level; arguments keep their own order. What is behind addresses lists ``objects``.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from urllib.parse import unquote
 
 from headrace.core.files.input_files import InputFile
 from headrace.core.files.paths import absolute
+from headrace.core.stores.addresses import is_address, parse, without_secrets
+from headrace.core.stores.options import Options
 from headrace.core.terminal import encodable
 from headrace.errors import ArgumentError, NothingMatched, UnreadableFile, nearest
 
@@ -38,7 +40,7 @@ class _Entry(NamedTuple):
 
 
 def absolute_paths(paths: PathArgument) -> tuple[str, ...]:
-    """Return the path arguments as absolute strings, patterns unchanged; raise for what is not a local path."""
+    """Return the path arguments as absolute strings, patterns unchanged; addresses as they are meant."""
     given: list[object] = list(paths) if _is_several(paths) else [paths]
     absolute = tuple(_absolute(path) for path in given)
     if not absolute:
@@ -62,28 +64,22 @@ def _absolute(path: object) -> str:
     scheme = _SCHEME.match(text)
     if scheme is None:
         return absolute(text, "The input path")
-    if scheme[1].lower() != "file":
-        raise ArgumentError(
-            f"Cannot read {_without_secrets(text)!r}: {scheme[1]}:// addresses are not supported, only local files. "
-            "Copy the data here or mount it, and give its path."
-        )
+    if is_address(text):
+        return str(parse(text))
     host, slash, rest = text[scheme.end() :].partition("/")
     if host not in ("", "localhost") or not slash:
         raise ArgumentError(
-            f"Cannot read {_without_secrets(text)!r}: write a local file as file:///folder/name."
+            f"Cannot read {without_secrets(text)!r}: write a local file as file:///folder/name."
         )
     return absolute("/" + unquote(rest), "The input path")
-
-
-def _without_secrets(address: str) -> str:
-    """Hide who logs in and what is asked for: messages end up in logs."""
-    return re.sub(r"\?.*", "?***", re.sub(r"://.*@", "://***@", address, flags=re.DOTALL), flags=re.DOTALL)
 
 
 # ---------------------------------------------------------------- expansion
 
 
-def expand(arguments: Iterable[str], suffixes: tuple[str, ...] | None) -> list[InputFile]:
+def expand(
+    arguments: Iterable[str], suffixes: tuple[str, ...] | None, options: Options = ()
+) -> list[InputFile]:
     """List the files behind ``absolute_paths``; of a folder, those that end in ``suffixes`` (None: all).
 
     A folder in which nothing has such a suffix gives its files without any suffix. A file that is named, or
@@ -91,6 +87,11 @@ def expand(arguments: Iterable[str], suffixes: tuple[str, ...] | None) -> list[I
     """
     files: list[InputFile] = []
     for argument in arguments:
+        if is_address(argument):
+            from headrace.sources import objects
+
+            files.extend(objects.expand(argument, suffixes, options))
+            continue
         found = list(_matches(argument, suffixes))
         if not found:
             raise NothingMatched(_why_nothing(argument, suffixes))
@@ -121,8 +122,12 @@ def _of_format(root: str, paths: list[str], suffixes: tuple[str, ...] | None) ->
     return map(record, paths)
 
 
-def record(path: str) -> InputFile:
-    """Return what identifies the present state of a file."""
+def record(path: str, options: Options = ()) -> InputFile:
+    """Return what identifies the present state of a file, or of an object."""
+    if is_address(path):
+        from headrace.sources import objects
+
+        return objects.record(path, options)
     try:
         status = os.stat(path)
     except OSError as error:

@@ -18,6 +18,7 @@ import pyarrow as pa
 from headrace.core.arrow.batch import concat, empty_columns
 from headrace.core.files.input_files import InputFile
 from headrace.core.ports import Bad
+from headrace.core.stores.objects import open_binary
 from headrace.core.work import Split
 from headrace.errors import UnreadableFile
 from headrace.sources import text
@@ -49,7 +50,7 @@ def uncompressed(files: Sequence[InputFile], encoding: str) -> tuple[bool, ...]:
 def splits_of(number: int, file: InputFile, block: int) -> Iterator[Split]:
     """Yield the splits of a plain file: at least ``block`` bytes each, and whole lines."""
     try:
-        with open(file.path, "rb") as data:
+        with open_binary(file.path) as data:
             cuts = newline_cuts(data, 0, block)
     except OSError as error:
         raise text.unreadable(file.path, error) from error

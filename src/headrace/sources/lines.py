@@ -43,6 +43,8 @@ class TextSource(FileSource["tuple[bool, ...]"]):
         How many bytes a split has at least. None: a 64th of all files together, 128 KiB to 8 MiB.
     """
 
+    reads_objects = True
+
     def __init__(
         self,
         paths: PathArgument,

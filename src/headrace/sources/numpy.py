@@ -12,6 +12,7 @@ from headrace.core.files.formats import suffixes_read_by
 from headrace.core.files.input_files import InputFile
 from headrace.core.locations import Location
 from headrace.core.ports import Bad
+from headrace.core.stores.objects import open_binary
 from headrace.core.work import Split
 from headrace.errors import UnreadableFile
 from headrace.sources.file_source import FileSource
@@ -94,6 +95,7 @@ class NumpySource(FileSource[_Found]):
     """
 
     suffixes = suffixes_read_by("read_numpy")
+    reads_objects = True
 
     def __init__(self, paths: PathArgument, *, include_paths: bool = False) -> None:
         super().__init__(paths)
@@ -159,7 +161,9 @@ class NumpySource(FileSource[_Found]):
 
             def paths(name: str, rows: int) -> pa.Array | None:
                 return (
-                    pa.array([path] * rows, pa.string()) if name == "path" and self._include_paths else None
+                    pa.array([str(path)] * rows, pa.string())
+                    if name == "path" and self._include_paths
+                    else None
                 )
 
             if not made:
@@ -177,7 +181,7 @@ class NumpySource(FileSource[_Found]):
 def _inspected(path: str) -> _File:
     """Read the headers of a file; what they promise has to be there."""
     try:
-        with open(path, "rb") as file:
+        with open_binary(path) as file:
             if file.read(2) != _ZIP:
                 file.seek(0)
                 header = _header(file, path, "")
@@ -275,7 +279,7 @@ def _some_rows(path: str, header: _Header, start: int, stop: int) -> np.ndarray[
 
     size = (stop - start) * header.row_bytes
     try:
-        with open(path, "rb") as file:
+        with open_binary(path) as file:
             file.seek(header.offset + start * header.row_bytes)
             data = file.read(size)
     except OSError as error:
@@ -295,8 +299,9 @@ def _array(path: str, name: str, known: _File) -> np.ndarray[Any, Any]:
 
     try:
         if not known.packed:
-            return np.load(path, allow_pickle=False)  # type: ignore[no-any-return]
-        with zipfile.ZipFile(path) as archive:
+            with open_binary(path) as file:
+                return np.load(file, allow_pickle=False)  # type: ignore[no-any-return]
+        with open_binary(path) as file, zipfile.ZipFile(file) as archive:
             members = archive.namelist()
             with archive.open(f"{name}.npy" if f"{name}.npy" in members else name) as values:
                 array = np.lib.format.read_array(values, allow_pickle=False)

@@ -143,7 +143,7 @@ def quoted_cuts(
 
     Raises ``QuoteNeverClosed`` if the file ends inside quotes.
     """
-    size = os.fstat(file.fileno()).st_size
+    size = file.seek(0, os.SEEK_END)
     cuts: list[int] = []
     target, offset, last_opened = start + step, start, -1
     file.seek(start)
@@ -163,7 +163,7 @@ def quoted_cuts(
 
 def newline_cuts(file: BinaryIO, start: int, step: int) -> list[int]:
     """Return line ends, at least ``step`` bytes apart; looks only at the places in question."""
-    size = os.fstat(file.fileno()).st_size
+    size = file.seek(0, os.SEEK_END)
     cuts: list[int] = []
     target = start + step
     while target < size:

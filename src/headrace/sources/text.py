@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from headrace.core.stores.objects import open_arrow, open_binary, open_range
 from headrace.core.work import Split
 from headrace.errors import ArgumentError, UnreadableFile
 
@@ -43,7 +44,7 @@ class Head(NamedTuple):
 def compression_of(path: str) -> str | None:
     """Tell the compression by the file's first bytes: suffixes lie, and ``.gz`` may hold plain text."""
     try:
-        with open(path, "rb") as file:
+        with open_binary(path) as file:
             start = file.read(4)
     except OSError as error:
         raise UnreadableFile(f"Cannot open input file {path!r}: {error.strerror}.") from error
@@ -69,7 +70,7 @@ def plain_encoding(encoding: str) -> str | None:
 def open_stream(path: str, encoding: str = "utf8") -> pa.NativeFile:
     """Open the decompressed bytes of a file; transcoded to UTF-8 unless ``plain_encoding`` knows better."""
     compression = compression_of(path)
-    stream: pa.NativeFile = pa.OSFile(path, "rb")
+    stream: pa.NativeFile = open_arrow(path)
     if compression is not None:
         stream = pa.CompressedInputStream(stream, compression)
     if plain_encoding(encoding) is None:
@@ -80,9 +81,9 @@ def open_stream(path: str, encoding: str = "utf8") -> pa.NativeFile:
 def open_split(path: str, split: Split, encoding: str = "utf8") -> pa.NativeFile:
     """Open the bytes of one split."""
     if split.stop != TO_THE_END:
-        return pa.OSFile(path, "rb").get_stream(split.start, split.stop - split.start)
+        return open_range(path, split.start, split.stop)
     stream = open_stream(path, encoding)
-    if isinstance(stream, pa.OSFile):
+    if isinstance(stream, (pa.OSFile, pa.PythonFile)):
         stream.seek(split.start)
     else:
         read_fully(stream, split.start)

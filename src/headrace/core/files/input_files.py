@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
+from headrace.core.stores.object_path import ObjectPath
 from headrace.errors import InputChanged, UnreadableFile
 
 _ADVICE = "Run again to plan with the input as it is now; files must not change while they are read."
 
 
 class InputFile(NamedTuple):
-    """A file as it was when the input was listed."""
+    """A file as it was when the input was listed; of an object, ``mtime_ns`` is a number made of its version."""
 
     path: str
     size: int
@@ -28,13 +29,19 @@ class FileState(NamedTuple):
     access: tuple[int, int, int, int]
 
 
+_OF_OBJECTS = FileState(0, 0, 0, 0, (0, 0, 0, 0))
+
+
 def check_unchanged(file: InputFile, before: FileState | None = None) -> FileState:
     """Return the state of a file; raise ``InputChanged`` unless it is as it was when the input was listed.
 
     ``before`` is its state when reading began. It tells of a file of the same size whose old time was set again: the
     time at which the system last changed anything about a file cannot be set. Other permissions, another owner or
-    a further link change that time, too, and are no change of the content.
+    a further link change that time, too, and are no change of the content. An object is not asked for: whoever
+    reads it says which version is meant.
     """
+    if isinstance(file.path, ObjectPath):
+        return _OF_OBJECTS
     try:
         status = os.stat(file.path)
     except FileNotFoundError as error:

@@ -15,6 +15,7 @@ import pyarrow.csv as pacsv
 from headrace.core.arrow.forms import first_marked, forms_over, unmarked
 from headrace.core.files.input_files import InputFile
 from headrace.core.human import short_repr
+from headrace.core.stores.objects import open_binary
 from headrace.core.work import Split
 from headrace.errors import ArgumentError, SchemaMismatch, UnknownColumn, UnreadableFile, nearest
 from headrace.sources import text
@@ -346,7 +347,7 @@ def cut(files: Sequence[InputFile], layout: CsvLayout, form: CsvFormat, block: i
         if known.header < 0 or not known.cuttable or size - known.body <= block:
             return [], size
         try:
-            with open(files[number].path, "rb") as file:
+            with open_binary(files[number].path) as file:
                 if form.quote_char is None or not form.newlines_in_values:
                     return newline_cuts(file, known.body, block), size
                 return quoted_cuts(file, known.body, block, _scanner(form)), size

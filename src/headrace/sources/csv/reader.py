@@ -12,6 +12,7 @@ import pyarrow.csv as pacsv
 
 from headrace.core.human import short_repr
 from headrace.core.ports import Bad
+from headrace.core.stores.objects import open_binary
 from headrace.core.work import Split
 from headrace.errors import UnreadableFile
 from headrace.sources import text
@@ -164,7 +165,7 @@ class CsvReader:
         return self._split.stop == text.TO_THE_END and self._layout.texts[self._split.file].cuttable
 
     def _open_quote(self) -> int:
-        with open(self._path, "rb") as file:
+        with open_binary(self._path) as file:
             file.seek(self._split.start)
             return self._split.start + (scanned(file.read(), self._form).open_quote() or 0)
 

@@ -60,6 +60,7 @@ class CsvSource(FileSource["CsvLayout"]):
     """
 
     suffixes = suffixes_read_by("read_csv")
+    reads_objects = True
 
     def __init__(
         self,

@@ -22,6 +22,8 @@ from headrace.core.arrow.ragged import RaggedTensorType, ragged_column
 from headrace.core.decoding import decoding
 from headrace.core.files.input_files import InputFile
 from headrace.core.ports import Bad
+from headrace.core.stores.object_path import ObjectPath
+from headrace.core.stores.objects import contents, open_binary
 from headrace.errors import HeadraceError, UnreadableFile
 from headrace.sources.images.options import ImageOptions, ImageSizes
 from headrace.sources.signatures import another_reader
@@ -47,7 +49,8 @@ _LIMIT = threading.Lock()
 
 def sizes_of(files: Sequence[InputFile], max_pixels: int) -> ImageSizes:
     """Read the sizes of all images from their headers. A file without a readable one is left to ``read``."""
-    with ThreadPoolExecutor(4, thread_name_prefix="images") as threads:
+    remote = any(isinstance(file.path, ObjectPath) for file in files)
+    with ThreadPoolExecutor(32 if remote else 4, thread_name_prefix="images") as threads:
         each = tuple(threads.map(_size_of, files, repeat(max_pixels)))
     distinct = set(each)
     if len(distinct) == 1:
@@ -57,8 +60,9 @@ def sizes_of(files: Sequence[InputFile], max_pixels: int) -> ImageSizes:
 
 def _size_of(file: InputFile, max_pixels: int) -> Size | None:
     try:
-        with open(file.path, "rb") as data:
-            data.peek()  # threads wait for the disk here, side by side
+        with open_binary(file.path) as data:
+            data.read(1)  # threads wait for the disk here, side by side
+            data.seek(0)
             with opened(file.path, data, max_pixels) as image:
                 return image.height, image.width
     except (UnreadableFile, OSError):
@@ -150,9 +154,10 @@ def _images(
     ends = shapes.prod(axis=1).cumsum()
     pixels = np.empty(int(ends[-1]), np.uint8)
     start = 0
+    fetched = _fetched(files)
     for row, (file, shape, end) in enumerate(zip(files, shapes, ends.tolist(), strict=True)):
         try:
-            decode(file, options, pixels[start:end].reshape(shape))
+            decode(file, options, pixels[start:end].reshape(shape), next(fetched))
         except UnreadableFile as error:
             if faults is None:
                 raise
@@ -165,10 +170,22 @@ def _images(
     return pa.ExtensionArray.from_storage(type_, storage)
 
 
-def decode(file: InputFile, options: ImageOptions, out: Pixels) -> None:
+def _fetched(files: Sequence[InputFile]) -> Iterator[BinaryIO | None]:
+    """Yield the contents of objects, many of which are fetched at a time; None for files, which are opened later."""
+    if any(isinstance(file.path, ObjectPath) for file in files):
+        yield from map(io.BytesIO, contents([file.path for file in files]))
+    else:
+        yield from repeat(None, len(files))
+
+
+def decode(file: InputFile, options: ImageOptions, out: Pixels, content: BinaryIO | None = None) -> None:
     """Decode one file into ``out``, of shape (h, w) or (h, w, channels); whatever is wrong with it names it."""
     try:
-        with _content(file) as data, decoding(), opened(file.path, data, options.max_pixels) as image:
+        with (
+            content or _content(file) as data,
+            decoding(),
+            opened(file.path, data, options.max_pixels) as image,
+        ):
             result = made(image, options)
             if result.size != (out.shape[1], out.shape[0]):  # a header that Pillow could not read, then could
                 raise ValueError(f"its size was {out.shape[1]} × {out.shape[0]} at planning")

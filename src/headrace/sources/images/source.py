@@ -47,6 +47,7 @@ class ImageSource(WholeFileSource[ImageSizes]):
     """
 
     suffixes = suffixes_read_by("read_images")
+    reads_objects = True
 
     decodes = True  # work for a CPU, which should not run beside a device's work
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from headrace.core.arrow.forms import first_marked, forms_over, unmarked
 from headrace.core.files.input_files import InputFile
+from headrace.core.stores.objects import open_binary
 from headrace.core.work import Split
 from headrace.errors import SchemaMismatch, UnreadableFile
 from headrace.sources import text
@@ -197,7 +198,7 @@ def cut(layout: JsonLayout, files: Sequence[InputFile], block: int) -> list[Spli
         cuts: list[int] = []
         if known.cuttable and known.header >= 0 and file.size - known.body > block:
             try:
-                with open(file.path, "rb") as data:
+                with open_binary(file.path) as data:
                     cuts = newline_cuts(data, known.body, block)
             except OSError as error:
                 raise text.unreadable(file.path, error) from error

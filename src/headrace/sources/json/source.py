@@ -46,6 +46,7 @@ class JsonSource(FileSource["JsonLayout"]):
     """
 
     suffixes = suffixes_read_by("read_json")
+    reads_objects = True
 
     def __init__(
         self,

@@ -15,6 +15,8 @@ import pyarrow.parquet as pq
 from headrace.core.arrow.forms import EXACT, form_of
 from headrace.core.arrow.values import column_from
 from headrace.core.files.input_files import InputFile
+from headrace.core.stores.object_path import ObjectPath
+from headrace.core.stores.objects import open_arrow, open_binary
 from headrace.core.work import Split
 from headrace.errors import SchemaMismatch, SourceError, UnreadableFile
 from headrace.sources.folder_columns import folder_fields, folder_values
@@ -25,6 +27,8 @@ _FEW_GROUPS = 16
 _MOST_PIECES = 8
 _LEAST_ROWS = 1_024
 _DECODED_AGAIN = 128 << 20
+_MERGED_OF_OBJECTS = 32 << 20  # decoded
+_SPLITS_OF_OBJECTS = 16
 _SPLITS = 64  # row groups go together up to such a part of all rows
 
 
@@ -69,8 +73,14 @@ class Grain:
     most_pieces: int
 
     @classmethod
-    def of(cls, footers: Sequence[Footer], merge_bytes: int) -> Grain:
-        """Choose by what all files hold: few row groups are cut, so that many workers have something to do."""
+    def of(cls, footers: Sequence[Footer], merge_bytes: int, *, objects: bool = False) -> Grain:
+        """Choose by what all files hold: few row groups are cut, so that many workers have something to do.
+
+        Those of ``objects`` are not cut, as each piece would fetch the whole; they go together for fewer requests.
+        """
+        if objects:
+            every = sum(rows for footer in footers for rows, _ in footer.groups)
+            return cls(_MERGED_OF_OBJECTS, max(_LEAST_ROWS, every // _SPLITS_OF_OBJECTS), 1)
         rows = [group_rows for footer in footers for group_rows, _ in footer.groups if group_rows]
         few = 0 < len(rows) < _FEW_GROUPS
         return cls(
@@ -120,13 +130,15 @@ def _read_footers(files: Sequence[InputFile], columns: Sequence[str] | None) -> 
     wanted = None if columns is None else frozenset(columns)
     if len(files) == 1:
         return [_footer(files[0], wanted)]
-    with ThreadPoolExecutor(min(16, len(files)), thread_name_prefix="footers") as threads:
+    threads_ = 32 if isinstance(files[0].path, ObjectPath) else 16
+    with ThreadPoolExecutor(min(threads_, len(files)), thread_name_prefix="footers") as threads:
         return list(threads.map(_footer, files, [wanted] * len(files)))
 
 
 def _footer(file: InputFile, columns: frozenset[str] | None) -> Footer:
     try:
-        metadata = pq.read_metadata(file.path)
+        with open_arrow(file.path) as data:
+            metadata = pq.read_metadata(data)
         groups = []
         for number in range(metadata.num_row_groups):
             group = metadata.row_group(number)
@@ -158,9 +170,9 @@ def no_footer(path: str, error: Exception) -> SourceError:
     if isinstance(error, OSError) and error.errno:  # an error of the system, not of the file
         return UnreadableFile(f"Cannot open input file {path!r}: {error.strerror or error}.")
     try:
-        with open(path, "rb") as file:
+        with open_binary(path) as file:
             head = file.read(4)
-            size = os.fstat(file.fileno()).st_size
+            size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - 4))
             tail = file.read(4)
     except OSError as refused:

@@ -12,6 +12,8 @@ import pyarrow.parquet as pq
 from headrace.core.arrow.batch import concat
 from headrace.core.files.hive import hive_values
 from headrace.core.ports import Bad
+from headrace.core.stores.object_path import ObjectPath
+from headrace.core.stores.objects import ObjectReader
 from headrace.core.work import Split
 from headrace.errors import UnreadableFile
 from headrace.sources.folder_columns import constant
@@ -46,7 +48,9 @@ class OpenFile:
         self._constants: dict[str, pa.Array] = {}
         self._rest: _Rest | None = None
         try:
-            self._file = pq.ParquetFile(path, memory_map=False, pre_buffer=False)
+            self._object = ObjectReader(path) if isinstance(path, ObjectPath) else None
+            data = pa.PythonFile(self._object, "r") if self._object is not None else path
+            self._file = pq.ParquetFile(data, memory_map=False, pre_buffer=False)
             self._own = set(self._file.schema_arrow.names)
         except MemoryError:
             raise
@@ -61,6 +65,8 @@ class OpenFile:
         ``held``: of a row group that has fewer rows than the footer says, none is yielded.
         """
         group = split.start
+        if self._object is not None:
+            self._object.expect(self._ranges(split, columns))
         if self._is_piece(split):
             start = split.first - self._rows(0, group)
             return self._piece(group, start, split.rows, columns, batch_rows, held)
@@ -202,6 +208,17 @@ class OpenFile:
         """Close the file."""
         self._rest = None
         self._file.close()
+
+    def _ranges(self, split: Split, columns: Sequence[str] | None) -> Iterator[tuple[int, int]]:
+        """Yield which bytes of the file hold the columns of a split."""
+        wanted = set(self._schema.names if columns is None else columns)
+        for number in range(split.start, split.stop):
+            group = self._file.metadata.row_group(number)
+            for chunk in map(group.column, range(group.num_columns)):
+                if chunk.path_in_schema.split(".", 1)[0] in wanted:
+                    places = (chunk.dictionary_page_offset, chunk.data_page_offset)
+                    start = min((at for at in places if at), default=0)
+                    yield start, start + max(0, chunk.total_compressed_size)
 
     def _constant(self, name: str, rows: int) -> pa.Array | None:
         value = self._folders.get(name)

@@ -12,6 +12,7 @@ from headrace.core.files.formats import suffixes_read_by
 from headrace.core.files.input_files import FileState, InputFile
 from headrace.core.locations import Location
 from headrace.core.ports import Bad
+from headrace.core.stores.object_path import ObjectPath
 from headrace.core.work import Split
 from headrace.errors import ArgumentError
 from headrace.sources.file_source import FileSource
@@ -48,6 +49,7 @@ class ParquetSource(FileSource["ParquetLayout"]):
     """
 
     suffixes = suffixes_read_by("read_parquet")
+    reads_objects = True
 
     def __init__(
         self,
@@ -101,7 +103,8 @@ class ParquetSource(FileSource["ParquetLayout"]):
         from headrace.sources.parquet.files import Grain
 
         footers = self.refreshed().footers
-        grain = Grain.of(footers, MERGE_BELOW)
+        remote = any(isinstance(file.path, ObjectPath) for file in self._files)
+        grain = Grain.of(footers, MERGE_BELOW, objects=remote)
         return [split for number, footer in enumerate(footers) for split in footer.splits(number, grain)]
 
     def read_rows(

@@ -12,6 +12,7 @@ from headrace.core.files.formats import suffixes_read_by
 from headrace.core.files.input_files import InputFile
 from headrace.core.locations import Location
 from headrace.core.ports import Bad
+from headrace.core.stores.objects import open_binary
 from headrace.core.work import Split
 from headrace.errors import ArgumentError, UnreadableFile
 from headrace.sources.file_source import FileSource
@@ -61,6 +62,7 @@ class WebDatasetSource(FileSource[Found]):
     """
 
     suffixes = suffixes_read_by("read_webdataset")
+    reads_objects = True
     decodes = True
 
     def __init__(
@@ -241,7 +243,7 @@ def samples(path: str, columns: Sequence[str] | None) -> Iterator[Sample]:
     last = ""
     try:
         with (
-            text.open_stream(path) if packed else open(path, "rb") as file,
+            text.open_stream(path) if packed else open_binary(path) as file,
             tars.opened(file, stream=packed) as tar,
         ):
             current: Sample | None = None

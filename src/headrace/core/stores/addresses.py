@@ -1,0 +1,107 @@
+"""Addresses of objects: which store, which key; never a secret."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+from urllib.parse import quote, unquote, urlsplit
+
+from headrace.errors import ArgumentError
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+_SAME = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "azure": "az", "adl": "az", "abfss": "abfs"}
+_SIGNED = re.compile(r"\?.*(sig|token|key|secret|passw|credential|auth)\w*=", re.IGNORECASE | re.DOTALL)
+OBJECT_STORES = ("s3", "gs", "az", "abfs")
+WEB = ("http", "https")
+
+
+class Address(NamedTuple):
+    """Where objects lie: the scheme; the bucket, container or server; the key or path in it, with nothing escaped.
+
+    ``account`` is that of Azure, where the address names it.
+    """
+
+    scheme: str
+    bucket: str
+    key: str
+    account: str = ""
+
+    @property
+    def root(self) -> str:
+        """The address of the whole bucket, without a slash at its end."""
+        at = f"@{self.account}.dfs.core.windows.net" if self.account else ""
+        return f"{self.scheme}://{self.bucket}{at}"
+
+    def __str__(self) -> str:
+        key = quote(self.key, safe="/~!$&'()*+,;=:@") if self.scheme in WEB else self.key
+        return f"{self.root}/{key}"
+
+
+def is_address(path: str) -> bool:
+    """Say whether a path is an URL of another place than this machine's own files.
+
+    >>> is_address("s3://bucket/key"), is_address("/data/x"), is_address("file:///data/x")
+    (True, False, False)
+    """
+    scheme = _SCHEME.match(path)
+    return scheme is not None and scheme[1].lower() not in ("file", "local")
+
+
+def parse(text: str, what: str = "read") -> Address:
+    """Return the parts of an URL; refuse one that holds a secret, or names no bucket. ``what`` is not possible then.
+
+    >>> parse("s3a://bucket/a/b.parquet")
+    Address(scheme='s3', bucket='bucket', key='a/b.parquet', account='')
+    >>> parse("abfss://data@store.dfs.core.windows.net/x").root
+    'abfs://data@store.dfs.core.windows.net'
+    >>> parse("s3://id:secret@bucket/x")
+    Traceback (most recent call last):
+    headrace.errors.ArgumentError: Cannot read 's3://***@bucket/x': an address must not hold a name or a password, ...
+    """
+    scheme = _SCHEME.match(text)
+    if scheme is None:
+        raise ArgumentError(
+            f"Cannot {what} {without_secrets(text)!r}: it is no URL, such as s3://bucket/key."
+        )
+    name = scheme[1].lower()
+    name = _SAME.get(name, name)
+    bucket, _, key = text[scheme.end() :].partition("/")
+    account = ""
+    if name in ("az", "abfs") and ":" not in bucket:
+        bucket, _, host = bucket.partition("@")
+        account = host.split(".")[0]
+        name = "abfs" if account else name
+    if "@" in bucket or (":" in bucket and name in OBJECT_STORES):
+        raise ArgumentError(
+            f"Cannot {what} {without_secrets(text)!r}: an address must not hold a name or a password, as addresses "
+            "are written into plans, journals and reports. Credentials are taken from the environment."
+        )
+    if (name in WEB and ("?" in key or "#" in key)) or _SIGNED.search(key):
+        raise ArgumentError(
+            f"Cannot {what} {without_secrets(text)!r}: what stands behind '?' may be a signature, and addresses are "
+            "written into plans, journals and reports. Fetch the file first, or read it by the address of its store."
+        )
+    if not bucket:
+        raise ArgumentError(
+            f"Cannot {what} {text!r}: the address names no bucket, as in {name}://bucket/key."
+        )
+    if "\0" in text or "\n" in text:
+        raise ArgumentError(f"Cannot {what} {text!r}: an address has no control characters.")
+    key = unquote(key) if name in WEB else key.lstrip("/") if name in OBJECT_STORES else key
+    return Address(name, bucket, key, account)
+
+
+def without_secrets(address: str) -> str:
+    """Hide who logs in and what is asked for: messages end up in logs."""
+    return re.sub(r"\?.*", "?***", re.sub(r"://.*@", "://***@", address, flags=re.DOTALL), flags=re.DOTALL)
+
+
+def endpoint_of(text: str) -> str:
+    """Return the address of a server as it is; refuse what is none, or has a password in it."""
+    parts = urlsplit(text)
+    if parts.scheme not in WEB or not parts.netloc or parts.query or "@" in parts.netloc:
+        raise ArgumentError(
+            f"storage_options: the endpoint is an address such as 'http://localhost:9000', without a name, a "
+            f"password or a query, not {without_secrets(text)!r}."
+        )
+    return text

@@ -1,0 +1,206 @@
+"""Objects that are read as files are: whole, in streams, and in ranges that are known beforehand.
+
+Every request says which content was planned with (``If-Match``): what changed meanwhile is an error, not other bytes.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import itertools
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+from headrace.core.stores.object_path import ObjectPath
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+REQUEST = 16 << 20  # the most bytes that one request asks for
+_GAP = 1 << 20  # bytes between two wanted ranges that are cheaper to read than another request
+_FIRST = 64 << 10
+_AHEAD = 64 << 20  # bytes that are asked for before they are wanted
+_AT_ONCE = 32  # requests
+
+
+@functools.cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="headrace-objects")
+
+
+def open_binary(path: str) -> BinaryIO:
+    """Open a file, or an object, for reading bytes."""
+    if isinstance(path, ObjectPath):
+        return cast("BinaryIO", io.BufferedReader(ObjectReader(path), _FIRST))
+    return open(path, "rb")
+
+
+def open_arrow(path: str) -> pa.NativeFile:
+    """Open a file, or an object, for Arrow."""
+    import pyarrow as pa
+
+    return pa.PythonFile(ObjectReader(path), "r") if isinstance(path, ObjectPath) else pa.OSFile(path, "rb")
+
+
+def open_range(path: str, start: int, stop: int) -> pa.NativeFile:
+    """Open a range of bytes of a file, or of an object, for Arrow."""
+    import pyarrow as pa
+
+    if isinstance(path, ObjectPath):
+        reader = ObjectReader(path, start, stop)
+        reader.expect([(start, stop)])
+        return pa.PythonFile(reader, "r")
+    return pa.OSFile(path, "rb").get_stream(start, stop - start)
+
+
+def contents(paths: Sequence[str]) -> Iterator[bytes | memoryview]:
+    """Yield the bytes of files, or of objects: many at a time. Raises ``OSError`` for a file."""
+    if not any(isinstance(path, ObjectPath) for path in paths):
+        for path in paths:
+            with open(path, "rb") as file:
+                yield file.read()
+        return
+    waiting: deque[Future[bytes | memoryview]] = deque()
+    for path in paths:
+        assert isinstance(path, ObjectPath)
+        waiting.append(_threads().submit(path.content))
+        if len(waiting) >= 2 * _AT_ONCE:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
+
+
+def coalesced(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Join ranges with small gaps between them, and cut what is long.
+
+    >>> coalesced([(0, 10), (20, 30), (5_000_000, 5_000_010)])
+    [(0, 30), (5000000, 5000010)]
+    """
+    joined: list[list[int]] = []
+    for start, stop in sorted(ranges):
+        if joined and start - joined[-1][1] <= _GAP:
+            joined[-1][1] = max(joined[-1][1], stop)
+        else:
+            joined.append([start, stop])
+    found: list[tuple[int, int]] = []
+    for start, stop in joined:
+        pieces = max(1, -(-(stop - start) // REQUEST))
+        edges = [start + (stop - start) * i // pieces for i in range(pieces + 1)]
+        found += itertools.pairwise(edges)
+    return found
+
+
+class _Span:
+    """Bytes that were asked for, and how many of them were not read yet."""
+
+    def __init__(self, start: int, stop: int, *, expected: bool = False) -> None:
+        self.start, self.stop, self.expected = start, stop, expected
+        self.data: Future[bytes | memoryview] | None = None
+        self.left = stop - start
+
+
+class ObjectReader(io.RawIOBase):
+    """An object as a file. Reads one behind another are answered by fewer, larger requests, made ahead.
+
+    ``start`` and ``stop`` make a part of the object the whole of the file. Used by one thread at a time.
+    """
+
+    def __init__(self, path: str, start: int = 0, stop: int | None = None) -> None:
+        assert isinstance(path, ObjectPath)
+        self._client, self._entry = path.opened()
+        self._base = start
+        self._end = self._entry.size if stop is None else min(stop, self._entry.size)
+        self._at = start
+        self._spans: list[_Span] = []
+        self._window = _FIRST
+        self._sequential = start
+
+    def expect(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Say which bytes of the object will be read next: they are asked for in few requests, ahead of time."""
+        self._spans = [_Span(start, stop, expected=True) for start, stop in coalesced(ranges)]
+        self._ask_ahead()
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def tell(self) -> int:
+        """Return the present place."""
+        return self._at - self._base
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go to another place."""
+        origin = (self._base, self._at, self._end)[whence]
+        self._at = max(self._base, origin + offset)
+        return self._at - self._base
+
+    def readinto(self, buffer: Any) -> int:
+        """Read as many bytes as the buffer holds, fewer only at the end."""
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Read ``size`` bytes, fewer only at the end."""
+        wanted = self._end - self._at if size is None or size < 0 else size
+        stop = min(self._at + max(0, wanted), self._end)
+        pieces: list[bytes | memoryview] = []
+        at = self._at
+        while at < stop:
+            piece = self._piece(at, stop)
+            pieces.append(piece)
+            at += len(piece)
+        self._at = max(self._at, at)
+        return bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
+
+    def _piece(self, at: int, stop: int) -> bytes | memoryview:
+        """Return bytes from ``at`` on, up to ``stop`` or fewer."""
+        span = next((span for span in self._spans if span.start <= at < span.stop), None)
+        if span is None:
+            span = self._miss(at, stop)
+        self._ask(span)
+        assert span.data is not None
+        data = memoryview(span.data.result())[at - span.start : stop - span.start]
+        span.left -= len(data)
+        if span.left <= 0:
+            self._spans.remove(span)
+            self._ask_ahead()
+        return data
+
+    def _miss(self, at: int, stop: int) -> _Span:
+        """Ask for bytes that nobody expected: more and more of them while one read follows another."""
+        follows = at == self._sequential
+        self._window = min(self._window * 4, REQUEST) if follows else _FIRST
+        self._spans = [span for span in self._spans if span.expected]
+        end = min(max(stop, at + self._window), self._end)
+        spans = [_Span(start, to) for start, to in coalesced([(at, end)])]
+        if self._window == REQUEST and end < self._end:  # surely a long way to go: one request ahead
+            spans.append(_Span(end, min(end + REQUEST, self._end)))
+        for span in spans:
+            self._ask(span)
+        self._spans += spans
+        self._sequential = spans[-1].stop
+        return spans[0]
+
+    def _ask_ahead(self) -> None:
+        asked = 0
+        for span in self._spans:
+            asked += span.stop - span.start
+            if asked > _AHEAD and asked > span.stop - span.start:
+                break
+            self._ask(span)
+
+    def _ask(self, span: _Span) -> None:
+        if span.data is None:
+            span.data = _threads().submit(self._client.fetch, self._entry, span.start, span.stop)
+
+    def close(self) -> None:
+        """Drop what was read ahead."""
+        self._spans = []
+        super().close()

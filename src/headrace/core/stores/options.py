@@ -1,0 +1,82 @@
+"""``storage_options``: what a store needs to know that is no secret."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.core.stores.addresses import endpoint_of
+from headrace.errors import ArgumentError, nearest
+
+_SAME = {
+    "anon": "anonymous",
+    "skip_signature": "anonymous",
+    "endpoint_url": "endpoint",
+    "endpoint_override": "endpoint",
+    "aws_endpoint": "endpoint",
+    "region_name": "region",
+    "aws_region": "region",
+    "account_name": "account",
+    "aws_profile": "profile",
+    "virtual_hosted_style_request": "virtual_hosted",
+    "requester_pays": "request_payer",
+}
+_KINDS: dict[str, type] = {
+    "account": str,
+    "anonymous": bool,
+    "endpoint": str,
+    "profile": str,
+    "region": str,
+    "request_payer": bool,
+    "retries": int,
+    "timeout": float,
+    "virtual_hosted": bool,
+}
+_SECRET = re.compile(r"secret|passw|token|credential|sas|(^|_)key|key(_|$)|auth|signature", re.IGNORECASE)
+
+Options = tuple[tuple[str, Any], ...]
+
+
+def checked(given: Mapping[str, Any] | None) -> Options:
+    """Return options under the names they have here, in order; refuse secrets, and what is not known.
+
+    >>> checked({"anon": True, "endpoint_url": "http://localhost:9000"})
+    (('anonymous', True), ('endpoint', 'http://localhost:9000'))
+    >>> checked({"secret_access_key": "…"})
+    Traceback (most recent call last):
+    headrace.errors.ArgumentError: storage_options must not hold 'secret_access_key': credentials come from ...
+    """
+    if given is None:
+        return ()
+    if not isinstance(given, Mapping):
+        raise ArgumentError("storage_options is a dict, such as {'region': 'eu-west-1'}.")
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        if not isinstance(name, str):
+            raise ArgumentError(f"storage_options has names that are strings, not {type(name).__name__}.")
+        if _SECRET.search(name):
+            raise ArgumentError(
+                f"storage_options must not hold {name!r}: credentials come from the environment (AWS_ACCESS_KEY_ID, "
+                "AWS_PROFILE, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_KEY, …) or from the platform, so "
+                "that they are never written into plans and reports."
+            )
+        known = _SAME.get(name, name)
+        if known not in _KINDS:
+            raise ArgumentError(
+                f"storage_options has no {name!r}; it has {', '.join(_KINDS)}.{nearest(name, list(_KINDS))}"
+            )
+        found[known] = _value(known, value)
+    return tuple(sorted(found.items()))
+
+
+def _value(name: str, value: Any) -> Any:
+    kind = _KINDS[name]
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    wrong = not isinstance(value, kind) or (kind is int and isinstance(value, bool))
+    if wrong or (kind in (int, float) and not 0 <= value <= 86_400):
+        raise ArgumentError(
+            f"storage_options: {name} is a {kind.__name__}, not a value of {type(value).__name__}."
+        )
+    return endpoint_of(value) if name == "endpoint" else value

@@ -1,0 +1,87 @@
+"""A proxy in front of a store's server: counts requests, and spoils answers as a test wants it."""
+
+import http.client
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import NamedTuple
+
+
+class Asked(NamedTuple):
+    method: str
+    path: str
+    headers: dict[str, str]
+
+
+Fault = Callable[[Asked], "int | str | None"]
+"""What becomes of a request: None is passed on; a number is the answer's status; "cut" ends its body in the middle,
+"drop" closes the connection without an answer."""
+
+
+class Proxy:
+    def __init__(self, port: int):
+        self.asked: list[Asked] = []
+        self.fault: Fault = lambda asked: None
+        proxy = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def answer(self):
+                body = self.rfile.read(int(self.headers.get("content-length") or 0))
+                asked = Asked(self.command, self.path, {k.lower(): v for k, v in self.headers.items()})
+                proxy.asked.append(asked)
+                fault = proxy.fault(asked)
+                if fault == "drop":
+                    self.close_connection = True
+                    return
+                if isinstance(fault, int):
+                    self.send_response(fault)
+                    self.send_header("content-length", "0")
+                    self.end_headers()
+                    return
+                server = http.client.HTTPConnection("127.0.0.1", port)
+                server.request(self.command, self.path, body, dict(self.headers.items()))
+                answer = server.getresponse()
+                data = answer.read()
+                self.send_response(answer.status)
+                for name, value in answer.getheaders():
+                    if name.lower() not in (
+                        "connection",
+                        "transfer-encoding",
+                        "content-length",
+                        "server",
+                        "date",
+                    ):
+                        self.send_header(name, value)
+                length = answer.getheader("content-length") if self.command == "HEAD" else str(len(data))
+                self.send_header("content-length", length or "0")
+                self.end_headers()
+                server.close()
+                if fault == "cut":
+                    data = data[: len(data) // 2]
+                    self.close_connection = True
+                self.wfile.write(data)
+
+            do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = answer
+
+            def log_message(self, *args):
+                pass
+
+        class Server(ThreadingHTTPServer):
+            daemon_threads = True
+
+            def handle_error(self, request, client_address):
+                pass
+
+        self.server = Server(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+        self.thread = threading.Thread(
+            target=self.server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+        )
+        self.thread.start()
+
+    def close(self):
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()

@@ -1,0 +1,399 @@
+"""What readers do with addresses: the same rows as from files, few requests, no secret anywhere."""
+
+import gzip
+import io
+import json
+import pickle
+import re
+import tarfile
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import headrace as hr
+from headrace.errors import ArgumentError, InputChanged, NothingMatched, StoreFailed, UnreadableFile
+from headrace.sources.binary import BinarySource
+from headrace.sources.parquet.source import ParquetSource
+from stores.conftest import KEY, SECRET
+
+
+def parquet(table, **options):
+    data = io.BytesIO()
+    pq.write_table(table, data, **options)
+    return data.getvalue()
+
+
+def inline(data):
+    return data.with_options(engine="inline", progress=False)
+
+
+def names(data, bucket):
+    return [path.removeprefix(f"{bucket.url}/") for path in data.input_files()]
+
+
+# ---------------------------------------------------------------- which objects
+
+
+def test_a_folder_gives_the_files_of_the_format_level_by_level(bucket, port):
+    for key in (
+        "b/x.bin",
+        "b.bin",
+        "a.bin",
+        "_hidden/x.bin",
+        ".x.bin",
+        "_k=1/x.bin",
+        "b/c/y.bin",
+        "b-/x.bin",
+        "b/_z.bin",
+    ):
+        bucket.put(key, b"1")
+    at = f"http://127.0.0.1:{port}/bucket/{bucket.prefix}"
+    for folder in ("", "b/", "folder/"):  # some tools mark folders so
+        urllib.request.urlopen(urllib.request.Request(f"{at}/{folder}", method="PUT")).close()
+    ours = ["_k=1/x.bin", "a.bin", "b/c/y.bin", "b/x.bin", "b-/x.bin", "b.bin"]
+    assert names(hr.read_binary_files(bucket.url), bucket) == ours
+    assert names(hr.read_binary_files(bucket.url + "/"), bucket) == ours
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("*.bin", ["a.bin", "x[1].bin"]),
+        ("**/*.bin", ["a.bin", "x[1].bin", "b/x.bin", "b/c/y.bin"]),
+        ("b/*", ["b/c/y.bin", "b/x.bin"]),
+        ("b/**", ["b/c/y.bin", "b/x.bin"]),
+        ("?/x.bin", ["b/x.bin"]),
+        ("x[1].bin", ["x[1].bin"]),
+        ("[ab].bin", ["a.bin"]),
+        ("_h*/x.bin", ["_hidden/x.bin"]),
+        ("b/x.bin", ["b/x.bin"]),
+    ],
+)
+def test_patterns_are_those_of_files(bucket, tmp_path, pattern, found):
+    for key in ("b/x.bin", "a.bin", "_hidden/x.bin", "b/c/y.bin", "x[1].bin"):
+        bucket.put(key, b"1")
+        (tmp_path / key).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / key).write_bytes(b"1")
+    assert names(hr.read_binary_files(f"{bucket.url}/{pattern}"), bucket) == found
+    local = hr.read_binary_files(str(tmp_path / pattern)).input_files()
+    assert [path.removeprefix(f"{tmp_path}/") for path in local] == found
+
+
+def test_keys_are_taken_as_they_are(bucket):
+    keys = ["a b.bin", "a%41.bin", "a+b.bin", "q?x#y.bin", "é.bin"]
+    for key in keys:
+        bucket.put(key, key.encode())
+    read = inline(
+        hr.read_binary_files([f"{bucket.url}/{key}" for key in keys], include_paths=True)
+    ).take_all()
+    assert [row["bytes"].decode() for row in read] == keys
+    assert [row["path"] for row in read] == [f"{bucket.url}/{key}" for key in keys]
+
+
+def test_nothing_there_is_said(bucket):
+    bucket.put("a.csv", b"x\n1\n")
+    with pytest.raises(NothingMatched, match=re.escape(f"{bucket.url}/none")):
+        hr.read_parquet(f"{bucket.url}/none").schema()
+    with pytest.raises(NothingMatched, match=r"a\.csv"):
+        hr.read_parquet(bucket.url).schema()
+
+
+def test_many_keys_are_listed_by_pages(bucket, proxy):
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda number: bucket.put(f"{number:04}.bin", b"1"), range(1_005)))
+    proxy.asked.clear()
+    assert len(hr.read_binary_files(bucket.url).input_files()) == 1_005
+    assert [asked.method for asked in proxy.asked] == ["HEAD", "GET", "GET"]
+
+
+# ---------------------------------------------------------------- the same rows
+
+
+def test_parquet_with_hive_folders(bucket):
+    for year, values in ((2023, [1, 2]), (2024, [3, None])):
+        bucket.put(
+            f"year={year}/a.parquet", parquet(pa.table({"x": pa.array(values, pa.int64()), "y": ["a", "b"]}))
+        )
+    data = inline(hr.read_parquet(bucket.url))
+    assert data.to_arrow().to_pydict() == {
+        "x": [1, 2, 3, None],
+        "y": ["a", "b", "a", "b"],
+        "year": [2023, 2023, 2024, 2024],
+    }
+    assert inline(data.select_columns(["year"])).take_all()[-1] == {"year": 2024}
+    assert data.count() == 4
+
+
+def test_texts_are_the_same_as_from_files(bucket, tmp_path):
+    lines = [json.dumps({"n": number, "t": f"text, {number}"}) for number in range(60_000)]
+    plain = ("\n".join(lines) + "\n").encode()
+    table = "n,t\n" + "".join(f'{number},"a ""quoted""\n{number}"\n' for number in range(20_000))
+    files = {"a.jsonl": plain, "b.jsonl.gz": gzip.compress(plain), "c.csv": table.encode(), "d.txt": plain}
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+        bucket.put(name, content)
+    for read, name in (
+        (hr.read_json, "a.jsonl"),
+        (hr.read_json, "b.jsonl.gz"),
+        (hr.read_csv, "c.csv"),
+        (hr.read_text, "d.txt"),
+    ):
+        there, here = (
+            inline(read(path)).to_arrow() for path in (f"{bucket.url}/{name}", str(tmp_path / name))
+        )
+        assert there.equals(here), name
+
+
+def test_text_in_several_splits(bucket):
+    content = b"".join(b"%07d %s\n" % (number, b"x" * 1_000) for number in range(9_000))  # 9 MB
+    bucket.put("a.txt", content)
+    source = hr.read_text(bucket.url)
+    assert len(source._plan.source.splits()) == 3
+    assert (
+        b"".join(text.encode() + b"\n" for text in inline(source).to_arrow()["text"].to_pylist()) == content
+    )
+
+
+def test_arrays_archives_and_paths(bucket):
+    for name, save in (
+        ("a.npy", lambda to: np.save(to, np.arange(6.0))),
+        ("b.npz", lambda to: np.savez(to, data=[7.0])),
+    ):
+        data = io.BytesIO()
+        save(data)
+        bucket.put(name, data.getvalue())
+    rows = inline(hr.read_numpy(bucket.url, include_paths=True)).to_arrow().to_pydict()
+    assert rows["data"] == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 7.0]
+    assert rows["path"] == [f"{bucket.url}/a.npy"] * 6 + [f"{bucket.url}/b.npz"]
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as tar:
+        for name, content in (("1.txt", b"one"), ("2.txt", b"two")):
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    for name, content in (("c.tar", data.getvalue()), ("d.tar.gz", gzip.compress(data.getvalue()))):
+        path = bucket.put(name, content)
+        assert [row["txt"] for row in inline(hr.read_webdataset(path)).take_all()] == ["one", "two"]
+    path = bucket.put("day=7/e.csv", b"x\n1\n")
+    assert inline(hr.read_csv(path, include_paths=True)).take_all() == [{"x": 1, "day": 7, "path": path}]
+    path = bucket.put("day=7/f.txt.gz", gzip.compress(b"packed"))
+    assert inline(hr.read_binary_files(path)).take_all() == [{"bytes": b"packed"}]
+
+
+def test_images(bucket):
+    image = pytest.importorskip("PIL.Image")
+    for number in range(3):
+        data = io.BytesIO()
+        image.fromarray(np.full((4, 5, 3), number, np.uint8)).save(data, "PNG")
+        bucket.put(f"{number}.png", data.getvalue())
+    rows = inline(hr.read_images(bucket.url, include_paths=True)).take_all()
+    assert [row["image"][0, 0, 0] for row in rows] == [0, 1, 2]
+    assert rows[2]["path"] == f"{bucket.url}/2.png"
+
+
+def test_workers_read_and_local_outputs_resume(bucket, tmp_path):
+    for number in range(4):
+        bucket.put(f"{number}.parquet", parquet(pa.table({"x": [number, number + 10]})))
+    data = hr.read_parquet(bucket.url).with_options(progress=False, workers=1)
+    assert data.write_parquet(tmp_path / "out").rows == 8
+    assert data.write_parquet(tmp_path / "out").rows == 8  # recognised
+    bucket.put("0.parquet", parquet(pa.table({"x": [5, 6]})))
+    with pytest.raises(InputChanged, match=re.escape(f"{bucket.url}/0.parquet")):
+        hr.read_parquet(bucket.url).with_options(progress=False, workers=1).write_parquet(tmp_path / "out")
+    for file in tmp_path.rglob("*"):
+        if file.is_file():
+            content = file.read_bytes()
+            assert SECRET.encode() not in content and KEY.encode() not in content, file
+
+
+# ---------------------------------------------------------------- requests
+
+
+def test_few_requests_for_a_large_file(bucket, proxy):
+    columns = {
+        f"c{number}": np.random.default_rng(number).integers(0, 1 << 62, 1 << 20) for number in range(4)
+    }
+    content = parquet(pa.table(columns), row_group_size=1 << 17, compression="none", use_dictionary=False)
+    assert len(content) > 32 << 20
+    bucket.put("a.parquet", content)
+    proxy.asked.clear()
+    data = inline(hr.read_parquet(bucket.url))
+    assert data.to_arrow()["c3"].to_numpy().sum() == columns["c3"].sum()
+    assert len(proxy.asked) <= 14  # look and list twice, plan, open; and 8 for 36 MB
+    proxy.asked.clear()
+    assert (
+        inline(hr.read_parquet(bucket.url, columns=["c1"])).to_arrow()["c1"].to_numpy().sum()
+        == columns["c1"].sum()
+    )
+    ranges = [re.fullmatch(r"bytes=(\d+)-(\d+)", asked.headers.get("range", "")) for asked in proxy.asked]
+    assert sum(int(found[2]) - int(found[1]) + 1 for found in ranges if found) < len(content) / 3
+
+
+def test_small_objects_take_one_request_each(bucket, proxy):
+    for number in range(20):
+        bucket.put(f"{number:02}.bin", b"%d" % number)
+    proxy.asked.clear()
+    rows = inline(hr.read_binary_files(bucket.url)).take_all()
+    assert [int(row["bytes"]) for row in rows] == list(range(20))
+    assert len(proxy.asked) == 24
+    assert all("if-match" in asked.headers for asked in proxy.asked if re.search(r"/\d\d\.bin", asked.path))
+
+
+# ---------------------------------------------------------------- faults
+
+
+@pytest.mark.parametrize("fault", [429, 500, 503, "cut", "drop"])
+def test_what_passes_is_tried_again(bucket, proxy, fault):
+    path = bucket.put("a.bin", bytes(range(256)) * 1_000)
+    seen = {}
+
+    def twice(asked):
+        seen[asked[:2]] = seen.get(asked[:2], 0) + 1
+        return fault if seen[asked[:2]] <= 2 else None
+
+    proxy.fault = twice
+    assert inline(hr.read_binary_files(path)).take_all() == [{"bytes": bytes(range(256)) * 1_000}]
+
+
+def test_a_changed_object_is_noticed(bucket):
+    path = bucket.put("a.bin", b"old")
+    source = BinarySource(path)
+    (split,) = source.splits()
+    bucket.put("a.bin", b"new")  # of the same size
+    with pytest.raises(InputChanged, match=re.escape(path)):
+        list(source.read(split, None, 10))
+    assert pickle.loads(pickle.dumps(source)).files() == source.files()
+
+
+def test_a_store_that_ignores_conditions_is_noticed(bucket, proxy, monkeypatch):
+    table = pa.table({"x": range(10)})
+    path = bucket.put("a.parquet", parquet(table))
+    source = ParquetSource(path)
+    (split,) = source.splits()
+    bucket.put("a.parquet", parquet(pa.table({"x": range(10, 20)})))
+    monkeypatch.setattr("headrace.core.stores.clients._condition", lambda version: {})
+    with pytest.raises(InputChanged, match=re.escape(path)):
+        list(source.read(split, None, 100))
+
+
+def test_a_damaged_object_is_named(bucket):
+    path = bucket.put("a.parquet", b"PAR1" + b"x" * 100)
+    with pytest.raises(UnreadableFile, match=re.escape(path)):
+        hr.read_parquet(path).schema()
+
+
+@pytest.mark.parametrize(
+    ("status", "what"),
+    [(403, "denies access.*AWS_ACCESS_KEY_ID"), (301, "another region.*AWS_REGION")],
+)
+def test_refusals_name_the_object_and_no_secret(bucket, proxy, status, what):
+    path = bucket.put("a.parquet", parquet(pa.table({"x": [1]})))
+    proxy.fault = lambda asked: status
+    with pytest.raises(StoreFailed, match=what) as caught:
+        hr.read_parquet(path).schema()
+    assert path in str(caught.value)
+    assert SECRET not in repr(caught.value.__cause__) and caught.value.__cause__ is None
+
+
+def test_a_bucket_that_is_not_there(bucket):
+    with pytest.raises(StoreFailed, match=r"s3://nobucket/.*no such bucket"):
+        hr.read_parquet("s3://nobucket/x/").schema()
+
+
+def test_no_server(bucket, monkeypatch):
+    with pytest.raises(StoreFailed, match=r"s3://bucket/x.*cannot be reached.*endpoint"):
+        hr.read_parquet(
+            "s3://bucket/x", storage_options={"endpoint": "http://127.0.0.1:1", "retries": 0}
+        ).schema()
+
+
+def test_a_refusal_is_no_bad_row(bucket, proxy, tmp_path):
+    bucket.put("a.parquet", parquet(pa.table({"x": [1, 2]})))
+    data = hr.read_parquet(bucket.url).with_options(engine="inline", progress=False, on_error="reject")
+    data.schema()
+    proxy.fault = lambda asked: 403
+    with pytest.raises(StoreFailed):
+        data.write_parquet(tmp_path / "out")
+    proxy.fault = lambda asked: None
+    result = data.write_parquet(tmp_path / "out")
+    assert (result.rows, result.rejected) == (2, 0)
+
+
+# ---------------------------------------------------------------- other places
+
+
+def test_the_web(bucket, proxy, port):
+    at = f"http://127.0.0.1:{port}/bucket/{bucket.prefix}/a%20b.csv"
+    public = urllib.request.Request(
+        at, b"x\n1\n2\n", {"x-amz-acl": "public-read", "content-type": "text/csv"}, method="PUT"
+    )
+    urllib.request.urlopen(public).close()
+    url = f"{proxy.url}/bucket/{bucket.prefix}"
+    assert inline(hr.read_csv(f"{url}/a%20b.csv")).take_all() == [{"x": 1}, {"x": 2}]
+    assert inline(hr.read_csv(f"{bucket.url}/a b.csv", storage_options={"anon": True})).take_all() == [
+        {"x": 1},
+        {"x": 2},
+    ]
+    assert not any("authorization" in asked.headers for asked in proxy.asked)
+    with pytest.raises(NothingMatched, match="no such file"):
+        hr.read_csv(f"{url}/none.csv").schema()
+
+
+def test_any_scheme_of_fsspec():
+    fsspec = pytest.importorskip("fsspec")
+    memory = fsspec.filesystem("memory")
+    memory.pipe({"/store/a/x.csv": b"x\n1\n", "/store/a/_y.csv": b"x\n5\n", "/store/a/b/z.csv": b"x\n2\n"})
+    data = inline(hr.read_csv("memory://store/a"))
+    assert data.input_files() == ["memory://store/a/b/z.csv", "memory://store/a/x.csv"]
+    assert data.take_all() == [{"x": 2}, {"x": 1}]
+    source = data._plan.source
+    split = source.splits()[0]
+    memory.pipe({"/store/a/b/z.csv": b"x\n3\n"})
+    with pytest.raises(InputChanged, match=r"memory://store/a/b/z\.csv"):
+        list(source.read(split, None, 10))
+    with pytest.raises(ArgumentError, match=r"knows nosuch://"):
+        hr.read_csv("nosuch://host/x").schema()
+
+
+@pytest.mark.parametrize(
+    ("path", "what"),
+    [
+        (f"s3://{KEY}:{SECRET}@bucket/x", "must not hold a name or a password"),
+        (f"https://host/x.csv?X-Amz-Signature={SECRET}", "may be a signature"),
+        (f"s3://{KEY}:a/{SECRET}@bucket/x", "must not hold a name or a password"),
+        (f"az://box/x?sv=1&sig={SECRET}", "may be a signature"),
+        ("s3:///x", "names no bucket"),
+    ],
+)
+def test_addresses_that_are_refused(path, what):
+    with pytest.raises(ArgumentError, match=what) as caught:
+        hr.read_csv(path)
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"aws_secret_access_key": SECRET}, "must not hold 'aws_secret_access_key'"),
+        ({"session_token": SECRET}, "must not hold"),
+        ({"key": KEY}, "must not hold"),
+        ({"endpoint": f"http://me:{SECRET}@host"}, "without a name"),
+        ({"regoin": "x"}, "Did you mean 'region'"),
+        ({"anonymous": "yes"}, "anonymous is a bool"),
+    ],
+)
+def test_options_that_are_refused(options, what):
+    with pytest.raises(ArgumentError, match=what) as caught:
+        hr.read_csv("s3://bucket/x", storage_options=options)
+    assert SECRET not in str(caught.value)
+    with pytest.raises(ArgumentError, match="all paths are local"):
+        hr.read_csv("/data/x.csv", storage_options={"region": "eu-west-1"})
+
+
+def test_writing_to_an_address_is_refused(bucket, tmp_path):
+    with pytest.raises(ArgumentError, match="Cannot write to 's3://bucket/out'"):
+        hr.range(3).write_parquet("s3://bucket/out")
