@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import headrace as hr
+from headrace.cli.formats import dataset_of, format_of
 from headrace.errors import ArgumentError, InputChanged, NothingMatched, StoreFailed, UnreadableFile
 from headrace.sources.binary import BinarySource
 from headrace.sources.parquet.source import ParquetSource
@@ -182,6 +183,13 @@ def test_arrays_archives_and_paths(bucket):
     assert inline(hr.read_csv(path, include_paths=True)).take_all() == [{"x": 1, "day": 7, "path": path}]
     path = bucket.put("day=7/f.txt.gz", gzip.compress(b"packed"))
     assert inline(hr.read_binary_files(path)).take_all() == [{"bytes": b"packed"}]
+
+
+def test_the_command_line_sees_the_format(bucket):
+    bucket.put("in/a.csv", b"x\n1\n")
+    assert format_of([bucket.url]) == format_of([f"{bucket.url}/in/*"]) == "csv"
+    assert dataset_of([f"{bucket.url}/in"], None, {}).columns() == ["x"]
+    assert format_of([f"{bucket.url}/none"]) == "parquet"  # whose reader says that there is nothing
 
 
 def test_images(bucket):

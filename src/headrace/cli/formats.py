@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.cli.exits import UsageMistake
 from headrace.core.files.formats import DATA, data_format
-from headrace.errors import nearest
+from headrace.core.stores.addresses import is_address
+from headrace.errors import NothingMatched, nearest
 
 if TYPE_CHECKING:
     from headrace.dataset.dataset import Dataset
@@ -65,6 +67,9 @@ def format_of(paths: Sequence[str]) -> str:
 
 def _names_at(path: str) -> Iterator[str]:
     """Yield names of files at a path: of a folder, enough to know what is in it."""
+    if is_address(path):
+        yield from _names_in_store(path)
+        return
     plain = path.removeprefix("local://").removeprefix("file://")
     root = Path(os.path.expanduser(plain))
     if not root.is_dir():
@@ -82,6 +87,16 @@ def _names_at(path: str) -> Iterator[str]:
                 seen += 1
         if seen >= _ENOUGH:
             return
+
+
+def _names_in_store(address: str) -> Iterator[str]:
+    if data_format(address) is not None:
+        yield address
+        return
+    from headrace.sources import objects
+
+    with contextlib.suppress(NothingMatched):  # the reader has the better message
+        yield from (file.path for file in objects.expand(address, None, ())[:_ENOUGH])
 
 
 def _before_pattern(parts: Sequence[str]) -> Sequence[str]:
