@@ -166,6 +166,7 @@ GIVEN = {
     "resume.md": Given(trips),
     "memory.md": Given(engine="local"),
     "models.md": Given(_models, engine="local"),
+    "tutorial.md": Given(engine="local"),
     "stages.md": Given(photos, engine="local"),
     "waiting.md": Given(reviews, engine="local"),
 }

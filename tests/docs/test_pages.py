@@ -95,7 +95,7 @@ def ended(folder: Path, given: Given, text: str, names: str) -> list[str]:
         [sys.executable, "page.py"],
         cwd=folder,
         env=env,
-        timeout=120,
+        timeout=280,  # importing a library takes its time on a busy machine; a test may take 300
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
