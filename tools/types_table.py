@@ -107,14 +107,14 @@ def _name(value: Any) -> str:
 
 def table() -> str:
     """Return the table for the page."""
-    lines = ["| Arrow | | numpy | pandas | PyTorch |", "|---|---|---|---|---|"]
+    lines = ["| Arrow | nulls | numpy | pandas | PyTorch |", "|---|---|---|---|---|"]
     for name, (kind, value) in TYPES.items():
         for nulls in (False, True):
             if value is None and not nulls:
                 continue
             cells = " | ".join(answers(kind, value, nulls=nulls))
             lines.append(
-                f"| {name if not nulls or value is None else ''} | {'with nulls' if nulls else ''} | {cells} |"
+                f"| {name if not nulls or value is None else ''} | {'some' if nulls else 'none'} | {cells} |"
             )
     return "\n".join(lines) + "\n"
 
