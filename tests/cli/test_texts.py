@@ -211,7 +211,7 @@ def test_debug_shows_all_that_python_knows(headrace: Headrace, monkeypatch: pyte
         (["-M", "per_kn=3"], "Did you mean 'per_km'?"),
         (["--shard-rows", "0"], "--shard-rows 0: it takes a number above zero"),
         (["-O", "show_data=5"], "--show-data 5 is neither true nor false"),
-        (["--num-gpus", "99"], "lower --num-gpus"),
+        (["--num-gpus", "99", "--engine", "local"], "lower --num-gpus"),
     ],
 )
 def test_wrong_values_are_told(headrace: Headrace, place: Path, words: list[str], told: str) -> None:

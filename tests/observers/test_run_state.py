@@ -37,11 +37,11 @@ from headrace.core.work import Fault, Faults, Ledger, Timings
 from headrace.observers.progress_text import progress_line
 from headrace.observers.record import MOST, Record
 from headrace.observers.record_reader import lines_of, replay
-from headrace.observers.report import figures
 from headrace.observers.report.facts import facts
 from headrace.observers.report.history import History, history
 from headrace.observers.run_state import RunState, bottleneck, memory_of
 from headrace.observers.summary import stage_lines
+from headrace.observers.time_spent import stage_times
 from headrace.output.follow import RunStatus
 from headrace.session.event_bus import EventBus
 
@@ -426,10 +426,10 @@ def test_a_resumed_run_knows_of_the_driver_before(tmp_path: Path) -> None:
     assert found.capacity(0, found.at) == pytest.approx(20 * 4 + 10 * 1)
     assert found.counts["rows read again"] == 1
     assert any("60 rows were read by a driver that did not" in words for *_, words in found.incidents)
-    track = found.tracks[0]["0"]
+    track = found.tracks[0]["1.0"]
     assert track[-1].outcome == "lost" and track[-1].end == pytest.approx(20.0)
-    work = figures.work(found)
-    assert work is not None and work["stages"][0]["lost"] == pytest.approx(10.0 / 90.0, abs=0.001)
+    stage = stage_times(found, found.at)[0]
+    assert stage.share("lost") == pytest.approx(10.0 / 90.0, abs=0.001)
 
 
 def test_terminal_and_report_name_the_same_bottleneck() -> None:

@@ -171,7 +171,7 @@ def test_so_many_threads_are_at_work() -> None:
     )
     whole = run([step], rows_of(40, 7))
     assert desk.most == 4
-    assert whole.column("double").to_pylist() == [2 * i for i in range(40)]
+    assert whole.column("p_double").to_pylist() == [2 * i for i in range(40)]
 
 
 def test_a_plain_function_is_called_in_the_workers_own_thread() -> None:

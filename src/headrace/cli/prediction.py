@@ -111,7 +111,7 @@ class Prediction:
         typer.Option(
             "--output",
             metavar="NAME",
-            help="The column that is added; a prefix, if the model names several. Default: prediction.",
+            help="The new column, or a prefix. Default: prediction.",
             rich_help_panel=_COLUMNS,
         ),
     ] = None
