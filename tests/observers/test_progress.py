@@ -365,7 +365,9 @@ class TestFrames:
         assert written == ["\x1b[?2026h\r\x1b[3A\x1b[Jz\x1b[K\x1b[?2026l"]
         live.close()
 
-    def test_an_ascii_terminal_gets_ascii(self) -> None:
+    def test_an_ascii_terminal_gets_ascii(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TERM", "xterm")
+
         class Ascii(io.StringIO):
             encoding = "ascii"  # type: ignore[assignment]
 

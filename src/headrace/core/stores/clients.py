@@ -272,8 +272,8 @@ def _s3_options(options: dict[str, Any]) -> dict[str, Any]:
             from obstore.auth.boto3 import Boto3CredentialProvider
         except ImportError as error:
             raise MissingLibrary(
-                f"The AWS profile {profile!r} is read by boto3: pip install boto3, or set AWS_ACCESS_KEY_ID and "
-                "AWS_SECRET_ACCESS_KEY."
+                f"The AWS profile {profile!r} is read by boto3, which is not installed: install it, or set "
+                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
             ) from error
         try:
             session = boto3.Session(profile_name=profile)
