@@ -18,10 +18,11 @@ Struct: TypeAlias = "dict[int, tuple[int, Any]]"
 """Fields by their numbers: each its type, and its bytes, or a struct, or a list of structs, as the shape has it."""
 
 Shape: TypeAlias = "Mapping[int, Any]"
-"""Fields by their numbers: the type of a plain one; a shape for a struct; a list with a shape for a list of structs."""
+"""Fields by their numbers: the type of a plain one, a shape for a struct, a list with a shape for a list of these."""
 
 _DEEPEST = 16
 _BOOLEANS = (TRUE, FALSE)
+_INTEGERS = (I32, I64)
 _LIMITS = {I16: 1 << 15, I32: 1 << 31, I64: 1 << 63}
 
 
@@ -30,7 +31,7 @@ class NotUnderstood(ValueError):
 
 
 def read_struct(data: bytes, at: int, shape: Shape) -> tuple[Struct, int]:
-    """Return the struct that begins at ``at``, and where it ends. Takes time and memory in proportion to its bytes."""
+    """Return the struct that begins at ``at``, and where it ends; in time and memory linear in its bytes."""
     try:
         return _struct(data, at, shape)
     except IndexError:
@@ -131,7 +132,7 @@ def _struct(data: bytes, at: int, shape: Shape) -> tuple[Struct, int]:
             if type_ != wanted and not (wanted == TRUE and type_ == FALSE):
                 raise NotUnderstood(f"field {before} has the type {type_}")
             start = at
-            if type_ == I32 or type_ == I64:  # most fields
+            if type_ in _INTEGERS:  # most fields
                 while data[at] > 127:
                     at += 1
                 at += 1

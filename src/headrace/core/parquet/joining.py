@@ -79,7 +79,7 @@ def _statistics(given: Struct, *, ordered: bool) -> Struct:
     The old fields, 1 and 2, have an order that nobody wrote down: they stay where the new ones say the same. Counts
     of distinct values may be estimates.
     """
-    kept = {field: given[field] for field in (3, 5, 6, 7, 8) if field in given}
+    kept: Struct = {field: given[field] for field in (3, 5, 6, 7, 8) if field in given}
     if not ordered:
         return {3: kept[3]} if 3 in kept else {}
     for old, new in ((1, 5), (2, 6)):

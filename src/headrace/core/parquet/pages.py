@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.core.parquet.compact import BINARY, I32, STRUCT, TRUE, NotUnderstood, Shape, number, read_struct
+from headrace.core.parquet.compact import (
+    BINARY,
+    I32,
+    STRUCT,
+    TRUE,
+    NotUnderstood,
+    Shape,
+    Struct,
+    number,
+    read_struct,
+)
 from headrace.core.parquet.footer import Chunk
 
 _DATA, _INDEX, _DICTIONARY, _DATA_V2 = range(4)
@@ -43,9 +53,7 @@ def check_pages(chunk: Chunk, rows: int, read: Callable[[int, int], bytes]) -> N
         raise NotUnderstood("the pages of a column do not fill its place")
 
 
-def _header(
-    at: int, stop: int, read: Callable[[int, int], bytes]
-) -> tuple[dict[int, tuple[int, object]], int]:
+def _header(at: int, stop: int, read: Callable[[int, int], bytes]) -> tuple[Struct, int]:
     size = _FIRST
     while True:
         size = min(size, stop - at)
