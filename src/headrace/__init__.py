@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.version import __version__
 
 if TYPE_CHECKING:
-    from headrace import errors, observers
+    from headrace import errors, llm, observers
     from headrace.accumulators import (
         AUROC,
         MAE,
@@ -161,6 +161,7 @@ __all__ = [  # noqa: RUF022 - in plain order, capitals first
     "from_spark",
     "from_torch",
     "lit",
+    "llm",
     "load_model",
     "observers",
     "range",
@@ -258,7 +259,7 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: a worker needs few of them, and start-up is imports."""
     import importlib
 
-    if name in ("accumulators", "errors", "observers"):
+    if name in ("accumulators", "errors", "llm", "observers"):
         return importlib.import_module(f"headrace.{name}")
     for home, names in _HOMES.items():
         if name in names:

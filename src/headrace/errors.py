@@ -22,6 +22,9 @@
     │   ├── ModelUnreadable
     │   ├── ModelChanged
     │   ├── UntrustedPickle
+    │   ├── EndpointRefused                 a model behind an address that refuses all requests
+    │   ├── EndpointUnavailable             … or that does not answer any
+    │   ├── SpendingCapReached              … or that has cost what it may cost
     │   └── MissingLibrary (ImportError)
     ├── StepError                           the user's own function or model
     │   ├── BadInput
@@ -76,6 +79,9 @@ class HeadraceError(Exception):
 
     foreign_cause: bool = False
     """The cause is an error of the user's code: its traceback goes with this error to the driver."""
+
+    ends_run: bool = False
+    """A model raised it, and no row is at fault: it ends the run as it is, whatever ``on_error`` says."""
 
     def __str__(self) -> str:
         return visible(str(self.args[0])) if self.args else ""
@@ -176,6 +182,24 @@ class ModelChanged(ModelError):
 
 class UntrustedPickle(ModelError):
     """A model file whose reading could run any code; it takes ``trust_pickle=True``."""
+
+
+class EndpointRefused(ModelError):
+    """An endpoint refuses whatever is asked: its key, its model or its address is wrong. Nothing is tried again."""
+
+    ends_run = True
+
+
+class EndpointUnavailable(ModelError):
+    """An endpoint answers nobody: it cannot be reached, is overloaded, or is silent."""
+
+    ends_run = True
+
+
+class SpendingCapReached(ModelError):
+    """A run has used up ``max_cost`` or ``max_total_tokens``; it goes on with more."""
+
+    ends_run = True
 
 
 class MissingLibrary(ModelError, ImportError):

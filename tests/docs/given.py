@@ -169,4 +169,5 @@ GIVEN = {
     "tutorial.md": Given(engine="local"),
     "stages.md": Given(photos, engine="local"),
     "waiting.md": Given(reviews, engine="local"),
+    "language-models.md": Given(reviews),
 }

@@ -209,6 +209,11 @@ class Predictor(Protocol):
     ``predict`` may be async, for a model that is asked over a network; then all methods are called on one event loop
     of the worker, ``load`` and ``close`` may be async, too, and several batches are awaited at a time.
 
+    One that knows which rows of a batch failed raises ``RowsFailed`` (of ``headrace.core.rows_failed``) with the
+    results of the others. An error of ours with ``ends_run`` ends the run whatever ``on_error`` says. A method
+    ``keep_in(folder)``, if there is one, is called before ``load`` when a run has a folder: what is put there is
+    there again when the run goes on, and removed when it has ended.
+
     A predictor whose device computes by itself may have two methods more. ``submit(batch)`` begins to predict and
     returns a handle of whatever kind; ``collect(handle)`` waits for that batch, and returns what ``predict`` would.
     Then ``in_flight`` batches (an attribute that is read after ``load``; 2 without one) are submitted before the

@@ -16,6 +16,7 @@ from headrace.dataset.inspection import InspectionVerbs
 from headrace.dataset.maps import MapVerbs
 from headrace.dataset.metrics import MetricVerbs
 from headrace.dataset.predicts import PredictVerbs
+from headrace.dataset.prompts import PromptVerbs
 from headrace.dataset.sample_writes import SampleWriteVerbs
 from headrace.errors import ArgumentError, HeadraceError, NotASequence, NotOffered, nearest
 from headrace.options import RunOptions
@@ -55,6 +56,7 @@ def _function(name: str) -> str:
 class Dataset(
     MapVerbs,
     PredictVerbs,
+    PromptVerbs,
     ColumnVerbs,
     CombiningVerbs,
     MetricVerbs,

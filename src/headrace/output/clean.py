@@ -130,6 +130,8 @@ def _leftovers_of(root: Path, run: SavedRun) -> Iterator[tuple[str, str]]:
         else:
             for name in sorted(set(os.listdir(staging)) - staged):
                 yield f"{home}/staging/{name}", "an attempt that was never committed"
+    if _is_complete(root, run) and safe_files.is_folder(run.folder / safe_files.KEPT):
+        yield f"{home}/{safe_files.KEPT}", "what models kept until the run had ended"
     if safe_files.is_folder(states):
         named = {name for record in run.records for name in side_files(record)}
         for name in sorted(set(os.listdir(states)) - named):

@@ -233,6 +233,8 @@ class ShardCommitter:
         self._journal.sync()
         failpoints.hit("finish.closed")
         remove_tree(self.folder / "staging")
+        if safe_files.is_folder(self.folder / safe_files.KEPT):
+            remove_tree(self.folder / safe_files.KEPT)
         if (self.folder / STATES).exists():
             remove_unlisted_states(self.folder, set().union(*map(side_files, self.committed())))
 

@@ -178,7 +178,13 @@ class OutputFolder:
     def check_folders(self, run: str) -> None:
         """Refuse an output where a link leads elsewhere what a run writes or removes."""
         folder = self.folder(run)
-        for path in (folder, folder / "staging", folder / "states", self.root / REJECTED):
+        for path in (
+            folder,
+            folder / "staging",
+            folder / "states",
+            folder / safe_files.KEPT,
+            self.root / REJECTED,
+        ):
             try:
                 safe_files.check_folder(path)
             except safe_files.NotOurs as error:

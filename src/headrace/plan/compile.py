@@ -104,6 +104,7 @@ def make_shards(
     *,
     largest: int = 0,
     small: bool = True,
+    shares: int = SHARES_PER_WORKER,
 ) -> list[Shard]:
     """Group neighbouring splits so that workers stay busy to the end and files stay decent.
 
@@ -114,7 +115,8 @@ def make_shards(
     ``shard_rows``, shards are filled up to about that many rows instead; where rows are not known, a row is
     taken to have 100 bytes. With ``batch``, each shard but the last has that many rows at least, whatever else is
     said, and ends where such batches do, as far as splits let it; ``small``: one batch may be a shard. ``largest`` is
-    the size of the largest batch where ``batch`` is a common multiple of several: so many rows will do.
+    the size of the largest batch where ``batch`` is a common multiple of several: so many rows will do. ``shares``: 1
+    where shards need not be small so that workers end together.
     """
     largest = largest or batch
     if batch > largest and batch * sum(split.bytes for split in splits) > SHARD_BYTES * sum(
@@ -128,7 +130,7 @@ def make_shards(
     group: list[Split] = []
     held = rows = 0
     for split, size in zip(splits, sizes, strict=True):
-        share = max(min(max(left / (workers * SHARES_PER_WORKER), least), SHARD_BYTES), least if batch else 0)
+        share = max(min(max(left / (workers * shares), least), SHARD_BYTES), least if batch else 0)
         full = held + size / 2 >= (share if shard_rows is None else shard_rows)
         if group and full and _ends_batch(rows, split, batch, largest):
             shards.append(Shard(len(shards), tuple(group)))

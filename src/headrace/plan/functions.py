@@ -57,10 +57,11 @@ class Function:
         """True if what is called per batch yields its results between waits."""
         return is_async_generator(self.call)
 
-    def build(self, run: Callable[..., Any] = _here) -> Built:
+    def build(self, run: Callable[..., Any] = _here, folder: str = "") -> Built:
         """Make what is called per batch or row; constructs a class and loads a model, so once per worker.
 
         Whatever else than the calls themselves is the user's code, ``run(function, *args, **kwargs)`` carries out.
+        ``folder``: where a model may keep what shall be there when the run goes on.
         """
         call: Any = self.call
         predictor = None
@@ -70,6 +71,8 @@ class Function:
             call = copy.copy(call)  # what it keeps of its work is not to become a part of what the user gave
         if self.model and is_predictor(call):
             predictor = call
+            if folder and hasattr(predictor, "keep_in"):
+                predictor.keep_in(folder)
             run(predictor.load)
             _check_format(predictor)
             call = predictor.predict

@@ -25,7 +25,8 @@ class Partitioning:
     ``units``: for each stage, the number of rows that its row ranges are multiples of; 0: any number. ``whole``: the
     first stage takes a shard as one row range. ``batch``: the number of rows that shards are multiples of, as far as
     splits allow; 0: any. ``largest``: the largest batch size of a step; each shard has so many rows, and with
-    ``small`` may have no more. ``workers``: how many workers shards are made for.
+    ``small`` may have no more. ``workers``: how many workers shards are made for. ``shares``: how many shards are
+    made of what each of them would get.
     """
 
     units: tuple[int, ...]
@@ -35,6 +36,7 @@ class Partitioning:
     small: bool
     workers: int
     shard_rows: int | None = None
+    shares: int = compiler.SHARES_PER_WORKER
 
     def shards(self, source: Source) -> list[Shard]:
         """Return the shards of a source."""
@@ -43,7 +45,13 @@ class Partitioning:
     def shards_of(self, splits: Sequence[Split]) -> list[Shard]:
         """Group splits into shards."""
         return compiler.make_shards(
-            splits, self.workers, self.shard_rows, self.batch, largest=self.largest, small=self.small
+            splits,
+            self.workers,
+            self.shard_rows,
+            self.batch,
+            largest=self.largest,
+            small=self.small,
+            shares=self.shares,
         )
 
     def _splits(self, source: Source) -> Sequence[Split]:
@@ -67,14 +75,19 @@ def partitioning_of(stages: Sequence[Stage], source: Source, shard_rows: int | N
     """Return how the input of these stages is divided."""
     units = tuple(map(unit_of, stages))
     sizes = sizes_of([step for stage in stages for step in stage.steps])
-    small = any(map(is_declared, stages))
+    asks = any(step.keeps_answers for stage in stages for step in stage.steps)
+    small = any(map(is_declared, stages)) and not asks
     whole = (
         len(stages) > 1
         and units[0] > 0
         and (_has_unknown_row_counts(stages[0].steps) or _is_uncounted(source))
     )
     workers = max(stage.workers for stage in stages) if whole else stages[-1].workers
-    return Partitioning(units, whole, _common(sizes), max(sizes, default=0), small, workers, shard_rows)
+    # At the end of each shard, a worker waits for the slowest requests: one worker has nobody to divide work with.
+    shares = 1 if asks and workers == 1 else compiler.SHARES_PER_WORKER
+    return Partitioning(
+        units, whole, _common(sizes), max(sizes, default=0), small, workers, shard_rows, shares
+    )
 
 
 def unit_of(stage: Stage) -> int:

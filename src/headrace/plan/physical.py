@@ -57,7 +57,8 @@ class Program:
     the source. Blocks for the next stage have a multiple of ``unit`` rows, as far as memory allows, and no more than
     ``block_rows`` if a multiple is less (0: any). ``metrics`` are counted by whoever writes the rows; their
     big states become files in the folder ``states`` if it has a name. ``parted``: an attempt may leave the rest
-    of its shard to another at multiples of so many rows (0: anywhere).
+    of its shard to another at multiples of so many rows (0: anywhere). ``folder``: where models may keep what shall
+    be there when the run goes on, if it has a name.
     """
 
     source: Source
@@ -76,6 +77,7 @@ class Program:
     metrics: tuple[Accumulate, ...] = ()
     states: str = ""
     parted: int = 0
+    folder: str = ""
 
 
 class SavedPlan(msgspec.Struct, frozen=True):

@@ -73,6 +73,7 @@ class RunContext:
         resumed: Resumed = NOTHING,
         events: EventBus | None = None,
         states: str = "",
+        folder: str = "",
     ) -> Run:
         """Put a run together, which then only has to be driven.
 
@@ -92,6 +93,8 @@ class RunContext:
             Receives the run's events.
         states
             The folder for big states of metrics.
+        folder
+            The folder for what models keep until the run has ended.
         """
         from headrace.driver.ports import RunPorts
         from headrace.session.runner import build_runner
@@ -101,7 +104,7 @@ class RunContext:
         pending = [shard for shard in shards if not (done and done[shard.index])]
         execution.fit(pending)
         overlap = isinstance(self.engine, LocalEngine)
-        programs = execution.programs(plan, kind, pending, overlap=overlap, states=states)
+        programs = execution.programs(plan, kind, pending, overlap=overlap, states=states, folder=folder)
         spec = self._spec(plan, kind, shards, resumed)
         runner = build_runner(spec, committer, RunPorts(events) if events is not None else None)
         return Run(self, runner.scheduler, runner, programs)
@@ -123,7 +126,7 @@ class RunContext:
             locate=execution.plan.source.locate,
             batch_timeout=options.batch_timeout,
             stall_timeout=options.stall_timeout,
-            commit_every=(options.commit_every or 0.0) if kind == "write" else 0.0,
+            commit_every=self._commit_every(plan) if kind == "write" else 0.0,
             memory_limit=None
             if options.on_ray
             else execution.memory_limit,  # Ray watches that of each machine
@@ -132,6 +135,15 @@ class RunContext:
             upstream=self._upstream(),
             resumed=resumed,
         )
+
+    def _commit_every(self, plan: Plan) -> float:
+        """Return after how many seconds a shard is committed in parts; 0: never.
+
+        A window of requests runs empty at the end of each part, and what their answers cost is kept anyway.
+        """
+        if any(step.keeps_answers for step in plan.steps):
+            return 0.0
+        return self.options.commit_every or 0.0
 
     def _upstream(self) -> UpstreamScheduler | None:
         """Return the scheduler of the stages before the last, if there are any."""

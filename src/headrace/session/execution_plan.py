@@ -105,7 +105,14 @@ class ExecutionPlan:
         return min(64, max(2, 1 + math.ceil(wanted)))
 
     def programs(
-        self, plan: Plan, kind: str, shards: Sequence[Shard], *, overlap: bool, states: str = ""
+        self,
+        plan: Plan,
+        kind: str,
+        shards: Sequence[Shard],
+        *,
+        overlap: bool,
+        states: str = "",
+        folder: str = "",
     ) -> list[Program]:
         """Return what the workers of each stage run.
 
@@ -121,6 +128,8 @@ class ExecutionPlan:
             Whether workers of this engine can read and write beside their computing.
         states
             The folder for big states of metrics, or "".
+        folder
+            The folder for what models keep until the run has ended, or "".
         """
         schema = plan.source.schema()
         columns = compiler.columns_to_read(plan.steps, schema, output=kind != "count")
@@ -149,6 +158,7 @@ class ExecutionPlan:
                 metrics=plan.accumulates if last else (),
                 states=states if last else "",
                 parted=partitioning.dividable_unit(plan.steps) if last else 0,
+                folder=folder,
             )
             made.append(program)
         return made

@@ -113,6 +113,7 @@ def _write(job: Job, context: RunContext, progress: Progress | None, started: fl
 
 def _composed(job: Job, context: RunContext, events: EventBus, started: float) -> Run:
     """Put the run together from the state of its journal, and send the events that begin it."""
+    from headrace.core.files.safe_files import KEPT
     from headrace.core.metric_states import STATES
 
     options, committer, state = context.options, job.committer, job.committer.state
@@ -140,6 +141,7 @@ def _composed(job: Job, context: RunContext, events: EventBus, started: float) -
         resumed=resumed,
         events=events,
         states=str(committer.folder / STATES),
+        folder=str(committer.folder / KEPT),
     )
     elapsed = time.monotonic() - started
     about = describe(

@@ -19,6 +19,7 @@ from headrace.testing.fakes import FakeClock, FakeEngine, FakePool, failpoints
 if TYPE_CHECKING:
     from headrace.testing.accumulators import AccumulatorContract
     from headrace.testing.engines import EngineContract
+    from headrace.testing.llm_server import FakeLLMServer
     from headrace.testing.predictors import PredictorContract
     from headrace.testing.sinks import FileSinkContract
     from headrace.testing.sources import SourceContract
@@ -29,6 +30,7 @@ __all__ = [
     "EngineContract",
     "FakeClock",
     "FakeEngine",
+    "FakeLLMServer",
     "FakePool",
     "FileSinkContract",
     "PredictorContract",
@@ -40,6 +42,7 @@ __all__ = [
 _HOMES = {
     "AccumulatorContract": "accumulators",
     "EngineContract": "engines",
+    "FakeLLMServer": "llm_server",
     "FileSinkContract": "sinks",
     "PredictorContract": "predictors",
     "SourceContract": "sources",

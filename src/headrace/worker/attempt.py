@@ -80,6 +80,7 @@ class ShardWorker:
             loaded=partial(report_ready, context),
             policy=program.policy,
             keys=program.source.row_keys,
+            folder=program.folder,
         )
         self._attempts: dict[int, tuple[_Attempt, AttemptGenerator]] = {}
         self._finisher = ThreadPoolExecutor(1, "headrace-finish")

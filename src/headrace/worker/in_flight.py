@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 from headrace.core.arrow.input_view import InputView
 from headrace.core.arrow.values import ConversionError
 from headrace.core.failures import first_line, is_interrupt
+from headrace.core.rows_failed import RowsFailed
 from headrace.core.work import Fault
 from headrace.errors import HeadraceError
 from headrace.worker.batching import BatchTiming, BatchTuner
@@ -149,7 +150,12 @@ class InFlightWindow(Generic[T]):
         failure = None
         try:
             made = self._result_with_retries(part, calls)
+        except RowsFailed as error:
+            yield from self._some_failed(part, error)
+            return
         except BaseException as error:
+            if isinstance(error, HeadraceError) and error.ends_run:
+                raise
             short = is_out_of_memory(error) and not (alone and len(part) <= 1)
             if not short and not self._user_code.is_row_error(error):
                 if is_interrupt(error):
@@ -185,6 +191,27 @@ class InFlightWindow(Generic[T]):
                     failure, part
                 )  # all rows fail: the error of the whole batch says more
             raise self._user_code.step_error(row_error, found)
+
+    def _some_failed(self, part: Rows, failed: RowsFailed) -> Iterator[tuple[Rows, T | Fault]]:
+        """Yield the results of rows, and the faults of others, as a model tells them apart itself."""
+        self._caller.has_run = True
+        self._timing.batch_failed()
+        at = 0
+        for row in [*sorted(failed.errors), len(part)]:
+            if row > at:
+                good = part.cut(at, row)
+                _, input_view = self._ready(good)
+                yield good, self._made(good, input_view, failed.results.slice(at, row - at))
+                self._user_code.done += len(good)
+            if row < len(part):
+                yield part.cut(row, row + 1), self._failed_row(part.cut(row, row + 1), failed.errors[row])
+            at = row + 1
+
+    def _failed_row(self, row: Rows, error: BaseException) -> Fault:
+        if not self._user_code.tolerant:
+            raise self._user_code.step_error(error, row)
+        self._user_code.done += 1
+        return self._user_code.reject_row(row, self._user_code.fault_of(error))
 
     def _result_with_retries(self, part: Rows, calls: list[PendingCall]) -> T:
         """Wait for a call; repeat it after a while if its error is one that ``retry_on`` names."""

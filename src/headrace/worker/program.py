@@ -35,12 +35,13 @@ class StepChain:
         loaded: Callable[[float], None] = lambda seconds: None,
         policy: ErrorPolicy = ErrorPolicy(),  # noqa: B008 - frozen
         keys: RowKeys = no_row_keys,
+        folder: str = "",
     ) -> None:
         """``eager``: a batch whose size is ours to choose is never waited for; it is what was read.
 
         ``unread``: for each step, columns that are there by the plan, but were not read: nobody needs them.
         ``preparing`` hears which class or model is being made ready, and ``""`` when all are; ``loaded`` how many
-        seconds that took. ``keys`` as in ``StepContext``.
+        seconds that took. ``keys`` as in ``StepContext``, ``folder`` as in ``Function.build``.
         """
         self._steps = tuple(steps)
         self._eager = eager
@@ -48,6 +49,7 @@ class StepChain:
         self._where = where
         self._policy = policy
         self._keys = keys
+        self._folder = folder
         self._preparing = preparing
         self._loaded = loaded
         self._running = [running(step) for step in self._steps]
@@ -76,7 +78,9 @@ class StepChain:
             doing = "loading" if loads else "constructing"
             self._preparing(f"{doing} {function.name} for {step.label()}")
         try:
-            return function.build(self._loop.run) if function.is_async else function.build()
+            if function.is_async:
+                return function.build(self._loop.run, self._folder)
+            return function.build(folder=self._folder)
         except (ModelError, ArgumentError):
             raise
         except BaseException as error:

@@ -57,6 +57,7 @@ class UpstreamWorker:
             unread=program.unread,
             policy=program.policy,
             keys=program.source.row_keys,
+            folder=program.folder,
             preparing=context.preparing,
             loaded=partial(report_ready, context),
         )

@@ -35,6 +35,10 @@ TEMPORARY = ".tmp"
 """The suffix of a file that is being written and has no name of its own yet."""
 
 
+KEPT = "kept"
+"""The folder of a run for what models keep until the run has ended."""
+
+
 class NotOurs(OSError):
     """Something that no run has put there: it is not opened."""
 

@@ -84,6 +84,9 @@ class Step:
     row_by_row: ClassVar[bool] = False
     """The step looks at one row after the other, not at batches."""
 
+    keeps_answers: ClassVar[bool] = False
+    """What rows cost is kept beside the output, so that shards need not be committed by time, and may be big."""
+
     # ------------------------------------------------------------ the user's code, and what it needs
 
     def functions(self) -> tuple[StepFunction, ...]:

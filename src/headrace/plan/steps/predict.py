@@ -95,8 +95,9 @@ class Predict(Step):
                     "replace=True."
                 )
 
-    def columns_after(self, names: list[str] | None) -> None:
+    def columns_after(self, names: list[str] | None) -> list[str] | None:
         """Return None: a model may name its results itself."""
+        return None
 
     def carried(self, types: dict[str, pa.DataType]) -> dict[str, pa.DataType]:
         """Return what is kept; with ``replace``, a result may take the place of any column."""
@@ -181,3 +182,39 @@ class AddColumn(Predict):
 
     __slots__ = ()
     verb = "add_column"
+
+
+class Prompt(Predict):
+    """The same for a language model: what it adds is known, and its answers are kept until the run has ended."""
+
+    __slots__ = ()
+    verb = "prompt"
+    keeps_answers = True
+
+    def columns_after(self, names: list[str] | None) -> list[str] | None:
+        """Return what is carried, and the columns of the answers."""
+        if names is None:
+            return None
+        kept = [name for name in names if self.keep is None or name in self.keep]
+        added = [name for model in self.models for name in self._columns(model)]
+        return [*kept, *(name for name in added if name not in kept)]
+
+    def check_columns(self, names: Sequence[str]) -> None:
+        """Refuse answers that would take the name of a column that is carried."""
+        Step.check_columns(self, names)
+        carried = [name for name in names if self.keep is None or name in self.keep]
+        for model in self.models:
+            taken = [name for name in self._columns(model) if name in carried]
+            if taken and not self.replace:
+                raise ColumnExists(
+                    f"{self.label_of(model)} would add a column {taken[0]!r}, and there is one of that name already. "
+                    "Give the answers another name with output=, leave the other out with keep=, or say replace=True."
+                )
+
+    def batch_sizes(self) -> tuple[int, ...]:
+        """Return none: rows are asked one by one, and shards need not end where batches do."""
+        return ()
+
+    @staticmethod
+    def _columns(model: Model) -> tuple[str, ...]:
+        return tuple(getattr(model.function.call, "columns", (model.output,)))

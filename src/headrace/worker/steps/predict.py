@@ -23,7 +23,7 @@ from headrace.core.arrow.views import make_view
 from headrace.core.results import flat, has_names, is_scalar
 from headrace.core.work import Fault, Split
 from headrace.errors import ColumnExists, StepError, UnknownColumn, nearest
-from headrace.plan.steps.predict import AddColumn, Model, Predict
+from headrace.plan.steps.predict import AddColumn, Model, Predict, Prompt
 from headrace.worker.calls import Caller
 from headrace.worker.in_flight import InFlightWindow
 from headrace.worker.rebatching import BatchCutter
@@ -61,6 +61,20 @@ class Predicting(RunningStep[Predict]):
             return next(made).batch
         except StepError as error:  # there is no row to name
             raise (error.__cause__ or error) from None
+
+
+@runs(Prompt)
+class Prompting(Predicting):
+    """The same for a language model, which says without being asked what it adds."""
+
+    def on_no_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the batch with the columns of the answers."""
+        added: dict[str, tuple[pa.Field, pa.Array]] = {}
+        for model in self.step.models:
+            told: Any = model.function.call
+            added |= {each.name: (each, pa.array([], each.type)) for each in told.result}
+        item = _Item(Rows(batch, (RowSpan(Split(0, 0, 0), 0, 0),)), added)
+        return _assembled(item, self.step, frozenset())
 
 
 @dataclass(frozen=True, slots=True)

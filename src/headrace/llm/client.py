@@ -1,0 +1,232 @@
+"""Asks an endpoint: in its time, again where that may help, and never where it cannot."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from headrace.core.install import install_hint
+from headrace.errors import EndpointRefused, EndpointUnavailable, MissingLibrary
+from headrace.llm.endpoint import Endpoint
+from headrace.llm.limiter import SILENT_SECONDS, Limiter, SharedState, state_path
+from headrace.llm.refusals import (
+    Again,
+    ConnectionLost,
+    Malformed,
+    NoAnswer,
+    RateLimited,
+    judged,
+    pause_of,
+)
+from headrace.llm.slots import Slots
+
+if TYPE_CHECKING:
+    import aiohttp
+
+FIRST_WAIT = 0.5
+LONGEST_WAIT = 60.0
+LONGEST_PAUSE = 900.0
+"""Seconds that a server may ask us to wait; more is as if it did not answer."""
+CONNECT_SECONDS = 20.0
+TRIES_UNHEARD = 2
+"""How often a server that never answered is waited for."""
+ROWS_UNANSWERED = 3
+"""So many requests in a row that had all their tries, without any answer between: the server is at fault, not
+they."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer: its JSON, and how many seconds it took."""
+
+    data: dict[str, Any]
+    latency: float
+
+
+class Client:
+    """Sends requests to one endpoint, from one event loop. Made and used there."""
+
+    def __init__(self, endpoint: Endpoint, path: str = "/chat/completions") -> None:
+        self.endpoint = endpoint
+        self.retries: Counter[str] = Counter()
+        self._key = endpoint.key()
+        self._url = endpoint.base_url + path
+        self._server = urlsplit(endpoint.base_url)
+        self._where = f"The endpoint {endpoint.base_url}"
+        place = state_path(f"{self._server.scheme}://{self._server.netloc}", self._key)
+        self._limiter = Limiter(
+            SharedState(place),
+            most=endpoint.max_in_flight,
+            requests_per_minute=endpoint.requests_per_minute,
+            tokens_per_minute=endpoint.tokens_per_minute,
+        )
+        self.slots = Slots(self._limiter.share())
+        self._answered = 0
+        self._unanswered = 0  # requests that had all their tries since the last answer
+        self._session: aiohttp.ClientSession | None = None
+        self._heartbeat: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Make ready to send."""
+        try:
+            import aiohttp
+        except ImportError:
+            raise MissingLibrary(
+                f"Endpoints are asked by the library aiohttp, which is not installed: {install_hint('llm')}."
+            ) from None
+        headers = {"Content-Type": "application/json"}
+        if self._key is not None:
+            headers["Authorization"] = f"Bearer {self._key}"
+        self._session = aiohttp.ClientSession(
+            headers=headers,
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
+            timeout=aiohttp.ClientTimeout(total=self.endpoint.timeout, sock_connect=CONNECT_SECONDS),
+            trust_env=True,
+        )
+        self._heartbeat = asyncio.create_task(self._be_heard())
+
+    async def close(self) -> None:
+        """Close connections."""
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+        if self._session is not None:
+            await self._session.close()
+        self._limiter.close()
+
+    async def _be_heard(self) -> None:
+        while True:
+            await asyncio.sleep(SILENT_SECONDS / 3)
+            self.slots.limit = self._limiter.share()
+            self.slots.wake()
+
+    async def ask(self, body: Mapping[str, Any], tokens: int, *, path: str = "") -> Reply:
+        """Return the answer to a request of about so many tokens; raises a ``RowError``, or what ends the run."""
+        url = self.endpoint.base_url + path if path else self._url
+        content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+        tries = answered = first_answered = 0
+        for sent in range(1_000_000):
+            await self.slots.acquire(first=sent > 0)
+            if not sent:
+                answered = first_answered = self._answered
+            try:
+                reply = await self._in_turn(url, content, body, tokens)
+                self._answered += 1
+                self._unanswered = 0
+                return reply
+            except Again as problem:
+                again = problem
+            except EndpointRefused as error:
+                self.slots.end(error)
+                raise
+            finally:
+                self.slots.release()
+            self.retries[again.kind.__name__] += 1
+            # A server that answers others is only busy: its rate limits cost no try.
+            tries += not (again.kind is RateLimited and self._answered > answered)
+            answered = self._answered
+            self._give_up(again, tries, heard=self._answered > first_answered)
+            await asyncio.sleep(_wait(again, tries))
+        raise AssertionError
+
+    def _give_up(self, again: Again, tries: int, *, heard: bool) -> None:
+        """Raise if a request has had its tries: a server that answers nobody ends the run, else it is the row's."""
+        silent = again.kind is NoAnswer and not self._answered
+        most = min(TRIES_UNHEARD, self.endpoint.max_retries + 1) if silent else self.endpoint.max_retries + 1
+        patient = again.wait is None or again.wait <= LONGEST_PAUSE
+        if tries < most and patient:
+            return
+        self._unanswered += not heard
+        times = f"{tries} {'time' if tries == 1 else 'times'}"
+        if not patient or not self._answered or self._unanswered >= ROWS_UNANSWERED:
+            asked = "" if patient else f" It asks to wait {again.wait:,.0f} seconds."
+            nobody = "any request" if not self._answered else "any more"
+            error = EndpointUnavailable(
+                f"{self._where} does not answer {nobody}: asked {times}, the last time with this "
+                f"outcome: {again}.{asked} "
+                "Check that the server runs and can be reached from this machine. When it does, run the same program "
+                "again: what an output has, and what was answered for it, is kept."
+            )
+            self.slots.end(error)
+            raise error
+        raise again.kind(f"asked {times}, the last time with this outcome: {again}")
+
+    async def _in_turn(self, url: str, content: bytes, body: Mapping[str, Any], tokens: int) -> Reply:
+        """Send a request when its time has come, and tell the limiter how it ended."""
+        at = self._limiter.reserve(tokens)
+        while (wait := max(at, self._limiter.blocked_until()) - time.time()) > 0:
+            await asyncio.sleep(wait)
+        sent_at = time.time()
+        try:
+            reply = await self._send(url, content, body)
+        except Again as again:
+            if again.wait is not None and again.wait <= LONGEST_PAUSE and again.kind is RateLimited:
+                self._limiter.block(again.wait)
+            # Where the rates are known, too many requests say nothing of how many may be under way.
+            paced = again.kind is RateLimited and self.endpoint.requests_per_minute is not None
+            self._landed(sent_at, overloaded=again.overloaded and not paced)
+            raise
+        self._landed(sent_at, overloaded=False)
+        usage = reply.data.get("usage")
+        if isinstance(usage, dict) and isinstance(usage.get("total_tokens"), int):
+            self._limiter.used(tokens, usage["total_tokens"])
+        return reply
+
+    def _landed(self, sent_at: float, *, overloaded: bool) -> None:
+        self.slots.limit = self._limiter.landed(sent_at, overloaded=overloaded)
+        self.slots.wake()
+
+    async def _send(self, url: str, content: bytes, body: Mapping[str, Any]) -> Reply:
+        """Send a request once."""
+        import aiohttp
+
+        assert self._session is not None
+        began = time.monotonic()
+        try:
+            async with self._session.post(url, data=content, allow_redirects=False) as response:
+                read = await response.read()
+        except asyncio.TimeoutError:
+            raise Again(
+                NoAnswer,
+                f"no answer in {time.monotonic() - began:,.1f} seconds (timeout={self.endpoint.timeout:g})",
+                overloaded=True,
+            ) from None
+        except (
+            aiohttp.ClientConnectorCertificateError,
+            aiohttp.InvalidURL,
+            aiohttp.ClientConnectorSSLError,
+        ) as error:
+            raise EndpointRefused(f"{self._where} cannot be asked: {self._hidden(str(error))}.") from None
+        except (aiohttp.ClientError, OSError) as error:
+            said = self._hidden(str(error)) or type(error).__name__
+            raise Again(ConnectionLost, f"{type(error).__name__}: {said}") from None
+        latency = time.monotonic() - began
+        if not 200 <= response.status < 300:
+            read = self._hidden(read.decode("utf-8", "replace")).encode()
+            raise judged(response.status, read, response.headers, where=self._where, request=body)
+        pause = pause_of(response.headers)
+        if pause is not None:
+            self._limiter.block(pause)
+        data = None
+        with contextlib.suppress(ValueError):
+            data = json.loads(read)
+        if not isinstance(data, dict) or ("error" in data and not data.get("choices") and data["error"]):
+            raise Again(Malformed, f"200, and no JSON of an answer ({len(read):,} bytes)")
+        return Reply(data, latency)
+
+    def _hidden(self, text: str) -> str:
+        """Return what a server or a library said, without the key."""
+        return text.replace(self._key, "…") if self._key else text
+
+
+def _wait(again: Again, tries: int) -> float:
+    """Return how many seconds to wait: what the server says, or twice as long each time; never all at once."""
+    own = min(FIRST_WAIT * 2 ** max(0, tries - 1), LONGEST_WAIT) * random.uniform(0.5, 1.0)
+    return own if again.wait is None else again.wait + random.uniform(0.0, 0.1) * max(again.wait, 1.0)

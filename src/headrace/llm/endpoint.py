@@ -1,0 +1,196 @@
+"""An endpoint: where a model is asked, as whom, and how much of it may be asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from headrace.core.arguments import known_arguments
+from headrace.errors import ArgumentError
+
+PRICES = ("input", "output")
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Endpoint:
+    """A model behind a server that speaks OpenAI's HTTP interface: vLLM, SGLang, llama.cpp, Ollama, OpenAI, ….
+
+    Parameters
+    ----------
+    base_url
+        Up to and with the version, as clients of OpenAI take it: ``"http://localhost:8000/v1"``.
+    model
+        The name by which the server knows the model.
+    api_key_env
+        The name of the environment variable that holds the key; None: no key is sent. The key itself is read by each
+        worker when it begins, and is in no plan, journal, record, report, log or message.
+    max_in_flight
+        How many requests may be under way at a time, of all workers of this machine that use this key at this server.
+        Where the server is overloaded there are fewer, until it is not any more.
+    requests_per_minute, tokens_per_minute
+        What the key may use; None: not limited here. All workers of this machine that use this key keep them
+        together.
+    timeout
+        Seconds until an answer has to be there.
+    max_retries
+        How often a request is sent again that was not answered: rate limits, errors of the server, timeouts, broken
+        connections. Requests that the server refuses are not.
+    prices
+        What tokens cost, in the currency of your choice per million: ``{"input": 0.15, "output": 0.6}``.
+
+    Raises ``ArgumentError`` for an address that is none, a key that is not in the environment, or no prices.
+
+    Examples
+    --------
+    >>> import headrace as hr
+    >>> hr.llm.Endpoint("http://localhost:8000/v1", "qwen3-8b", requests_per_minute=600)
+    Endpoint('http://localhost:8000/v1', 'qwen3-8b')
+    """
+
+    base_url: str
+    model: str
+    api_key_env: str | None
+    max_in_flight: int
+    requests_per_minute: float | None
+    tokens_per_minute: float | None
+    timeout: float
+    max_retries: int
+    prices: Mapping[str, float] | None
+
+    @known_arguments
+    def __init__(
+        self,
+        base_url: str,
+        model: str,
+        *,
+        api_key_env: str | None = None,
+        max_in_flight: int = 64,
+        requests_per_minute: float | None = None,
+        tokens_per_minute: float | None = None,
+        timeout: float = 300.0,
+        max_retries: int = 6,
+        prices: Mapping[str, float] | None = None,
+    ) -> None:
+        values = {
+            "base_url": _given_url(base_url),
+            "model": _given_text("model", model),
+            "api_key_env": None if api_key_env is None else _given_key_name(api_key_env),
+            "max_in_flight": _given_count("max_in_flight", max_in_flight, 1),
+            "requests_per_minute": _given_rate("requests_per_minute", requests_per_minute),
+            "tokens_per_minute": _given_rate("tokens_per_minute", tokens_per_minute),
+            "timeout": _given_rate("timeout", timeout),
+            "max_retries": _given_count("max_retries", max_retries, 0),
+            "prices": None if prices is None else _given_prices(prices),
+        }
+        if values["timeout"] is None:
+            raise ArgumentError(
+                "timeout=None: it takes a number of seconds, so that no request is waited for forever."
+            )
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        self.key()  # what is missing is better told before any work
+
+    def __repr__(self) -> str:
+        return f"Endpoint({self.base_url!r}, {self.model!r})"
+
+    def key(self) -> str | None:
+        """Return the key, from the environment of this process."""
+        if self.api_key_env is None:
+            return None
+        key = os.environ.get(self.api_key_env, "").strip()
+        if not key:
+            raise ArgumentError(
+                f"Endpoint({self.base_url!r}, {self.model!r}): the environment variable "
+                f"{self.api_key_env} is not set, "
+                "and api_key_env= says that it holds the key. Set it where the program starts (export "
+                f"{self.api_key_env}=…); on a Ray cluster, on its machines too. For a server without keys, leave "
+                "api_key_env= out."
+            )
+        if not (key.isascii() and key.isprintable()):
+            raise ArgumentError(
+                f"The environment variable {self.api_key_env} holds characters that no key has; check how it was set."
+            )
+        return key
+
+    def cost(self, prompt_tokens: int, completion_tokens: int) -> float:
+        """Return what so many tokens cost."""
+        if self.prices is None:
+            return 0.0
+        return (
+            prompt_tokens * self.prices.get("input", 0.0) + completion_tokens * self.prices.get("output", 0.0)
+        ) / 1e6
+
+
+def _given_url(value: str) -> str:
+    said = f"Endpoint({value!r}, …)" if isinstance(value, str) else f"Endpoint({type(value).__name__}, …)"
+    example = "such as 'http://localhost:8000/v1'"
+    if not isinstance(value, str):
+        raise ArgumentError(f"{said}: base_url is text, {example}.")
+    try:
+        parts = urlsplit(value)
+        _ = parts.port
+    except ValueError as error:
+        raise ArgumentError(
+            f"{said}: base_url is no address of a server ({error}); it is one {example}."
+        ) from None
+    if parts.username or parts.password:
+        raise ArgumentError(
+            "Endpoint(…): base_url holds a name or a password, and would be written down with the plan. Give the key "
+            "by an environment variable: api_key_env='NAME'."
+        )
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise ArgumentError(
+            f"{said}: base_url is no address of a server; it is one {example}, without ? and #."
+        )
+    path = parts.path.rstrip("/")
+    for ending in ("/chat/completions", "/completions", "/embeddings"):
+        if path.endswith(ending):
+            raise ArgumentError(f"{said}: leave {ending!r} out; base_url ends with the version, {example}.")
+    return f"{parts.scheme}://{parts.netloc}{path}"
+
+
+def _given_text(name: str, value: str) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ArgumentError(f"{name}={value!r}: it takes a text that is not empty.")
+    return value
+
+
+def _given_key_name(value: str) -> str:
+    if (
+        not isinstance(value, str)
+        or not value.replace("_", "a").isalnum()
+        or value[0].isdigit()
+        or len(value) > 80
+    ):
+        # The value may be the key itself, given by mistake: it is not shown.
+        raise ArgumentError(
+            "api_key_env= takes the name of an environment variable, such as 'OPENAI_API_KEY', and not the key."
+        )
+    return value
+
+
+def _given_count(name: str, value: int, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ArgumentError(f"{name}={value!r}: it takes a whole number of at least {least}.")
+    return value
+
+
+def _given_rate(name: str, value: float | None) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+        raise ArgumentError(f"{name}={value!r}: it takes a number above 0.")
+    return float(value)
+
+
+def _given_prices(value: Mapping[str, float]) -> dict[str, float]:
+    if not isinstance(value, Mapping) or not value or set(value) - set(PRICES):
+        raise ArgumentError(
+            f"prices={value!r}: it takes what a million tokens cost: {{'input': 0.15, 'output': 0.6}}."
+        )
+    for price in value.values():
+        if isinstance(price, bool) or not isinstance(price, (int, float)) or not 0 <= price < float("inf"):
+            raise ArgumentError(f"prices={value!r}: a price is a number of at least 0.")
+    return {name: float(price) for name, price in value.items()}

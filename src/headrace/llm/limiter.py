@@ -1,0 +1,220 @@
+"""One limiter for all workers of a machine that use the same key at the same server.
+
+Its state is one small file, which is locked for each look at it: when the next request may be sent, by the requests
+and by the tokens of a minute; until when the server wants to be left alone; how many requests may be under way. What
+a worker reserved and did not use, as it was killed, is lost: at most a second of what the key may use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import random
+import stat
+import struct
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+MAGIC = b"hrlimit1"
+LEAST_SHARE = 1
+WORKERS = 64
+"""How many workers the file has room for; further ones take part in the rates, and count as one."""
+SILENT_SECONDS = 15.0
+"""A worker that was not heard of for so long is gone, and others get its share."""
+BURST_SECONDS = 0.5
+"""What was not used for so long may be used at once; more would look like a burst to the server."""
+UTILISATION = 0.985
+"""How much of a rate is used: requests do not arrive as evenly as they were sent."""
+LONGEST = 3600.0
+DECREASE = 0.7
+
+_HEAD = struct.Struct("<8s5d")
+_WORKER = struct.Struct("<Qd")
+_SIZE = _HEAD.size + WORKERS * _WORKER.size
+
+
+@dataclass(slots=True)
+class State:
+    """What the file holds; times are in seconds since 1970. ``limit`` 0: as many as the user allows."""
+
+    requests_at: float = 0.0
+    tokens_at: float = 0.0
+    blocked_until: float = 0.0
+    limit: float = 0.0
+    lowered_at: float = 0.0
+    workers: dict[int, float] = field(default_factory=dict)
+
+
+class SharedState:
+    """A ``State`` in a file, or, without one, in this object."""
+
+    def __init__(self, path: str | None) -> None:
+        self._fd = (
+            None
+            if path is None
+            else os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        )
+        self._own = State()
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[State]:
+        """Yield the state; what is changed of it is written back, and nobody else looks at it meanwhile."""
+        if self._fd is None:
+            yield self._own
+            return
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        try:
+            state = _decoded(os.pread(self._fd, _SIZE, 0))
+            yield state
+            os.pwrite(self._fd, _encoded(state), 0)
+        finally:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+def _decoded(data: bytes) -> State:
+    if len(data) != _SIZE or not data.startswith(MAGIC):
+        return State()
+    _, *values = _HEAD.unpack_from(data)
+    workers = {worker: seen for worker, seen in _WORKER.iter_unpack(data[_HEAD.size :]) if worker}
+    requests_at, tokens_at, blocked_until, limit, lowered_at = values
+    return State(requests_at, tokens_at, blocked_until, limit, lowered_at, workers)
+
+
+def _encoded(state: State) -> bytes:
+    head = _HEAD.pack(
+        MAGIC, state.requests_at, state.tokens_at, state.blocked_until, state.limit, state.lowered_at
+    )
+    newest = sorted(state.workers.items(), key=lambda each: -each[1])[:WORKERS]
+    return (head + b"".join(_WORKER.pack(*each) for each in newest)).ljust(_SIZE, b"\0")
+
+
+def state_path(server: str, key: str | None) -> str | None:
+    """Return the file of a key at a server, in a folder that only this user can read; None if there can be none."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    folder = os.path.join(runtime, "headrace") if runtime else ""
+    if not (runtime and _is_own(folder)):
+        folder = os.path.join(tempfile.gettempdir(), f"headrace-{os.getuid()}")
+        if not _is_own(folder):
+            return None
+    name = hashlib.blake2b(f"{server}\n{key or ''}".encode(), digest_size=16, person=b"headrace limiter")
+    return os.path.join(folder, f"limiter-{name.hexdigest()}")
+
+
+def _is_own(folder: str) -> bool:
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+        status = os.lstat(folder)
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022
+
+
+class Limiter:
+    """Says when a request may be sent, and how many may be under way."""
+
+    def __init__(
+        self,
+        state: SharedState,
+        *,
+        most: int,
+        requests_per_minute: float | None = None,
+        tokens_per_minute: float | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._state = state
+        self._most = most
+        self._requests = requests_per_minute and requests_per_minute * UTILISATION / 60
+        self._tokens = tokens_per_minute and tokens_per_minute * UTILISATION / 60
+        self._clock = clock
+        self._worker = random.SystemRandom().randrange(1, 1 << 63)
+
+    def reserve(self, tokens: int) -> float:
+        """Return at what time a request of about so many tokens may be sent. It counts from now on."""
+        now = self._clock()
+        with self._state.locked() as state:
+            at = max(now, _within(state.blocked_until, now))
+            first = max(now - BURST_SECONDS, _within(state.blocked_until, now))
+            if self._requests:
+                turn = max(_within(state.requests_at, now), first)
+                state.requests_at = turn + 1 / self._requests
+                at = max(at, turn)
+            if self._tokens:
+                turn = max(_within(state.tokens_at, now), first)
+                state.tokens_at = turn + tokens / self._tokens
+                at = max(at, turn)
+            state.workers[self._worker] = now
+        return at
+
+    def used(self, estimated: int, tokens: int) -> None:
+        """Correct what was reserved by the tokens that a request has really used."""
+        if self._tokens and tokens != estimated:
+            with self._state.locked() as state:
+                state.tokens_at += (tokens - estimated) / self._tokens
+
+    def blocked_until(self) -> float:
+        """Return until when the server wants to be left alone."""
+        with self._state.locked() as state:
+            return _within(state.blocked_until, self._clock())
+
+    def block(self, seconds: float) -> None:
+        """Have no worker send anything for so long."""
+        now = self._clock()
+        with self._state.locked() as state:
+            state.blocked_until = max(_within(state.blocked_until, now), now + min(seconds, LONGEST))
+
+    def landed(self, sent_at: float, *, overloaded: bool) -> int:
+        """Note how a request ended that was sent at a time; return how many this worker may have under way.
+
+        Additive increase, multiplicative decrease, as in TCP: one more for each round of answers, 30 % fewer where
+        the server is overloaded; at most once for the requests that were under way together.
+        """
+        now = self._clock()
+        with self._state.locked() as state:
+            live = self._live(state, now)
+            ceiling = float(self._most)
+            limit = min(state.limit or ceiling, ceiling)
+            if not overloaded:
+                state.limit = 0.0 if limit + 1 / limit >= ceiling else limit + 1 / limit
+            elif sent_at > state.lowered_at:
+                state.limit = max(1.0, limit * DECREASE)
+                state.lowered_at = now
+            return self._share(state, live)
+
+    def share(self) -> int:
+        """Return how many requests this worker may have under way; it is heard of by that, too."""
+        with self._state.locked() as state:
+            return self._share(state, self._live(state, self._clock()))
+
+    def _live(self, state: State, now: float) -> list[int]:
+        state.workers[self._worker] = now
+        state.workers = {
+            each: seen for each, seen in state.workers.items() if abs(now - seen) < SILENT_SECONDS
+        }
+        return sorted(state.workers)
+
+    def _share(self, state: State, live: list[int]) -> int:
+        limit = int(min(state.limit or self._most, self._most))
+        place = live.index(self._worker) if self._worker in live else len(live)
+        return max(LEAST_SHARE, limit // len(live) + (place < limit % len(live)))
+
+    def close(self) -> None:
+        """Leave the others what this worker had."""
+        with self._state.locked() as state:
+            state.workers.pop(self._worker, None)
+        self._state.close()
+
+
+def _within(moment: float, now: float) -> float:
+    """Return a moment that was written down, unless it makes no sense: clocks are set, and files grow old."""
+    return moment if moment < now + LONGEST else 0.0

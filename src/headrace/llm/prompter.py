@@ -1,0 +1,302 @@
+"""The predictor behind ``Dataset.prompt``: rows to requests, answers to columns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from headrace.core.rows_failed import RowsFailed
+from headrace.errors import HeadraceError
+from headrace.llm.client import Client
+from headrace.llm.endpoint import Endpoint
+from headrace.llm.refusals import Filtered, NoText, RowError, Truncated
+from headrace.llm.schema import AnswerSchema, NotAsAsked
+from headrace.llm.spending import Caps, Spending
+from headrace.llm.store import Answer, AnswerStore, key_of
+from headrace.llm.template import Messages, Template
+
+BATCH_ROWS = 4
+"""Rows that are handed on together: few, so that a preview asks for no more than it shows."""
+WINDOW = 16
+"""So many times the requests under way are rows read ahead: one slow request does not keep the others from
+going on."""
+BYTES_PER_TOKEN = 3
+COUNTS = (("prompt_tokens", pa.int64()), ("completion_tokens", pa.int64()), ("latency", pa.float64()))
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What ``Dataset.prompt`` was given."""
+
+    template: Template
+    endpoint: Endpoint
+    output: str
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    on_truncated: str | int = "error"
+    schema: AnswerSchema | None = None
+    repairs: int = 1
+    keep_raw: bool = False
+    caps: Caps = field(default_factory=Caps)
+    cache: str = ""
+
+
+class Prompter:
+    """Asks a model about each row. Equal requests are asked once."""
+
+    batch_format = "pyarrow"
+
+    def __init__(self, asked: Asked) -> None:
+        self.asked = asked
+        self.label = asked.endpoint.model
+        output = asked.output
+        answers = pa.string() if asked.schema is None else asked.schema.type
+        fields = [(output, answers), (f"{output}_finish_reason", pa.string())]
+        fields += [(f"{output}_{name}", kind) for name, kind in COUNTS]
+        fields += [(f"{output}_raw", pa.string())] * asked.keep_raw
+        self.result = pa.schema(fields)
+        self.columns = tuple(self.result.names)
+        self._folder = asked.cache
+        self._started: _Started | None = None
+
+    def identity(self) -> Any:
+        """Return what decides about the answers: model, messages and parameters; not who serves them."""
+        asked = self.asked
+        schema = (
+            None if asked.schema is None else (asked.schema.described, asked.schema.guided, asked.repairs)
+        )
+        return (
+            "prompt", asked.endpoint.model, asked.template.messages, dict(asked.sampling), str(asked.on_truncated),
+            schema, asked.keep_raw,
+        )  # fmt: skip
+
+    def weights(self) -> str:
+        """Describe where the model is."""
+        return f"the model is at {self.asked.endpoint.base_url}"
+
+    def keep_in(self, folder: str) -> None:
+        """Keep answers in the folder of the run, unless the user has another."""
+        self._folder = self._folder or folder
+
+    async def load(self) -> None:
+        """Open the store of answers, and make ready to ask."""
+        client = Client(self.asked.endpoint)
+        store = AnswerStore(self._folder)
+        await client.open()
+        spending = Spending(self.asked.caps, self.asked.endpoint, store, f"prompt({self.label})")
+        self._started = _Started(client, store, spending, asyncio.get_running_loop().create_future())
+
+    async def close(self) -> None:
+        """Close connections and store."""
+        if self._started is not None:
+            started, self._started = self._started, None
+            await started.client.close()
+            started.store.close()
+            started.ended.cancel()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_started": None}
+
+    async def predict(self, batch: pa.Table) -> pa.RecordBatch:
+        """Return the answers to some rows, or raise ``RowsFailed`` with those that there are."""
+        started = self._started
+        assert started is not None
+        tasks = [asyncio.ensure_future(self._row(row)) for row in batch.to_pylist()]
+        together = asyncio.gather(*tasks, return_exceptions=True)
+        ends: set[asyncio.Future[Any]] = {together, started.ended}
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if started.ended.done():
+                raise started.ended.result()
+            outcomes = together.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+        errors = {i: each for i, each in enumerate(outcomes) if isinstance(each, BaseException)}
+        results = self._columns([None if i in errors else each for i, each in enumerate(outcomes)])
+        for error in errors.values():
+            if not isinstance(error, RowError):
+                raise error
+        if errors:
+            raise RowsFailed(errors, results)
+        return results
+
+    def _columns(self, rows: list[Any]) -> pa.RecordBatch:
+        values = list(zip(*(row or (None,) * len(self.columns) for row in rows), strict=True))
+        return pa.record_batch(
+            [pa.array(column, kind.type) for column, kind in zip(values, self.result, strict=True)],
+            schema=self.result,
+        )
+
+    async def _row(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
+        messages = self.asked.template.render(row)
+        request = self._request(messages)
+        schema = self.asked.schema
+        key = key_of(
+            request,
+            str(self.asked.on_truncated),
+            None if schema is None else self.asked.repairs,
+            self.asked.keep_raw,
+        )
+        answer = await self._once(key, request)
+        value: Any = self._checked(answer)
+        if schema is not None:
+            value = schema.read(answer.text or "")
+        raw = (answer.raw,) if self.asked.keep_raw else ()
+        counts = (answer.prompt_tokens, answer.completion_tokens, answer.latency)
+        return (value, answer.finish_reason, *counts, *raw)
+
+    def _request(self, messages: Messages) -> dict[str, Any]:
+        request = {"model": self.asked.endpoint.model, "messages": messages, **self.asked.sampling}
+        return request if self.asked.schema is None else self.asked.schema.asking(request)
+
+    def _checked(self, answer: Answer) -> str:
+        """Return the text of an answer that is whole; else raise why it is not."""
+        if answer.finish_reason == "length" and self.asked.on_truncated != "keep":
+            raise Truncated(
+                f"the answer was cut after {answer.completion_tokens:,} tokens; raise max_tokens in "
+                "sampling=, or say "
+                "on_truncated=N to have it asked once more with N, or 'keep'"
+            )
+        if answer.finish_reason == "content_filter":
+            raise Filtered("the server's filter held the answer back")
+        if answer.text is None:
+            raise NoText(f"the answer has no text (finish_reason {answer.finish_reason!r})")
+        return answer.text
+
+    # ------------------------------------------------------------ equal requests are asked once
+
+    async def _once(self, key: bytes, request: dict[str, Any]) -> Answer:
+        started = self._started
+        assert started is not None
+        known = started.store.find(key)
+        if known is not None:
+            return known
+        shared = started.asking.get(key)
+        if shared is None:
+            shared = started.asking[key] = _Shared(asyncio.ensure_future(self._answered(key, request)))
+            shared.task.add_done_callback(lambda task: started.landed(key, task))
+        shared.waiting += 1
+        try:
+            return await asyncio.shield(shared.task)
+        finally:
+            shared.waiting -= 1
+            if not shared.waiting and not shared.task.done():
+                shared.task.cancel()
+
+    async def _answered(self, key: bytes, request: dict[str, Any]) -> Answer:
+        """Ask, and ask again where an answer was cut or is not as asked; keep what came of it."""
+        started = self._started
+        assert started is not None
+        answer = await self._ask(request)
+        larger = self.asked.on_truncated
+        if answer.finish_reason == "length" and isinstance(larger, int):
+            request = _with_max_tokens(request, larger)
+            answer = _added(answer, await self._ask(request))
+        for _ in range(self.asked.repairs if self.asked.schema is not None else 0):
+            problem = self._problem(answer)
+            if problem is None:
+                break
+            assert self.asked.schema is not None
+            request = self.asked.schema.repairing(request, answer.text or "", problem)
+            answer = _added(answer, await self._ask(request))
+        started.store.add(key, answer)
+        return answer
+
+    def _problem(self, answer: Answer) -> NotAsAsked | None:
+        assert self.asked.schema is not None
+        if answer.finish_reason in ("length", "content_filter"):
+            return None  # which a repair does not help
+        try:
+            self.asked.schema.read(answer.text or "")
+        except NotAsAsked as problem:
+            return problem
+        return None
+
+    async def _ask(self, request: dict[str, Any]) -> Answer:
+        """Ask once, and count what it used."""
+        started = self._started
+        assert started is not None
+        limit = request.get("max_completion_tokens", request.get("max_tokens"))
+        size = len(msgspec.json.encode(request["messages"])) // BYTES_PER_TOKEN + 1
+        reserved = await started.spending.begin(size, limit)
+        try:
+            reply = await started.client.ask(request, size + (limit or 256))
+            answer = answer_of(reply.data, reply.latency, keep_raw=self.asked.keep_raw)
+            cost = self.asked.endpoint.cost(answer.prompt_tokens, answer.completion_tokens)
+            started.store.spend(answer.prompt_tokens, answer.completion_tokens, cost)
+            return answer
+        finally:
+            started.spending.end(reserved)
+
+
+@dataclass(slots=True)
+class _Shared:
+    """A request on its way, and how many rows wait for it."""
+
+    task: asyncio.Task[Answer]
+    waiting: int = 0
+
+
+@dataclass(slots=True)
+class _Started:
+    """What a worker has while it asks. ``ended`` gets the error that ends the run."""
+
+    client: Client
+    store: AnswerStore
+    spending: Spending
+    ended: asyncio.Future[BaseException]
+    asking: dict[bytes, _Shared] = field(default_factory=dict)
+
+    def landed(self, key: bytes, task: asyncio.Task[Answer]) -> None:
+        """Forget a request that ended; have the run end with it if its error says so."""
+        self.asking.pop(key, None)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, HeadraceError) and error.ends_run and not self.ended.done():
+            self.client.slots.end(error)
+            self.ended.set_result(error)
+
+
+def answer_of(data: Mapping[str, Any], latency: float, *, keep_raw: bool) -> Answer:
+    """Read the answer of a chat; raises ``NoText`` for what has no choice."""
+    choices = data.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    message = choice.get("message") if isinstance(choice, dict) else None
+    if not isinstance(choice, dict) or not isinstance(message, dict):
+        raise NoText("the answer has no message")
+    usage = data.get("usage")
+    usage = usage if isinstance(usage, dict) else {}
+    text = message.get("content")
+    return Answer(
+        text if isinstance(text, str) else None,
+        str(choice.get("finish_reason") or ""),
+        _count(usage, "prompt_tokens"),
+        _count(usage, "completion_tokens"),
+        round(latency, 6),
+        msgspec.json.encode(data).decode() if keep_raw else "",
+    )
+
+
+def _count(usage: Mapping[str, Any], name: str) -> int:
+    value = usage.get(name)
+    return value if isinstance(value, int) and value >= 0 else 0
+
+
+def _with_max_tokens(request: dict[str, Any], tokens: int) -> dict[str, Any]:
+    name = "max_completion_tokens" if "max_completion_tokens" in request else "max_tokens"
+    return {**request, name: tokens}
+
+
+def _added(before: Answer, last: Answer) -> Answer:
+    """Return the last answer with what all of them used."""
+    return msgspec.structs.replace(
+        last,
+        prompt_tokens=before.prompt_tokens + last.prompt_tokens,
+        completion_tokens=before.completion_tokens + last.completion_tokens,
+        latency=round(before.latency + last.latency, 6),
+        tries=before.tries + last.tries,
+    )

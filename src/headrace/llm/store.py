@@ -1,0 +1,148 @@
+"""Answers that were paid for, on disk: who is killed and goes on does not ask again.
+
+One SQLite database for each machine. An answer and what it cost are one transaction, made before the answer is used;
+it outlives the death of the process at any moment, not a loss of power.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import platform
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from headrace.core.files import safe_files
+from headrace.errors import OutputWriteFailed
+
+_TABLES = """
+create table if not exists answers (key blob primary key, answer blob not null) without rowid;
+create table if not exists spent (id integer primary key check (id = 1), requests integer, prompt integer,
+    completion integer, cost real);
+insert or ignore into spent values (1, 0, 0, 0, 0.0);
+"""
+
+
+class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a model said. ``tries``: how many answers it took, where some had to be asked for again."""
+
+    text: str | None
+    finish_reason: str
+    prompt_tokens: int
+    completion_tokens: int
+    latency: float
+    raw: str = ""
+    tries: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a run has used so far."""
+
+    requests: int
+    prompt_tokens: int
+    completion_tokens: int
+    cost: float
+
+    @property
+    def tokens(self) -> int:
+        """All tokens."""
+        return self.prompt_tokens + self.completion_tokens
+
+
+class AnswerStore:
+    """The answers of a run, by the hash of their requests. ``folder`` "": for this worker alone, until it ends."""
+
+    def __init__(self, folder: str) -> None:
+        self._path = ""  # a database of its own, in a temporary file
+        if folder:
+            self._path = os.path.join(folder, f"answers-{_host()}.sqlite")
+            try:
+                safe_files.make_folder(folder, 0o700)
+                for ending in ("", "-wal", "-shm"):
+                    if os.path.lexists(self._path + ending):
+                        os.close(safe_files.opened(self._path + ending, os.O_RDWR))
+            except OSError as error:
+                raise _failed(self._path, error) from error
+        try:
+            self._db = sqlite3.connect(self._path, timeout=60, isolation_level=None, check_same_thread=False)
+            if self._path:
+                self._db.execute("pragma journal_mode = wal")
+            self._db.execute("pragma synchronous = normal")
+            self._db.executescript(_TABLES)
+        except sqlite3.Error as error:
+            raise _failed(self._path, error) from error
+
+    def find(self, key: bytes) -> Answer | None:
+        """Return the answer to a request, if it was answered."""
+        try:
+            row = self._db.execute("select answer from answers where key = ?", (key,)).fetchone()
+        except sqlite3.Error as error:
+            raise _failed(self._path, error) from error
+        return None if row is None else msgspec.msgpack.decode(row[0], type=Answer)
+
+    def add(self, key: bytes, answer: Answer) -> None:
+        """Keep an answer."""
+        self._write("insert or replace into answers values (?, ?)", (key, msgspec.msgpack.encode(answer)))
+
+    def spend(self, prompt_tokens: int, completion_tokens: int, cost: float) -> None:
+        """Count what one request used."""
+        self._write(
+            "update spent set requests = requests + 1, prompt = prompt + ?, completion = completion "
+            "+ ?, cost = cost + ?",
+            (prompt_tokens, completion_tokens, cost),
+        )
+
+    @contextlib.contextmanager
+    def together(self) -> Any:
+        """Have what is written within be there as a whole, or not at all."""
+        self._write("begin immediate", ())
+        try:
+            yield
+        except BaseException:
+            self._write("rollback", ())
+            raise
+        self._write("commit", ())
+
+    def spent(self) -> Spent:
+        """Return what all workers of this machine have used in this run."""
+        try:
+            return Spent(*self._db.execute("select requests, prompt, completion, cost from spent").fetchone())
+        except sqlite3.Error as error:
+            raise _failed(self._path, error) from error
+
+    def _write(self, statement: str, values: tuple[Any, ...]) -> None:
+        try:
+            self._db.execute(statement, values)
+        except sqlite3.Error as error:
+            raise _failed(self._path, error) from error
+
+    def close(self) -> None:
+        """Close the database."""
+        self._db.close()
+
+
+def key_of(request: Mapping[str, Any], *others: Any) -> bytes:
+    """Return the hash of a request, and of what else decides about its answer."""
+    data = msgspec.json.encode([request, *others], order="deterministic")
+    return hashlib.blake2b(data, digest_size=16).digest()
+
+
+def _host() -> str:
+    name = platform.node() or "here"
+    return "".join(each if each.isalnum() else "-" for each in name)[:60]
+
+
+def _failed(path: str, error: Exception) -> OutputWriteFailed:
+    failed = OutputWriteFailed(
+        f"The answers of a language model could not be kept in {path or 'a temporary file'}: {error}. "
+        "Nothing more was "
+        "asked. Make room there, or have it writable, and run the same program again."
+    )
+    failed.ends_run = True
+    return failed
