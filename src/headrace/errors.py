@@ -35,6 +35,7 @@
     │   ├── ForeignOutput
     │   ├── OutputWriteFailed
     │   ├── RunLocked
+    │   ├── UnsafeStore                     an object store that ignores conditions
     │   ├── OutputExists
     │   ├── PlanChanged
     │   └── JournalDamaged
@@ -237,11 +238,15 @@ class ForeignOutput(SinkError):
 
 
 class OutputWriteFailed(SinkError):
-    """The operating system refused a write, a sync or a rename (full disk, read-only, …)."""
+    """A write was refused: by the operating system (full disk, read-only, …), or by an object store."""
 
 
 class RunLocked(SinkError):
     """Another driver is working on this output."""
+
+
+class UnsafeStore(SinkError):
+    """An object store that ignores conditions, by which two drivers are kept apart."""
 
 
 class OutputExists(SinkError):

@@ -61,8 +61,8 @@ class Result:
     rejected: int
     metrics: dict[str, Any]
     ledger: Ledger
-    report: Path
-    path: Path
+    report: Path | str
+    path: Path | str
     run: str
     files: int
     bytes: int

@@ -56,7 +56,7 @@ class RecordingCommitter(InMemoryCommitter):
         self.calls.append(f"commit {record.shard}")
         self.waiting += 1
 
-    def flush(self) -> None:
+    def flush(self, *, wait: bool = True) -> None:
         if self.waiting:
             self.calls.append("flush")
         self.waiting = 0

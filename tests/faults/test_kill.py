@@ -53,6 +53,12 @@ PARTING = [
     ("publish.rename", 3),
 ]
 RECOVER = ["recover.opened", "recover.revoked", "recover.swept"]
+STORE = [
+    "store.upload",
+    "store.uploaded",
+    "store.append",
+    "store.appended",
+]  # see tests/stores/test_killed.py
 # An overwrite also passes the points of every run while its parts are hidden.
 SWAP = [
     ("journal.synced", 3),
@@ -69,7 +75,7 @@ SWAP = [
 
 def test_every_point_is_killed_at_somewhere() -> None:
     points = {point for point, _ in DRIVER + SWAP + PARTING}
-    points |= {*WORKER, *METRICS, *MAKER, *PARTED, *RECOVER}
+    points |= {*WORKER, *METRICS, *MAKER, *PARTED, *RECOVER, *STORE}
     assert points == failpoints.POINTS
 
 

@@ -15,13 +15,15 @@ class Asked(NamedTuple):
 
 Fault = Callable[[Asked], "int | str | None"]
 """What becomes of a request: None is passed on; a number is the answer's status; "cut" ends its body in the middle,
-"drop" closes the connection without an answer."""
+"drop" closes the connection without an answer, "lost" does so when the server has done what was asked; "strip" takes
+the conditions away; "stale" gives the answer that was first given to this request."""
 
 
 class Proxy:
     def __init__(self, port: int):
         self.asked: list[Asked] = []
         self.fault: Fault = lambda asked: None
+        self.first: dict[str, tuple[int, list[tuple[str, str]], bytes]] = {}
         proxy = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -40,12 +42,23 @@ class Proxy:
                     self.send_header("content-length", "0")
                     self.end_headers()
                     return
+                headers = dict(self.headers.items())
+                if fault == "strip":
+                    headers = {k: v for k, v in headers.items() if not k.lower().startswith("if-")}
                 server = http.client.HTTPConnection("127.0.0.1", port)
-                server.request(self.command, self.path, body, dict(self.headers.items()))
+                server.request(self.command, self.path, body, headers)
                 answer = server.getresponse()
                 data = answer.read()
-                self.send_response(answer.status)
-                for name, value in answer.getheaders():
+                status, given = answer.status, answer.getheaders()
+                first = proxy.first.setdefault(f"{self.command} {self.path}", (status, given, data))
+                if fault == "stale":
+                    status, given, data = first
+                if fault == "lost":
+                    self.close_connection = True
+                    server.close()
+                    return
+                self.send_response(status)
+                for name, value in given:
                     if name.lower() not in (
                         "connection",
                         "transfer-encoding",

@@ -10,8 +10,9 @@ import typer
 
 from headrace.cli.answer import Answer, wants_json
 from headrace.cli.exits import DONE, UsageMistake
-from headrace.cli.texts import in_shell
+from headrace.cli.texts import in_shell, output_of
 from headrace.core.files.paths import absolute
+from headrace.core.stores.addresses import is_address
 from headrace.core.terminal import say
 
 EXAMPLES = """\
@@ -44,11 +45,17 @@ def clean(
     """
     from headrace.core import human
     from headrace.output import clean as cleaning
+    from headrace.output.stores import cleaning as stores
 
     if all and unfinished:
         raise UsageMistake("--all takes --unfinished in: give one of them.", "headrace clean")
-    root = Path(absolute(str(out), "The output path"))
-    found = cleaning.leftovers(root, unfinished=unfinished, everything=all)
+    given = output_of(out)
+    root = given if is_address(given) else Path(absolute(given, "The output path"))
+    found = (
+        stores.leftovers(root, unfinished=unfinished, everything=all)
+        if isinstance(root, str)
+        else cleaning.leftovers(root, unfinished=unfinished, everything=all)
+    )
     size = sum(each.bytes for each in found)
     data = {
         "command": "clean",
@@ -60,7 +67,7 @@ def clean(
         "removed": False,
     }
     if not found:
-        return Answer(DONE, data, f"{out}: nothing is left over.")
+        return Answer(DONE, data, f"{given}: nothing is left over.")
     width = max(len(each.path) for each in found)
     lines = [f"{each.path:<{width}}  {human.size(each.bytes):>9}  {each.why}" for each in found]
     total = f"{human.plural(len(found), 'item')}, {human.size(size)}"
@@ -71,10 +78,11 @@ def clean(
             return Answer(DONE, data, "Nothing was removed.")
         lines, yes = [], True
     if not yes:
-        last = (
-            f"{total}. Nothing was removed; to remove it: headrace clean {in_shell([str(out)])}{flag} --yes"
-        )
+        last = f"{total}. Nothing was removed; to remove it: headrace clean {in_shell([given])}{flag} --yes"
         return Answer(DONE, data, "\n".join([*lines, last]))
-    cleaning.remove(root, found, unfinished=unfinished, everything=all)
+    if isinstance(root, str):
+        stores.remove(root, found, unfinished=unfinished, everything=all)
+    else:
+        cleaning.remove(root, found, unfinished=unfinished, everything=all)
     data |= {"status": "done", "removed": True}
     return Answer(DONE, data, "\n".join([*lines, f"Removed {total}."]))

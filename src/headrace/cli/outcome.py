@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,7 @@ def of_result(result: Result) -> dict[str, Any]:
         "bytes": result.bytes,
         "seconds": round(result.seconds, 3),
         "resumed": result.resumed,
-        "rejected_folder": str(result.path / REJECTED) if result.rejected else None,
+        "rejected_folder": os.path.join(result.path, REJECTED) if result.rejected else None,
         "left_out": list(result.left_out),
         "report": str(result.report),
         "metrics": {},
@@ -46,7 +47,7 @@ def of_result(result: Result) -> dict[str, Any]:
 
 
 def of_failure(
-    error: BaseException, code: int, output: Path | None, opened: tuple[Path, str] | None
+    error: BaseException, code: int, output: Path | None, opened: tuple[Path | str, str] | None
 ) -> dict[str, Any]:
     """Return what is known when a run did not end well: what of it is in the output for good.
 
@@ -62,14 +63,16 @@ def of_failure(
     }
 
 
-def _committed(opened: tuple[Path, str] | None) -> dict[str, Any]:
+def _committed(opened: tuple[Path | str, str] | None) -> dict[str, Any]:
     from headrace.errors import HeadraceError
     from headrace.output.runs import load
+    from headrace.output.stores.snapshots import looked_at
 
     if opened is None:
         return {}
     try:
-        run = load(*opened)
+        with looked_at(opened[0]) as output:
+            run = load(output.root, opened[1])
         state = run.state
     except (HeadraceError, OSError):
         return {}

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.cli import texts
 from headrace.cli.answer import Answer
 from headrace.cli.exits import DONE, UsageMistake
-from headrace.core.files.paths import absolute
 
 if TYPE_CHECKING:
     from headrace.observers.report.facts import Facts
     from headrace.observers.report.history import History
+    from headrace.output.stores.snapshots import Looked
+
+_REJECTED = 5  # files of rejected rows that are looked into
 
 EXAMPLES = """\
   headrace report fares/                          where is it? (made anew)
@@ -52,7 +55,11 @@ def report(
         first = history, facts
         root, folder, (history, facts) = _read(other, values=values)
         name, page = reporting.COMPARISON, reporting.render_comparison(first, (history, facts))
-    place = to.expanduser().absolute() if to is not None else folder / name
+    if to is None and folder is None:
+        raise UsageMistake(
+            f"{root} is in a store: say where the page is to be, with --to FILE.", "headrace report"
+        )
+    place = to.expanduser().absolute() if to is not None else Path(folder or "", name)
     try:
         reporting.write(place, page or reporting.render(history, facts))
     except OSError as error:
@@ -69,17 +76,32 @@ def report(
         "command": "report",
         "status": facts.status,
         "exit_code": DONE,
-        "output": str(root),
+        "output": root,
         "run": facts.run,
     }
     return Answer(DONE, {**data, "report": str(place)}, text)
 
 
-def _read(out: Path, *, values: bool) -> tuple[Path, Path, tuple[History, Facts]]:
-    """Return an output's path, the folder of its run, and what is known of it."""
+def _read(out: Path, *, values: bool) -> tuple[str, Path | None, tuple[History, Facts]]:
+    """Return an output's name, the folder of its run unless it is in a store, and what is known of it."""
     from headrace.output import reporting
-    from headrace.output.lock import holder
+    from headrace.output.stores.snapshots import looked_at
 
-    root = Path(absolute(str(out), "The output path"))
-    folder = reporting.folder_of(root)
-    return root, folder, reporting.read(root, folder, alive=holder(root) is not None, values=values)
+    with looked_at(texts.output_of(out)) as output:
+        folder = reporting.folder_of(output.root)
+        if output.store is not None:
+            _copy_rejected(output)
+        alive = output.writer is not None
+        found = reporting.read(output.root, folder, alive=alive, values=values, output=output.name)
+        return output.name, folder if output.store is None else None, found
+
+
+def _copy_rejected(output: Looked) -> None:
+    """Copy some of the rejected rows of an output in a store, for the report."""
+    from headrace.core.work import REJECTED
+
+    (output.root / REJECTED).mkdir()
+    rejected = sorted(name for name in output.there if name.startswith(f"{REJECTED}/part-"))
+    for name in rejected[:_REJECTED]:
+        with output.opened(name) as path:
+            path.rename(output.root / REJECTED / name.rpartition("/")[2])

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.cli import texts
 from headrace.cli.answer import Answer, wants_json
 from headrace.cli.exits import DONE, FAILED
-from headrace.core.files.paths import absolute
 from headrace.core.terminal import one_line, say
 
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from headrace.output.follow import Follower, RunStatus
+    from headrace.output.follow import Follower, RunStatus, StoreFollower
 
 EXAMPLES = """\
   headrace status fares/
@@ -39,9 +39,9 @@ def status(
     May be asked at any time, from any terminal. Exit code 0: complete, or under way; 1: it ended and is not complete,
     so the same command, run again, goes on from there.
     """
-    from headrace.output.follow import Follower
+    from headrace.output.follow import follow
 
-    follower = Follower(Path(absolute(str(out), "The output path")))
+    follower = follow(texts.output_of(out))
     found = follower.poll()
     if watch and not found.ended:
         found = _watched(follower, found, shown=not wants_json())
@@ -57,7 +57,7 @@ def _text(found: RunStatus) -> str:
     return "\n".join([found.facts.output, *(f"  {name:<{width}}  {words}" for name, words in lines)])
 
 
-def _watched(follower: Follower, found: RunStatus, *, shown: bool) -> RunStatus:
+def _watched(follower: Follower | StoreFollower, found: RunStatus, *, shown: bool) -> RunStatus:
     """Follow a run until it has ended, or until Ctrl-C."""
     try:
         if shown and sys.stdout.isatty():
@@ -74,7 +74,7 @@ def _watched(follower: Follower, found: RunStatus, *, shown: bool) -> RunStatus:
     return found
 
 
-def _live(follower: Follower, found: RunStatus) -> RunStatus:
+def _live(follower: Follower | StoreFollower, found: RunStatus) -> RunStatus:
     from rich.live import Live
 
     with Live(_drawn(found), refresh_per_second=4, transient=True) as live:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import csv
+import os
 import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from headrace.cli.exits import UsageMistake
@@ -199,3 +201,12 @@ def _no_metric(text: str, why: str) -> UsageMistake:
     return UsageMistake(
         f"--metric {text!r}: {why.rstrip('.')}. Say, for instance, --metric 'auc=AUROC(label=y, score=s)'."
     )
+
+
+def output_of(path: Path) -> str:
+    """Return an output as it was given: paths lose a slash of an address.
+
+    >>> output_of(Path("s3://bucket/out")), output_of(Path("out"))
+    ('s3://bucket/out', 'out')
+    """
+    return re.sub(r"^([A-Za-z][A-Za-z0-9+.-]+):/(?=[^/])", r"\1://", os.fspath(path))

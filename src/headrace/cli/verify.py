@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace.cli import texts
 from headrace.cli.answer import Answer
 from headrace.cli.exits import DONE, FAILED
 
@@ -42,7 +43,7 @@ def verify(
     from headrace.output.verify import verify as look
 
     with _bar(shown=progress) as on_file:
-        found = look(out, threads=threads, on_file=on_file)
+        found = look(texts.output_of(out), threads=threads, on_file=on_file)
     data = {
         "command": "verify",
         "status": found.state,

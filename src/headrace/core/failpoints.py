@@ -44,6 +44,10 @@ POINTS: frozenset[str] = frozenset(
         "recover.opened",
         "recover.revoked",
         "recover.swept",
+        "store.upload",
+        "store.uploaded",
+        "store.append",
+        "store.appended",
     }
 )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from headrace.core.arguments import known_arguments
 from headrace.core.ports import Sink
@@ -38,6 +39,7 @@ class SampleWriteVerbs(WriteVerbs):
         mode: Mode | None = None,
         on_change: OnChange | None = None,
         durability: Durability | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> Result:
         """Run the plan and write its rows to the folder ``path`` as arrays that ``numpy.load`` reads.
 
@@ -48,6 +50,8 @@ class SampleWriteVerbs(WriteVerbs):
         Parameters
         ----------
         path, schema, min_rows_per_file, max_rows_per_file, mode, on_change, durability
+            As in ``write_parquet``.
+        storage_options
             As in ``write_parquet``.
         column
             The column to write: each file is then a ``.npy`` of that one array, as in Ray Data. None: each file is a
@@ -75,7 +79,12 @@ class SampleWriteVerbs(WriteVerbs):
         def sink() -> Sink:
             from headrace.sinks.numpy import NumpySink
 
-            return NumpySink(given_folder(path), single=column is not None, max_rows_per_file=rows.most)
+            return NumpySink(
+                given_folder(path),
+                storage_options=storage_options,
+                single=column is not None,
+                max_rows_per_file=rows.most,
+            )
 
         if column is None:
             return self._write(sink, schema, mode, on_change, durability, rows)
@@ -96,6 +105,7 @@ class SampleWriteVerbs(WriteVerbs):
         mode: Mode | None = None,
         on_change: OnChange | None = None,
         durability: Durability | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> Result:
         """Run the plan and write its rows to the folder ``path`` as tar archives of samples, as WebDataset has them.
 
@@ -108,6 +118,8 @@ class SampleWriteVerbs(WriteVerbs):
         Parameters
         ----------
         path, schema, min_rows_per_file, max_rows_per_file, mode, on_change, durability
+            As in ``write_parquet``.
+        storage_options
             As in ``write_parquet``.
 
         Raises
@@ -132,7 +144,9 @@ class SampleWriteVerbs(WriteVerbs):
         def sink() -> Sink:
             from headrace.sinks.webdataset import WebDatasetSink
 
-            return WebDatasetSink(given_folder(path), max_rows_per_file=rows.most)
+            return WebDatasetSink(
+                given_folder(path), storage_options=storage_options, max_rows_per_file=rows.most
+            )
 
         return self._write(sink, schema, mode, on_change, durability, rows)
 
@@ -148,6 +162,7 @@ class SampleWriteVerbs(WriteVerbs):
         mode: Mode | None = None,
         on_change: OnChange | None = None,
         durability: Durability | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> Result:
         """Run the plan and write an image file for each row to the folder ``path``. Needs ``headrace[images]``.
 
@@ -156,7 +171,7 @@ class SampleWriteVerbs(WriteVerbs):
 
         Parameters
         ----------
-        path, schema, mode, on_change, durability
+        path, schema, mode, on_change, durability, storage_options
             As in ``write_parquet``.
         column
             The column of pixels: uint8, of shape (height, width) or (height, width, channels), 1 to 4 of these.
@@ -188,7 +203,13 @@ class SampleWriteVerbs(WriteVerbs):
         def sink() -> Sink:
             from headrace.sinks.images import ImageSink
 
-            return ImageSink(given_folder(path), column=column, file_format=file_format, names=names)
+            return ImageSink(
+                given_folder(path),
+                storage_options=storage_options,
+                column=column,
+                file_format=file_format,
+                names=names,
+            )
 
         wanted = [column] if names in (None, column) else [column, names]
         chosen = self.with_step(SelectColumns(given_names("write_images", wanted)))

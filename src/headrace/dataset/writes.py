@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from headrace.core.arguments import known_arguments
 from headrace.core.ports import Sink
@@ -48,6 +48,7 @@ class WriteVerbs(DatasetBase):
         mode: Mode | None = None,
         on_change: OnChange | None = None,
         durability: Durability | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> Result:
         """Run the plan and write its rows to the folder ``path`` as Parquet files, in input order.
 
@@ -76,6 +77,8 @@ class WriteVerbs(DatasetBase):
             No file has more rows; a shard that has more becomes several files.
         mode, on_change, durability
             See ``RunOptions``; here they override ``with_options``.
+        storage_options
+            For an address such as ``"s3://bucket/out"``: what is no secret of its store, as in readers.
 
         Raises
         ------
@@ -109,6 +112,7 @@ class WriteVerbs(DatasetBase):
 
             return ParquetSink(
                 given_folder(path),
+                storage_options=storage_options,
                 compression=compression,
                 compression_level=compression_level,
                 max_rows_per_file=rows.most,
@@ -134,12 +138,15 @@ class WriteVerbs(DatasetBase):
         mode: Mode | None = None,
         on_change: OnChange | None = None,
         durability: Durability | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> Result:
         """Run the plan and write its rows to the folder ``path`` as CSV files.
 
         Parameters
         ----------
         path, schema, partition_by, partition_cols, min_rows_per_file, max_rows_per_file, mode, on_change, durability
+            As in ``write_parquet``.
+        storage_options
             As in ``write_parquet``.
         delimiter
             One ASCII character between the values.
@@ -173,6 +180,7 @@ class WriteVerbs(DatasetBase):
 
             return CsvSink(
                 given_folder(path),
+                storage_options=storage_options,
                 delimiter=delimiter,
                 header=header,
                 compression=compression,
@@ -197,12 +205,15 @@ class WriteVerbs(DatasetBase):
         mode: Mode | None = None,
         on_change: OnChange | None = None,
         durability: Durability | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> Result:
         """Run the plan and write its rows to the folder ``path`` as files of JSON lines, one object per row.
 
         Parameters
         ----------
         path, schema, partition_by, partition_cols, min_rows_per_file, max_rows_per_file, mode, on_change, durability
+            As in ``write_parquet``.
+        storage_options
             As in ``write_parquet``.
         compression
             None, ``"gzip"`` or ``"zstd"``.
@@ -227,6 +238,7 @@ class WriteVerbs(DatasetBase):
 
             return JsonSink(
                 given_folder(path),
+                storage_options=storage_options,
                 compression=compression,
                 max_rows_per_file=rows.most,
                 partition_by=folders,

@@ -56,7 +56,7 @@ class InMemoryCommitter:
             self._merge(shard)
         return self._totals
 
-    def flush(self) -> None:
+    def flush(self, *, wait: bool = True) -> None:
         """There is nothing to make durable."""
 
 

@@ -246,7 +246,7 @@ class Runner:
         """Make commits durable, in groups."""
         committer, now = self._committer, self._state.now
         if committer.pending and (self.scheduler.finished or now - self._flushed >= GROUP):
-            committer.flush()
+            committer.flush(wait=False)
             self._flushed = self._state.now
 
     # ------------------------------------------------------------ actions of policies

@@ -37,8 +37,8 @@ class Committer(Protocol):
         """Record that a shard is replaced by parts; durable at once, or with the next ``flush`` if ``early``."""
         ...
 
-    def flush(self) -> None:
-        """Make everything accepted so far durable."""
+    def flush(self, *, wait: bool = True) -> None:
+        """Make everything accepted so far durable; without ``wait``, as much of it as can be at once."""
         ...
 
     @property

@@ -12,9 +12,10 @@ from headrace.core.files import hive, safe_files
 from headrace.core.metric_states import STATES, side_files
 from headrace.core.work import REJECTED
 from headrace.errors import RunLocked
-from headrace.output.folder import HOME, SUCCESS, OutputFolder, is_part, remove_tree
+from headrace.output.folder import HOME, SUCCESS, OutputFolder, is_part
 from headrace.output.lock import holder
 from headrace.output.runs import SavedRun, check_is_output, current_run, next_run, pointer
+from headrace.output.small_files import remove_tree
 
 
 @dataclass(frozen=True, slots=True)

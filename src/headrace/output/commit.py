@@ -17,13 +17,12 @@ import msgspec
 
 from headrace.core import failpoints
 from headrace.core.files import safe_files
-from headrace.core.foreign import errors_of_publishing
 from headrace.core.metric_states import STATES, side_files
 from headrace.core.ports import Sink
 from headrace.core.work import CommitRecord, Durability, Faults, Ledger, Shard, SideFile, Timings
 from headrace.errors import JournalDamaged, OutputWriteFailed
 from headrace.output import journal as journals
-from headrace.output.folder import OutputFolder, remove_tree, remove_unlisted_states, sync_folder, write_whole
+from headrace.output.folder import OutputFolder
 from headrace.output.journal import (
     Divided,
     Finished,
@@ -36,6 +35,7 @@ from headrace.output.journal import (
     Settled,
     Swapping,
 )
+from headrace.output.small_files import remove_tree, remove_unlisted_states, sync_folder
 from headrace.plan.physical import SavedPlan
 from headrace.version import __version__
 
@@ -101,7 +101,7 @@ class ShardCommitter:
         self.folder = output.folder(plan.run)
         self.sink = sink
         self._journal = journal
-        self._unpublished: list[CommitRecord] = []
+        self.publisher = output.publisher(sink, plan.run, hidden=hidden)
         self.left_out: tuple[str, ...] = ()  # input files that came after the run was planned
         self.on_published: Callable[[CommitRecord], None] = lambda record: None
 
@@ -109,7 +109,7 @@ class ShardCommitter:
         """Record the output schema, and make it durable before another writer opens."""
         self.state.schema = schema
         self._journal.append(Settled(schema))
-        self._sync()
+        self._journal.sync()
 
     @property
     def ceilings(self) -> dict[str, int]:
@@ -137,7 +137,7 @@ class ShardCommitter:
         record = Divided(tuple(parts), early)
         self._journal.append(record)
         if not early:
-            self._sync()
+            self._journal.sync()
             self.state.shard_too_big = True
         failpoints.hit("shard.divided")
         self.plan = divided(self.plan, record)
@@ -163,15 +163,14 @@ class ShardCommitter:
         self.output.make(self.plan.run)
 
     def commit(self, record: CommitRecord) -> None:
-        """Append a shard's record; it counts from the next ``flush`` on."""
-        self._journal.append(record)
+        """Accept a shard's record; it counts from the next ``flush`` on."""
         self.state.add(record)
-        self._unpublished.append(record)
+        self.publisher.add(record)
 
     @property
     def pending(self) -> bool:
         """True while committed shards wait for ``flush``."""
-        return bool(self._unpublished)
+        return self.publisher.pending
 
     def revoke(self, records: list[CommitRecord]) -> None:
         """Take back commits whose files are gone, so that their shards are run again."""
@@ -182,26 +181,20 @@ class ShardCommitter:
         self.state.finished, self.state.swapping = False, None
         self._journal.sync()
 
-    def flush(self) -> None:
-        """Make all commits durable, then publish their files."""
-        self._sync()
-        records, self._unpublished = self._unpublished, []
+    def flush(self, *, wait: bool = True) -> None:
+        """Make commits durable, then publish their files; without ``wait``, only those whose files are ready."""
+        records = self.publisher.ready(wait=wait)
         for record in records:
-            if not self.hidden:
-                self._publish(record)
-            self.on_published(record)
-
-    def _publish(self, record: CommitRecord) -> None:
-        with errors_of_publishing(self.sink):
-            for file in record.files:
-                self.sink.publish(file)
-
-    def _sync(self) -> None:
-        if self.durability == "power" and any(record.files for record in self._unpublished):
+            self._journal.append(record)
+        if self.durability == "power" and any(record.files for record in records):
             sync_folder(self.folder / "staging")
         self._journal.sync()
-        if self._unpublished:
+        if records:
             self.empty = False
+        if not self.hidden:
+            self.publisher.publish(records)
+        for record in records:
+            self.on_published(record)
 
     @property
     def durability(self) -> Durability:
@@ -225,8 +218,7 @@ class ShardCommitter:
             "manifest_sha256": digest,
             **summary,
         }
-        with errors_of_publishing(self.sink):
-            self.sink.finish(msgspec.json.format(msgspec.json.encode(success), indent=2) + b"\n")
+        self.publisher.finish(msgspec.json.format(msgspec.json.encode(success), indent=2) + b"\n")
         self.state.seconds += seconds
         self.state.finished = True
         self._journal.append(Finished(seconds))
@@ -250,14 +242,13 @@ class ShardCommitter:
         if old is not None and old != self.plan.run:
             self.output.remove_parts(old)
         failpoints.hit("swap.removed")
-        for record in self.committed():
-            self._publish(record)
+        self.publisher.publish(self.committed())
         self.output.sync_published()
         self.output.point("current", self.plan.run)
         failpoints.hit("swap.pointed")
         self.output.point("next", None)
         if old is not None and old != self.plan.run:
-            remove_tree(self.output.folder(old))
+            self.output.remove_run(old)
         self.hidden = False
 
     def committed(self) -> Iterator[CommitRecord]:
@@ -277,11 +268,12 @@ class ShardCommitter:
             for name, file in files
         )
         data = b"".join(line + b"\n" for line in lines)
-        write_whole(self.folder / "manifest", data)
+        self.output.save(self.plan.run, "manifest", data)
         return hashlib.sha256(data).hexdigest()
 
     def close(self) -> None:
         """Close the journal; unsynced commits are lost and will be done again."""
+        self.publisher.close()
         self._journal.close()
 
 
@@ -299,7 +291,7 @@ def begin(
     try:
         folder = output.make(plan.run)
         write_plan(output, plan, named=False)
-        journal = Journal.create(folder / "journal", durability)
+        journal = output.create_journal(plan.run, durability)
         journal.append(Opened(plan.run, plan.headrace))
         journal.append(Revision(0, plan.code))
         journal.sync()
@@ -342,7 +334,7 @@ def grown(plan: SavedPlan, record: Grown) -> SavedPlan:
 def write_plan(output: OutputFolder, plan: SavedPlan, *, named: bool = True) -> None:
     """Save a run's plan, with its hash in front. ``named`` False: the caller syncs its folder."""
     data = plan.encode()
-    write_whole(output.folder(plan.run) / "plan", hashlib.sha256(data).digest() + data, named=named)
+    output.save(plan.run, "plan", hashlib.sha256(data).digest() + data, named=named)
 
 
 def read_plan(output: OutputFolder, run: str) -> SavedPlan:

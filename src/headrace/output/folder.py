@@ -27,12 +27,21 @@ import time
 from collections.abc import Collection, Container
 from pathlib import Path
 
-from headrace.core import failpoints
-from headrace.core.files import durable, hive, safe_files
-from headrace.core.metric_states import STATES
-from headrace.core.work import REJECTED
+from headrace.core.files import hive, safe_files
+from headrace.core.ports import Sink
+from headrace.core.work import REJECTED, Durability
 from headrace.errors import ForeignOutput, JournalDamaged, OutputWriteFailed, RunLocked
+from headrace.output.journal import Contents, Journal
 from headrace.output.names import check_run, read_pointer, run_of
+from headrace.output.publishing import FilePublisher, Publisher
+from headrace.output.small_files import (
+    failed,
+    foreign_entry,
+    remove_file,
+    remove_tree,
+    sync_folder,
+    write_whole,
+)
 
 HOME = "_headrace"
 SUCCESS = "_SUCCESS"
@@ -66,6 +75,17 @@ class OutputFolder:
                 f"The output folder {root} cannot be written: {error.strerror}. Choose another folder, or "
                 "change its permissions."
             ) from error
+
+    def __str__(self) -> str:
+        return str(self.root)
+
+    def named(self) -> contextlib.AbstractContextManager[None]:
+        """Let errors name the output as others know it."""
+        return contextlib.nullcontext()
+
+    def place(self, name: str = "") -> Path | str:
+        """Return where a file of the output is for others; without a name, the output."""
+        return self.root / name
 
     def _take_lock(self) -> None:
         path = self.home / "lock"
@@ -153,7 +173,7 @@ class OutputFolder:
         """Make ``pointer`` name ``run`` (None: remove it), at once or not at all."""
         path = self.home / pointer
         if run is None:
-            _remove(path)
+            remove_file(path)
             sync_folder(self.home)
         else:
             write_whole(path, f"{run}\n".encode())
@@ -172,7 +192,7 @@ class OutputFolder:
             safe_files.make_folder(folder, 0o700)
             safe_files.make_folder(folder / "staging", 0o700)
         except OSError as error:
-            raise _failed("make", folder, error) from error
+            raise failed("make", folder, error) from error
         return folder
 
     def check_folders(self, run: str) -> None:
@@ -189,6 +209,30 @@ class OutputFolder:
                 safe_files.check_folder(path)
             except safe_files.NotOurs as error:
                 raise foreign_entry(error) from error
+
+    def save(self, run: str, name: str, data: bytes, *, named: bool = True) -> None:
+        """Write a small file of a run, at once or not at all. ``named`` False: the caller syncs the folder."""
+        write_whole(self.folder(run) / name, data, named=named)
+
+    def create_journal(self, run: str, durability: Durability) -> Journal:
+        """Make the journal of a new run."""
+        return Journal.create(self.folder(run) / "journal", durability)
+
+    def open_journal(self, run: str, durability: Durability) -> tuple[Journal, Contents]:
+        """Open a run's journal for going on, and return it with what it holds."""
+        return Journal.open(self.folder(run) / "journal", durability)
+
+    def publisher(self, sink: Sink, run: str, *, hidden: bool) -> Publisher:
+        """Return what brings staged files of a run to where readers find them."""
+        return FilePublisher(sink)
+
+    def remove_run(self, run: str) -> None:
+        """Remove a run's folder."""
+        remove_tree(self.folder(run))
+
+    def sweep_parts(self, run: str, named: Container[str], *, finished: bool) -> None:
+        """Remove parts of a run that no record names, when it is opened again; ``finished``: nothing is to do."""
+        self.remove_parts(run, but=named)
 
     def is_marked(self, run: str) -> bool:
         """Say whether the marks of a finished run are there: its manifest and ``_SUCCESS``."""
@@ -208,7 +252,7 @@ class OutputFolder:
     def remove_success(self) -> None:
         """Remove ``_SUCCESS`` durably: only then may the files that it covers be removed."""
         if os.path.lexists(self.root / SUCCESS):
-            _remove(self.root / SUCCESS)
+            remove_file(self.root / SUCCESS)
             sync_folder(self.root)
 
     def forget(self, run: str) -> None:
@@ -219,12 +263,12 @@ class OutputFolder:
         for pointer in ("next", "current"):
             if self._read(pointer) == run:
                 self.point(pointer, None)
-        remove_tree(self.folder(run))
+        self.remove_run(run)
 
     def remove_named(self, names: Collection[str]) -> None:
         """Remove files of these names, as far as they are there."""
         for name in names:
-            _remove(self.root / name)
+            remove_file(self.root / name)
         hive.remove_empty(self.root, names)
 
     def remove_parts(self, run: str, *, but: Container[str] = ()) -> None:
@@ -280,34 +324,6 @@ def _is_same_file(path: Path, fd: int) -> bool:
         return False
 
 
-def remove_tree(folder: Path) -> None:
-    """Remove a folder with all that is in it, as far as it can be removed."""
-    try:
-        folder.rmdir()
-    except OSError:
-        import shutil  # imports five compression modules, and most folders are empty by then
-
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def remove_unlisted_states(folder: Path, named: Container[str]) -> None:
-    """Remove files of states that no record names: their attempts were never committed."""
-    states = folder / STATES
-    if not safe_files.is_folder(states):
-        return
-    for path in states.iterdir():
-        if path.name not in named:
-            remove_any(path)
-
-
-def remove_any(path: Path) -> None:
-    """Remove a file, or a folder with all that is in it, where only Headrace writes."""
-    if safe_files.is_folder(path):
-        remove_tree(path)
-    else:
-        _remove(path)
-
-
 def _first_missing(path: Path) -> Path | None:
     missing = None
     while not path.exists():
@@ -336,7 +352,7 @@ def _check_foreign(root: Path) -> None:
             f"The output {root} is a file; an output is a folder. Choose another path."
         ) from error
     except OSError as error:
-        raise _failed("list", root, error) from error
+        raise failed("list", root, error) from error
     if others and HOME not in others:
         raise ForeignOutput(
             f"The output folder {root} holds files that Headrace did not write ({_first_names(others)}). Nothing was "
@@ -349,54 +365,10 @@ def check_parts(output: OutputFolder, runs: set[str]) -> None:
     foreign = sorted(name for name in output.parts() if not is_part(name, runs))
     if foreign:
         raise ForeignOutput(
-            f"The output folder {output.root} holds files beside our own ({_first_names(foreign)}); a reader of the "
+            f"The output folder {output} holds files beside our own ({_first_names(foreign)}); a reader of the "
             "folder would take them for predictions. Move them away, then run again."
         )
 
 
 def _first_names(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-def write_whole(path: Path, data: bytes, *, named: bool = True) -> None:
-    """Write a small file so that a reader, a crash or a loss of power leaves all of it or nothing.
-
-    ``named`` False: the caller syncs its folder.
-    """
-    try:
-        safe_files.write(path, data)
-        failpoints.hit("plan.written")
-    except OSError as error:
-        raise _failed("write", path, error) from error
-    if named:
-        sync_folder(path.parent)
-
-
-def sync_folder(path: Path) -> None:
-    """Make the names in a folder survive a loss of power, where the file system has such a call."""
-    try:
-        durable.sync_folder(path)
-    except OSError as error:
-        raise _failed("sync", path, error) from error
-
-
-def _remove(path: Path) -> None:
-    try:
-        path.unlink(missing_ok=True)
-    except OSError as error:
-        raise _failed("remove", path, error) from error
-
-
-def foreign_entry(error: safe_files.NotOurs) -> ForeignOutput:
-    """Return the error for an entry of an output that no run has made."""
-    return ForeignOutput(
-        f"{error.filename} is not opened: {error.strerror}. What Headrace writes and removes, it would write and "
-        "remove elsewhere, so nothing was touched: remove it, or choose another output."
-    )
-
-
-def _failed(doing: str, path: Path, error: OSError) -> OutputWriteFailed:
-    return OutputWriteFailed(
-        f"Cannot {doing} {path}: {error.strerror}. Mend the cause, then run the same command again: what is "
-        "committed is kept."
-    )

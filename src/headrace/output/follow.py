@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from headrace.core.files import safe_files
+from headrace.core.files.paths import absolute
 from headrace.core.human import clock, count, duration, percent, plural, size
+from headrace.core.stores.addresses import is_address
 from headrace.observers.record import EVENTS
 from headrace.observers.record_reader import lines_of, replay
 from headrace.observers.report.facts import Facts, facts
 from headrace.observers.run_state import RunState, memory_of
 from headrace.observers.time_spent import all_parts, stage_times, told
+from headrace.output.folder import HOME
 from headrace.output.lock import holder
 from headrace.output.reporting import REPORT, committed_in, folder_of, success_of
+from headrace.output.stores.snapshots import looked_at
 
 _SILENT = 10.0  # seconds without an event after which `status` says so
 _RESUME = "run the same command again to resume it"
@@ -29,8 +34,10 @@ class Follower:
     Raises ``NothingMatched`` if there is no run in the folder.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, name: str = "") -> None:
+        """``name``: what the output is called, where ``root`` is a copy of what is elsewhere."""
         self._root = root
+        self._name = name or str(root)
         self._begin(folder_of(root))
 
     def _begin(self, folder: Path) -> None:
@@ -44,8 +51,11 @@ class Follower:
         folder = folder_of(self._root)
         if folder != self._folder:  # another run took its place
             self._begin(folder)
+        return self.told(folder, alive=holder(self._root) is not None)
+
+    def told(self, folder: Path, *, alive: bool) -> RunStatus:
+        """Return how the run in a folder is; ``alive``: a driver is at work."""
         success = success_of(self._root, folder.name)
-        alive = holder(self._root) is not None
         self._read()
         state = self._state
         ended = state.last is None or state.last.finished is not None
@@ -53,12 +63,13 @@ class Follower:
         committed = committed_in(folder) if not complete and not alive else None
         known = facts(
             state,
-            output=str(self._root),
+            output=self._name,
             success=success if complete else None,
             alive=alive,
             committed=committed,
         )
-        return RunStatus(state, known, folder / REPORT, self._silent() if alive else 0.0)
+        report = folder / REPORT
+        return RunStatus(state, known, report if report.exists() else None, self._silent() if alive else 0.0)
 
     def _silent(self) -> float:
         """Return the seconds since the record was last written."""
@@ -74,6 +85,30 @@ class Follower:
             replay(self._state, lines_of(whole))
 
 
+class StoreFollower:
+    """Reads the record of a run whose output lies in a store: as much of it as its driver has uploaded."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def poll(self) -> RunStatus:
+        """Return how the run is, as far as the store knows."""
+        with looked_at(self._address) as output:
+            follower = Follower(output.root, output.name)
+            folder = folder_of(output.root)
+            found = follower.told(folder, alive=output.writer is not None)
+            report = f"{HOME}/{folder.name}/{REPORT}"
+            assert output.store is not None
+            place = output.store.url(report) if report in output.there else None
+            return replace(found, report=place, silent=0.0)
+
+
+def follow(path: str | os.PathLike[str]) -> Follower | StoreFollower:
+    """Return what reads the record of an output's run: a folder's, or that of an address."""
+    text = os.fspath(path)
+    return StoreFollower(text) if is_address(text) else Follower(Path(absolute(text, "The output path")))
+
+
 @dataclass(frozen=True, slots=True)
 class RunStatus:
     """How a run is at one moment; ``report`` is where its page is, once it has ended.
@@ -83,7 +118,7 @@ class RunStatus:
 
     state: RunState
     facts: Facts
-    report: Path
+    report: Path | str | None
     silent: float = 0.0
 
     @property
@@ -167,7 +202,7 @@ class RunStatus:
             "spent": dict(self.spent()),
             "memory": memory,
             "incidents": dict(state.counts),
-            "report": str(self.report) if self.report.exists() else None,
+            "report": str(self.report) if self.report else None,
         }
 
     def lines(self) -> list[tuple[str, str]]:
@@ -203,7 +238,7 @@ class RunStatus:
         if state.counts:
             incidents = ", ".join(f"{what}: {number:,}" for what, number in sorted(state.counts.items()))
             found.append(("trouble", incidents))
-        if self.ended and self.report.exists():
+        if self.ended and self.report:
             found.append(("report", str(self.report)))
         return found
 

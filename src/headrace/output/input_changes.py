@@ -7,13 +7,13 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
 
 from headrace.core.arrow.output_schema import describe_difference
 from headrace.core.ports import Source
+from headrace.core.stores.addresses import is_address
 from headrace.core.warn import warn
 from headrace.core.work import Shard, Split
 from headrace.errors import ForeignOutput, InputChanged
@@ -46,7 +46,7 @@ def reconcile(
         return plan
     if gone:
         raise InputChanged(
-            f"The input file {gone[0]} is gone since the run in {committer.output.root} was planned, and a shard "
+            f"The input file {gone[0]} is gone since the run in {committer.output} was planned, and a shard "
             "that is still to do reads it. Bring it back, or write to another folder."
         )
     paths = [file[0] for file in before]
@@ -63,7 +63,7 @@ def reconcile(
 def _warn_left_out(new: Sequence[str], committer: ShardCommitter) -> None:
     noun = "1 input file is" if len(new) == 1 else f"{len(new)} input files are"
     warn(
-        f"{noun} new since the run in {committer.output.root} was planned and left out of it: "
+        f"{noun} new since the run in {committer.output} was planned and left out of it: "
         f"{', '.join(new[:3])}{' …' if len(new) > 3 else ''}. on_change='continue' takes new files in, as further "
         "shards behind the others; mode='overwrite' replaces this output by one made from all of them."
     )
@@ -79,7 +79,7 @@ def _add_files(
     if not whole.schema().equals(source.schema()):
         raise InputChanged(
             f"The new input files, {paths[first]} the first of them, have other columns than those that the run in "
-            f"{committer.output.root} was planned with: {describe_difference(source.schema(), whole.schema())}. "
+            f"{committer.output} was planned with: {describe_difference(source.schema(), whole.schema())}. "
             "Nothing was touched: leave them out (without on_change='continue'), write to another folder, or make "
             "the output again with mode='overwrite'."
         )
@@ -103,7 +103,7 @@ def _refuse_changed(source: Source, committer: ShardCommitter, changed: set[int]
                 if file in changed:
                     raise InputChanged(
                         f"The input file {committer.plan.files[file][0]} changed, or is gone, since shard "
-                        f"{shard.index} of the run in {committer.output.root} was made from it. Nothing was "
+                        f"{shard.index} of the run in {committer.output} was made from it. Nothing was "
                         "touched: bring the old file back, write to another folder, or make the output again "
                         "with mode='overwrite'."
                     )
@@ -172,13 +172,13 @@ def _insert_in_order(
         shards[before] += splits
         return
     raise InputChanged(
-        f"The input file {committer.plan.files[file][0]} had no rows when the run in {committer.output.root} was "
+        f"The input file {committer.plan.files[file][0]} had no rows when the run in {committer.output} was "
         "planned, and has some now; the shards around it are committed, so its rows have no place. Bring the old "
         "file back, write to another folder, or make the output again with mode='overwrite'."
     )
 
 
-def check_apart(root: Path, arguments: Sequence[str], files: Sequence[InputFile]) -> None:
+def check_apart(root: str, arguments: Sequence[str], files: Sequence[InputFile]) -> None:
     """Refuse an output inside its own input, and an input inside its own output."""
     out = os.path.realpath(root)
     for argument in arguments:
@@ -196,7 +196,7 @@ def check_apart(root: Path, arguments: Sequence[str], files: Sequence[InputFile]
 
 def _takes_in(argument: str, out: str) -> bool:
     """Say whether a path argument, a folder or a pattern, would also read parts in the folder ``out``."""
-    if os.path.isdir(argument):
+    if os.path.isdir(argument) or (is_address(argument) and not re.search(r"[*?\[]", argument)):
         return _inside(out, os.path.realpath(argument))
     parts = argument.split(os.sep)
     first = next((i for i, part in enumerate(parts) if re.search(r"[*?\[]", part)), None)

@@ -14,7 +14,7 @@ import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -25,6 +25,9 @@ from headrace.core.work import CommitRecord, Durability, Shard
 from headrace.errors import JournalDamaged, OutputWriteFailed
 from headrace.output.journal_frames import HEAD, MAGIC, valid_length
 from headrace.version import __version__
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _COVERED = struct.Struct("<Q")
 
@@ -227,7 +230,7 @@ class Journal:
             self._length = len(MAGIC)
 
     @classmethod
-    def create(cls, path: Path, durability: Durability) -> Journal:
+    def create(cls, path: Path, durability: Durability) -> Self:
         """Make a new journal; its folder must exist."""
         try:
             fd = safe_files.opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
@@ -236,7 +239,7 @@ class Journal:
         return cls(path, fd, 0, durability)
 
     @classmethod
-    def open(cls, path: Path, durability: Durability) -> tuple[Journal, Contents]:
+    def open(cls, path: Path, durability: Durability) -> tuple[Self, Contents]:
         """Open a journal for going on, and return it with what it holds; cuts a torn tail.
 
         What a driver that was killed had written but not synced counts as committed, so it is synced here,

@@ -6,19 +6,17 @@ from collections.abc import Iterable
 
 from headrace.core import failpoints
 from headrace.core.files import safe_files
-from headrace.core.foreign import errors_of_publishing
 from headrace.core.metric_states import are_there, side_files
 from headrace.core.ports import Sink
 from headrace.core.work import CommitRecord, Durability
 from headrace.output import journal as journals
 from headrace.output.commit import JournalState, ShardCommitter, bind_sink, divided, grown, read_plan
-from headrace.output.folder import OutputFolder, remove_any, remove_unlisted_states
+from headrace.output.folder import OutputFolder
 from headrace.output.journal import (
     Contents,
     Divided,
     Finished,
     Grown,
-    Journal,
     Lowered,
     Opened,
     Record,
@@ -28,6 +26,7 @@ from headrace.output.journal import (
     Swapping,
 )
 from headrace.output.names import check_names
+from headrace.output.small_files import remove_any, remove_unlisted_states
 from headrace.plan.physical import SavedPlan
 from headrace.version import __version__
 
@@ -46,7 +45,7 @@ def recover(
     output.check_folders(run)
     plan = read_plan(output, run)
     folder = output.folder(run)
-    journal, contents = Journal.open(folder / "journal", durability)
+    journal, contents = output.open_journal(run, durability)
     try:
         failpoints.hit("recover.opened")
         opened = [record for record in contents.notes() if isinstance(record, Opened)]
@@ -111,23 +110,22 @@ def _check_files(
 ) -> tuple[list[CommitRecord], set[str], set[str], set[str]]:
     """Add the records whose files are there, and publish these; return the lost records, and the names of all
     staged files, published files and metric states that records name."""
-    sink, hidden = committer.sink, committer.hidden
+    publisher, hidden = committer.publisher, committer.hidden
     lost: list[CommitRecord] = []
     staged: set[str] = set()
     published: set[str] = set()
     states: set[str] = set()
     for record in records:
-        places = [sink.state(file) for file in record.files]
+        places = [publisher.state(file) for file in record.files]
         if "missing" in places or not are_there(record, committer.folder):
             lost.append(record)
             continue
         states |= side_files(record)
         committer.state.add(record)
         committer.empty = False
+        if "staged" in places and not hidden:
+            publisher.publish([record])
         for file, place in zip(record.files, places, strict=True):
-            if place == "staged" and not hidden:
-                with errors_of_publishing(sink):
-                    sink.publish(file)
             if place == "staged" and hidden:
                 staged.add(file.staged)
             else:
@@ -150,4 +148,4 @@ def _drop_unlisted(
         remove_any(path)
     if not committer.state.finished and not committer.hidden:
         output.remove_success()
-    output.remove_parts(committer.plan.run, but=published)
+    output.sweep_parts(committer.plan.run, published, finished=committer.state.finished)

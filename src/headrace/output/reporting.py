@@ -63,18 +63,21 @@ def _load_assets() -> None:
         page.load_assets()
 
 
-def write_missing_report(root: Path, folder: Path) -> None:
+def write_missing_report(root: Path, folder: Path, *, output: str = "") -> None:
     """Write the report of a finished run if it is not there."""
     if not (folder / REPORT).exists():
-        write_report(root, folder, values=False)
+        write_report(root, folder, values=False, output=output)
 
 
-def write_report(root: Path, folder: Path, *, values: bool) -> None:
-    """Write the report of a run whose lock we hold. An error is logged, and does not affect the run."""
+def write_report(root: Path, folder: Path, *, values: bool, output: str = "") -> None:
+    """Write the report of a run whose lock we hold. An error is logged, and does not affect the run.
+
+    ``output``: what the output is called, where ``root`` is a copy.
+    """
     try:
         for left in folder.glob(f"{REPORT}.*.tmp"):  # of a driver that was killed while it wrote one
             left.unlink(missing_ok=True)
-        found, known = read(root, folder, alive=False, values=values)
+        found, known = read(root, folder, alive=False, values=values, output=output)
         write(folder / REPORT, render(found, known))
     except OSError as error:  # a full disk is no defect
         _log.warning(
@@ -84,7 +87,9 @@ def write_report(root: Path, folder: Path, *, values: bool) -> None:
         _log.exception("The report of %s could not be written; the output is not affected.", root)
 
 
-def read(root: Path, folder: Path, *, alive: bool, values: bool = False) -> tuple[History, Facts]:
+def read(
+    root: Path, folder: Path, *, alive: bool, values: bool = False, output: str = ""
+) -> tuple[History, Facts]:
     """Read what is known of the run in ``folder``, whose output is ``root``. ``alive``: a driver is at work."""
     from headrace.observers.record_reader import lines_of
     from headrace.observers.report.facts import facts
@@ -98,7 +103,7 @@ def read(root: Path, folder: Path, *, alive: bool, values: bool = False) -> tupl
     committed = committed_in(folder) if success is None and not alive else None
     return known, facts(
         known,
-        output=str(root),
+        output=output or str(root),
         success=success,
         alive=alive,
         committed=committed,

@@ -18,14 +18,17 @@ import msgspec
 from headrace.core.arrow.batch import schema_from
 from headrace.core.arrow.output_schema import describe_difference
 from headrace.core.files import safe_files
+from headrace.core.ports import Sink
+from headrace.core.stores.addresses import is_address
 from headrace.core.warn import warn
 from headrace.core.work import Durability, Shard
 from headrace.errors import REFUSALS, HeadraceError, InputChanged, OutputExists, PlanChanged
 from headrace.output.commit import JournalState, ShardCommitter, begin
-from headrace.output.folder import SUCCESS, OutputFolder, check_parts, new_run_name, remove_tree
+from headrace.output.folder import SUCCESS, OutputFolder, check_parts, new_run_name
 from headrace.output.input_changes import InputFile, check_apart, reconcile
 from headrace.output.journal import Contents
 from headrace.output.recover import peek, recover
+from headrace.output.small_files import remove_tree
 from headrace.plan import compile as compiler
 from headrace.plan.identity import code_of, difference, shape_of, unrecognised
 from headrace.plan.logical import Plan
@@ -112,13 +115,23 @@ def open_job(plan: Plan, request: OpenRequest) -> Job:
     """Take the output's lock and find, or begin, the plan's run in it."""
     assert plan.sink is not None
     files = plan.source.files()
-    check_apart(Path(plan.sink.root), plan.source.describe().get("paths", ()), files)
-    output = OutputFolder(Path(plan.sink.root))
+    check_apart(plan.sink.root, plan.source.describe().get("paths", ()), files)
+    output = opened_output(plan.sink)
     try:
-        return _JobOpener(plan, output, files, request).job()
+        with output.named():
+            return _JobOpener(plan, output, files, request).job()
     except BaseException:
         output.close(forget=True)
         raise
+
+
+def opened_output(sink: Sink) -> OutputFolder:
+    """Open the output of a sink, under its lock: a folder, or a place in an object store."""
+    if not is_address(sink.root):
+        return OutputFolder(Path(sink.root))
+    from headrace.output.stores.folder import StoreFolder  # only where outputs lie in stores
+
+    return StoreFolder(sink.root, getattr(sink, "storage_options", ()))
 
 
 class _JobOpener:
@@ -184,7 +197,7 @@ class _JobOpener:
             return None
         if self._request.mode == "error":
             raise OutputExists(
-                f"The output {self._output.root} holds a finished run already. Nothing was touched: choose another "
+                f"The output {self._output} holds a finished run already. Nothing was touched: choose another "
                 "folder, or say mode='ignore' to leave it as it is, or mode='overwrite' to replace it."
             )
         committer = recover(self._output, run, self._sink, durability=self._request.durability, hidden=False)
@@ -213,7 +226,7 @@ class _JobOpener:
         if saved.shape != self._shape:
             lines = difference(msgspec.json.decode(saved.shape), msgspec.json.decode(self._shape))
             raise PlanChanged(
-                f"The output {self._output.root} belongs to a run of another plan: {'; '.join(lines)}. Nothing "
+                f"The output {self._output} belongs to a run of another plan: {'; '.join(lines)}. Nothing "
                 "was touched: write to another folder, or replace this output with mode='overwrite'."
             )
         if self._request.on_change == "restart":
@@ -223,13 +236,13 @@ class _JobOpener:
         names = ", ".join(key.partition(": ")[2] for key in changed)
         if unknown := unrecognised(self._code) or unrecognised(state.code):
             raise PlanChanged(
-                f"The run in {self._output.root} cannot be recognised: it is not known whether {unknown[0]} is what "
+                f"The run in {self._output} cannot be recognised: it is not known whether {unknown[0]} is what "
                 "the run was made with. on_change='continue' keeps the shards that are committed there and does the "
                 "others, on_change='restart' does all of them again. With version='…' the step is recognised by "
                 "that text from then on; or make such a thing inside the function."
             )
         raise PlanChanged(
-            f"{names[0].upper()}{names[1:]} is not what the run in {self._output.root} was made with. Say what "
+            f"{names[0].upper()}{names[1:]} is not what the run in {self._output} was made with. Say what "
             "shall become of the shards that are committed there: on_change='continue' keeps them and does the "
             "others with the new code, on_change='restart' does all of them again. If it computes the same and "
             "only looks different (a value that it uses, such as a model trained again, counts as its code), "
@@ -259,12 +272,12 @@ class _JobOpener:
         """Begin an unfinished run again if its types are not those of ``schema=``; refuse a finished one."""
         if state.finished:
             raise PlanChanged(
-                f"The output {self._output.root} is finished, and `schema=` asks for another schema than it has: "
+                f"The output {self._output} is finished, and `schema=` asks for another schema than it has: "
                 f"{schema_change}. Nothing was touched: on_change='restart' makes it again, mode='overwrite' keeps "
                 "the old one readable until the new one is complete."
             )
         warn(
-            f"`schema=` asks for another schema than the unfinished run in {self._output.root} has: {schema_change}. "
+            f"`schema=` asks for another schema than the unfinished run in {self._output} has: {schema_change}. "
             "All parts of an output have one schema, so the shards that were committed are made again."
         )
         return False

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from headrace.core.files import safe_files
 from headrace.core.work import CommitRecord
-from headrace.errors import NothingMatched, nearest
+from headrace.errors import JournalDamaged, NothingMatched, nearest
 from headrace.output import journal as journals
 from headrace.output.commit import JournalState, read_plan_at
 from headrace.output.folder import HOME, SUCCESS
@@ -58,6 +58,14 @@ class SavedRun:
 def pointer(root: Path, name: str) -> str | None:
     """Return the run that ``current`` or ``next`` names; raises ``JournalDamaged`` if that is no run's name."""
     return read_pointer(root / HOME / name)
+
+
+def named_run(root: Path) -> str:
+    """Return the run that ``current`` names; "" if it names none, or is damaged."""
+    try:
+        return pointer(root, "current") or ""
+    except JournalDamaged:
+        return ""
 
 
 def is_output(root: Path) -> bool:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 from headrace.core.terminal import one_line
+
+if TYPE_CHECKING:
+    from headrace.core.work import Ledger
 
 Verdict = Literal["good", "damaged", "unfinished", "running"]
 
@@ -34,7 +38,7 @@ class Verification:
     Attributes
     ----------
     path, run
-        The folder, and the name of the run whose parts are in it.
+        The folder, or the address, and the name of the run whose parts are in it.
     state
         ``"good"``; ``"damaged"``; ``"unfinished"``: the run can be resumed, and what is there is as it should be;
         ``"running"``: another process is writing, and nothing was checked.
@@ -57,7 +61,7 @@ class Verification:
     False
     """
 
-    path: Path
+    path: Path | str
     run: str
     state: Verdict
     findings: tuple[Finding, ...] = ()
@@ -91,3 +95,20 @@ class Verification:
         if self.unchecked:
             lines.append(f"  metrics that only their own code can merge: {', '.join(self.unchecked)}")
         return "\n".join(map(one_line, [*lines, f"  {self.note}"] if self.note else lines))
+
+
+def are_steps(steps: Any) -> TypeGuard[list[dict[str, Any]]]:
+    """Say whether what stands in ``_SUCCESS`` are the counts of steps."""
+    return isinstance(steps, list) and all(isinstance(step, dict) for step in steps)
+
+
+def steps_of(ledger: Ledger) -> Iterator[tuple[int, ...]]:
+    """Yield the counts of each step, in the order in which ``_SUCCESS`` names them."""
+    fates = zip(ledger.steps, ledger.rejects, ledger.dropped, ledger.added, ledger.unused, strict=True)
+    for (taken, given), *others in fates:
+        yield taken, given, *others
+
+
+def verbs(shape: dict[str, Any]) -> set[str]:
+    """Return the verbs of a plan."""
+    return {step.get("verb", "") for step in shape.get("steps", ())}

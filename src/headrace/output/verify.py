@@ -7,30 +7,29 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from headrace.core.arguments import known_arguments
 from headrace.core.arrow.batch import schema_from
 from headrace.core.files import hive, safe_files
-from headrace.core.files.paths import absolute
 from headrace.core.work import REJECTED, StagedFile
 from headrace.errors import JournalDamaged
 from headrace.output import remeasure as remeasuring
-from headrace.output.lock import holder
+from headrace.output.names import run_of
 from headrace.output.part_files import bytes_of, rows_of
-from headrace.output.runs import SavedRun, check_is_output, current_run, pointer
-from headrace.output.verification import Finding, Verification
+from headrace.output.runs import SavedRun, check_is_output, current_run, named_run, pointer
+from headrace.output.stores.snapshots import Looked, looked_at
+from headrace.output.verification import Finding, Verification, are_steps, steps_of, verbs
 from headrace.plan.accounts import is_counted, wrong_in_record
 from headrace.plan.parameters import given_folder
 
 if TYPE_CHECKING:
-    from headrace.core.files.paths import absolute
-from headrace.core.work import CommitRecord, Ledger
+    from headrace.core.work import CommitRecord
 
 OnFile = Callable[[int, int, int], None]
 
@@ -71,38 +70,41 @@ def verify(
     >>> print(*hr.verify(folder).findings)
     part-...csv: its bytes are not those that were written: the checksum is ..., not ....
     """
-    root = Path(absolute(given_folder(path), "The output path"))
+    try:
+        with looked_at(given_folder(path)) as output:
+            return _verified(output, threads or 4, on_file)
+    except JournalDamaged as error:  # in a store: its journal cannot be put together
+        finding = Finding("journal", "_headrace", str(error))
+        return Verification(given_folder(path), "", "damaged", (finding,))
+
+
+def _verified(output: Looked, threads: int, on_file: OnFile) -> Verification:
+    root, place = output.root, output.place
     check_is_output(root)
-    writer = holder(root)
-    if writer is not None:
-        return Verification(root, _named(root) or "", "running", note=writer)
+    if output.writer is not None:
+        return Verification(place, named_run(root), "running", note=output.writer)
     try:
         name = pointer(root, "current")
         pointer(root, "next")
     except JournalDamaged as error:
-        return Verification(root, "", "damaged", (Finding("pointer", "_headrace/current", str(error)),))
+        return Verification(place, "", "damaged", (Finding("pointer", "_headrace/current", str(error)),))
     if name is None:
-        return Verification(root, "", "unfinished", _no_pointer(root))
+        return Verification(place, "", "unfinished", _no_pointer(output))
     try:
         run = current_run(root)
         assert run is not None
     except JournalDamaged as error:
         kind = "plan" if str(error).startswith("The saved plan") else "journal"
         file = f"_headrace/{name}/{kind}"
-        return Verification(root, name, "damaged", (Finding(kind, file, str(error)),))
-    return _Verifier(root, run).verification(threads or 4, on_file)
+        return Verification(place, name, "damaged", (Finding(kind, file, str(error)),))
+    return _Verifier(output, run).verification(threads, on_file)
 
 
-def _named(root: Path) -> str | None:
-    try:
-        return pointer(root, "current")
-    except JournalDamaged:
-        return None
-
-
-def _no_pointer(root: Path) -> tuple[Finding, ...]:
+def _no_pointer(output: Looked) -> tuple[Finding, ...]:
     """Return the finding that no run is current: nothing was written yet, or the pointer is gone."""
-    parts = [name for name in os.listdir(root) if not name.startswith(("_", "."))]
+    parts = [
+        name for name in (*os.listdir(output.root), *output.visible()) if not name.startswith(("_", "."))
+    ]
     what = "though there are parts: it was removed" if parts else "so nothing was written yet"
     return (Finding("unfinished", "_headrace/current", f"it is not there, {what}."),)
 
@@ -110,8 +112,9 @@ def _no_pointer(root: Path) -> tuple[Finding, ...]:
 class _Verifier:
     """One verification, step by step."""
 
-    def __init__(self, root: Path, run: SavedRun) -> None:
-        self._root = root
+    def __init__(self, output: Looked, run: SavedRun) -> None:
+        self._output = output
+        self._root = output.root
         self._run = run
         self._findings: list[Finding] = []
         self._shape = msgspec.json.decode(run.plan.shape)
@@ -134,7 +137,7 @@ class _Verifier:
         unfinished = any(finding.kind == "unfinished" for finding in self._findings)
         overwrite = pointer(self._root, "next") is not None
         return Verification(
-            self._root,
+            self._output.place,
             run.name,
             "damaged" if damaged else "unfinished" if unfinished else "good",
             tuple(self._findings),
@@ -167,7 +170,10 @@ class _Verifier:
                     self._findings.append(found)
 
     def _check_file(self, file: StagedFile) -> Finding | None:
-        path = self._root / file.name
+        with self._output.opened(file.name) as path:
+            return self._checked(file, path)
+
+    def _checked(self, file: StagedFile, path: Path) -> Finding | None:
         staged = self._run.folder / "staging" / file.staged
         if not self._run.finished and not path.exists() and staged.exists():
             path = staged
@@ -192,6 +198,11 @@ class _Verifier:
         return None
 
     def _check_extra(self) -> None:
+        if self._output.store is not None:  # where parts are put before the record that names them
+            mine = {self._run.name} if not self._run.finished else set()
+            there = self._output.visible()
+            self._add_extra([name for name in there if run_of(name.removeprefix(f"{REJECTED}/")) not in mine])
+            return
         there = list(hive.entries(self._root))
         rejected = self._root / REJECTED
         if safe_files.is_folder(rejected):
@@ -200,6 +211,9 @@ class _Verifier:
             self._add_finding(
                 "extra", REJECTED, "it is no folder of its own, and no run puts anything else there."
             )
+        self._add_extra(there)
+
+    def _add_extra(self, there: list[str]) -> None:
         for name in sorted(set(there) - self._files.keys()):
             self._add_finding(
                 "extra", name, "no record names it, and a reader of the folder would take it for output."
@@ -238,7 +252,7 @@ class _Verifier:
             self._add_finding(
                 "unfinished", "_SUCCESS", f"the run is not finished: {words}. `headrace resume` resumes it."
             )
-        if run.finished and 0 in run.state.done and "limit" not in _verbs(self._shape):
+        if run.finished and 0 in run.state.done and "limit" not in verbs(self._shape):
             self._add_finding("shards", file, f"{run.state.done.count(0):,} shards have no record.")
         for record in run.records:
             self._check_record(record)
@@ -250,7 +264,7 @@ class _Verifier:
             self._add_finding("rows", name, f"its rows are not accounted for: {wrong}.")
         shards, read = self._run.plan.shards, record.ledger.read
         planned = shards[record.shard].rows if record.shard < len(shards) else read
-        more = read > planned or "limit" not in _verbs(self._shape)
+        more = read > planned or "limit" not in verbs(self._shape)
         if planned >= 0 and read != planned and more:
             self._add_finding(
                 "rows", f"shard {record.shard}", f"it has {planned:,} rows, and {read:,} were read."
@@ -306,8 +320,8 @@ class _Verifier:
                 recorded[f"ledger.{name}"] = whole.get(name)
             steps = whole.get("steps")
             names = ("rows_in", "rows_out", "rejected", "dropped", "added", "unused")
-            rows = [tuple(step.get(name) for name in names) for step in steps] if _are_steps(steps) else steps
-            expected["ledger.steps"] = list(_steps_of(ledger)) if is_counted(ledger) else rows
+            rows = [tuple(step.get(name) for name in names) for step in steps] if are_steps(steps) else steps
+            expected["ledger.steps"] = list(steps_of(ledger)) if is_counted(ledger) else rows
             recorded["ledger.steps"] = rows
         for name, value in expected.items():
             if recorded[name] != value:
@@ -376,6 +390,7 @@ class _Verifier:
         sink = self._shape.get("sink") or {}
         if (
             sink.get("kind") != "Parquet"
+            or self._output.store is not None  # they would be fetched once more
             or not measured.unchanged_columns
             or self._findings
             or measured.metric is None
@@ -384,17 +399,3 @@ class _Verifier:
         schema = self._run.state.schema
         names = schema_from(schema).names if schema is not None else []
         return set(measured.metric.columns) <= set(names) - set(sink.get("partition_by", ()))
-
-
-def _are_steps(steps: Any) -> TypeGuard[list[dict[str, Any]]]:
-    return isinstance(steps, list) and all(isinstance(step, dict) for step in steps)
-
-
-def _steps_of(ledger: Ledger) -> Iterator[tuple[int, ...]]:
-    fates = zip(ledger.steps, ledger.rejects, ledger.dropped, ledger.added, ledger.unused, strict=True)
-    for (taken, given), *others in fates:
-        yield taken, given, *others
-
-
-def _verbs(shape: dict[str, Any]) -> set[str]:
-    return {step.get("verb", "") for step in shape.get("steps", ())}

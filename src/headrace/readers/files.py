@@ -338,13 +338,17 @@ def read_text(
 
 
 @known_arguments
-def read_rejected(output: str | os.PathLike[str]) -> Dataset:
+def read_rejected(
+    output: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
+) -> Dataset:
     """Read the rows that a run with ``on_error="reject"`` set aside, to look at them or to try them again.
 
     Parameters
     ----------
     output
-        The folder that was written to.
+        The folder, or the address, that was written to.
+    storage_options
+        As in ``read_parquet``.
 
     Returns
     -------
@@ -367,10 +371,11 @@ def read_rejected(output: str | os.PathLike[str]) -> Dataset:
     >>> hr.read_rejected(f"{folder}/out").select_columns(["item", "_error_type", "_row"]).take_all()
     [{'item': 'two', '_error_type': 'ValueError', '_row': 1}]
     """
+    from headrace.core.stores.options import checked
     from headrace.sources.memory import MemorySource
     from headrace.sources.rejected import rejected_table
 
-    return Dataset.from_source(MemorySource(rejected_table(output), "rejected"))
+    return Dataset.from_source(MemorySource(rejected_table(output, checked(storage_options)), "rejected"))
 
 
 def warn_of_unfinished(paths: PathArgument) -> None:

@@ -39,7 +39,7 @@ class Invocation:
     cwd: str | None  # None: it was removed
     origin: Path | None = None
     results: list[Result] = field(default_factory=list)
-    opened: tuple[Path, str] | None = None
+    opened: tuple[Path | str, str] | None = None
     words: Callable[[str], str] = str  # how what is said to the user's scripts is said on this command line
     _forbidden: str = ""
 
@@ -62,14 +62,14 @@ class Invocation:
         if self._forbidden:
             raise PlanError(self._forbidden)
 
-    def record(self, folder: Path, root: Path) -> None:
+    def record(self, folder: Path, root: Path | str) -> None:
         """Write the command into a run's folder; the latest one counts."""
         self.opened = (root, folder.name)
-        from headrace.output.folder import write_whole
+        from headrace.output.small_files import write_whole
 
         cwd, output = (
             os.path.realpath(self.cwd or here()),
-            os.path.realpath(root),
+            root if isinstance(root, str) else os.path.realpath(root),
         )  # a link may lead elsewhere by then
         known = {"argv": self.argv, "cwd": cwd, "output": output, "headrace": __version__}
         write_whole(folder / COMMAND, json.dumps(known, indent=2).encode() + b"\n")

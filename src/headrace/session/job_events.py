@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.events import MetricsCounted, RunFinished, RunStarted
 from headrace.output import reporting
+from headrace.output.folder import HOME
 from headrace.result import Metrics, Result
 from headrace.session.read import rows_expected
 
@@ -20,7 +20,7 @@ def started(job: Job, workers: int) -> RunStarted:
     before = state.ledger
     return RunStarted(
         job.committer.plan.run,
-        str(job.output.root),
+        str(job.output),
         len(job.shards),
         len(state.done) - state.done.count(0),
         before.read,
@@ -38,7 +38,7 @@ def finished(job: Job, seconds: float, **found: Any) -> RunFinished:
     state = job.committer.state
     return RunFinished(
         job.committer.plan.run,
-        str(job.output.root),
+        str(job.output),
         state.ledger,
         state.timings,
         state.bytes,
@@ -90,8 +90,8 @@ def result_of(job: Job, event: RunFinished, metrics: Metrics, rows_before: int =
         rejected=event.ledger.rejected,
         metrics=metrics,
         ledger=event.ledger,
-        report=job.committer.folder / reporting.REPORT,
-        path=Path(event.output),
+        report=job.output.place(f"{HOME}/{event.run}/{reporting.REPORT}"),
+        path=job.output.place(),
         run=event.run,
         files=event.files,
         bytes=event.bytes,

@@ -67,7 +67,7 @@ def write(plan: Plan, complete: Callable[[Plan], Plan], options: RunOptions) -> 
                 result = _finished_before(job, options)
             else:
                 if command is not None:
-                    command.record(job.output.folder(job.committer.plan.run), job.output.root)
+                    command.record(job.output.folder(job.committer.plan.run), job.output.place())
                 result = _write(job, context, progress, started)
             if command is not None:
                 command.results.append(result)
@@ -76,7 +76,7 @@ def write(plan: Plan, complete: Callable[[Plan], Plan], options: RunOptions) -> 
 
 def _finished_before(job: Job, options: RunOptions) -> Result:
     """Return the recorded result of a run that has nothing left to do."""
-    reporting.write_missing_report(job.output.root, job.committer.folder)
+    reporting.write_missing_report(job.output.root, job.committer.folder, output=str(job.output))
     metrics, _ = job_events.metrics_of(job)
     result = job_events.result_of(
         job, job_events.finished(job, 0.0), metrics, job.committer.state.ledger.read
@@ -104,7 +104,9 @@ def _write(job: Job, context: RunContext, progress: Progress | None, started: fl
         found = findings(events.state, seconds)
         event = job_events.finished(job, seconds, retries=run.scheduler.retries, **found)
         events.on_event(event)
-    reporting.write_report(job.output.root, committer.folder, values=options.report_values)
+    reporting.write_report(
+        job.output.root, committer.folder, values=options.report_values, output=str(job.output)
+    )
     result = job_events.result_of(job, event, metrics, rows_before)
     first = result.summary.split("\n")[0]  # in a notebook, the result shows the rest
     _say(options, first if in_notebook() else f"{result.summary}\nreport: {result.report}")
@@ -151,7 +153,7 @@ def _composed(job: Job, context: RunContext, events: EventBus, started: float) -
         job.shards,
         elapsed=elapsed,
         code=state.code,
-        output=str(job.output.root),
+        output=str(job.output),
     )
     events.on_event(about)
     events.on_event(job_events.started(job, context.execution.workers))
@@ -203,18 +205,18 @@ def _fail(job: Job, run: Run, events: EventBus, error: BaseException, started: f
     events.close()
     if isinstance(error, KeyboardInterrupt):  # below the last line of the progress
         written = committer.state.ledger.written
-        committed = (
-            f"{written:,} rows are kept in {job.output.root}" if written else "nothing was committed yet"
-        )
+        committed = f"{written:,} rows are kept in {job.output}" if written else "nothing was committed yet"
         again = "cell" if in_notebook() else "command"
         _say(options, f"\nInterrupted; {committed}. Run the same {again} again to go on.")
     if not (committer.empty and isinstance(error, REFUSALS)):
-        reporting.write_report(job.output.root, committer.folder, values=options.report_values)
+        reporting.write_report(
+            job.output.root, committer.folder, values=options.report_values, output=str(job.output)
+        )
 
 
 def _add_committed_rows(job: Job, error: BaseException) -> None:
     """Add to an error which rows of the run are committed."""
-    written, root = job.committer.state.ledger.written, job.output.root
+    written, root = job.committer.state.ledger.written, job.output
     if isinstance(error, OutputSchemaChanged) and written:
         error.args = (f"{error} Until then, the {written:,} rows that were committed before stay in {root}.",)
     elif isinstance(error, StepError) and not isinstance(error, TooManyErrors) and written:
@@ -278,7 +280,7 @@ def _save_source_columns(job: Job) -> None:
     from headrace.core.arrow.batch import schema_bytes
     from headrace.core.arrow.objects import TEXTS, without_objects
     from headrace.core.rejected import COLUMNS
-    from headrace.output.folder import write_whole
+    from headrace.output.small_files import write_whole
 
     place = job.output.folder(job.committer.plan.run) / COLUMNS
     write_whole(place, schema_bytes(without_objects(job.plan.source.schema(), TEXTS)))

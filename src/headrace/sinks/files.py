@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Protocol
@@ -22,7 +22,8 @@ from headrace.core.files.formats import PART_SUFFIX
 from headrace.core.files.paths import absolute
 from headrace.core.foreign import is_foreign
 from headrace.core.ports import Writer
-from headrace.core.stores.addresses import without_secrets
+from headrace.core.stores.addresses import is_address, parse_output
+from headrace.core.stores.options import Options, checked_for_output
 from headrace.core.work import REJECTED, Durability, StagedFile, Task
 from headrace.errors import ArgumentError, SinkError, nearest
 from headrace.sinks.partitioned import Folders, PartitionedWriter, check_columns, file_schema
@@ -57,6 +58,7 @@ class FileSink:
     root: str
     max_rows_per_file: int | None = field(default=None, kw_only=True)
     partition_by: tuple[str, ...] = field(default=(), kw_only=True)
+    storage_options: Options | Mapping[str, Any] | None = field(default=(), kw_only=True, repr=False)
     _run: str = field(default="", kw_only=True, repr=False)
     _staging: str = field(default="", kw_only=True, repr=False)
     _digits: int = field(default=5, kw_only=True, repr=False)
@@ -65,13 +67,19 @@ class FileSink:
     kind: ClassVar[str]
 
     def __post_init__(self) -> None:
-        root = os.fspath(self.root)
-        if "://" in root:
-            raise ArgumentError(
-                f"Cannot write to {without_secrets(root)!r}: the output must be a folder of this machine. Write to "
-                "one, and copy it to the store when _SUCCESS is in it."
-            )
-        object.__setattr__(self, "root", absolute(root, "The output path"))
+        root, options = os.fspath(self.root), self.storage_options
+        if not isinstance(options, tuple):
+            options = checked_for_output(options)
+        if is_address(root):
+            root = str(parse_output(root)).rstrip("/")
+        elif "://" in root:
+            raise ArgumentError(f"Cannot write to {root!r}: give the folder as a path, without the scheme.")
+        elif options:
+            raise ArgumentError("storage_options are for outputs in object stores, such as s3://bucket/out.")
+        else:
+            root = absolute(root, "The output path")
+        object.__setattr__(self, "root", root)
+        object.__setattr__(self, "storage_options", options)
         check_columns(self.partition_by)
 
     @property

@@ -15,6 +15,7 @@ from headrace.core.stores.addresses import WEB, Address, parse
 from headrace.core.stores.clients import Client, Entry, client_for
 from headrace.core.stores.object_path import ObjectPath
 from headrace.core.stores.options import Options
+from headrace.core.warn import warn
 from headrace.errors import NothingMatched, UnreadableFile
 
 _MAGIC = re.compile(r"[*?\[]")
@@ -78,6 +79,11 @@ def _listed(
     root, pattern = "".join(f"{part}/" for part in parts[:first]), parts[first:]
     tree = _tree(client, root)
     if not pattern:
+        if "_headrace/" in tree and "_SUCCESS" not in tree:
+            warn(
+                f"{address} is the unfinished output of a headrace run: _SUCCESS is missing, and so may be rows. "
+                "Running its job again completes it."
+            )
         return list(_walk(tree)), suffixes
     spelt = tuple(mark for mark in "_." if any(part.startswith(mark) for part in pattern))
     found = dict.fromkeys(entry for match in _glob(tree, pattern, spelt) for entry in _below(match))

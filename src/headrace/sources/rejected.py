@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,14 +12,19 @@ from headrace.core.arrow.batch import schema_from
 from headrace.core.files import safe_files
 from headrace.core.files.paths import absolute
 from headrace.core.rejected import COLUMNS, rejected_schema
+from headrace.core.stores.addresses import is_address, parse_output
+from headrace.core.stores.options import Options
+from headrace.core.stores.writing import StoreWriter
 from headrace.core.work import REJECTED
 from headrace.errors import ArgumentError, NothingMatched, UnreadableFile
 
 
-def rejected_table(output: str | os.PathLike[str]) -> pa.Table:
-    """Read all rejected rows of an output; the files are mapped, not copied."""
+def rejected_table(output: str | os.PathLike[str], options: Options = ()) -> pa.Table:
+    """Read all rejected rows of an output; files are mapped, not copied, objects of a store are fetched."""
     if not isinstance(output, (str, os.PathLike)):
         raise ArgumentError(f"read_rejected takes the folder that was written to, not {output!r}.")
+    if is_address(os.fspath(output)):
+        return _table_of_store(StoreWriter(parse_output(os.fspath(output)), options))
     root = Path(absolute(os.fspath(output), "The output path"))
     if not (root / "_headrace").is_dir():
         raise NothingMatched(
@@ -32,6 +38,28 @@ def rejected_table(output: str | os.PathLike[str]) -> pa.Table:
     return pa.concat_tables(tables, promote_options="permissive")
 
 
+def _table_of_store(store: StoreWriter) -> pa.Table:
+    names = sorted(name for name, _ in store.names(f"{REJECTED}/") if name.endswith(".arrow"))
+    if names:
+        with ThreadPoolExecutor(8, thread_name_prefix="headrace-rejected") as threads:
+            return pa.concat_tables(
+                threads.map(lambda name: _of_object(store, name), names), promote_options="permissive"
+            )
+    current = store.get("_headrace/current")
+    if current is None:
+        raise NothingMatched(f"There is no output of Headrace in {store.address}: no run has written there.")
+    columns = store.get(f"_headrace/{current[0].decode().strip()}/{COLUMNS}")
+    schema = schema_from(columns[0]) if columns is not None else pa.schema([])
+    return rejected_schema(schema).empty_table()
+
+
+def _of_object(store: StoreWriter, name: str) -> pa.Table:
+    found = store.get(name)
+    if found is None:
+        raise UnreadableFile(f"{store.url(name)} is gone. It held rejected rows of a run.")
+    return _table(store.url(name), pa.BufferReader(found[0]))
+
+
 def _columns(home: Path) -> pa.Schema:
     """Return the source's schema, if a run without rejected rows has left it."""
     try:
@@ -41,9 +69,9 @@ def _columns(home: Path) -> pa.Schema:
         return pa.schema([])
 
 
-def _table(path: Path) -> pa.Table:
+def _table(path: Path | str, data: pa.BufferReader | None = None) -> pa.Table:
     try:
-        with pa.BufferReader(safe_files.mapped(path)) as file:
+        with data or pa.BufferReader(safe_files.mapped(path)) as file:
             table = pa.ipc.open_file(file).read_all()
         table.validate(full=True)  # in a damaged file, a wrong offset would be followed out of it
         return table

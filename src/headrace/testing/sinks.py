@@ -241,9 +241,11 @@ class FileSinkContract:
             writer.write(rows(0, 1))
         writer.abort()
 
-    def test_only_folders_of_this_machine(self) -> None:
-        with pytest.raises(ArgumentError, match="this machine"):
-            self.make(Path("x")).__class__("s3://bucket/x")
+    def test_addresses_of_stores_are_taken_as_they_are(self) -> None:
+        kind = self.make(Path("x")).__class__
+        assert kind("s3a://bucket/x/").root == "s3://bucket/x"
+        with pytest.raises(ArgumentError, match="conditional"):
+            kind("http://host/x")
 
     def test_describe_is_plain_and_knows_no_folder(self, sink: FileSink) -> None:
         told = sink.describe()

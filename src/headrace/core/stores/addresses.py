@@ -91,6 +91,18 @@ def parse(text: str, what: str = "read") -> Address:
     return Address(name, bucket, key, account)
 
 
+def parse_output(text: str) -> Address:
+    """Return the address of an output; refuse one where nothing can be written on conditions."""
+    address = parse(text, "write to")
+    if address.scheme not in OBJECT_STORES:
+        raise ArgumentError(
+            f"Cannot write to {address.scheme}:// addresses: an output is committed by conditional requests, which "
+            "s3://, gs://, az:// and abfs:// have. Write to one of these or to a folder, and copy it when it has "
+            "_SUCCESS."
+        )
+    return address._replace(key=address.key.rstrip("/"))
+
+
 def without_secrets(address: str) -> str:
     """Hide who logs in and what is asked for: messages end up in logs."""
     return re.sub(r"\?.*", "?***", re.sub(r"://.*@", "://***@", address, flags=re.DOTALL), flags=re.DOTALL)

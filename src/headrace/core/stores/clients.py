@@ -64,6 +64,16 @@ def client_for(address: Address, options: Options) -> Client:
     return _client(address.scheme, address.bucket, address.account, options, _surroundings())
 
 
+def open_store(address: Address, options: Options) -> Any:
+    """Return obstore's client of an address's bucket; the same one as long as the environment is the same."""
+    return _opened(address.scheme, address.bucket, address.account, options, _surroundings())
+
+
+@functools.lru_cache(maxsize=64)
+def _opened(scheme: str, bucket: str, account: str, options: Options, _: object) -> Any:
+    return _open_store(scheme, bucket, account, dict(options))
+
+
 def _surroundings() -> tuple[tuple[str, str], ...]:
     """Return the variables that choose server and credentials: others of them need another client."""
     prefixes = ("AWS_", "GOOGLE_", "AZURE_")
@@ -104,7 +114,7 @@ class ObstoreClient:
         try:
             for page in obstore.list(self._store, prefix.rstrip("/") or None, chunk_size=_LISTED_AT_ONCE):
                 yield from map(_entry, page)
-        except _errors() as error:
+        except store_errors() as error:
             raise self._failed("list", self._address(prefix), error) from None
 
     def fetch(self, entry: Entry, start: int, stop: int) -> bytes | memoryview:
@@ -153,7 +163,7 @@ class ObstoreClient:
                 if isinstance(error, ArgumentError):
                     raise
                 raise self._bad_key(self._address(key)) from None
-            except _errors() as error:
+            except store_errors() as error:
                 if attempt + 1 == _TRIES or not is_passing(error):
                     raise self._failed("read", self._address(key), error) from None
                 time.sleep(random.uniform(0.05, 0.1 * 2**attempt))
@@ -196,7 +206,8 @@ def _condition(version: str) -> dict[str, str]:
 
 
 @functools.cache
-def _errors() -> tuple[type[Exception], ...]:
+def store_errors() -> tuple[type[Exception], ...]:
+    """Return what obstore raises where a store refuses, or cannot be reached."""
     from obstore import exceptions
 
     return exceptions.BaseError, OSError
@@ -241,7 +252,7 @@ def _open_store(scheme: str, bucket: str, account: str, options: dict[str, Any])
                 **({"endpoint": options["endpoint"]} if "endpoint" in options else {}),
             )
         return stores.HTTPStore.from_url(f"{scheme}://{bucket}", client_options=client, retry_config=retry)
-    except _errors() as error:
+    except store_errors() as error:
         raise StoreFailed(f"Cannot open {scheme}://{bucket}: {reason(error)}") from None
 
 

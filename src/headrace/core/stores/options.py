@@ -70,6 +70,15 @@ def checked(given: Mapping[str, Any] | None) -> Options:
     return tuple(sorted(found.items()))
 
 
+def checked_for_output(given: Mapping[str, Any] | None) -> Options:
+    """Return options for writing: as for reading, and maybe ``allow_unsafe_store``."""
+    rest = dict(given) if isinstance(given, Mapping) else given
+    unsafe = rest.pop("allow_unsafe_store", False) if isinstance(rest, dict) else False
+    if not isinstance(unsafe, bool):
+        raise ArgumentError(f"storage_options: allow_unsafe_store is True or False, not {unsafe!r}.")
+    return tuple(sorted((*checked(rest), *((("allow_unsafe_store", True),) if unsafe else ()))))
+
+
 def _value(name: str, value: Any) -> Any:
     kind = _KINDS[name]
     if kind is float and isinstance(value, int) and not isinstance(value, bool):

@@ -1,0 +1,85 @@
+"""Small files and folders of an output on this machine: written whole, synced, removed."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from pathlib import Path
+
+from headrace.core import failpoints
+from headrace.core.files import durable, safe_files
+from headrace.core.metric_states import STATES
+from headrace.errors import ForeignOutput, OutputWriteFailed
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder with all that is in it, as far as it can be removed."""
+    try:
+        folder.rmdir()
+    except OSError:
+        import shutil  # imports five compression modules, and most folders are empty by then
+
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_unlisted_states(folder: Path, named: Container[str]) -> None:
+    """Remove files of states that no record names: their attempts were never committed."""
+    states = folder / STATES
+    if not safe_files.is_folder(states):
+        return
+    for path in states.iterdir():
+        if path.name not in named:
+            remove_any(path)
+
+
+def remove_any(path: Path) -> None:
+    """Remove a file, or a folder with all that is in it, where only Headrace writes."""
+    if safe_files.is_folder(path):
+        remove_tree(path)
+    else:
+        remove_file(path)
+
+
+def write_whole(path: Path, data: bytes, *, named: bool = True) -> None:
+    """Write a small file so that a reader, a crash or a loss of power leaves all of it or nothing.
+
+    ``named`` False: the caller syncs its folder.
+    """
+    try:
+        safe_files.write(path, data)
+        failpoints.hit("plan.written")
+    except OSError as error:
+        raise failed("write", path, error) from error
+    if named:
+        sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder survive a loss of power, where the file system has such a call."""
+    try:
+        durable.sync_folder(path)
+    except OSError as error:
+        raise failed("sync", path, error) from error
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file, if it is there."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise failed("remove", path, error) from error
+
+
+def foreign_entry(error: safe_files.NotOurs) -> ForeignOutput:
+    """Return the error for an entry of an output that no run has made."""
+    return ForeignOutput(
+        f"{error.filename} is not opened: {error.strerror}. What Headrace writes and removes, it would write and "
+        "remove elsewhere, so nothing was touched: remove it, or choose another output."
+    )
+
+
+def failed(doing: str, path: Path, error: OSError) -> OutputWriteFailed:
+    """Return the error for what the operating system refused."""
+    return OutputWriteFailed(
+        f"Cannot {doing} {path}: {error.strerror}. Mend the cause, then run the same command again: what is "
+        "committed is kept."
+    )

@@ -1,0 +1,226 @@
+"""Who works on an output in a store: an object that its driver renews, and that one driver takes from another.
+
+The lease is politeness: it tells who is at work, and keeps a second driver from beginning. What makes two drivers
+safe is that each object of the journal is put on the condition that there is none of its number (``numbered.py``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from headrace.core.stores.writing import ABSENT, StoreWriter, Taken, Version
+from headrace.errors import HeadraceError, OutputWriteFailed, RunLocked, UnsafeStore
+
+LOCK = "_headrace/lock"
+BEAT = 5.0  # seconds between two signs of life
+SILENCE = 30.0  # seconds without one, after which a driver counts as gone
+_TRIES = 20
+_NOBODY = Version('"00000000000000000000000000000000"', "1")  # of no object
+
+_log = logging.getLogger("headrace")
+
+
+class Lease:
+    """Our hold on an output. ``on_beat`` is called now and then, in a thread, while it lasts."""
+
+    def __init__(self, store: StoreWriter, on_beat: Callable[[], None]) -> None:
+        self._store = store
+        self._on_beat = on_beat
+        self.token = os.urandom(8).hex()
+        self._number = 1
+        self._beats = 0
+        self._version = ABSENT
+        self._lost: str | None = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="headrace-lease", daemon=True)
+
+    @property
+    def lost(self) -> bool:
+        """True once it is known that another driver has the output."""
+        return self._lost is not None
+
+    def take(self) -> None:
+        """Take the output, or raise ``RunLocked``; find out whether the store keeps its conditions."""
+        for _ in range(_TRIES):
+            found = self._store.get(LOCK)
+            before = parsed(found[0]) if found is not None else {}
+            if found is not None and before.get("held") and self._is_alive(before, found[1].version):
+                raise RunLocked(_taken(self._store, before))
+            self._number = int(before.get("number", 0)) + 1
+            try:
+                self._version = self._store.put(
+                    LOCK, self._body(), when=ABSENT if found is None else found[1].version
+                )
+            except Taken:
+                if not self._is_ours():
+                    continue
+            break
+        else:
+            raise RunLocked(
+                f"Other drivers come and go in {self._store.address}. Run again when they are done."
+            )
+        if not self._store.unsafe:
+            self._check_conditions()
+        self._thread.start()
+
+    def _check_conditions(self) -> None:
+        """Ask for two things that the store has to refuse; put there what is there already, should it do them."""
+        for condition in (ABSENT, _NOBODY):
+            with contextlib.suppress(Taken):
+                self._store.put(LOCK, self._body(), when=condition)
+                self._store.remove([LOCK])
+                raise UnsafeStore(
+                    f"The store of {self._store.address} does not keep conditions: it replaced an object that was to "
+                    "be written only if there is none. Two drivers could mix their rows there, so nothing was "
+                    "written. If no other ever works on this output, "
+                    "storage_options={'allow_unsafe_store': True} uses it anyway."
+                )
+
+    def _is_alive(self, holder: dict[str, Any], version: Version) -> bool:
+        """Say whether a holder lives: ask this machine if it is here, else see whether it renews its lease."""
+        here = is_here(holder)
+        if here is not None:
+            return here
+        _log.warning(
+            "headrace: %s was being written by %s; waiting for up to %d seconds to see whether it still is.",
+            self._store.address,
+            holder.get("who"),
+            SILENCE,
+        )
+        until = time.monotonic() + SILENCE
+        while time.monotonic() < until:
+            time.sleep(min(1.0, BEAT))
+            found = self._store.look(LOCK)
+            if found is None or found.version != version:
+                again = self._store.get(LOCK)
+                return again is not None and bool(parsed(again[0]).get("held"))
+        return False
+
+    def check(self) -> None:
+        """Raise ``RunLocked`` if another driver has taken the output."""
+        if self._lost is None:
+            found = self._store.get(LOCK)
+            now = parsed(found[0]) if found is not None else {}
+            if now.get("token") != self.token:
+                self._lost = str(now.get("who") or "another driver")
+        if self._lost is not None:
+            raise self.fenced()
+
+    def fenced(self) -> RunLocked:
+        """Return the error for a driver that goes on although another has its output."""
+        who = self._lost or "another driver"
+        return RunLocked(
+            f"The output {self._store.address} was taken over by {who}, as this driver gave no sign of life for "
+            f"{SILENCE:.0f} seconds. It ends here; what it committed before is kept, and the other goes on with it."
+        )
+
+    def release(self, *, forget: bool = False) -> None:
+        """Let the output go; ``forget``: nothing of it is to be left."""
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        if self._version == ABSENT or self._lost is not None:
+            return
+        try:
+            if forget:
+                self._store.remove([LOCK])
+            else:
+                self._store.put(LOCK, self._body(held=False), when=self._version)
+        except (Taken, OutputWriteFailed):  # the next driver sees that nobody renews it
+            _log.warning("headrace: the lease on %s could not be given back.", self._store.address)
+
+    def _renew(self) -> None:
+        while not self._over.wait(BEAT):
+            with contextlib.suppress(HeadraceError, OSError):  # tried again with the next
+                self._beat()
+                if self._lost is not None:
+                    return
+                self._on_beat()
+
+    def _beat(self) -> None:
+        self._beats += 1
+        try:
+            self._version = self._store.put(LOCK, self._body(), when=self._version)
+        except Taken:
+            if not self._is_ours():
+                found = self._store.get(LOCK)
+                now = parsed(found[0]) if found is not None else {}
+                self._lost = str(now.get("who") or "another driver")
+
+    def _is_ours(self) -> bool:
+        """Say whether the lease is ours after all, where the answer to a request was lost."""
+        found = self._store.get(LOCK)
+        if found is None or parsed(found[0]).get("token") != self.token:
+            return False
+        self._version = found[1].version
+        return True
+
+    def _body(self, *, held: bool = True) -> bytes:
+        machine, process = here_and_now()
+        known = {
+            "who": f"process {os.getpid()} on {os.uname().nodename}",
+            "number": self._number,
+            "token": self.token,
+            "machine": machine,
+            "process": process,
+            "beats": self._beats,
+            "held": held,
+        }
+        return json.dumps(known).encode() + b"\n"
+
+
+def parsed(data: bytes) -> dict[str, Any]:
+    """Return what a lease says; nothing if it is none."""
+    with contextlib.suppress(ValueError):
+        found = json.loads(data)
+        if isinstance(found, dict):
+            return found
+    return {}
+
+
+@functools.cache
+def _machine() -> str:
+    """Return what tells this machine, as its processes number themselves, from any other; "" if that is unknown."""
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{os.uname().nodename} {boot} {os.readlink('/proc/self/ns/pid')}"
+    return ""
+
+
+def here_and_now() -> tuple[str, str]:
+    """Return this machine, and this process on it."""
+    return _machine(), f"{os.getpid()} {_began(os.getpid())}"
+
+
+def is_here(holder: dict[str, Any]) -> bool | None:
+    """Say whether the holder of a lease lives on this machine; None if it is of another."""
+    if not _machine() or holder.get("machine") != _machine():
+        return None
+    pid, _, began = str(holder.get("process", "")).partition(" ")
+    return pid.isdigit() and bool(began) and _began(int(pid)) == began
+
+
+def _began(pid: int) -> str:
+    """Return when a process began; "" if there is none, or if it has ended and waits for its parent."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in "ZX" else fields[19]
+
+
+def _taken(store: StoreWriter, holder: dict[str, Any]) -> str:
+    return (
+        f"The output {store.address} is being written by {holder.get('who', 'another driver')}. Wait until it ends "
+        f"(or end it), then run again; two drivers never share an output. If its machine is gone, it is given up "
+        f"{SILENCE:.0f} seconds after its last sign of life."
+    )

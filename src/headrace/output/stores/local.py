@@ -1,0 +1,65 @@
+"""Folders of this machine in which drivers stage what is to be uploaded: each has one of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import tempfile
+from pathlib import Path
+
+from headrace.core.files import safe_files
+from headrace.errors import OutputWriteFailed
+from headrace.output.small_files import remove_tree
+
+_HELD = "held"
+
+
+class LocalFolder:
+    """A folder below the system's for temporary files (``TMPDIR``); those that killed drivers left are removed."""
+
+    def __init__(self) -> None:
+        above = Path(tempfile.gettempdir()) / f"headrace-{os.getuid()}"
+        try:
+            safe_files.make_folder(above, 0o700)
+            if os.lstat(above).st_uid != os.getuid():
+                raise PermissionError(13, "it belongs to somebody else", str(above))
+            lock = safe_files.opened(above / "lock", os.O_RDWR | os.O_CREAT)
+            try:
+                fcntl.flock(
+                    lock, fcntl.LOCK_EX
+                )  # held for an instant: nobody removes what was not locked yet
+                _remove_left(above)
+                self.path = Path(tempfile.mkdtemp(dir=above))
+                self._held = safe_files.opened(self.path / _HELD, os.O_RDWR | os.O_CREAT)
+                fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            finally:
+                os.close(lock)
+        except OSError as error:
+            raise OutputWriteFailed(
+                f"What is to be uploaded is staged below {above}, which cannot be used: {error.strerror}. Set TMPDIR "
+                "to a folder of this machine with enough room."
+            ) from error
+
+    @property
+    def root(self) -> Path:
+        """The folder that stands for the output."""
+        return self.path / "out"
+
+    def close(self) -> None:
+        """Remove it."""
+        if self._held >= 0:
+            remove_tree(self.path)
+            os.close(self._held)
+            self._held = -1
+
+
+def _remove_left(above: Path) -> None:
+    for path in above.iterdir():
+        with contextlib.suppress(OSError):
+            held = safe_files.opened(path / _HELD, os.O_RDWR)
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                remove_tree(path)
+            finally:
+                os.close(held)

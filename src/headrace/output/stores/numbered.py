@@ -1,0 +1,121 @@
+"""The journal of a run in a store: objects with numbers, each put on the condition that there is none of it.
+
+An object holds ``MAGIC``, the token of the driver that wrote it, and frames of the journal; that of a driver that
+begins holds none. As every driver puts the number after the last that it knows, one that does not know that another
+has begun cannot append any more: the condition fails, and what stands there has another token.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from headrace.core import failpoints
+from headrace.core.files import safe_files
+from headrace.core.stores.writing import ABSENT, StoreWriter, Taken
+from headrace.errors import JournalDamaged
+from headrace.output.journal import Contents, Journal
+from headrace.output.journal_frames import MAGIC
+from headrace.output.stores.lease import Lease
+
+_HEAD = b"headrlog"
+_TOKEN = 16
+_AT_ONCE = 16
+
+
+class NumberedObjects:
+    """The objects of one run's journal."""
+
+    def __init__(self, store: StoreWriter, run: str, lease: Lease | None = None) -> None:
+        self._store = store
+        self._folder = f"_headrace/{run}/journal/"
+        self._lease = lease
+        self._next = 1
+
+    def read(self, *, listed: int = 0) -> bytes:
+        """Return the frames of all objects from the next on. ``listed``: how many a listing has, maybe too few."""
+        frames: list[bytes] = []
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="headrace-journal") as threads:
+            known = range(self._next, listed + 1)
+            for number, data in zip(known, threads.map(self._object, known), strict=True):
+                if data is None:
+                    raise JournalDamaged(
+                        f"{self._store.url(self._name(number))} is gone, and later objects of the journal are there. "
+                        "What was committed is not known without it: restore it from a copy, or write elsewhere."
+                    )
+                frames.append(self._frames(number, data))
+        self._next = max(self._next, listed + 1)
+        while (data := self._object(self._next)) is not None:  # a listing may be old; this is not
+            frames.append(self._frames(self._next, data))
+            self._next += 1
+        return b"".join(frames)
+
+    def append(self, frames: bytes) -> None:
+        """Put the next object; raises ``RunLocked`` if another driver has put one of this number."""
+        assert self._lease is not None
+        data = _HEAD + self._lease.token.encode() + frames
+        name = self._name(self._next)
+        failpoints.hit("store.append")
+        try:
+            if self._lease.lost:
+                raise self._lease.fenced()
+            self._store.put(name, data, when=ABSENT)
+        except Taken:
+            there = self._store.get(name)
+            if there is None or there[0] != data:  # ours, if only the answer was lost
+                self._lease.check()
+                raise self._lease.fenced() from None
+        self._next += 1
+        failpoints.hit("store.appended")
+
+    def _object(self, number: int) -> bytes | None:
+        found = self._store.get(self._name(number))
+        return None if found is None else found[0]
+
+    def _name(self, number: int) -> str:
+        return f"{self._folder}{number:010}"
+
+    def _frames(self, number: int, data: bytes) -> bytes:
+        if data[: len(_HEAD)] != _HEAD or len(data) < len(_HEAD) + _TOKEN:
+            raise JournalDamaged(
+                f"{self._store.url(self._name(number))} is damaged: it is no object of a journal. Restore it from a "
+                "copy, or write elsewhere."
+            )
+        return data[len(_HEAD) + _TOKEN :]
+
+
+class StoreJournal(Journal):
+    """A journal whose truth is in the store; a copy of it lies on this machine, for reading it again."""
+
+    objects: NumberedObjects
+
+    @classmethod
+    def begin(cls, path: Path, objects: NumberedObjects) -> StoreJournal:
+        """Make the journal of a new run."""
+        journal = cls.create(path, "process")
+        journal.objects = objects
+        return journal
+
+    @classmethod
+    def go_on(cls, path: Path, objects: NumberedObjects) -> tuple[StoreJournal, Contents]:
+        """Open the journal of a run whose objects were copied to ``path``; no other driver can append from now on."""
+        objects.append(b"")
+        journal, contents = cls.open(path, "process")
+        journal.objects = objects
+        return journal, contents
+
+    def sync(self) -> None:
+        """Put what was appended, then write it to the copy. Whatever interrupts it ends the journal."""
+        if self._buffer and not self._broken:
+            frames = b"".join(part for part in self._buffer if part != MAGIC)
+            self._broken = True
+            self.objects.append(frames)
+            self._broken = False
+        super().sync()
+
+
+def copy_of(store: StoreWriter, run: str, path: Path, lease: Lease | None, *, listed: int) -> NumberedObjects:
+    """Write a run's journal to a file of this machine, and return its objects."""
+    objects = NumberedObjects(store, run, lease)
+    safe_files.write(path, MAGIC + objects.read(listed=listed), lasting=False)
+    return objects

@@ -1,0 +1,219 @@
+"""A shard's files on their way into a store: uploaded first, journalled then.
+
+A part has its final name from the start: there is nothing to rename. It is put on the condition that there is none of
+its name. Where there is one, what is noted with it decides: the same bytes of the same run are ours, be it that an
+answer was lost, or that an earlier driver ended before it could journal them. Other bytes of the same run, of an
+attempt that was never committed, are replaced on the condition that they are still those.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import zlib
+from collections import deque
+from collections.abc import Collection, Container, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Protocol
+
+from headrace.core import failpoints
+from headrace.core.files import safe_files
+from headrace.core.metric_states import side_files
+from headrace.core.ports import Sink
+from headrace.core.stores.writing import ABSENT, StoreWriter, Taken, Version
+from headrace.core.work import REJECTED, CommitRecord, StagedFile
+from headrace.errors import ForeignOutput, OutputWriteFailed
+from headrace.output import journal as journals
+from headrace.output.publishing import Place
+from headrace.output.small_files import failed
+from headrace.output.stores.copies import Listing
+from headrace.output.stores.lease import Lease
+
+_AT_ONCE = 8  # uploads
+_MOST_WAITING = 64  # records whose files are not uploaded yet
+_GROUP = 0.25  # seconds: records that come faster than this share one object of the journal
+_SAMPLES = 5  # files of rejected rows that are kept here, for the report
+_TRIES = 5
+_RUN, _CRC = "headrace-run", "headrace-crc32"
+
+
+class StoreOutput(Protocol):
+    """What a publisher needs of an output in a store."""
+
+    root: Path
+    store: StoreWriter
+    lease: Lease
+    there: Listing
+
+    def folder(self, run: str) -> Path: ...
+    def list_again(self) -> None: ...
+    def upload_states(self, run: str, names: Collection[str]) -> None: ...
+    def remove_parts(self, run: str, *, but: Container[str] = ()) -> None: ...
+    def remove_named(self, names: Collection[str]) -> None: ...
+    def write_success(self, data: bytes) -> None: ...
+
+
+class StorePublisher:
+    """Uploads files of one run; ``hidden`` ones aside, from where the store copies them when all are there."""
+
+    def __init__(self, output: StoreOutput, sink: Sink, run: str, *, hidden: bool) -> None:
+        self._output = output
+        self._store = output.store
+        self._staging = sink.staging
+        self._run = run
+        self._hidden = hidden
+        self._aside = f"_headrace/{run}/parts/"
+        self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="headrace-uploads")
+        self._waiting: deque[tuple[CommitRecord, list[Future[None]]]] = deque()
+        self._journalled = 0.0
+
+    def add(self, record: CommitRecord) -> None:
+        """Begin to upload a record's files; waits where too many have not arrived yet."""
+        uploads = [self._threads.submit(self._upload, file) for file in record.files]
+        states = side_files(record)
+        if states:
+            uploads.append(self._threads.submit(self._output.upload_states, self._run, states))
+        self._waiting.append((record, uploads))
+        if len(self._waiting) > _MOST_WAITING:
+            wait(self._waiting[0][1])
+
+    def ready(self, *, wait: bool) -> list[CommitRecord]:
+        """Return the records whose files are in the store, in the order in which they came."""
+        records: list[CommitRecord] = []
+        if not wait and time.monotonic() - self._journalled < _GROUP:
+            return records
+        while self._waiting:
+            record, uploads = self._waiting[0]
+            if not wait and not all(upload.done() for upload in uploads):
+                break
+            try:
+                for upload in uploads:
+                    upload.result()
+            except Exception:
+                if records:  # these are journalled first; the next call raises it
+                    break
+                raise
+            records.append(record)
+            self._waiting.popleft()
+        self._journalled = time.monotonic()
+        return records
+
+    @property
+    def pending(self) -> bool:
+        """True while files are on their way."""
+        return bool(self._waiting)
+
+    def publish(self, records: Iterable[CommitRecord]) -> None:
+        """Have the store copy what is hidden to its final name; all else has it from the start."""
+        there = self._output.there
+        files = [file for record in records for file in record.files if there.get(file.name) != file.size]
+        for _ in self._threads.map(self._copy, files):
+            pass
+
+    def state(self, file: StagedFile) -> Place:
+        """Say where a committed file is, by the listing; what is not so in it is looked at again."""
+        if self._is_there(file.name, file.size):
+            return "published"
+        return "staged" if self._is_there(self._aside + file.name, file.size) else "missing"
+
+    def _is_there(self, name: str, size: int) -> bool:
+        there = self._output.there
+        if there.get(name) == size:
+            return True
+        if name.startswith(self._aside) and not self._hidden and name not in there:
+            return False
+        found = self._store.look(name)
+        if found is None or found.size != size:
+            return False
+        there[name] = size
+        return True
+
+    def finish(self, success: bytes) -> None:
+        """See that every part is there and no other of this run, then put ``_SUCCESS`` in place."""
+        output = self._output
+        output.list_again()
+        contents = journals.read(output.folder(self._run) / "journal")
+        named = {file.name: file.size for record in contents.in_force() for file in record.files}
+        for name, size in named.items():
+            if not self._is_there(name, size):
+                raise OutputWriteFailed(
+                    f"{self._store.url(name)} is gone, or of another size than was written. Run again: its shard is "
+                    "done once more."
+                )
+        output.remove_parts(self._run, but=named)
+        output.write_success(success)
+        output.remove_named(
+            [name for name in output.there if name.startswith((self._aside, "_headrace/uploads/"))]
+        )
+
+    def close(self) -> None:
+        """Let uploads that have begun end, and drop the others."""
+        self._threads.shutdown(cancel_futures=True)
+
+    # ------------------------------------------------------------ one file
+
+    def _copy(self, file: StagedFile) -> None:
+        failpoints.hit("publish.rename")
+        self._store.copy(self._aside + file.name, file.name)
+        self._output.there[file.name] = file.size
+        failpoints.hit("publish.renamed")
+
+    def _upload(self, file: StagedFile) -> None:
+        path = os.path.join(self._staging, file.staged)
+        name = self._aside + file.name if self._hidden else file.name
+        try:
+            failpoints.hit("store.upload")
+            self._put(name, path, file)
+            failpoints.hit("store.uploaded")
+            self._output.there[name] = file.size
+            self._drop(path, file)
+        except OSError as error:
+            raise failed("upload", self._output.root / file.name, error) from error
+
+    def _put(self, name: str, path: str, file: StagedFile) -> None:
+        notes = {_RUN: self._run, _CRC: f"{file.crc32:08x}"}
+        when = ABSENT
+        for _ in range(_TRIES):
+            with contextlib.suppress(Taken):
+                with safe_files.file(path) as opened:
+                    self._store.put_file(name, opened, file.size, when=when, notes=notes)
+                return
+            version = self._other(name, file)
+            if version is None:
+                return
+            when = version
+        raise OutputWriteFailed(
+            f"{self._store.url(name)} is written by somebody else again and again, at the same time. Run again when "
+            "nobody else writes to this output."
+        )
+
+    def _other(self, name: str, file: StagedFile) -> Version | None:
+        """Return the version of an object that is to be replaced, ``ABSENT`` if it is gone; None: it is this file."""
+        found = self._store.look(name)
+        if found is None:
+            return ABSENT
+        if found.size == file.size and found.notes.get(_CRC) == f"{file.crc32:08x}":
+            return None
+        if _RUN not in found.notes:  # a store that notes nothing, or an object of somebody else
+            there = self._store.get(name)
+            if there is not None and zlib.crc32(there[0]) == file.crc32 and len(there[0]) == file.size:
+                return None
+        if found.notes.get(_RUN) != self._run:
+            raise ForeignOutput(
+                f"{self._store.url(name)} is there already, and was not written by this run. Nothing of it was "
+                "touched: remove it, or write elsewhere, then run again."
+            )
+        self._output.lease.check()  # after looking: who replaced us since then has changed the version, too
+        return found.version
+
+    def _drop(self, path: str, file: StagedFile) -> None:
+        """Make room for the next: the store has it. The first rejected rows are kept for the report."""
+        rejected = self._output.root / REJECTED
+        if not file.is_part:
+            safe_files.make_folder(rejected)
+            if len(os.listdir(rejected)) < _SAMPLES:
+                os.rename(path, self._output.root / file.name)
+                return
+        os.unlink(path)

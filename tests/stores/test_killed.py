@@ -1,0 +1,76 @@
+"""kill -9 of a driver that writes to an S3 server; the next one has nothing but what is in the bucket."""
+
+import dataclasses
+import signal
+
+import pytest
+
+from faults.job import FILES, ROWS, Job, make_input
+from stores import outputs
+
+# One driver after the other, each killed at its point; the last one ends the run.
+LIVES = [
+    [("plan.written", 1), ("run.opened", 1), ("store.upload", 3), ("store.appended", 2)],
+    [("store.uploaded", 4), ("recover.opened", 1), ("store.append", 1), ("finish.success", 1)],
+    [("finish.closed", 1), ("store.appended", 1)],
+]
+SWAPS = [
+    [("store.uploaded", 3), ("swap.recorded", 1), ("publish.rename", 2)],
+    [("swap.removed", 1), ("swap.pointed", 1)],
+]
+
+
+@pytest.fixture
+def job(bucket, tmp_path):
+    source = make_input(tmp_path / "in")
+    return Job(str(source), f"{bucket.url}/out", options={"engine": "inline"})
+
+
+def killed(job, point, passage, **options):
+    code, _, err = job.start({point: f"kill@{passage}"}, **options).wait()
+    assert code in (-signal.SIGKILL, 0), err  # 0: it never came so far, as earlier lives did the work
+    return code != 0
+
+
+@pytest.mark.parametrize("points", LIVES, ids=lambda points: points[0][0])
+def test_killed_again_and_again(job, bucket, tmp_path, points):
+    died = [killed(job, point, passage) for point, passage in points]
+    assert died[0] and sum(died) > 1
+    assert job.here().rows == FILES * ROWS
+    outputs.check(bucket, job.expected(), job.here, tmp_path)
+
+
+@pytest.mark.parametrize("points", SWAPS, ids=lambda points: points[0][0])
+def test_an_overwrite_killed_again_and_again(job, bucket, tmp_path, points):
+    job.here()
+    new = dataclasses.replace(job, factor=5)
+    swapping = False
+    for point, passage in points:
+        swapping |= killed(new, point, passage, mode="overwrite") and point.startswith(("swap", "publish"))
+        if not swapping and points is SWAPS[0]:  # until all new parts are there, the old ones are the output
+            kept = outputs.copied(bucket, tmp_path / point)
+            assert outputs.invariants.rows_of(kept) == job.expected() and (kept / "_SUCCESS").exists()
+    assert new.here(mode="overwrite").rows == FILES * ROWS
+    outputs.check(bucket, new.expected(), new.here, tmp_path)
+
+
+def test_folders_and_rows_that_were_set_aside(job, bucket, tmp_path):
+    job = dataclasses.replace(job, bad=50, shelves=True)
+    assert killed(job, "store.uploaded", 7)
+    rejected = [i for i in range(FILES * ROWS) if job.fails(i)]
+    assert job.here().rejected == len(rejected)
+    outputs.check(bucket, job.expected(), job.here, tmp_path, rejected=rejected)
+
+
+def test_metrics_whose_states_no_record_holds(job, bucket):
+    job = dataclasses.replace(job, metrics=True)
+    assert killed(job, "store.appended", 3)
+    assert job.here().metrics["ids"] == {"rows": FILES * ROWS, "total": sum(range(FILES * ROWS))}
+    assert "states" in {name.split("/")[2] for name in outputs.names(bucket) if name.count("/") > 2}
+
+
+def test_workers_of_their_own(job, bucket, tmp_path):
+    job = dataclasses.replace(job, options={"engine": "local", "workers": 2})
+    assert killed(job, "store.uploaded", 3)
+    assert job.here(engine="local").rows == FILES * ROWS
+    outputs.check(bucket, job.expected(), job.here, tmp_path)

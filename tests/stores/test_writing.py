@@ -1,0 +1,318 @@
+"""What writing to addresses promises: every format, few requests, exact rows whatever the store answers."""
+
+import json
+import re
+
+import numpy as np
+import obstore
+import pytest
+
+import headrace as hr
+from faults.job import FILES, ROWS, Job, make_input
+from headrace.core.stores import writing
+from headrace.errors import (
+    ArgumentError,
+    ForeignOutput,
+    NothingMatched,
+    OutputWriteFailed,
+    RunLocked,
+    StepError,
+    UnsafeStore,
+)
+from headrace.output.stores import lease
+from headrace.output.stores.folder import StoreFolder
+from stores import outputs
+from stores.conftest import KEY, SECRET
+
+
+@pytest.fixture
+def job(bucket, tmp_path):
+    return Job(str(make_input(tmp_path / "in")), f"{bucket.url}/out", options={"engine": "inline"})
+
+
+def inline(data):
+    return data.with_options(engine="inline", progress=False)
+
+
+def is_part(asked):
+    return asked.method == "PUT" and "/out/part-" in asked.path
+
+
+# ---------------------------------------------------------------- formats
+
+
+def test_every_format_is_written_and_read_back(bucket):
+    rows = inline(hr.range(5)).map(lambda row: {"id": row["id"], "s": f"é{row['id']}"})
+    for write, read in (
+        (rows.write_parquet, hr.read_parquet),
+        (rows.write_csv, hr.read_csv),
+        (rows.write_json, hr.read_json),
+        (rows.write_numpy, hr.read_numpy),
+        (rows.write_webdataset, hr.read_webdataset),
+    ):
+        out = f"{bucket.url}/{write.__name__}"
+        result = write(out)
+        assert (result.rows, result.path) == (5, out)
+        assert result.report == f"{out}/_headrace/{result.run}/report.html"
+        back = inline(read(out)).take_all()
+        if read is not hr.read_webdataset:
+            assert back == [{"id": i, "s": f"é{i}"} for i in range(5)]
+        assert len(back) == 5 and hr.verify(out).good
+    images = inline(
+        hr.from_items([{"image": np.full((2, 2, 3), i, np.uint8), "n": f"i{i}"} for i in range(3)])
+    )
+    images.write_images(f"{bucket.url}/images", column="image")
+    assert [int(row["image"].max()) for row in inline(hr.read_images(f"{bucket.url}/images")).take_all()] == [
+        0,
+        1,
+        2,
+    ]
+    folders = rows.write_csv(f"{bucket.url}/folders", partition_by=["s"])
+    assert folders.files == 5
+    assert sorted(row["s"] for row in inline(hr.read_csv(f"{bucket.url}/folders")).take_all()) == [
+        f"é{i}" for i in range(5)
+    ]
+
+
+def test_a_part_is_one_request_and_nothing_is_a_secret(job, bucket, proxy, tmp_path):
+    job.here()
+    puts = [asked for asked in proxy.asked if asked.method == "PUT"]
+    assert len([asked for asked in puts if is_part(asked)]) == FILES
+    assert all(asked.headers.get("if-none-match") == "*" for asked in puts if is_part(asked))
+    journal = [asked for asked in puts if "/journal/" in asked.path]
+    assert len(journal) <= 4 and all(asked.headers.get("if-none-match") == "*" for asked in journal)
+    assert len(proxy.asked) < FILES + 40
+    outputs.check(bucket, job.expected(), job.here, tmp_path)
+    for name in outputs.names(bucket):
+        found = outputs.content(bucket, name)
+        assert SECRET.encode() not in found and KEY.encode() not in found, name
+
+
+def test_what_is_too_big_for_one_request_goes_up_in_pieces(job, bucket, monkeypatch, tmp_path):
+    monkeypatch.setattr(writing, "SINGLE", 1_000)
+    job.here()
+    assert not [name for name in outputs.names(bucket) if "uploads" in name]
+    outputs.check(bucket, job.expected(), job.here, tmp_path)
+
+
+# ---------------------------------------------------------------- refused before any work
+
+
+def never(batch):
+    raise AssertionError("work was begun")
+
+
+def test_wrong_places_and_credentials_are_refused_before_any_work(bucket, proxy):
+    data = inline(hr.range(3)).map_batches(never)
+    with pytest.raises(OutputWriteFailed, match=r"s3://nobucket/.*no such bucket"):
+        data.write_csv("s3://nobucket/out")
+    proxy.fault = lambda asked: 403
+    with pytest.raises(OutputWriteFailed, match="denies access") as caught:
+        data.write_csv(f"{bucket.url}/out")
+    assert SECRET not in str(caught.value)
+    proxy.fault = lambda asked: None
+    with pytest.raises(ArgumentError, match=r"http:// addresses.*conditional"):
+        data.write_csv("http://host/out")
+    with pytest.raises(ArgumentError, match="must not hold a name or a password"):
+        data.write_csv("s3://id:secret@bucket/out")
+    with pytest.raises(ArgumentError, match="must not hold 'secret_access_key'"):
+        data.write_csv(f"{bucket.url}/out", storage_options={"secret_access_key": "x"})
+    with pytest.raises(ArgumentError, match="for outputs in object stores"):
+        data.write_csv("/tmp/out", storage_options={"region": "x"})
+    bucket.put("out/mine.txt", b"1")
+    with pytest.raises(ForeignOutput, match=r"mine\.txt"):
+        data.write_csv(f"{bucket.url}/out")
+    bucket.put("in/a.csv", b"x\n1\n")
+    with pytest.raises(ForeignOutput, match="lies inside its own input"):
+        inline(hr.read_csv(f"{bucket.url}/in")).write_csv(f"{bucket.url}/in/out")
+    assert outputs.names(bucket) == {"mine.txt"}
+
+
+def test_a_store_without_conditions_is_refused(bucket, proxy):
+    proxy.fault = lambda asked: "strip"
+    out = f"{bucket.url}/out"
+    with pytest.raises(UnsafeStore, match="allow_unsafe_store"):
+        inline(hr.range(3)).map_batches(never).write_csv(out)
+    assert outputs.names(bucket) == set()
+    result = inline(hr.range(3)).write_csv(out, storage_options={"allow_unsafe_store": True})
+    assert inline(hr.read_csv(out)).count() == result.rows == 3
+
+
+def test_a_plan_that_is_refused_leaves_nothing(bucket):
+    with pytest.raises(hr.errors.UnknownColumn):
+        inline(hr.range(3)).select_columns(["none"]).write_csv(f"{bucket.url}/out")
+    assert outputs.names(bucket) == set()
+
+
+# ---------------------------------------------------------------- what a store may answer
+
+
+@pytest.mark.parametrize("fault", ["lost", "drop", 503, 409, "cut"])
+def test_exact_whatever_the_store_answers(job, bucket, proxy, tmp_path, fault):
+    """Each object is asked for with a fault first, and without one then."""
+    seen = set()
+
+    def at_first(asked):
+        key = asked.method, asked.path
+        first = key not in seen and (asked.method == "PUT" or fault not in ("lost", 409))
+        seen.add(key)
+        return fault if first else None
+
+    proxy.fault = at_first
+    assert job.here().rows == FILES * ROWS
+    proxy.fault = lambda asked: None
+    outputs.check(bucket, job.expected(), job.here, tmp_path)
+
+
+def test_listings_that_are_old(job, bucket, proxy, tmp_path):
+    with pytest.raises(OutputWriteFailed):
+        job.here({"store.uploaded": "ENOSPC@5"})
+    assert len([name for name in outputs.names(bucket) if name.startswith("part-")]) > 0
+    proxy.fault = lambda asked: "stale" if "list-type" in asked.path else None
+    assert job.here().rows == FILES * ROWS
+    proxy.fault = lambda asked: None
+    outputs.check(bucket, job.expected(), job.here, tmp_path)
+
+
+def test_orphans_are_adopted_or_replaced(job, bucket, proxy, tmp_path):
+    with pytest.raises(OutputWriteFailed):
+        job.here({"store.uploaded": "ENOSPC@5"})
+    *same, other = sorted(name for name in outputs.names(bucket) if name.startswith("part-"))
+    tags = outputs.tags(bucket)
+    run = re.search(r"-([a-z0-9]{8})\.", other)[1]
+    notes = {"headrace-run": run, "headrace-crc32": "00000000"}
+    obstore.put(bucket.store, f"{bucket.prefix}/out/{other}", b"another attempt", attributes=notes)
+    proxy.asked.clear()
+    assert job.here().rows == FILES * ROWS
+    replaced = [
+        asked.path.rpartition("/")[2]
+        for asked in proxy.asked
+        if is_part(asked) and "if-match" in asked.headers
+    ]
+    assert replaced == [other]
+    now = outputs.tags(bucket)
+    for name in same:
+        assert now[f"{bucket.prefix}/out/{name}"] == tags[f"{bucket.prefix}/out/{name}"]
+    outputs.check(bucket, job.expected(), job.here, tmp_path)
+
+
+def test_an_object_of_somebody_else_is_not_replaced(job, bucket):
+    with pytest.raises(OutputWriteFailed):
+        job.here({"store.uploaded": "ENOSPC@5"})
+    other = max(name for name in outputs.names(bucket) if name.startswith("part-"))
+    bucket.put(f"out/{other}", b"mine")
+    with pytest.raises(ForeignOutput, match=re.escape(other)):
+        job.here()
+    assert outputs.content(bucket, other) == b"mine"
+
+
+def test_a_part_that_is_gone_is_made_again(job, bucket, tmp_path):
+    job.here()
+    name = min(name for name in outputs.names(bucket) if name.startswith("part-"))
+    obstore.delete(bucket.store, f"{bucket.prefix}/out/{name}")
+    assert job.here().rows == FILES * ROWS
+    outputs.check(bucket, job.expected(), job.here, tmp_path)
+
+
+# ---------------------------------------------------------------- two drivers
+
+
+def test_a_driver_that_was_taken_for_dead_cannot_commit(bucket, monkeypatch, tmp_path):
+    """The second begins, takes over and finishes while the first computes; the first must not add anything."""
+    source = make_input(tmp_path / "in", files=4)
+    monkeypatch.setattr(lease, "is_here", lambda holder: None)  # as if on two machines
+    monkeypatch.setattr(lease, "SILENCE", 0.2)
+    monkeypatch.setattr(lease, "BEAT", 100.0)
+    depth, results = [0], []
+
+    def work(batch):
+        depth[0] += 1
+        if depth[0] == 3:
+            results.append(write())
+        return {"id": batch["id"], "by": np.full(len(batch["id"]), 1 + (depth[0] > 3))}
+
+    def write():
+        data = hr.read_parquet(str(source)).map_batches(work, version="1", batch_size=100)
+        return inline(data).with_options(shard_rows=100).write_parquet(f"{bucket.url}/out")
+
+    with pytest.raises(RunLocked, match="was taken over by process"):
+        write()
+    assert results[0].rows == 400
+    rows = inline(hr.read_parquet(f"{bucket.url}/out")).take_all()
+    assert [row["id"] for row in rows] == list(range(400)) and hr.verify(f"{bucket.url}/out").good
+
+
+def test_a_driver_that_lives_is_not_disturbed(bucket, monkeypatch):
+    monkeypatch.setattr(lease, "BEAT", 0.02)
+    out = f"{bucket.url}/out"
+    with pytest.raises(StepError, match="is being written by process"):
+        inline(hr.range(3)).map_batches(lambda batch: inline(hr.range(3)).write_csv(out) and batch).write_csv(
+            out
+        )
+    first = StoreFolder(out, ())
+    try:
+        monkeypatch.setattr(lease, "is_here", lambda holder: None)
+        with pytest.raises(RunLocked, match="is being written by process"):
+            StoreFolder(out, ())
+        first.lease.check()
+    finally:
+        first.close()
+    assert inline(hr.range(3)).write_csv(out).rows == 3
+
+
+# ---------------------------------------------------------------- looking at it
+
+
+@pytest.fixture
+def run_cli(capsys):
+    def run(*words):
+        from headrace.cli import main
+
+        code = main([*words, "--json"])
+        return code, json.loads(capsys.readouterr().out.splitlines()[-1])
+
+    return run
+
+
+def test_commands_take_addresses(job, bucket, tmp_path, run_cli):
+    out = f"{bucket.url}/out"
+    with pytest.raises(OutputWriteFailed):
+        job.here({"store.uploaded": "ENOSPC@5"})
+    with pytest.warns(UserWarning, match="unfinished output"):
+        hr.read_parquet(out).schema()
+    assert run_cli("status", out)[1]["status"] == "failed"
+    assert run_cli("verify", out)[1]["status"] == "unfinished"
+    job.here()
+    assert (
+        run_cli("status", out)[1] | {"status": "complete", "rows_written": 800} == run_cli("status", out)[1]
+    )
+    assert run_cli("verify", out)[0] == 0
+    assert run_cli("report", out, "--to", str(tmp_path / "r.html"))[0] == 0
+    assert out in (tmp_path / "r.html").read_text()
+    part = max(name for name in outputs.names(bucket) if name.startswith("part-"))
+    good = outputs.content(bucket, part)
+    bucket.put(f"out/{part}", good[:-1] + b"x")
+    bucket.put("out/other.parquet", b"x")
+    found = run_cli("verify", out)[1]["findings"]
+    assert [(each["kind"], each["file"]) for each in found] == [("damaged", part), ("extra", "other.parquet")]
+    obstore.delete(bucket.store, f"{bucket.prefix}/out/other.parquet")
+    assert run_cli("clean", out)[1]["status"] == "nothing to do"
+    bucket.put("out/_headrace/aaaaaaaa/plan", b"x")
+    bucket.put("out/part-00099-aaaaaaaa.parquet", b"x")
+    assert [each["path"] for each in run_cli("clean", out)[1]["items"]] == ["_headrace/aaaaaaaa/plan"]
+    assert run_cli("clean", out, "--all", "--yes")[1]["removed"] is True
+    assert outputs.names(bucket) == set()
+    with pytest.raises(NothingMatched):
+        hr.verify(out)
+
+
+def test_rejected_rows_and_failed_functions(bucket):
+    out = f"{bucket.url}/out"
+    data = inline(hr.from_items(["1", "two", "3"])).map(lambda row: {"n": int(row["item"])})
+    with pytest.raises(StepError):
+        data.write_csv(out)
+    result = data.with_options(on_error="reject").write_csv(f"{out}2")
+    assert (result.rows, result.rejected) == (2, 1)
+    assert inline(hr.read_rejected(f"{out}2")).select_columns(["item", "_row"]).take_all() == [
+        {"item": "two", "_row": 1}
+    ]
