@@ -24,7 +24,9 @@ EXAMPLES = """\
 
 
 def clean(
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="An output folder.", show_default=False)],
+    out: Annotated[
+        Path, typer.Argument(metavar="OUT", help="An output folder or address.", show_default=False)
+    ],
     *,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove it, without asking.")] = False,
     unfinished: Annotated[

@@ -9,11 +9,12 @@ import typer
 
 from headrace.cli.answer import Answer
 from headrace.cli.exits import DONE, FAILED, UsageMistake
-from headrace.core.files.paths import absolute
+from headrace.cli.texts import output_of
 from headrace.core.terminal import one_line
 
 if TYPE_CHECKING:
     from headrace.output.journal_listing import Entry, JournalListing
+    from headrace.output.stores.snapshots import Looked
 
 _SPLITS = 5  # of a shard that are printed
 
@@ -25,7 +26,9 @@ JOURNAL_EXAMPLES = """\
 
 
 def journal(
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="An output folder.", show_default=False)],
+    out: Annotated[
+        Path, typer.Argument(metavar="OUT", help="An output folder or address.", show_default=False)
+    ],
     *,
     run: Annotated[
         str | None,
@@ -41,13 +44,18 @@ def journal(
     journal is printed up to the damage. Nothing is changed, and nothing in OUT is executed. Exit code 0: every record
     is valid; 1: damaged.
     """
-    from headrace.output.journal_listing import list_journal
-    from headrace.output.lock import holder
+    from headrace.output.stores.snapshots import looked_at
 
-    root = Path(absolute(str(out), "The output path"))
-    folder = _folder(root, run)
-    alive = holder(root) is not None
+    with looked_at(output_of(out)) as output:
+        return _listed(output, run)
+
+
+def _listed(output: Looked, run: str | None) -> Answer:
+    from headrace.output.journal_listing import list_journal
+
+    folder = _folder(output.root, run)
     found = list_journal(folder / "journal")
+    place = str(found.path).replace(str(output.root), output.name)
     committed = found.committed.values()
     totals = {
         "shards": len(committed),
@@ -62,9 +70,9 @@ def journal(
         "command": "debug journal",
         "status": "damaged" if found.damage else "torn" if found.torn else "good",
         "exit_code": code,
-        "output": str(root),
+        "output": output.name,
         "run": folder.name,
-        "journal": str(found.path),
+        "journal": place,
         "bytes": found.size,
         "torn_bytes": found.torn,
         "damage": found.damage or None,
@@ -74,7 +82,9 @@ def journal(
             for each in found.entries
         ],
     }
-    return Answer(code, data, "\n".join(map(one_line, _lines(found, totals, alive=alive))))
+    return Answer(
+        code, data, "\n".join(map(one_line, _lines(found, place, totals, alive=output.writer is not None)))
+    )
 
 
 def _folder(root: Path, run: str | None) -> Path:
@@ -95,10 +105,10 @@ def _folder(root: Path, run: str | None) -> Path:
     return home / run
 
 
-def _lines(found: JournalListing, totals: dict[str, int], *, alive: bool) -> list[str]:
+def _lines(found: JournalListing, place: str, totals: dict[str, int], *, alive: bool) -> list[str]:
     from headrace.core.human import plural, size
 
-    lines = [f"{found.path}: {plural(len(found.entries), 'record')}, {size(found.size)}"]
+    lines = [f"{place}: {plural(len(found.entries), 'record')}, {size(found.size)}"]
     lines.append(f"{'byte':>10}  {'kind':<9}  record")
     for entry in found.entries:
         first, *rest = _words(entry)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.exits import DONE, REJECTS
+from headrace.cli.texts import output_of
 from headrace.version import __version__
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def of_failure(
     return {
         "status": "interrupted" if isinstance(error, KeyboardInterrupt) else "failed",
         "exit_code": code,
-        "output": str(output) if output is not None else None,
+        "output": output_of(output) if output is not None else None,
         **committed,
         "headrace": __version__,
     }

@@ -40,7 +40,7 @@ RUN_EXAMPLES = """\
 
 Out = Annotated[
     Path,
-    typer.Option("--out", "-o", metavar="OUT", help="The folder that is written.", show_default=False),
+    typer.Option("--out", "-o", metavar="OUT", help="The folder or address to write to.", show_default=False),
 ]
 MaybeOut = Annotated[
     Path | None,

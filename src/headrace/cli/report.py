@@ -27,7 +27,9 @@ EXAMPLES = """\
 
 
 def report(
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="An output folder.", show_default=False)],
+    out: Annotated[
+        Path, typer.Argument(metavar="OUT", help="An output folder or address.", show_default=False)
+    ],
     other: Annotated[
         Path | None,
         typer.Argument(metavar="[OUT2]", help="Another, to compare the first with.", show_default=False),

@@ -12,8 +12,9 @@ import typer
 from headrace.cli.answer import Answer, answer_of
 from headrace.cli.code_location import check_outside_output
 from headrace.cli.exits import DONE, REJECTS, UsageMistake
-from headrace.cli.texts import in_flags, in_shell
+from headrace.cli.texts import in_flags, in_shell, output_of
 from headrace.core.files.paths import absolute
+from headrace.core.stores.addresses import is_address
 from headrace.core.terminal import say
 from headrace.session import invocation
 
@@ -56,6 +57,11 @@ def resume(
     """
     from headrace.output import runs as outputs
 
+    if is_address(output_of(out)):
+        raise UsageMistake(
+            f"{output_of(out)} is in a store, where others may have written what is there: no command of it is "
+            "carried out. Give the command again that wrote it, on any machine, and it goes on where it stopped."
+        )
     root = Path(absolute(str(out), "The output path"))
     outputs.check_is_output(root)
     run = outputs.next_run(root) or outputs.current_run(root)

@@ -30,7 +30,9 @@ _LINES = 10.0  # seconds between two looks where there is no terminal
 
 
 def status(
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="An output folder.", show_default=False)],
+    out: Annotated[
+        Path, typer.Argument(metavar="OUT", help="An output folder or address.", show_default=False)
+    ],
     *,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on until the run has ended.")] = False,
 ) -> Answer:

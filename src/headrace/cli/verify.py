@@ -26,7 +26,9 @@ EXAMPLES = """\
 
 
 def verify(
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="An output folder.", show_default=False)],
+    out: Annotated[
+        Path, typer.Argument(metavar="OUT", help="An output folder or address.", show_default=False)
+    ],
     *,
     threads: Annotated[
         int, typer.Option("--threads", metavar="N", min=1, help="Files that are read at a time.")

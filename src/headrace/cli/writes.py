@@ -79,7 +79,7 @@ class Output:
     ] = None
 
     def write_dataset(self, data: Dataset, output: Path) -> Result:
-        """Run a dataset into a folder."""
+        """Run a dataset into a folder, or to an address."""
         if self.output_format not in FORMATS:
             raise UsageMistake(
                 f"--output-format {self.output_format}: it is one of {', '.join(FORMATS)}."
@@ -96,7 +96,7 @@ class Output:
                 raise UsageMistake(f"--write {name}={options[name]}: give it by {flag}.")
         options |= self.modes()
         write = getattr(data, f"write_{self.output_format}")
-        result: Result = write(output, **options)
+        result: Result = write(texts.output_of(output), **options)
         return result
 
     def modes(self) -> dict[str, str]:
