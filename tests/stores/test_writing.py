@@ -180,7 +180,7 @@ def test_orphans_are_adopted_or_replaced(job, bucket, proxy, tmp_path):
     *same, other = sorted(name for name in outputs.names(bucket) if name.startswith("part-"))
     tags = outputs.tags(bucket)
     run = re.search(r"-([a-z0-9]{8})\.", other)[1]
-    notes = {"headrace-run": run, "headrace-crc32": "00000000"}
+    notes = {"headracerun": run, "headracecrc32": "00000000"}
     obstore.put(bucket.store, f"{bucket.prefix}/out/{other}", b"another attempt", attributes=notes)
     proxy.asked.clear()
     assert job.here().rows == FILES * ROWS

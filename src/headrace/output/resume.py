@@ -19,7 +19,7 @@ from headrace.core.arrow.batch import schema_from
 from headrace.core.arrow.output_schema import describe_difference
 from headrace.core.files import safe_files
 from headrace.core.ports import Sink
-from headrace.core.stores.addresses import is_address
+from headrace.core.stores.addresses import in_object_store
 from headrace.core.warn import warn
 from headrace.core.work import Durability, Shard
 from headrace.errors import REFUSALS, HeadraceError, InputChanged, OutputExists, PlanChanged
@@ -127,7 +127,7 @@ def open_job(plan: Plan, request: OpenRequest) -> Job:
 
 def opened_output(sink: Sink) -> OutputFolder:
     """Open the output of a sink, under its lock: a folder, or a place in an object store."""
-    if not is_address(sink.root):
+    if not in_object_store(sink.root):
         return OutputFolder(Path(sink.root))
     from headrace.output.stores.folder import StoreFolder  # only where outputs lie in stores
 

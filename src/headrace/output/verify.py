@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ import msgspec
 from headrace.core.arguments import known_arguments
 from headrace.core.arrow.batch import schema_from
 from headrace.core.files import hive, safe_files
+from headrace.core.stores.options import checked
 from headrace.core.work import REJECTED, StagedFile
 from headrace.errors import JournalDamaged
 from headrace.output import remeasure as remeasuring
@@ -40,18 +41,24 @@ def _nobody(files: int, of: int, size: int) -> None:
 
 @known_arguments
 def verify(
-    path: str | os.PathLike[str], *, threads: int | None = None, on_file: OnFile = _nobody
+    path: str | os.PathLike[str],
+    *,
+    threads: int | None = None,
+    on_file: OnFile = _nobody,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Verification:
     """Check an output again: files by size, checksum and rows, the journal, the manifest, totals and metrics.
 
     Parameters
     ----------
     path
-        The folder that was written to.
+        The folder, or the address, that was written to.
     threads
         How many files are read at a time; default: 4.
     on_file
         Called with the numbers of files done and of all, and the bytes done, as it goes on.
+    storage_options
+        As in ``read_parquet``.
 
     Raises
     ------
@@ -71,7 +78,7 @@ def verify(
     part-...csv: its bytes are not those that were written: the checksum is ..., not ....
     """
     try:
-        with looked_at(given_folder(path)) as output:
+        with looked_at(given_folder(path), checked(storage_options)) as output:
             return _verified(output, threads or 4, on_file)
     except JournalDamaged as error:  # in a store: its journal cannot be put together
         finding = Finding("journal", "_headrace", str(error))

@@ -21,6 +21,7 @@ from headrace.core.arrow.row_selection import taken
 from headrace.core.files.hive import HIVE_NULL, folder_name
 from headrace.core.human import count
 from headrace.core.ports import Writer
+from headrace.core.stores.addresses import in_object_store
 from headrace.core.work import StagedFile
 from headrace.errors import ArgumentError, SinkError
 from headrace.sinks.row_limit import RowLimitWriter
@@ -28,6 +29,7 @@ from headrace.sinks.row_limit import RowLimitWriter
 HELD_BYTES = 64 << 20
 OPEN_FILES = 16
 MOST_FOLDERS = 10_000
+_KEY = 1_024  # bytes of an object's key, less what an address has besides
 
 _NOT_IN_NAMES = set("/=%*?[]\\")  # of columns: readers differ in whether they decode the name of a key
 
@@ -95,7 +97,8 @@ class Folders:
     @classmethod
     def of(cls, columns: tuple[str, ...], root: str, staging: str, file: str) -> Folders:
         """See how long names may be below ``root``, where a file is called ``file``, and whether ``a`` is ``A``."""
-        longest = os.pathconf(staging, "PC_PATH_MAX") - len(os.fsencode(os.path.join(root, file))) - 2
+        longest = os.pathconf(staging, "PC_PATH_MAX") if not in_object_store(root) else _KEY
+        longest -= len(os.fsencode(os.path.join(root, file))) + 2
         folder, name = os.path.split(staging)
         caseless = os.path.lexists(os.path.join(folder, name.upper()))
         return cls(columns, os.pathconf(staging, "PC_NAME_MAX"), longest, caseless)

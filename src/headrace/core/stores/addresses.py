@@ -47,6 +47,16 @@ def is_address(path: str) -> bool:
     return scheme is not None and scheme[1].lower() not in ("file", "local")
 
 
+def in_object_store(path: str) -> bool:
+    """Say whether a path is the address of an object store, where outputs can be committed.
+
+    >>> in_object_store("s3a://bucket/key"), in_object_store("sftp://host/x"), in_object_store("/data/x")
+    (True, False, False)
+    """
+    scheme = _SCHEME.match(path)
+    return scheme is not None and _SAME.get(scheme[1].lower(), scheme[1].lower()) in OBJECT_STORES
+
+
 def parse(text: str, what: str = "read") -> Address:
     """Return the parts of an URL; refuse one that holds a secret, or names no bucket. ``what`` is not possible then.
 

@@ -23,6 +23,7 @@ from headrace.errors import HeadraceError, OutputWriteFailed, RunLocked, UnsafeS
 LOCK = "_headrace/lock"
 BEAT = 5.0  # seconds between two signs of life
 SILENCE = 30.0  # seconds without one, after which a driver counts as gone
+_PATIENCE = 10.0  # seconds for a renewal that is under way when the run ends
 _TRIES = 20
 _NOBODY = Version('"00000000000000000000000000000000"', "1")  # of no object
 
@@ -100,7 +101,7 @@ class Lease:
         while time.monotonic() < until:
             time.sleep(min(1.0, BEAT))
             found = self._store.look(LOCK)
-            if found is None or found.version != version:
+            if found is None or found.version.e_tag != version.e_tag:
                 again = self._store.get(LOCK)
                 return again is not None and bool(parsed(again[0]).get("held"))
         return False
@@ -127,7 +128,7 @@ class Lease:
         """Let the output go; ``forget``: nothing of it is to be left."""
         self._over.set()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(_PATIENCE)
         if self._version == ABSENT or self._lost is not None:
             return
         try:
