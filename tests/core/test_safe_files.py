@@ -24,6 +24,8 @@ ELSEWHERE = {
     "observers/report/page.py: (ASSETS / name).read_text(encoding='utf-8')",
     "output/lock.py: Path('/proc/locks').read_text()",
     "output/folder.py: self.root.mkdir(parents=True, exist_ok=True)",  # which may well be a link
+    "output/stores/lease.py: Path('/proc/sys/kernel/random/boot_id').read_text()",
+    "output/stores/lease.py: Path(f'/proc/{pid}/stat').read_text()",
     "sinks/webdataset.py: tarfile.open(fileobj=stream, mode='w', format=tarfile.PAX_FORMAT)",  # what is staged
     "worker/batching.py: _WAITS.read_text()",
 }

@@ -163,6 +163,11 @@ def create(path: AnyPath, data: bytes, *, lasting: bool = True) -> None:
             sync_fd(made.fileno())
 
 
+def new_file(path: AnyPath) -> IO[bytes]:
+    """Make a file that is not there yet, and open it for writing and reading."""
+    return open(opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL), "w+b")
+
+
 def make_folder(path: AnyPath, mode: int = 0o777) -> None:
     """Make a folder if it is not there; raises ``NotOurs`` if something else is, such as a link to one."""
     with contextlib.suppress(FileExistsError):

@@ -138,7 +138,7 @@ class StoreWriter:
         self._try("write", name, call)
         try:
             self._look_first(name, when)
-            self.copy(aside, name)
+            self.duplicate(aside, name)
         finally:
             self.remove([aside])
         found = self.look(name)
@@ -151,7 +151,7 @@ class StoreWriter:
         if (found is not None) if when == ABSENT else (found is None or found.version.e_tag != when.e_tag):
             raise Taken
 
-    def copy(self, name: str, to: str) -> None:
+    def duplicate(self, name: str, to: str) -> None:
         """Have the store copy an object, with what was noted with it."""
         import obstore
 

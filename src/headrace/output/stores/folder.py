@@ -64,7 +64,6 @@ class StoreFolder(OutputFolder):
         self._copy: LocalFolder | None = None
         try:
             self._copy = LocalFolder()
-            self._copy.root.mkdir()
             self.there: Listing = listing_of(self.store)
             with naming(self._copy.root, self.address):
                 copied = copy_home(self.store, self._copy.root, self.there, self.lease, but=REPORT)

@@ -33,6 +33,7 @@ class LocalFolder:
                 self.path = Path(tempfile.mkdtemp(dir=above))
                 self._held = safe_files.opened(self.path / _HELD, os.O_RDWR | os.O_CREAT)
                 fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                safe_files.make_folder(self.root, 0o700)
             finally:
                 os.close(lock)
         except OSError as error:

@@ -156,7 +156,7 @@ class StorePublisher:
 
     def _copy(self, file: StagedFile) -> None:
         failpoints.hit("publish.rename")
-        self._store.copy(self._aside + file.name, file.name)
+        self._store.duplicate(self._aside + file.name, file.name)
         self._output.there[file.name] = file.size
         failpoints.hit("publish.renamed")
 

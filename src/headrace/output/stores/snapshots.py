@@ -52,7 +52,7 @@ class Looked(NamedTuple):
             return
         path = self.root.parent / f"{os.urandom(8).hex()}-{name.rpartition('/')[2]}"
         try:
-            with open(safe_files.opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL), "r+b") as file:
+            with safe_files.new_file(path) as file:
                 found = self.store.fetch(name, file)
             if not found:
                 path.unlink()
@@ -79,7 +79,6 @@ def looked_at(path: str | os.PathLike[str], options: Options | None = None) -> I
         raise NothingMatched(f"There is no output of Headrace in {store.address}: no run has written there.")
     local = LocalFolder()
     try:
-        local.root.mkdir()
         with naming(local.root, str(store.address)):
             copy_home(store, local.root, there)
             yield Looked(local.root, str(store.address), writer_of(store), store, there)
