@@ -14,7 +14,7 @@
     │   └── ResourcesUnavailable
     ├── SourceError                         reading
     │   ├── NothingMatched (FileNotFoundError)
-    │   ├── UnreadableFile
+    │   ├── UnreadableFile (ValueError)
     │   ├── StoreFailed                     an object store that refuses, or cannot be reached
     │   ├── SchemaMismatch
     │   └── InputChanged
@@ -28,7 +28,7 @@
     │   └── MissingLibrary (ImportError)
     ├── StepError                           the user's own function or model
     │   ├── BadInput
-    │   ├── BadReturn
+    │   ├── BadReturn (ValueError)
     │   ├── OutputSchemaChanged
     │   └── TooManyErrors
     ├── SinkError                           writing
@@ -153,7 +153,7 @@ class NothingMatched(SourceError, FileNotFoundError):
     """No input file at this path or pattern."""
 
 
-class UnreadableFile(SourceError):
+class UnreadableFile(SourceError, ValueError):
     """A file that is damaged, truncated, not of its format, or that we may not open."""
 
 
@@ -217,7 +217,7 @@ class BadInput(StepError):
     """The model takes columns of another kind, number, dtype or shape; the message has both."""
 
 
-class BadReturn(StepError):
+class BadReturn(StepError, ValueError):
     """The user's function returned something that is not a batch."""
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.core.arguments import known_arguments
 from headrace.core.warn import warn
 from headrace.dataset.base import DatasetBase
-from headrace.errors import ArgumentError
+from headrace.errors import ArgumentError, UnknownArgument
 from headrace.plan import ray_unsupported
 from headrace.plan.logical import Plan
 from headrace.plan.parameters import given_names, given_number, given_rows
@@ -45,7 +45,7 @@ class ColumnVerbs(DatasetBase):
 
     @known_arguments(also=ray_unsupported.COLUMNS)
     def drop_columns(self, cols: str | Sequence[str]) -> Self:
-        """Leave the columns ``cols`` out; an empty list leaves none out.
+        """Leave the columns ``cols`` out; an empty list leaves none out, and a name may stand there twice.
 
         Raises ``ArgumentError`` if ``cols`` is not a name or a list of names; ``UnknownColumn`` comes when the plan
         is checked.
@@ -54,7 +54,8 @@ class ColumnVerbs(DatasetBase):
         >>> hr.from_items([{"a": 1, "b": 2}]).drop_columns(["b"]).take_all()
         [{'a': 1}]
         """
-        names = given_names("drop_columns", cols, allow_none=True)
+        once = list(dict.fromkeys(cols)) if isinstance(cols, (list, tuple)) else cols
+        names = given_names("drop_columns", once, allow_none=True)
         return self.with_step(DropColumns(names)) if names else self
 
     @known_arguments(also=ray_unsupported.COLUMNS)
@@ -69,8 +70,12 @@ class ColumnVerbs(DatasetBase):
         [{'b': 1}]
         """
         if not isinstance(names, Mapping):
-            old = self._schema().names
+            if isinstance(names, str):
+                raise UnknownArgument(
+                    f"rename_columns({names!r}): say {{'old': {names!r}}}, or give a list of names."
+                )
             new = given_names("rename_columns", names)
+            old = self._schema().names
             if len(old) != len(new):
                 raise ArgumentError(
                     f"rename_columns got {len(new)} names for {len(old)} columns ({', '.join(old)})."
@@ -79,6 +84,8 @@ class ColumnVerbs(DatasetBase):
         for name in (*names, *names.values()):
             if not isinstance(name, str) or not name:
                 raise ArgumentError(f"rename_columns({dict(names)!r}): column names are non-empty strings.")
+        if len(set(names.values())) < len(names):
+            raise ArgumentError(f"rename_columns({dict(names)!r}) would give two columns one name.")
         return self.with_step(RenameColumns(tuple(names.items())))
 
     @known_arguments(also=ray_unsupported.COLUMNS)

@@ -46,6 +46,8 @@ class MapVerbs(DatasetBase):
         batch_format: Literal["numpy", "pandas", "pyarrow", "default"] | None = "numpy",
         columns: Sequence[str] | None = None,
         max_in_flight: int | None = None,
+        max_concurrency: int | None = None,
+        zero_copy_batch: bool = True,
         **options: Unpack[StepOptions],
     ) -> Self:
         """Replace each batch by what ``fn`` returns for it.
@@ -77,6 +79,10 @@ class MapVerbs(DatasetBase):
             How many batches each worker sends to ``fn`` before the first has come back; results keep the order of
             the rows, and so many batches are in memory. An async function gets them on one event loop (default:
             16), a plain one in so many threads (default: 1, in none). Timeouts and further tries are its own.
+        max_concurrency
+            Ray Data's name of it: how many batches an async function has at a time. A plain one has one.
+        zero_copy_batch
+            False: arrays and DataFrames are copies, and ``fn`` may write to them. True: they are read-only.
         fn_args, fn_kwargs
             Further arguments of each call, after the batch.
         fn_constructor_args, fn_constructor_kwargs
@@ -115,8 +121,9 @@ class MapVerbs(DatasetBase):
                 given_batch_format(batch_format),
                 given_names("columns", columns) if columns is not None else None,
                 given_resources(options),
-                given_in_flight(max_in_flight),
+                given_in_flight(max_in_flight, max_concurrency, fn),
                 given_batch_bytes(batch_size_bytes, batch_size),
+                writable=not zero_copy_batch,
             )
         )
 

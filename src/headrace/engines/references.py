@@ -34,6 +34,12 @@ class Holder(Protocol):
         ...
 
 
+class Shown:
+    """How errors of calls are shown where references are awaited; programs for Ray want them to be Ray's, too."""
+
+    error: Callable[[BaseException], BaseException] = staticmethod(lambda error: error)
+
+
 class Ref(Generic[T]):
     """A value that was ``put``: one copy of its big buffers per machine, however many workers use it.
 
@@ -131,7 +137,7 @@ def _settle(future: Future[Any], get: Callable[[], Any]) -> None:
     try:
         value = get()
     except BaseException as error:
-        future.set_exception(error)
+        future.set_exception(Shown.error(error))
     else:
         future.set_result(value)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.core.install import install_hint
 from headrace.core.sizes import given_bytes
-from headrace.errors import ArgumentError, MissingLibrary, nearest
+from headrace.errors import ArgumentError, MissingLibrary, UnknownArgument, nearest
 from headrace.options import check_ray_remote_args
 from headrace.plan.functions import Function, callable_name, is_async, is_async_generator
 from headrace.plan.resources import Remote, Resources
@@ -106,13 +106,14 @@ def given_resources(options: Mapping[str, Any]) -> Resources:
     """Read what one worker needs and how many there may be; ``options`` are ``WorkerOptions``."""
     compute, concurrency, memory = (options.get(name) for name in ("compute", "concurrency", "memory"))
     ray_remote_args = options.get("ray_remote_args")
-    if compute is not None and concurrency is not None:
-        raise ArgumentError("Give either compute= or concurrency=, not both.")
     if compute is not None and not isinstance(compute, (ActorPoolStrategy, TaskPoolStrategy)):
         raise ArgumentError(f"compute={compute!r}: it takes ActorPoolStrategy(size=2) or TaskPoolStrategy().")
     bounds = compute.bounds() if compute is not None else None
     if concurrency is not None:
-        bounds = worker_bounds("concurrency", concurrency)
+        said = worker_bounds("concurrency", concurrency)
+        if compute is not None and bounds != said:
+            raise ArgumentError("Give either compute= or concurrency=, not both.")
+        bounds = said
     cpus, gpus = (given_number(name, options.get(name)) for name in ("num_cpus", "num_gpus"))
     check_ray_remote_args(ray_remote_args)
     remote = Remote(dict(ray_remote_args)) if ray_remote_args else None
@@ -149,14 +150,19 @@ def given_batch_bytes(value: Any, batch_size: Any) -> int | None:
     return size
 
 
-def given_in_flight(value: Any) -> int | None:
-    """Read how many batches a worker sends to a function at a time; None: the function tells."""
-    if value is None:
-        return None
-    batches = _whole(value)
-    if batches is None or batches < 1:
-        raise ArgumentError(f"max_in_flight={value!r}: it takes a number of batches above zero.")
-    return batches
+def given_in_flight(value: Any, rays: Any = None, fn: Any = None) -> int | None:
+    """Read how many batches a worker sends to a function at a time; None: the function tells.
+
+    ``rays`` is what Ray's name for it was given, which is for async functions.
+    """
+    for name, given in (("max_in_flight", value), ("max_concurrency", rays)):
+        if given is not None and (_whole(given) or 0) < 1:
+            raise ArgumentError(f"{name}={given!r}: it takes a number of batches above zero.")
+    if value is not None and rays is not None:
+        raise ArgumentError(
+            "max_in_flight= and max_concurrency= are two names of one thing: give one of them."
+        )
+    return _whole(value if value is not None else rays if is_async(fn) else None)
 
 
 def given_batch_format(value: Any) -> BatchFormat:
@@ -183,9 +189,9 @@ def given_names(verb: str, names: Any, *, allow_none: bool = False) -> tuple[str
     if isinstance(names, str):
         return (names,)
     listed = tuple(names) if isinstance(names, Sequence) else ()
-    if not (listed or (allow_none and isinstance(names, Sequence))) or not all(
-        isinstance(name, str) for name in listed
-    ):
+    if not isinstance(names, Sequence):
+        raise UnknownArgument(f"{verb}: {names!r} is not a list of column names.")
+    if not (listed or allow_none) or not all(isinstance(name, str) for name in listed):
         raise ArgumentError(f"{verb}: {names!r} is not a list of column names.")
     for name in listed:
         if listed.count(name) > 1:

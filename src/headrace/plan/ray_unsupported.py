@@ -6,7 +6,8 @@ without effect where leaving it out changes nothing that its user asked for, and
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from typing import Any
 
 from headrace.core.arguments import Translated, Unsupported
 from headrace.options import RunOptions
@@ -233,7 +234,7 @@ _ANY = "it has no effect on what is computed"
 
 STEPS: dict[str, Unsupported] = {
     **_NOWHERE,
-    "max_concurrency": Unsupported("max_in_flight= says how many batches a worker has at a time.", (None, 1)),
+    "max_concurrency": Unsupported("a worker gives a function one row after the other", None),
     "max_restarts": Unsupported(
         "a worker that dies is replaced; with_options(max_attempts=...) says how often.", None
     ),
@@ -252,15 +253,16 @@ STEPS: dict[str, Unsupported] = {
 MAP_BATCHES: dict[str, Unsupported] = {
     **STEPS,
     "udf_modifying_row_count": Unsupported(_ANY, None),
+}
+
+PREDICT: dict[str, Unsupported] = {
+    **MAP_BATCHES,
+    "max_concurrency": Unsupported("max_in_flight= says how many batches a worker has at a time.", (None, 1)),
     "zero_copy_batch": Unsupported(
         "a batch is a read-only view of memory that others use, too. Copy in the function what it writes to: "
         "batch['x'] = batch['x'].copy().",
         (None, True),
     ),
-}
-
-PREDICT: dict[str, Unsupported] = {
-    **MAP_BATCHES,
     "feature_columns": Unsupported("inputs= names the columns that the model gets."),
     "keep_columns": Unsupported("keep= names the columns that stay; default: all."),
     "output_column": Unsupported("output= names the column of the result."),
@@ -301,17 +303,29 @@ REPARTITION: dict[str, Unsupported] = {
 }
 """Of ``repartition``, which has no effect at all."""
 
+_UNPACKED = tuple({"compression": name} for name in ("gzip", "bz2", "zstd", "lz4", "detect", "infer", None))
+_OPENED = "files are opened by Headrace, plain or unpacked by their content."
+
+
+@dataclass(frozen=True, slots=True)
+class _FileSystem(Unsupported):
+    """Local ones, of pyarrow and of fsspec, say nothing new."""
+
+    def takes(self, value: Any) -> bool:
+        return value is None or type(value).__name__ == "LocalFileSystem"
+
+
 LOCAL_READ = Unsupported("it is read here, in any case", None)
 
 READ: dict[str, Unsupported] = {
     **{name: each for name, each in _NOWHERE.items() if name != "max_calls"},
     **BLOCKS,
-    "arrow_open_file_args": _unset("files are opened by Headrace, plain or unpacked by their content."),
-    "arrow_open_stream_args": _unset("files are opened by Headrace, plain or unpacked by their content."),
+    "arrow_open_file_args": _unset(_OPENED),
+    "arrow_open_stream_args": Unsupported(_OPENED, (None, {}, *_UNPACKED)),
     "arrow_parquet_args": _unset("columns= chooses columns, and filter(expr=...) rows."),
     "catalog": _unset("Headrace reads files and objects. Give their paths or addresses."),
     "file_extensions": Unsupported("say it in the path: folder/**/*.parquet."),
-    "filesystem": Unsupported(
+    "filesystem": _FileSystem(
         "an address says which store it is (s3://bucket/key), and storage_options= what else it needs to know."
     ),
     "filter": _unset("the verb filter(expr=pyarrow.compute.field('x') > 3) chooses rows."),
@@ -370,8 +384,6 @@ READ_WEBDATASET: dict[str, Unsupported] = {
 READ_JSON: dict[str, Unsupported] = {
     **READ,
     "lines": Unsupported("one object stands on each line, in any case", None),
-    "parse_options": _unset("schema= says the fields and their types."),
-    "read_options": _unset("schema= says the fields and their types."),
 }
 
 ITERATE: dict[str, Unsupported] = {
@@ -408,7 +420,7 @@ WRITE: dict[str, Unsupported] = {
     "filename_provider": Unsupported(
         "a file is named by shard and run, which is how a killed run is recognised."
     ),
-    "filesystem": Unsupported(
+    "filesystem": _FileSystem(
         "outputs are local folders. Write here, and copy the folder when _SUCCESS is in it."
     ),
     "min_bytes_per_file": _unset("min_rows_per_file= says about how many rows a file has."),
@@ -437,6 +449,5 @@ POOL: dict[str, Unsupported] = {
     "max_concurrent_calls_per_actor": Unsupported(
         "max_in_flight= says how many batches a worker has at a time.", (None, 1)
     ),
-    "max_tasks_in_flight_per_actor": Unsupported("workers always have their next work at hand", None),
 }
 """Of ``ActorPoolStrategy``."""

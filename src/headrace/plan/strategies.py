@@ -14,7 +14,8 @@ from headrace.plan import ray_unsupported
 class ActorPoolStrategy:
     """A pool of workers: ``size`` of them, or between ``min_size`` and ``max_size``.
 
-    Without any of them, as many as there is room for. Raises ``ArgumentError`` for both kinds of size or for
+    Without any of them, as many as there is room for. ``max_tasks_in_flight_per_actor`` has no
+    effect. Raises ``ArgumentError`` for both kinds of size or for
     numbers that make no sense.
 
     >>> ActorPoolStrategy(size=2).bounds()
@@ -27,8 +28,15 @@ class ActorPoolStrategy:
 
     @known_arguments(also=ray_unsupported.POOL)
     def __init__(
-        self, size: int | None = None, min_size: int | None = None, max_size: int | None = None
+        self,
+        size: int | None = None,
+        min_size: int | None = None,
+        max_size: int | None = None,
+        max_tasks_in_flight_per_actor: int | None = None,
     ) -> None:
+        in_flight = max_tasks_in_flight_per_actor  # of Ray Data; workers always have their next work at hand
+        if in_flight is not None and (not isinstance(in_flight, int) or in_flight < 1):
+            raise ArgumentError(f"max_tasks_in_flight_per_actor={in_flight!r}: it takes a number above zero.")
         for name, value in (("size", size), ("min_size", min_size), ("max_size", max_size)):
             object.__setattr__(self, name, value)
         self.bounds()

@@ -14,6 +14,7 @@ from headrace.core.warn import warn
 from headrace.dataset.dataset import Dataset
 from headrace.plan import ray_unsupported
 from headrace.readers.csv_options import READ_CSV
+from headrace.readers.json_options import READ_JSON
 from headrace.sources.files import PathArgument, absolute_paths
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def read_csv(
     return Dataset.from_source(source.in_store(storage_options))
 
 
-@known_arguments(also=ray_unsupported.READ_JSON)
+@known_arguments(also=READ_JSON)
 def read_json(
     paths: PathArgument,
     *,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
 from headrace.driver.policies.autoscaler import Autoscaler
@@ -227,6 +228,7 @@ class ActorPool:
                 return
             fn, value = self._pending.popleft()
             future = fn(actor, value)
+            future = _gathered(future) if isinstance(future, list) else future
             future = future.future() if isinstance(future, InnerFuture) else future
             if not isinstance(future, Future):
                 raise ArgumentError(
@@ -275,6 +277,32 @@ class ActorPool:
     def _results(self, get: Callable[[], Any]) -> Iterator[Any]:
         while self.has_next():
             yield get()
+
+
+def _gathered(futures: list[Any]) -> Any:
+    """Return one future of the results of a method with several; what is none is returned as it is."""
+    plain = [each.future() if isinstance(each, InnerFuture) else each for each in futures]
+    if not plain or not all(isinstance(each, Future) for each in plain):
+        return futures
+    whole: Future[Any] = Future()
+
+    def one_done(_: Future[Any]) -> None:
+        if all(each.done() for each in plain):
+            with contextlib.suppress(InvalidStateError):  # two of them noticed
+                _settle(whole, plain)
+
+    for each in plain:
+        each.add_done_callback(one_done)
+    return whole
+
+
+def _settle(whole: Future[Any], futures: list[Future[Any]]) -> None:
+    try:
+        results = [each.result() for each in futures]
+    except BaseException as error:
+        whole.set_exception(error)
+    else:
+        whole.set_result(results)
 
 
 def _actor(given: Any) -> ActorHandle:

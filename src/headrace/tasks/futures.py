@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from headrace.engines.references import reduce_reference
+from headrace.engines.references import Shown, reduce_reference
 
 if TYPE_CHECKING:
     from headrace.engines.object_store import StoredObject
@@ -106,7 +106,7 @@ class CallFuture(Future[T], Generic[T]):
             try:
                 value = self.result()
             except BaseException as error:
-                future.set_exception(error)
+                future.set_exception(Shown.error(error))
             else:
                 future.set_result(value)
 

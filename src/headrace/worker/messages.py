@@ -173,7 +173,8 @@ def hint_on(error: BaseException, said: str, rows: Rows, *, chosen: str, by_row:
     """
     if isinstance(error, ValueError) and "read-only" in said:
         return (
-            ". Batches are read-only views of the input: copy an array before writing to it (`x = x.copy()`)."
+            ". Batches are read-only views of the input: copy an array before writing to it (`x = x.copy()`), or "
+            "have map_batches copy them all: zero_copy_batch=False."
         )
     end = "" if said.endswith((".", "!", "?")) else "."
     if len(rows) == 1 and is_out_of_memory(error):

@@ -7,6 +7,7 @@ from concurrent.futures import CancelledError
 from typing import Any
 
 from headrace.compat.ray.offered import missing
+from headrace.engines.references import Shown
 from headrace.errors import ActorDied as RayActorError
 from headrace.errors import CallCancelled as TaskCancelledError
 from headrace.errors import CallLost as WorkerCrashedError
@@ -15,6 +16,7 @@ from headrace.errors import HeadraceError as RayError
 from headrace.errors import StepError as RayTaskError
 from headrace.errors import TimedOut as GetTimeoutError
 from headrace.tasks.hosting.packing import IN_CONSTRUCTOR
+from headrace.tasks.hosting.task_host import WrongCount
 
 ActorDiedError = RayActorError
 ActorUnavailableError = RayActorError
@@ -72,7 +74,8 @@ def as_ray_raises(error: BaseException) -> BaseException:
     """
     if isinstance(error, CancelledError) and not isinstance(error, TaskCancelledError):
         return TaskCancelledError(str(error) or "The call was cancelled before it began.")
-    if isinstance(error, RayError) or not isinstance(error, Exception):
+    made_already = isinstance(error, RayError) and not isinstance(error, WrongCount)
+    if made_already or isinstance(error, _OfTask) or not isinstance(error, Exception):
         return error
     kind = type(error)
     base = RayActorInitError if getattr(error, IN_CONSTRUCTOR, False) else _OfTask
@@ -86,6 +89,9 @@ def as_ray_raises(error: BaseException) -> BaseException:
     made.cause = error
     made.__cause__ = error.__cause__
     return made  # type: ignore[no-any-return]
+
+
+Shown.error = staticmethod(as_ray_raises)
 
 
 def __getattr__(name: str) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 from headrace.compat.ray.offered import OPTIONS, not_offered
 from headrace.compat.ray.session import session
 from headrace.core.warn import warn
-from headrace.errors import ArgumentError, HeadraceError
+from headrace.errors import ArgumentError, HeadraceError, UnknownArgument
 from headrace.plan.functions import callable_name
 from headrace.tasks.actors import actor_order
 from headrace.tasks.calls import TaskOrder
@@ -23,6 +23,7 @@ _ACTORS = {
 }  # fmt: skip
 
 
+_ANYTHING = inspect.signature(lambda *args, **kwargs: None)
 _NAMES = ("name", "get_if_exists", "lifetime", "namespace")
 
 
@@ -30,15 +31,22 @@ class RemoteFunction:
     """A function whose ``remote(…)`` runs it in a worker and returns a reference to the result."""
 
     def __init__(self, function: Any, options: Mapping[str, Any]) -> None:
+        if inspect.iscoroutinefunction(function):
+            raise ArgumentError(
+                f"ray.remote: {callable_name(function)} is async, and only methods of actors are awaited. Make it a "
+                "method, or call asyncio.run(…) in a function that is not async."
+            )
         functools.update_wrapper(self, function)
         self._function = function
         _check(options, (*_CALLS, "name"))  # a task's name is shown by a dashboard, and nowhere else
         self._options = {name: value for name, value in options.items() if name in _CALLS}
+        self._signature: inspect.Signature | None = None
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function in a worker."""
         executor = session()
         executor._core.check_open()
+        self._check_arguments(args, kwargs)
         options = self._options
         if "num_returns" not in options and inspect.isgeneratorfunction(self._function):
             options = {**options, "num_returns": "streaming"}
@@ -50,6 +58,18 @@ class RemoteFunction:
     def options(self, **options: Any) -> RemoteFunction:
         """Return the function with other needs."""
         return RemoteFunction(self._function, {**self._options, **options})
+
+    def _check_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Raise, as Ray does, before the call is on its way."""
+        if self._signature is None:
+            try:
+                self._signature = inspect.signature(self._function)
+            except (TypeError, ValueError):  # it does not tell
+                self._signature = _ANYTHING
+        try:
+            self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise UnknownArgument(f"{callable_name(self._function)}.remote(…): {error}.") from None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise Misused(
@@ -75,6 +95,10 @@ class ActorClass:
         }
         resources = {name: ours.get(name) for name in ("num_cpus", "num_gpus", "memory")}
         executor = session()
+        if not isinstance(given.get("namespace"), (str, type(None))):
+            raise UnknownArgument(f"namespace={given['namespace']!r}: a namespace is text.")
+        if given.get("get_if_exists") and given.get("name") is None:
+            raise ArgumentError("get_if_exists=True is for an actor with a name: name=….")
         if given.get("lifetime") == "detached":
             warn(
                 f"{self.__name__}: a detached actor ends with the program, as there is no cluster to keep it."
@@ -103,7 +127,14 @@ class ActorClass:
         return getattr(self._cls, name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        raise Misused(f"{self.__name__}(…) lives in a worker: make it with {self.__name__}.remote(…).")
+        name = self.__name__
+        raise Misused(f"Actors cannot be instantiated directly: {name}.remote(…) makes one, in a worker.")
+
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
+        raise Misused(
+            f"Inheriting from actor classes is not currently supported. Derive from the class that {self.__name__} "
+            "was before ray.remote, and make that remote."
+        )
 
 
 class Misused(HeadraceError, TypeError):
@@ -159,7 +190,7 @@ def _streaming(cls: type, methods: Any) -> Any:
 
 def _name(name: Any) -> str | None:
     if name is not None and (not isinstance(name, str) or not name):
-        raise ArgumentError(f"name={name!r}: an actor's name is text.")
+        raise UnknownArgument(f"name={name!r}: an actor's name is text.")
     return name
 
 

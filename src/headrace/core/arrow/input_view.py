@@ -46,8 +46,10 @@ class InputView:
 
     def index_of(self, values: Any) -> int | None:
         """Return the index of the column that ``values`` is, if it is an unchanged array of the view."""
-        if type(values) is not np.ndarray or not self._arrays or values.flags.writeable:
+        if type(values) is not np.ndarray or not self._arrays:
             return None  # a masked array views the same memory, but has a mask
+        if values.flags.writeable:
+            return self._unwritten(values)
         if self._indices is None:
             self._indices = {id(array): i for i, array in enumerate(self._arrays)}
         found = self._indices.get(id(values))
@@ -56,6 +58,13 @@ class InputView:
                 self._indices.update((_memory(array), i) for i, array in enumerate(self._arrays))
             found = self._indices.get(_memory(values))
         return found if found is not None and self._is_as_it_was(found, values) else None
+
+    def _unwritten(self, values: np.ndarray[Any, Any]) -> int | None:
+        """Return the index of the column that an array is which the function could have written to, and has not."""
+        for place, array in enumerate(self._arrays):
+            if array is values and self._remake is not None and values.dtype != object:
+                return place if self._is_as_it_was(place, values) else None
+        return None
 
     @property
     def is_writable(self) -> bool:

@@ -40,16 +40,24 @@ WRITERS = (
 
 
 def make_view(
-    batch: pa.RecordBatch, batch_format: BatchFormat, *, tried: bool, formed: bool = True
+    batch: pa.RecordBatch,
+    batch_format: BatchFormat,
+    *,
+    tried: bool,
+    formed: bool = True,
+    writable: bool = False,
 ) -> tuple[Any, InputView]:
     """Return the view of a batch that a function gets, and the ``InputView`` that recognises it in the result.
 
     ``tried``: a call of the function has succeeded before. ``formed`` as for ``to_format``. Models get
-    every column that can be one array as one, and convert it themselves.
+    every column that can be one array as one, and convert it themselves. ``writable``: arrays and frames are the
+    function's own, to be written to.
     """
-    safe = protected(batch, batch_format, tried=tried)
+    safe = protected(batch, batch_format, tried=tried and not writable)
     view = _view(safe, batch_format, formed)
-    if tried and not is_writer_loaded():
+    if writable:
+        view = _own_view(view)
+    elif tried and not is_writer_loaded():
         return view, InputView(batch, view)
 
     def remake(place: int) -> Any:
@@ -57,6 +65,13 @@ def make_view(
         return array
 
     return view, InputView(batch, view, safe, remake)
+
+
+def _own_view(view: Any) -> Any:
+    """Return the view with arrays that can be written to; Arrow has none."""
+    if isinstance(view, dict):
+        return {name: array if array.flags.writeable else array.copy() for name, array in view.items()}
+    return view.copy() if hasattr(view, "iloc") else view
 
 
 def _view(batch: pa.RecordBatch, batch_format: BatchFormat, formed: bool) -> Any:

@@ -20,7 +20,7 @@ class MapBatches(Step):
     """Batch in, batch or batches out; ``max_in_flight`` of them at a time, if the user said how many.
 
     ``batch_size`` in rows, or ``batch_bytes``; with neither, the workers find the fastest size. ``columns``: the
-    columns that the function gets (None: all).
+    columns that the function gets (None: all). ``writable``: it gets copies, to be written to.
     """
 
     function: Function
@@ -30,6 +30,7 @@ class MapBatches(Step):
     resources: Resources = UNDECLARED
     max_in_flight: int | None = None
     batch_bytes: int | None = None
+    writable: bool = False
     verb = "map_batches"
     one_to_one = False
     makes_rows = True

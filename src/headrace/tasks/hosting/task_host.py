@@ -193,11 +193,27 @@ class TaskHost:
                 raise WrongCount(
                     f"{label} has num_returns={returns}, and returned a {type(value).__name__}: return a tuple."
                 )
+            if isinstance(value, Iterator) and isinstance(returns, int):
+                self._send_yielded(call, label, value, returns)
+                return
             values = list(value)
             if len(values) != returns:
                 raise WrongCount(f"{label} has num_returns={returns}, and returned {len(values)} values.")
         for index, each in enumerate(values):
             self._send_piece(call, label, index, each)
+
+    def _send_yielded(self, call: int, label: str, values: Iterator[Any], returns: int) -> None:
+        """Send what a generator yields as it comes: what it yields before it fails is there."""
+        sent = 0
+        for each in values:
+            if sent < returns:
+                self._send_piece(call, label, sent, each)
+            sent += 1
+            if sent > returns:
+                break
+        if sent != returns:
+            found = f"{sent} values" if sent < returns else "more"
+            raise WrongCount(f"{label} has num_returns={returns}, and yielded {found}.")
 
     async def _send_all(self, call: int, label: str, values: AsyncIterator[Any], *, stream: bool) -> None:
         """Send what an async generator yields."""
@@ -242,7 +258,7 @@ class TaskHost:
             raise Interrupted
 
 
-class WrongCount(BadReturn, ValueError):
+class WrongCount(BadReturn):
     """A function did not return as many values as it was said to."""
 
 

@@ -40,7 +40,7 @@ class MappingBatches(RunningStep[MapBatches]):
         if step.columns is not None:
             batch = selected(batch, step.columns, step.label())
         call = step.function.build().call
-        view, _ = make_view(batch, step.batch_format, tried=False)
+        view, _ = make_view(batch, step.batch_format, tried=False, writable=step.writable)
         return from_result(next(_results(call(view))))
 
 
@@ -50,7 +50,7 @@ def map_batches(
     """Replace each batch by those that the function returns for it."""
 
     def ready(part: Rows) -> tuple[Any, InputView]:
-        return make_view(part.batch, step.batch_format, tried=caller.has_run)
+        return make_view(part.batch, step.batch_format, tried=caller.has_run, writable=step.writable)
 
     cutter = BatchCutter(step.batch_size, step.batch_bytes, caller, eager)
     window = InFlightWindow(caller, user_code, ready, _batches, cutter.tuner)

@@ -3,27 +3,71 @@
 from __future__ import annotations
 
 import functools
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import headrace
+from headrace.compat.ray.calls import get
 from headrace.compat.ray.data import datatype as datatype
 from headrace.compat.ray.data import expressions as expressions
 from headrace.compat.ray.data import preprocessors as preprocessors
 from headrace.compat.ray.data.context import DataContext
 from headrace.compat.ray.data.context import ExecutionOptions as ExecutionOptions
+from headrace.compat.ray.data.schema import Schema
 from headrace.compat.ray.offered import names_of_headrace
 from headrace.core.arguments import known_arguments, unframed
+from headrace.plan.compile import columns_at
 
 _STRATEGIES = ("ActorPoolStrategy", "TaskPoolStrategy")
 _READERS = tuple(name for name in headrace.__all__ if name.startswith(("read_", "from_", "range")))
 
-__all__ = sorted(("DataContext", "Dataset", "ExecutionOptions", "expressions", *_STRATEGIES, *_READERS))
+_OWN = (
+    "DataContext",
+    "Dataset",
+    "ExecutionOptions",
+    "MaterializedDataset",
+    "Schema",
+    "expressions",
+    "from_arrow_refs",
+    "from_numpy_refs",
+    "from_pandas_refs",
+)
+
+__all__ = sorted((*_OWN, *_STRATEGIES, *_READERS))
 
 
 class Dataset(headrace.Dataset):
-    """A dataset of Headrace, with the one verb that only programs for Ray Data need."""
+    """A dataset of Headrace, with what only programs for Ray Data need."""
 
-    __slots__ = ()
+    __slots__ = ("_found",)
+
+    @unframed
+    def __init__(self, plan: Any = None, options: Any = None) -> None:
+        super().__init__(plan, options)
+        self._found: Any = None  # the schema, once somebody asked for it
+
+    @known_arguments
+    def schema(self, fetch_if_missing: bool = True) -> Any:
+        """Return the schema. Where only running the functions tells, ``fetch_if_missing=False`` gives None instead.
+
+        >>> from headrace.compat import ray
+        >>> ray.data.range(3).map(lambda row: row).schema(fetch_if_missing=False) is None
+        True
+        """
+        if self._found is None and (fetch_if_missing or self._tells_columns()):
+            self._found = Schema(super().schema())
+        return self._found
+
+    @known_arguments
+    def columns(self, fetch_if_missing: bool = True) -> Any:
+        """Return the names of the columns; ``fetch_if_missing`` as in ``schema``."""
+        found = self.schema(fetch_if_missing=fetch_if_missing)
+        return None if found is None else list(found.names)
+
+    def _tells_columns(self) -> bool:
+        """Return whether the columns are known without calling functions of the user's."""
+        return None not in columns_at(self._plan.steps, self._plan.source.schema())
 
     @known_arguments
     def iterator(self) -> Dataset:
@@ -34,6 +78,36 @@ class Dataset(headrace.Dataset):
         [[0, 1], [2]]
         """
         return self
+
+
+class _InMemory(type(headrace.Dataset)):  # type: ignore[misc]
+    def __instancecheck__(cls, given: object) -> bool:
+        return isinstance(given, Dataset) and not given._plan.steps and given._plan.source.shares_memory
+
+
+class MaterializedDataset(Dataset, metaclass=_InMemory):
+    """Ray's name for a dataset whose rows are in memory, as ``materialize`` and ``from_*`` make it; only a name.
+
+    >>> from headrace.compat import ray
+    >>> isinstance(ray.data.range(3), ray.data.MaterializedDataset)
+    False
+    """
+
+    __slots__ = ()
+
+
+def _of_references(reader: str, verb: str) -> Callable[..., Dataset]:
+    def made(refs: Any, **options: Any) -> Dataset:
+        return getattr(sys.modules[__name__], verb)(get(refs), **options)  # type: ignore[no-any-return]
+
+    made.__name__ = made.__qualname__ = reader
+    made.__doc__ = f"Return ``{verb}`` of what ``ray.get`` gives for a reference, or for a list of them."
+    return unframed(made)
+
+
+from_arrow_refs = _of_references("from_arrow_refs", "from_arrow")
+from_numpy_refs = _of_references("from_numpy_refs", "from_numpy")
+from_pandas_refs = _of_references("from_pandas_refs", "from_pandas")
 
 
 @functools.cache

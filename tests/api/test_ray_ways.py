@@ -1,0 +1,212 @@
+"""Ways of Ray Data that programs rely on: batches to write to, errors by the class of Ray's, names taken twice."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.fs
+import pyarrow.json
+import pyarrow.parquet as pq
+import pytest
+
+import headrace as hr
+from headrace.compat import ray
+from headrace.errors import ArgumentError, BadReturn, UnknownArgument, UnreadableFile
+
+
+@pytest.fixture(autouse=True)
+def inline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_ENGINE", "inline")
+
+
+# ---------------------------------------------------------------- batches to write to
+
+
+def table() -> pa.Table:
+    return pa.table(
+        {
+            "n": pa.array([1, 2, 3], pa.int16()),
+            "gaps": pa.array([1, None, 3], pa.int64()),
+            "day": pa.array([0, 1, 2], pa.date32()),
+            "word": ["a", "b", "c"],
+            "vector": pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(6.0).reshape(3, 2)),
+        }
+    )
+
+
+def test_a_batch_may_be_written_to_where_it_is_a_copy() -> None:
+    given = table()
+
+    def change(batch: dict[str, Any]) -> dict[str, Any]:
+        batch["n"] += 10
+        batch["vector"][:, 0] = -1
+        batch["word"][-1] = "other"
+        return batch
+
+    changed = hr.from_arrow(given).map_batches(change, batch_size=2, zero_copy_batch=False).to_arrow()
+    assert changed["n"].to_pylist() == [11, 12, 13]
+    assert changed["word"].to_pylist() == ["a", "other", "other"]
+    assert [each.tolist() for each in hr.from_arrow(changed).take_batch()["vector"]] == [
+        [-1, 1],
+        [-1, 3],
+        [-1, 5],
+    ]
+    # what was not written to is what it was, and so is the user's table
+    assert changed.schema.field("n").type == pa.int16() and changed["gaps"].type == pa.int64()
+    assert changed["gaps"].to_pylist() == [1, None, 3] and changed["day"].type == pa.date32()
+    assert given.equals(table())
+
+
+def test_rows_that_fail_begin_anew_with_a_copy() -> None:
+    calls: list[int] = []
+
+    def change(batch: dict[str, Any]) -> dict[str, Any]:
+        batch["id"] += 100
+        calls.append(len(batch["id"]))
+        if 102 in batch["id"] and len(calls) < 3:
+            raise TimeoutError
+        return batch
+
+    data = hr.range(4).map_batches(change, batch_size=4, zero_copy_batch=False)
+    found = data.with_options(retry_on=TimeoutError, max_retries=3).take_all()
+    assert [row["id"] for row in found] == [100, 101, 102, 103] and len(calls) == 3
+
+
+def test_frames_are_copies_too_and_others_are_read_only() -> None:
+    frame = pd.DataFrame({"x": [1.0, 2.0]})
+
+    def change(batch: Any) -> Any:
+        batch.loc[0, "x"] = 9.0
+        return batch
+
+    data = hr.from_pandas(frame)
+    assert data.map_batches(change, batch_format="pandas", zero_copy_batch=False).to_pandas()[
+        "x"
+    ].tolist() == [9, 2]
+    assert frame["x"].tolist() == [1, 2]
+
+    def write(batch: Any) -> Any:
+        batch["x"] += 1
+        return batch
+
+    with pytest.raises(hr.errors.StepError, match="zero_copy_batch=False"):
+        data.map_batches(write).take_all()
+    with pytest.raises(UnknownArgument, match="zero_copy_batch=False"):
+        data.predict(lambda batch: batch["x"], inputs=["x"], output="y", zero_copy_batch=False)  # type: ignore[call-arg]
+
+
+# ---------------------------------------------------------------- names, sizes, errors
+
+
+def test_an_async_function_has_max_concurrency_and_a_plain_one_has_one_batch() -> None:
+    async def one(batch: Any) -> Any:
+        return batch
+
+    steps = [
+        hr.range(3).map_batches(fn, max_concurrency=5)._plan.steps[0] for fn in (one, lambda batch: batch)
+    ]
+    assert [step.max_in_flight for step in steps] == [5, None]  # type: ignore[attr-defined]
+    assert hr.range(3).map(lambda row: row, max_concurrency=5).count() == 3
+    with pytest.raises(ArgumentError, match="two names"):
+        hr.range(3).map_batches(one, max_concurrency=5, max_in_flight=5)
+    with pytest.raises(ArgumentError, match="above zero"):
+        hr.range(3).map_batches(one, max_concurrency=0)
+
+
+def test_compute_and_concurrency_may_say_the_same() -> None:
+    two = hr.ActorPoolStrategy(size=2, max_tasks_in_flight_per_actor=4)
+    assert hr.range(3).map_batches(lambda b: b, compute=two, concurrency=2).count() == 3
+    with pytest.raises(ArgumentError, match="not both"):
+        hr.range(3).map_batches(lambda b: b, compute=two, concurrency=3)
+    with pytest.raises(ArgumentError, match="above zero"):
+        hr.ActorPoolStrategy(max_tasks_in_flight_per_actor=0)
+
+
+def test_columns_that_are_named_wrongly() -> None:
+    data = hr.from_items([{"a": 1, "b": 2}])
+    assert data.drop_columns(["a", "a"]).columns() == ["b"]
+    for wrong in (lambda: data.select_columns(5), lambda: data.rename_columns("a")):  # type: ignore[arg-type]
+        with pytest.raises(TypeError):
+            wrong()
+    with pytest.raises(ValueError, match="two columns"):
+        data.rename_columns({"a": "x", "b": "x"})
+
+
+def test_what_is_no_batch_and_what_is_no_file_are_value_errors(tmp_path: Path) -> None:
+    assert issubclass(BadReturn, ValueError) and issubclass(UnreadableFile, ValueError)
+    with pytest.raises(ValueError, match="not a batch"):
+        hr.range(2).map_batches(lambda batch: 1).take()
+    pq.write_table(table().select(["n"]), tmp_path / "x.parquet")
+    with pytest.raises(ValueError, match="Parquet file"):
+        hr.read_csv(tmp_path / "x.parquet").take()
+
+
+def test_json_takes_options_of_pyarrow(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json.gz"
+    with gzip.open(path, "wt") as file:
+        file.write("\n".join(json.dumps({"one": i, "two": str(i)}) for i in range(3)))
+    read = pyarrow.json.ReadOptions(block_size=1)
+    assert hr.read_json(path, read_options=read, arrow_open_stream_args={"compression": "gzip"}).count() == 3
+    two = pa.schema([("two", pa.string())])
+    only = pyarrow.json.ParseOptions(explicit_schema=two, unexpected_field_behavior="ignore")
+    assert hr.read_json(path, parse_options=only).take(1) == [{"two": "0"}]
+    assert hr.read_json(path, parse_options=pyarrow.json.ParseOptions()).columns() == ["one", "two"]
+    more = pyarrow.json.ParseOptions(explicit_schema=two, unexpected_field_behavior="infer")
+    with pytest.raises(ArgumentError, match="unexpected_field_behavior='infer'"):
+        hr.read_json(path, parse_options=more)
+    with pytest.raises(UnknownArgument, match="plain or unpacked"):
+        hr.read_json(path, arrow_open_stream_args={"compression": "snappy"})
+
+
+def test_a_local_file_system_says_nothing_new(tmp_path: Path) -> None:
+    local = pyarrow.fs.LocalFileSystem()
+    hr.range(3).write_parquet(tmp_path / "out", filesystem=local)
+    assert hr.read_parquet(tmp_path / "out", filesystem=local).count() == 3
+
+
+# ---------------------------------------------------------------- ray.data
+
+
+def test_a_schema_is_shown_as_ray_shows_it() -> None:
+    data = ray.data.from_items([{"long_column_name": "spam", "n": 1}])
+    schema = data.schema()
+    assert repr(schema).splitlines()[2:] == ["long_column_name  string", "n                 int64"]
+    assert schema.names == ["long_column_name", "n"] and schema.types == [pa.string(), pa.int64()]
+    assert schema == ray.data.Schema(pa.schema([("long_column_name", pa.string()), ("n", pa.int64())]))
+    assert schema == schema.base_schema and schema.field("n").type == pa.int64()
+
+
+def test_what_is_not_known_is_not_found_out() -> None:
+    calls: list[int] = []
+
+    def same(row: dict[str, Any]) -> dict[str, Any]:
+        calls.append(1)
+        return row
+
+    data = ray.data.range(1).map(same)
+    assert data.columns(fetch_if_missing=False) is None and data.schema(fetch_if_missing=False) is None
+    assert not calls and data.columns() == ["id"] and calls
+    assert data.columns(fetch_if_missing=False) == ["id"]
+    assert ray.data.range(1).columns(fetch_if_missing=False) == ["id"]
+
+
+def test_rows_in_memory_are_a_materialized_dataset() -> None:
+    lazy = ray.data.range(3).map(lambda row: row)
+    assert not isinstance(lazy, ray.data.MaterializedDataset)
+    assert isinstance(lazy.materialize(), ray.data.MaterializedDataset)
+    assert isinstance(lazy.materialize(), ray.data.Dataset)
+
+
+def test_data_of_references() -> None:
+    ray.init(num_cpus=1)
+    frames = [ray.put(pd.DataFrame({"x": [i]})) for i in range(2)]
+    assert ray.data.from_pandas_refs(frames).take_all() == [{"x": 0}, {"x": 1}]
+    assert ray.data.from_numpy_refs(ray.put(np.arange(2))).take_all() == [{"data": 0}, {"data": 1}]
+    assert ray.data.from_arrow_refs([ray.put(pa.table({"a": [1]}))]).schema().names == ["a"]
+    ray.shutdown()

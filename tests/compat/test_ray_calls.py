@@ -1,0 +1,112 @@
+"""Calls by Ray's names: what is wrong is said before they are on their way, and errors are Ray's, too."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from headrace.compat import ray
+
+
+@pytest.fixture(scope="module", autouse=True)
+def two_cpus() -> Iterator[None]:
+    ray.init(num_cpus=2)
+    yield
+    ray.shutdown()
+
+
+@ray.remote
+def divide(a: int, b: int = 1, *, more: int = 0) -> float:
+    return a / b + more
+
+
+@ray.remote(num_cpus=0)
+class Pairs:
+    def pair(self, n: int) -> tuple[int, int]:
+        return n, -n
+
+    def some(self, n: int) -> Iterator[int]:
+        yield from range(n)
+        raise KeyError("the end")
+
+
+def test_arguments_are_checked_where_the_call_is_made() -> None:
+    for wrong in (lambda: divide.remote(), lambda: divide.remote(1, 2, 3), lambda: divide.remote(1, c=1)):
+        with pytest.raises(TypeError, match=r"divide\.remote"):
+            wrong()
+    assert ray.get(divide.remote(4, 2, more=1)) == 3
+
+
+def test_what_lives_in_workers_is_not_called_here() -> None:
+    pairs = Pairs.remote()
+    with pytest.raises(TypeError, match=r"cannot be called directly.*pair\.remote"):
+        pairs.pair(1)
+    with pytest.raises(TypeError, match="cannot be instantiated directly"):
+        Pairs()
+    with pytest.raises(TypeError, match="Inheriting from actor classes"):
+
+        class More(Pairs):  # type: ignore[misc]
+            pass
+
+    async def later() -> None: ...
+
+    with pytest.raises(ValueError, match="is async"):
+        ray.remote(later)
+
+
+def test_names_of_actors_are_text() -> None:
+    for wrong in ({"name": object()}, {"name": "x", "namespace": 3}):
+        with pytest.raises(TypeError):
+            Pairs.options(**wrong).remote()
+    with pytest.raises(ValueError, match="name="):
+        Pairs.options(get_if_exists=True).remote()
+
+
+def test_what_is_awaited_raises_rays_errors() -> None:
+    @ray.remote(num_cpus=0)
+    class Waits:
+        async def inside(self) -> str:
+            try:
+                await divide.remote(1, 0)
+            except ray.exceptions.RayTaskError as error:
+                return type(error.cause).__name__
+            return ""
+
+    async def outside() -> None:
+        assert await divide.remote(1) == 1
+        with pytest.raises(ray.exceptions.RayTaskError) as caught:
+            await divide.remote(1, 0)
+        assert isinstance(caught.value, ZeroDivisionError)
+
+    asyncio.run(outside())
+    assert ray.get(Waits.remote().inside.remote()) == "ZeroDivisionError"
+
+
+def test_what_a_generator_yields_before_it_fails_is_there() -> None:
+    refs = Pairs.remote().some.options(num_returns=3).remote(2)
+    assert ray.get(refs[:2]) == [0, 1]
+    with pytest.raises(ray.exceptions.RayTaskError, match="the end"):
+        ray.get(refs[2])
+
+    @ray.remote
+    def two() -> Iterator[int]:
+        yield from (1, 2)
+
+    first, second, third = two.options(num_returns=3).remote()
+    assert ray.get([first, second]) == [1, 2]
+    with pytest.raises(ray.exceptions.RayTaskError, match="yielded 2 values") as caught:
+        ray.get(third)
+    assert isinstance(caught.value.as_instanceof_cause(), ValueError)
+    assert ray.get(two.options(num_returns=2).remote()) == [1, 2]
+
+
+def test_a_pool_returns_the_results_of_methods_with_several() -> None:
+    pool = ray.util.ActorPool([Pairs.remote()])
+
+    def pair(actor: Any, n: int) -> Any:
+        return actor.pair.options(num_returns=2).remote(n)
+
+    assert list(pool.map(pair, [1, 2, 3])) == [[1, -1], [2, -2], [3, -3]]
