@@ -63,7 +63,9 @@ def workers(folder: Path, count: int = 2) -> list[psutil.Process]:
 
 
 def shared_memory() -> set[str]:
-    return set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+    """Return what lies in shared memory, but for names of ``multiprocessing``: other programs make those meanwhile."""
+    there = os.listdir("/dev/shm") if os.path.isdir("/dev/shm") else []
+    return {name for name in there if not name.startswith("psm_")}
 
 
 def screen(terminal: int) -> str:

@@ -26,6 +26,8 @@ def members(path: Path) -> dict[str, bytes]:
 class TestWebDataset(FileSinkContract):
     """The contract, on tar archives."""
 
+    many = 3_000
+
     def make(self, root: Path) -> WebDatasetSink:
         return WebDatasetSink(str(root))
 

@@ -51,8 +51,11 @@ class FileSinkContract:
     """Subclass it with ``make`` and ``read``.
 
     It writes the columns ``id`` (int64), ``word`` (string, with quotes, commas and ü) and ``score`` (float64),
-    without nulls; ``read`` returns a table of these types.
+    without nulls; ``read`` returns a table of these types. After ``many`` rows some have reached the file, before it
+    is closed.
     """
+
+    many = 300_000
 
     def make(self, root: Path) -> FileSink:
         """Return a sink that writes to the folder ``root``."""
@@ -124,7 +127,7 @@ class FileSinkContract:
     def test_abort_leaves_nothing(self, sink: FileSink, when: str) -> None:
         before = open_descriptors()
         writer = sink.open(task(), SCHEMA)
-        writer.write(rows(0, 300_000 if when == "written" else 3))
+        writer.write(rows(0, self.many if when == "written" else 3))
         if when != "written":
             writer.close()
         if when == "synced":
