@@ -49,6 +49,7 @@ lint: $(VENV)/.dev  ## format, lint, types and import rules, without the tests
 
 docs: $(VENV)/.dev  ## build the documentation site: build/site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	$(BIN)/python -m pytest -q -m site tests/docs
 
 wheel: $(VENV)/.created  ## build the wheel and import it in a clean environment
 	rm -rf dist build/wheel-venv

@@ -10,6 +10,7 @@ from docstrings import documented  # beside this file
 from mkdocs.exceptions import PluginError
 
 _FETCHED = re.compile(r'<(?:script|img|iframe|link|source)\b[^>]*\b(?:src|href)="(?:https?:)?//[^"]*"')
+_CORNER = re.compile(r"<th[^>]*>\s*</th>")
 _VERSION = re.compile(r'__version__ = "([^"]+)"')
 # How much a page counts in a search, by how its path begins: guides before lists, decisions last.
 _WEIGHTS = {
@@ -53,6 +54,11 @@ def _complete(nav: list[Any], docs: Path) -> list[Any]:
 def _title(page: Path) -> str:
     """Return the first line of a page, without its mark."""
     return page.read_text().split("\n", 1)[0].lstrip("# ")
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Make the empty corner of a table a plain cell: a header that says nothing is read out as a header."""
+    return _CORNER.sub("<td></td>", html)
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:

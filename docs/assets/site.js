@@ -1,10 +1,15 @@
-// What the theme leaves out for those who use a keyboard or listen: places that scroll can be reached by Tab, and
-// only what leads somewhere is a landmark.
+// What the theme leaves out for those who use a keyboard or listen: places that scroll can be reached by Tab, buttons
+// that copy are no landmark, and each list of pages has a name.
 const mended = () => {
   for (const each of document.querySelectorAll("pre > code, .md-typeset__scrollwrap")) {
     if (each.scrollWidth > each.clientWidth) each.setAttribute("tabindex", "0");
   }
-  for (const each of document.querySelectorAll(".md-code__nav, nav.md-nav nav.md-nav")) each.setAttribute("role", "group");
+  for (const each of document.querySelectorAll(".md-code__nav")) each.setAttribute("role", "presentation");
+  for (const each of document.querySelectorAll("nav.md-nav[aria-labelledby]")) {
+    const link = each.parentElement.querySelector(".md-ellipsis");
+    each.setAttribute("aria-label", link ? link.textContent.trim() : "Pages");
+    each.removeAttribute("aria-labelledby");
+  }
 };
 let waiting = 0;
 const soon = () => {
