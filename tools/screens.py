@@ -1,8 +1,8 @@
-"""Photographs the report of the tutorial's run, as a browser shows it: docs/assets/report.png.
+"""Photographs what a browser shows: the report of the tutorial's run, and the first cells of the page on notebooks.
 
-    python tools/screens.py
+    python tools/screens.py                 # docs/assets/report.png and docs/assets/notebook.png
 
-Needs Chromium (CHROMIUM names another one than `chromium`) and the extra sklearn; the site is built without either.
+Needs Chromium (CHROMIUM names another one than `chromium`) and the extras sklearn and test; the site is built without.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PICTURE = ROOT / "docs" / "assets" / "report.png"
+ASSETS = ROOT / "docs" / "assets"
 _FILE = re.compile(r'^```python title="([\w.]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+_CELL = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def report_of_the_tutorial(folder: Path) -> Path:
@@ -48,10 +49,28 @@ def photograph(page: Path, to: Path, width: int = 1100, height: int = 900) -> No
     )
 
 
+def notebook(folder: Path, cells: int = 2) -> Path:
+    """Run the first cells of the page on notebooks with a kernel, and return what a browser would show."""
+    from nbclient import NotebookClient
+    from nbconvert import HTMLExporter
+    from nbformat.v4 import new_code_cell, new_notebook
+
+    texts = _CELL.findall((ROOT / "docs" / "notebooks.md").read_text())[:cells]
+    book = new_notebook(cells=[new_code_cell(text.rstrip("\n")) for text in texts])
+    NotebookClient(book, kernel_name="python3", resources={"metadata": {"path": str(folder)}}).execute()
+    page = folder / "notebook.html"
+    page.write_text(
+        HTMLExporter(require_js_url="", mathjax_url="").from_notebook_node(book)[0], encoding="utf-8"
+    )
+    return page
+
+
 def main() -> None:
-    """Write the picture."""
+    """Write the pictures."""
     with tempfile.TemporaryDirectory(prefix="headrace-") as made:
-        photograph(report_of_the_tutorial(Path(made)), PICTURE)
+        photograph(report_of_the_tutorial(Path(made)), ASSETS / "report.png")
+    with tempfile.TemporaryDirectory(prefix="headrace-") as made:
+        photograph(notebook(Path(made)), ASSETS / "notebook.png", height=520)
 
 
 if __name__ == "__main__":
