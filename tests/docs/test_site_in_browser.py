@@ -12,7 +12,16 @@ from tests.observers.browsers import browser, findings, look
 from .pages import ROOT
 
 SITE = ROOT / "build" / "site"
-PAGES = ("index", "tutorial", "types", "faq", "performance", "comparison", "coming-from-ray", "reference/index")
+PAGES = (
+    "index",
+    "tutorial",
+    "types",
+    "faq",
+    "performance",
+    "comparison",
+    "coming-from-ray",
+    "reference/index",
+)
 
 pytestmark = pytest.mark.site
 
