@@ -2,7 +2,7 @@
 
     python tools/screens.py                 # docs/assets/report.png and docs/assets/notebook.png
 
-Needs Chromium (CHROMIUM names another one than `chromium`) and the extras sklearn and test; the site is built without.
+Needs Chromium (CHROMIUM names another one than `chromium`) and the extras sklearn and test; the site needs neither.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def workers(folder: Path, count: int = 2) -> list[psutil.Process]:
 
 
 def shared_memory() -> set[str]:
-    """Return what lies in shared memory, but for names of ``multiprocessing``: other programs make those meanwhile."""
+    """Return what lies in shared memory, but for names of ``multiprocessing``: others make those."""
     there = os.listdir("/dev/shm") if os.path.isdir("/dev/shm") else []
     return {name for name in there if not name.startswith("psm_")}
 

@@ -1,4 +1,4 @@
-"""The built site in a real browser: no kind of page has what shuts somebody out. ``make docs`` builds it and runs this."""
+"""The built site in a real browser: no kind of page shuts anybody out. ``make docs`` builds it and runs this."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-
 from tests.observers.browsers import browser, findings, look
 
 from .pages import ROOT
