@@ -13,7 +13,20 @@ from typing import Annotated, Any
 import typer
 
 from headrace.cli import answer as answers
-from headrace.cli import clean, debug, demo, estimate, failures, look, predict, report, resume, status, verify
+from headrace.cli import (
+    clean,
+    debug,
+    demo,
+    estimate,
+    failures,
+    look,
+    predict,
+    report,
+    resume,
+    run_batch,
+    status,
+    verify,
+)
 from headrace.cli.answer import Answer, OutputWriter, answer_of
 from headrace.cli.ends import as_interrupts, code_of_interrupt
 from headrace.cli.exits import (
@@ -99,6 +112,7 @@ _add("Run", demo.demo, demo.EXAMPLES, bare=True)
 _add("Run", predict.predict, predict.PREDICT_EXAMPLES)
 _add("Run", predict.run, predict.RUN_EXAMPLES)
 _add("Run", resume.resume, resume.EXAMPLES)
+_add("Run", run_batch.run_batch, run_batch.EXAMPLES)
 _add("Before a run", look.inspect, look.INSPECT_EXAMPLES)
 _add("Before a run", look.explain, look.EXPLAIN_EXAMPLES)
 _add("Before a run", estimate.estimate, estimate.EXAMPLES)

@@ -36,6 +36,7 @@ LONGEST_WAIT = 60.0
 LONGEST_PAUSE = 900.0
 """Seconds that a server may ask us to wait; more is as if it did not answer."""
 CONNECT_SECONDS = 20.0
+ANTHROPIC_VERSION = "2023-06-01"
 TRIES_UNHEARD = 2
 """How often a server that never answered is waited for."""
 ROWS_UNANSWERED = 3
@@ -54,9 +55,12 @@ class Reply:
 class Client:
     """Sends requests to one endpoint, from one event loop. Made and used there."""
 
-    def __init__(self, endpoint: Endpoint, path: str = "/chat/completions") -> None:
+    def __init__(
+        self, endpoint: Endpoint, path: str = "/chat/completions", *, anthropic: bool = False
+    ) -> None:
         self.endpoint = endpoint
         self.retries: Counter[str] = Counter()
+        self._anthropic = anthropic
         self._key = endpoint.key()
         self._url = endpoint.base_url + path
         self._server = urlsplit(endpoint.base_url)
@@ -83,8 +87,11 @@ class Client:
                 f"Endpoints are asked by the library aiohttp, which is not installed: {install_hint('llm')}."
             ) from None
         headers = {"Content-Type": "application/json"}
+        if self._anthropic:
+            headers["anthropic-version"] = ANTHROPIC_VERSION
         if self._key is not None:
-            headers["Authorization"] = f"Bearer {self._key}"
+            own = {"x-api-key": self._key} if self._anthropic else {"Authorization": f"Bearer {self._key}"}
+            headers.update(own)
         self._session = aiohttp.ClientSession(
             headers=headers,
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),

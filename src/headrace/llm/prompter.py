@@ -22,7 +22,7 @@ from headrace.llm.template import Messages, Template
 
 BATCH_ROWS = 4
 """Rows that are handed on together: few, so that a preview asks for no more than it shows."""
-WINDOW = 16
+WINDOW = 32
 """So many times the requests under way are rows read ahead: one slow request does not keep the others from
 going on."""
 BYTES_PER_TOKEN = 3
@@ -175,7 +175,7 @@ class Prompter:
         assert started is not None
         known = started.store.find(key)
         if known is not None:
-            return known
+            return msgspec.msgpack.decode(known, type=Answer)
         shared = started.asking.get(key)
         if shared is None:
             shared = started.asking[key] = _Shared(asyncio.ensure_future(self._answered(key, request)))
@@ -204,7 +204,7 @@ class Prompter:
             assert self.asked.schema is not None
             request = self.asked.schema.repairing(request, answer.text or "", problem)
             answer = _added(answer, await self._ask(request))
-        started.store.add(key, answer)
+        started.store.add(key, msgspec.msgpack.encode(answer))
         return answer
 
     def _problem(self, answer: Answer) -> NotAsAsked | None:

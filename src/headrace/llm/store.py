@@ -11,7 +11,7 @@ import hashlib
 import os
 import platform
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,17 +78,23 @@ class AnswerStore:
         except sqlite3.Error as error:
             raise _failed(self._path, error) from error
 
-    def find(self, key: bytes) -> Answer | None:
-        """Return the answer to a request, if it was answered."""
+    def find(self, key: bytes) -> bytes | None:
+        """Return what was kept of the answer to a request, if it was answered."""
         try:
             row = self._db.execute("select answer from answers where key = ?", (key,)).fetchone()
         except sqlite3.Error as error:
             raise _failed(self._path, error) from error
-        return None if row is None else msgspec.msgpack.decode(row[0], type=Answer)
+        return None if row is None else bytes(row[0])
 
-    def add(self, key: bytes, answer: Answer) -> None:
+    def add(self, key: bytes, answer: bytes) -> None:
         """Keep an answer."""
-        self._write("insert or replace into answers values (?, ?)", (key, msgspec.msgpack.encode(answer)))
+        self._write("insert or replace into answers values (?, ?)", (key, answer))
+
+    def forget(self, keys: Sequence[bytes]) -> None:
+        """Let go of answers that are elsewhere by now."""
+        with self.together():
+            for key in keys:
+                self._write("delete from answers where key = ?", (key,))
 
     def spend(self, prompt_tokens: int, completion_tokens: int, cost: float) -> None:
         """Count what one request used."""
@@ -99,7 +105,7 @@ class AnswerStore:
         )
 
     @contextlib.contextmanager
-    def together(self) -> Any:
+    def together(self) -> Iterator[None]:
         """Have what is written within be there as a whole, or not at all."""
         self._write("begin immediate", ())
         try:

@@ -76,7 +76,7 @@ class FakeLLMServer:
         self.times: list[float] = []
         self.outcomes: Counter[str] = Counter()
         self.most_at_once = 0
-        self.busy_seconds = 0.0
+        self.worked: list[tuple[float, float]] = []
         self.url = ""
         self._answer, self._latency, self._key, self._model = answer, latency, key, model
         self._slots_count, self._rate, self._context = slots, requests_per_minute, context
@@ -240,7 +240,7 @@ class FakeLLMServer:
                 await asyncio.sleep(self._latency(self._random) if callable(self._latency) else self._latency)
             finally:
                 self._at_once -= 1
-                self.busy_seconds += time.monotonic() - began
+                self.worked.append((began, time.monotonic()))
         self.outcomes[fault or "answered"] += 1  # an answer that raises is counted as one
         if fault == "reset":
             assert request.transport is not None

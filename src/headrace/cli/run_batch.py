@@ -1,0 +1,141 @@
+"""`headrace run-batch`: a batch file of OpenAI's or Anthropic's form, against any endpoint."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headrace.cli.answer import Answer
+from headrace.cli.exits import DONE, REJECTS
+from headrace.core.human import duration
+
+EXAMPLES = """\
+  headrace run-batch -i in.jsonl -o out.jsonl --endpoint http://localhost:8000/v1
+  headrace run-batch -i in.jsonl -o out.jsonl --endpoint https://api.openai.com/v1 --api-key-env OPENAI_API_KEY
+"""
+_LIMITS = "Limits"
+
+
+def run_batch(
+    *,
+    source: Annotated[
+        Path,
+        typer.Option(
+            "--input", "-i", metavar="FILE", help="Requests, a line of JSON each.", show_default=False
+        ),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Answers, in the same order.", show_default=False
+        ),
+    ],
+    endpoint: Annotated[
+        str,
+        typer.Option("--endpoint", metavar="URL", help="The server, up to and with /v1.", show_default=False),
+    ],
+    errors: Annotated[
+        Path | None,
+        typer.Option(
+            "--errors", metavar="FILE", help="Requests without an answer. Default: OUT.errors.jsonl."
+        ),
+    ] = None,
+    api_key_env: Annotated[
+        str | None, typer.Option("--api-key-env", metavar="NAME", help="The variable that holds the key.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an output that is there.")] = False,
+    max_in_flight: Annotated[
+        int, typer.Option("--max-in-flight", metavar="N", help="Requests at a time.", rich_help_panel=_LIMITS)
+    ] = 64,
+    requests_per_minute: Annotated[
+        float | None,
+        typer.Option(
+            "--requests-per-minute", metavar="N", help="What the key may use.", rich_help_panel=_LIMITS
+        ),
+    ] = None,
+    tokens_per_minute: Annotated[
+        float | None,
+        typer.Option(
+            "--tokens-per-minute", metavar="N", help="What the key may use.", rich_help_panel=_LIMITS
+        ),
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", help="For one answer.", rich_help_panel=_LIMITS)
+    ] = 300.0,
+    max_retries: Annotated[
+        int, typer.Option("--max-retries", metavar="N", help="Of a request.", rich_help_panel=_LIMITS)
+    ] = 6,
+    progress: Annotated[
+        bool, typer.Option("--progress/--no-progress", help="Show a bar on a terminal.")
+    ] = True,
+) -> Answer:
+    """Send each request of a batch file to an endpoint; write the answers in the order of the requests.
+
+    Lines are OpenAI's (custom_id, method, url, body; chat completions, completions, embeddings, responses, rerank) or
+    Anthropic's (custom_id, params). All of them are checked before anything is sent. Killed, the same command goes
+    on, and asks only for what was under way. Exit code 3: some requests have no answer, and are in the file of
+    errors.
+    """
+    from headrace.llm.batch_file import BatchFiles, run_batch
+    from headrace.llm.endpoint import Endpoint
+
+    server = Endpoint(
+        endpoint,
+        "as each line says",
+        api_key_env=api_key_env,
+        max_in_flight=max_in_flight,
+        requests_per_minute=requests_per_minute,
+        tokens_per_minute=tokens_per_minute,
+        timeout=timeout,
+        max_retries=max_retries,
+    )
+    failed = errors or out.with_name(f"{out.name.removesuffix('.jsonl')}.errors.jsonl")
+    files = BatchFiles(str(source), str(out), str(failed))
+    began = time.monotonic()
+    with _bar(shown=progress) as draw:
+        counts = run_batch(files, server, overwrite=overwrite, progress=draw)
+    took = time.monotonic() - began
+    code = REJECTS if counts.failed else DONE
+    data = {
+        "command": "run-batch",
+        "status": "done",
+        "exit_code": code,
+        "output": str(out),
+        "errors": str(failed) if counts.failed else None,
+        "lines": counts.lines,
+        "answered": counts.answered,
+        "failed": counts.failed,
+        "answered_before": counts.before,
+        "prompt_tokens": counts.prompt_tokens,
+        "completion_tokens": counts.completion_tokens,
+        "seconds": round(took, 3),
+    }
+    text = (
+        f"{counts.lines:,} requests, {counts.answered:,} answered, {counts.failed:,} not, in {duration(took)}"
+    )
+    if counts.before:
+        text += f"; {counts.before:,} of them before"
+    if counts.prompt_tokens:
+        text += f"\n{counts.prompt_tokens:,} tokens in, {counts.completion_tokens:,} out"
+    text += f"\n{out}" + (f"\nwithout an answer: {failed}" if counts.failed else "")
+    return Answer(code, data, text)
+
+
+@contextmanager
+def _bar(*, shown: bool) -> Iterator[Callable[[int, int], None]]:
+    """Show how many requests are done, if standard error is a terminal."""
+    if not shown or not sys.stderr.isatty():
+        yield lambda done, lines: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task: Any = bar.add_task("asking", total=None)
+        yield lambda done, lines: bar.update(task, completed=done, total=lines)

@@ -1,0 +1,201 @@
+"""The lines of batch files: OpenAI's and Anthropic's."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from headrace.errors import ArgumentError, UnreadableFile
+
+PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/rerank")
+ANTHROPIC = "/v1/messages"
+LONGEST_LINE = 256 << 20
+
+
+class _Line(msgspec.Struct):
+    custom_id: str
+    url: str = ""
+    method: str = "POST"
+    body: msgspec.Raw = msgspec.Raw(b"")
+    params: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _CustomId(msgspec.Struct):
+    custom_id: str
+
+
+_decode = msgspec.json.Decoder(_Line).decode
+_id_of = msgspec.json.Decoder(_CustomId).decode
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLine:
+    """A request of a batch file. ``path`` is the end of its address, behind the version."""
+
+    number: int
+    custom_id: str
+    path: str
+    body: Mapping[str, Any]
+    size: int
+
+    @property
+    def is_anthropic(self) -> bool:
+        """True for a line as Anthropic has them."""
+        return self.path == ANTHROPIC.removeprefix("/v1")
+
+
+def lines_of(path: str) -> Iterator[BatchLine]:
+    """Yield the requests of a batch file in order; empty lines are passed over.
+
+    Raises ``UnreadableFile`` with the number of the line for one that is no request.
+    """
+    try:
+        with open(path, "rb") as file:
+            for number, raw in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), b""), 1):
+                if len(raw) > LONGEST_LINE:
+                    raise _bad(path, number, f"it has more than {LONGEST_LINE >> 20} MiB")
+                if raw.strip():
+                    yield _line(path, number, raw)
+    except OSError as error:
+        raise UnreadableFile(
+            f"{path} cannot be read: {error.strerror or error}. Nothing was sent."
+        ) from error
+
+
+def _line(path: str, number: int, raw: bytes) -> BatchLine:
+    try:
+        line = _decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _bad(path, number, f"it is no request of a batch: {error}") from None
+    if not line.custom_id:
+        raise _bad(path, number, "its custom_id is empty")
+    if line.params:
+        return BatchLine(
+            number, line.custom_id, "/messages", _object(path, number, "params", line.params), len(raw)
+        )
+    if line.method != "POST":
+        raise _bad(path, number, f"its method is {line.method[:20]!r}, and requests of a batch are POST")
+    if line.url not in PATHS:
+        raise _bad(path, number, f"its url is {line.url[:80]!r}, which is none of {', '.join(PATHS)}")
+    body = _object(path, number, "body", line.body)
+    return BatchLine(number, line.custom_id, line.url.removeprefix("/v1"), body, len(raw))
+
+
+def _object(path: str, number: int, name: str, raw: msgspec.Raw) -> dict[str, Any]:
+    value = msgspec.json.decode(raw) if raw else None
+    if not isinstance(value, dict):
+        raise _bad(path, number, f"its {name} is no object")
+    if value.get("stream"):
+        raise _bad(path, number, "it asks for a stream, and answers of a batch are read as a whole")
+    return value
+
+
+def _bad(path: str, number: int, what: str) -> UnreadableFile:
+    return UnreadableFile(
+        f"{path}, line {number:,}: {what}. Nothing was sent: correct the line, or take it out, and run it again."
+    )
+
+
+def check(path: str) -> int:
+    """Look at all lines of a batch file before anything is sent; return how many requests it has.
+
+    Raises ``UnreadableFile`` for a line that is no request, for two with the same ``custom_id``, and for Anthropic's
+    lines among OpenAI's. Takes a bounded amount of memory: ids are compared on disk.
+    """
+    db = sqlite3.connect("")  # in a temporary file
+    try:
+        db.execute("create table ids (id blob primary key, line integer) without rowid")
+        count, kinds = 0, set()
+        for line in lines_of(path):
+            digest = hashlib.blake2b(line.custom_id.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+            try:
+                db.execute("insert into ids values (?, ?)", (digest, line.number))
+            except sqlite3.IntegrityError:
+                (first,) = db.execute("select line from ids where id = ?", (digest,)).fetchone()
+                raise _bad(
+                    path, line.number, f"its custom_id {line.custom_id[:80]!r} is that of line {first:,}, too"
+                ) from None
+            kinds.add(line.is_anthropic)
+            if len(kinds) > 1:
+                raise _bad(
+                    path, line.number, "it is of another kind than those before: OpenAI's or Anthropic's"
+                )
+            count += 1
+        if not count:
+            raise ArgumentError(f"{path} has no request: nothing was sent.")
+        return count
+    finally:
+        db.close()
+
+
+def answered_line(line: BatchLine, data: Mapping[str, Any]) -> bytes:
+    """Return the line of the output for an answer."""
+    said: dict[str, Any]
+    if line.is_anthropic:
+        said = {"custom_id": line.custom_id, "result": {"type": "succeeded", "message": data}}
+    else:
+        response = {"status_code": 200, "request_id": _name("req", line), "body": data}
+        said = {
+            "id": _name("batch_req", line),
+            "custom_id": line.custom_id,
+            "response": response,
+            "error": None,
+        }
+    return msgspec.json.encode(said) + b"\n"
+
+
+def failed_line(line: BatchLine, code: str, message: str) -> bytes:
+    """Return the line of the file of errors for a request without an answer."""
+    said: dict[str, Any]
+    if line.is_anthropic:
+        error = {"type": "error", "error": {"type": code, "message": message}}
+        said = {"custom_id": line.custom_id, "result": {"type": "errored", "error": error}}
+    else:
+        error = {"code": code, "message": message}
+        said = {"id": _name("batch_req", line), "custom_id": line.custom_id, "response": None, "error": error}
+    return msgspec.json.encode(said) + b"\n"
+
+
+def _name(kind: str, line: BatchLine) -> str:
+    return f"{kind}_{hashlib.blake2b(line.custom_id.encode('utf-8', 'surrogatepass'), digest_size=12).hexdigest()}"
+
+
+class WrittenLines:
+    """What an earlier process wrote of an output: read beside the input, and cut where it is not its answer."""
+
+    def __init__(self, fd: int) -> None:
+        self._file = os.fdopen(os.dup(fd), "rb")
+        self._file.seek(0)
+        self._fd = fd
+        self.end = 0  # of the lines that were taken
+        self._next: tuple[str, int] | None = None
+        self._read()
+
+    def _read(self) -> None:
+        raw = self._file.readline()
+        self._next = None
+        if raw.endswith(b"\n"):
+            try:
+                self._next = _id_of(raw).custom_id, len(raw)
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                self._next = None
+
+    def take(self, custom_id: str) -> bool:
+        """Say whether the next line is the answer to this request; then it is taken."""
+        if self._next is None or self._next[0] != custom_id:
+            return False
+        self.end += self._next[1]
+        self._read()
+        return True
+
+    def cut(self) -> None:
+        """Cut off what was not taken, and go on behind it."""
+        self._file.close()
+        os.ftruncate(self._fd, self.end)
+        os.lseek(self._fd, self.end, os.SEEK_SET)
