@@ -210,3 +210,84 @@ def test_data_of_references() -> None:
     assert ray.data.from_numpy_refs(ray.put(np.arange(2))).take_all() == [{"data": 0}, {"data": 1}]
     assert ray.data.from_arrow_refs([ray.put(pa.table({"a": [1]}))]).schema().names == ["a"]
     ray.shutdown()
+
+
+# ---------------------------------------------------------------- files, tensors, pairs
+
+
+def test_files_are_chosen_by_their_extensions(tmp_path: Path) -> None:
+    hr.range(3).write_json(tmp_path / "in")
+    (part,) = (tmp_path / "in").glob("part-*.json")
+    (tmp_path / "a.data").write_bytes(part.read_bytes())
+    (tmp_path / "b.other").write_text("no JSON")
+    assert ray.data.read_json(tmp_path, file_extensions=["data"]).count() == 3
+    both = [str(tmp_path / "a.data"), str(tmp_path / "b.other")]
+    assert ray.data.read_json(both, file_extensions=[".DATA"]).count() == 3
+    with pytest.raises(FileNotFoundError, match=r"None of the 2 files .* ends in \.txt"):
+        ray.data.read_json(both, file_extensions="txt").count()
+    with pytest.raises(ArgumentError, match="file_extensions"):
+        ray.data.read_json(both, file_extensions=[])
+
+
+def test_paths_that_are_missing_may_be_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\n")
+    paths = [tmp_path / "a.txt", tmp_path / "missing.txt"]
+    assert ray.data.read_text(paths, ignore_missing_paths=True).take_all() == [{"text": "one"}]
+    assert ray.data.read_text(paths=paths, ignore_missing_paths=True).count() == 1
+    with pytest.raises(FileNotFoundError):
+        ray.data.read_text(paths).take_all()
+    with pytest.raises(FileNotFoundError):
+        ray.data.read_text(paths[1:], ignore_missing_paths=True).take_all()
+
+
+def test_folders_by_keys_are_said_as_ray_says_them(tmp_path: Path) -> None:
+    from headrace.compat.ray.data.datasource import Partitioning
+
+    hr.from_items([{"year": 2024, "x": 1}, {"year": 2025, "x": 2}]).write_parquet(
+        tmp_path, partition_by=["year"]
+    )
+    years = ray.data.read_parquet(tmp_path, partitioning=Partitioning("hive", field_types={"year": int}))
+    assert sorted(row["year"] for row in years.take_all()) == [2024, 2025]
+    with pytest.raises(hr.errors.NotOffered, match="cast"):
+        Partitioning("hive", field_types={"year": str})
+    with pytest.raises(hr.errors.NotOffered, match="include_paths"):
+        Partitioning("dir", field_names=["year"])
+    with pytest.raises(ImportError, match=r"filter\(expr"):
+        from headrace.compat.ray.data.datasource.partitioning import PathPartitionFilter  # noqa: F401
+
+
+def test_columns_of_tensors_by_rays_names() -> None:
+    from headrace.compat.ray.data.extensions import ArrowTensorArray, TensorArray
+
+    array = np.arange(12).reshape(3, 2, 2)
+    ragged = [np.zeros((n, n)) for n in (1, 2, 3)]
+    frame = pd.DataFrame({"fixed": TensorArray(array), "ragged": TensorArray(ragged)})
+    batch = hr.from_pandas(frame).map_batches(lambda df: df + 1, batch_format="pandas").take_batch()
+    assert np.array_equal(batch["fixed"], array + 1) and [a.shape for a in batch["ragged"]] == [
+        (1, 1),
+        (2, 2),
+        (3, 3),
+    ]
+    columns = hr.from_arrow(pa.table({"t": ArrowTensorArray.from_numpy(array[:, ::-1])})).take_batch()
+    assert np.array_equal(columns["t"], array[:, ::-1])
+
+
+def test_pairs_of_features_and_labels() -> None:
+    torch = pytest.importorskip("torch")
+    rows = ray.data.from_items([{"a": i, "b": 2.0 * i, "v": [i, i + 1], "y": -i} for i in range(3)])
+    plain = rows.drop_columns(["v"])
+
+    def first(data: Any, **how: Any) -> Any:
+        return next(iter(data.iterator().to_torch(batch_size=2, **how)))
+
+    features, labels = first(plain, label_column="y")
+    assert features.tolist() == [[0, 0], [1, 2]] and labels.tolist() == [[0], [-1]]
+    assert first(plain)[1] is None and first(plain)[0].shape == (2, 3)
+    assert first(plain, label_column="y", unsqueeze_label_tensor=False)[1].tolist() == [0, -1]
+    two, _ = first(plain, feature_columns={"x": ["a"], "z": ["a", "b"]}, feature_column_dtypes=torch.float32)
+    assert two["x"].dtype == torch.float32 and two["z"].shape == (2, 2)
+    lists, _ = first(rows, feature_columns=[["a"], ["b"]])
+    assert [each.tolist() for each in lists] == [[[0], [1]], [[0.0], [2.0]]]
+    assert first(rows, feature_columns=["v"])[0].shape == (2, 1, 2)
+    with pytest.raises(ArgumentError, match="no column 'q'"):
+        first(rows, feature_columns=["q"])

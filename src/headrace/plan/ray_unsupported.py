@@ -357,7 +357,12 @@ READ: dict[str, Unsupported] = {
 """Of functions that read files."""
 
 _HERE = ("filter", "include_paths", "partitioning")
-READ_PARQUET: dict[str, Unsupported] = {name: each for name, each in READ.items() if name not in _HERE}
+_READ_AT_A_TIME = Unsupported("how much is read at a time is settled by size", None)
+READ_PARQUET: dict[str, Unsupported] = {
+    **{name: each for name, each in READ.items() if name not in _HERE},
+    **dict.fromkeys(("batch_size", "buffer_size", "pre_buffer", "use_threads"), _READ_AT_A_TIME),
+    "dataset_kwargs": _unset("columns=, filter=, schema= and partitioning= say what is read."),
+}
 
 READ_NUMPY: dict[str, Unsupported] = {
     **READ,

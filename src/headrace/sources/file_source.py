@@ -13,7 +13,7 @@ from headrace.core.row_keys import Keys, Numbers, keyed, row_keys
 from headrace.core.stores.addresses import is_address
 from headrace.core.stores.options import Options, checked
 from headrace.core.work import Split
-from headrace.errors import ArgumentError
+from headrace.errors import ArgumentError, NothingMatched
 from headrace.sources.files import PathArgument, absolute_paths, expand, record
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class FileSource(Source, Generic[Inspected]):
         self.paths = absolute_paths(paths)
         self._adds_path = adds_path
         self._storage: Options = ()
+        self._extensions: tuple[str, ...] = ()
         address = next(filter(is_address, self.paths), None)
         if address is not None and not self.reads_objects:
             raise ArgumentError(
@@ -143,8 +144,21 @@ class FileSource(Source, Generic[Inspected]):
             self._files = files
         return self._inspected
 
+    def only_extensions(self, extensions: tuple[str, ...]) -> None:
+        """Read only files whose names end in one of these, in lower case and with the dot."""
+        self._extensions = extensions
+        self._files, self._inspected = [], None
+
     def _listed(self) -> list[InputFile]:
-        return expand(self.paths, self.suffixes, self._storage)
+        files = expand(self.paths, self._extensions or self.suffixes, self._storage)
+        if not self._extensions:
+            return files
+        chosen = [file for file in files if str(file.path).lower().endswith(self._extensions)]
+        if files and not chosen:
+            raise NothingMatched(
+                f"None of the {len(files)} files at {self.paths[0]!r} ends in {', '.join(self._extensions)}."
+            )
+        return chosen
 
     def _recorded(self, paths: Sequence[str]) -> list[InputFile]:
         if not any(map(is_address, paths)):

@@ -9,15 +9,20 @@ from typing import Any
 
 import headrace
 from headrace.compat.ray.calls import get
+from headrace.compat.ray.data import datasource as datasource
 from headrace.compat.ray.data import datatype as datatype
 from headrace.compat.ray.data import expressions as expressions
+from headrace.compat.ray.data import extensions as extensions
 from headrace.compat.ray.data import preprocessors as preprocessors
 from headrace.compat.ray.data.context import DataContext
 from headrace.compat.ray.data.context import ExecutionOptions as ExecutionOptions
+from headrace.compat.ray.data.listing import existing, with_extensions
+from headrace.compat.ray.data.pairs import Pairs
 from headrace.compat.ray.data.schema import Schema
 from headrace.compat.ray.offered import names_of_headrace
 from headrace.core.arguments import known_arguments, unframed
 from headrace.plan.compile import columns_at
+from headrace.plan.ray_unsupported import ITERATE
 
 _STRATEGIES = ("ActorPoolStrategy", "TaskPoolStrategy")
 _READERS = tuple(name for name in headrace.__all__ if name.startswith(("read_", "from_", "range")))
@@ -64,6 +69,49 @@ class Dataset(headrace.Dataset):
         """Return the names of the columns; ``fetch_if_missing`` as in ``schema``."""
         found = self.schema(fetch_if_missing=fetch_if_missing)
         return None if found is None else list(found.names)
+
+    @known_arguments(also=ITERATE)
+    def to_torch(  # type: ignore[override]
+        self,
+        *,
+        label_column: str | None = None,
+        feature_columns: Any = None,
+        label_column_dtype: Any = None,
+        feature_column_dtypes: Any = None,
+        batch_size: int = 1,
+        drop_last: bool = False,
+        local_shuffle_buffer_size: int | None = None,
+        local_shuffle_seed: int | None = None,
+        unsqueeze_label_tensor: bool = True,
+        unsqueeze_feature_tensors: bool = True,
+    ) -> Any:
+        """Return an ``IterableDataset`` of pairs as Ray's ``to_torch`` yields them: features, and the label or None.
+
+        Columns of shape (n,) stand side by side in a tensor of shape (n, columns); ``feature_columns`` may also be a
+        list of lists or a dict of lists of names, for several tensors.
+
+        >>> import pytest
+        >>> torch = pytest.importorskip("torch")
+        >>> from headrace.compat import ray
+        >>> rows = ray.data.from_items([{"x": 1.0, "z": 2.0, "y": 0}])
+        >>> next(iter(rows.iterator().to_torch(label_column="y")))
+        (tensor([[1., 2.]], dtype=torch.float64), tensor([[0]]))
+        """
+        pairs = Pairs(
+            label_column,
+            feature_columns,
+            label_column_dtype,
+            feature_column_dtypes,
+            unsqueeze_label_tensor,
+            unsqueeze_feature_tensors,
+        )
+        return super().to_torch(
+            batch_size=batch_size,
+            collate_fn=pairs.of,
+            drop_last=drop_last,
+            local_shuffle_buffer_size=local_shuffle_buffer_size,
+            local_shuffle_seed=local_shuffle_seed,
+        )
 
     def _tells_columns(self) -> bool:
         """Return whether the columns are known without calling functions of the user's."""
@@ -118,7 +166,12 @@ def _adapted(found: Any) -> Any:
 
     @functools.wraps(found)
     def reader(*args: Any, **kwargs: Any) -> Dataset:
+        extensions = kwargs.pop("file_extensions", None)
+        if kwargs.pop("ignore_missing_paths", False):
+            args, kwargs = existing(args, kwargs)
         made = found(*args, **kwargs)
+        if extensions is not None:
+            with_extensions(made._plan.source, extensions)
         quiet = {} if DataContext.get_current().enable_progress_bars else {"progress": False}
         return Dataset(made._plan, made._options.updated(quiet))
 
