@@ -1,6 +1,6 @@
 """Draws terminals: runs commands in a real pseudo-terminal and writes what is seen as an SVG that moves.
 
-    python -m pip install pyte
+    python -m pip install -c constraints.txt pyte
     python tools/terminal.py                # docs/assets/terminal.svg: a run that is killed and goes on
 
 Needs Linux or macOS and pyte, which understands what a terminal obeys; the site is built without either. The picture
