@@ -20,7 +20,7 @@ from headrace.observers.report.advice import advice
 from headrace.observers.report.facts import Facts, RejectedSample, facts
 from headrace.observers.report.history import History, history
 from headrace.observers.report.page import ASSETS, comparison_page, page
-from headrace.observers.run_state import bottleneck
+from headrace.observers.run_parts import bottleneck
 from headrace.output.follow import RunStatus
 
 from .histories import HOSTILE, recorded, success

@@ -39,7 +39,8 @@ from headrace.observers.record import MOST, Record
 from headrace.observers.record_reader import lines_of, replay
 from headrace.observers.report.facts import facts
 from headrace.observers.report.history import History, history
-from headrace.observers.run_state import RunState, bottleneck, memory_of
+from headrace.observers.run_parts import bottleneck
+from headrace.observers.run_state import RunState, memory_of
 from headrace.observers.summary import stage_lines
 from headrace.observers.time_spent import stage_times
 from headrace.output.follow import RunStatus

@@ -8,7 +8,8 @@ from typing import Any
 
 from headrace.core.human import clock, count, percent, plural
 from headrace.core.terminal import one_line
-from headrace.observers.run_state import RETRIED_SHARDS, RunState, bottleneck
+from headrace.observers.run_parts import bottleneck
+from headrace.observers.run_state import RETRIED_SHARDS, RunState
 
 GAP = 2  # columns between two fields
 LEAST_BAR, MOST_BAR = 10, 40  # columns

@@ -28,8 +28,9 @@ from headrace.core.events import (
     WorkerReady,
 )
 from headrace.core.files import safe_files
+from headrace.observers.pace import SAMPLE
 from headrace.observers.record_reader import KINDS
-from headrace.observers.run_state import DIVIDED_EARLY, SAMPLE, RunState, memory_of
+from headrace.observers.run_state import DIVIDED_EARLY, RunState, memory_of
 from headrace.observers.summary import steps_of
 from headrace.observers.sums import CommitSum, ProgressSample, WorkSum
 

@@ -7,12 +7,8 @@ kind (see ``record_reader``). Both have the same figures.
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Sequence
-from itertools import pairwise
+from collections import Counter
 from typing import Any, Literal
-
-import msgspec
 
 from headrace.core.events import (
     Batches,
@@ -38,16 +34,9 @@ from headrace.core.events import (
     WorkerReady,
     WorkerRetired,
 )
+from headrace.observers.pace import LATE, WINDOW, Pace
+from headrace.observers.run_parts import LONGEST, Driver, StageState, busy_share
 from headrace.observers.sums import TIMES, CommitSum, ProgressSample, Unlisted, WorkSum, added
-
-WINDOW = 30.0  # seconds over which speed is measured: long enough to be steady, short enough to follow
-SAMPLE = 1.0  # seconds between two samples
-BUSY = 0.7  # share of its time: the least of a stage that is the bottleneck
-LATE = 6.0  # seconds by which a sample may lag behind: a record has one every 5 s at least, written twice a second
-
-_FIRST_SAMPLES = 0.15  # seconds between the first ones
-_LONGEST = 1e9  # seconds: a longer time was not measured
-_AHEAD = 0.2  # by which that has to be more than any other stage's
 
 Phase = Literal["starting", "loading", "running", "ended"]
 """Before the first shard; workers start and load models, and none is ready; at work; ended."""
@@ -63,68 +52,6 @@ LOST, RETIRED, DIVIDED, DIVIDED_EARLY = (
     "shard divided early",
 )
 READ_AGAIN = "rows read again"
-
-
-class Driver(msgspec.Struct):
-    """One process that drove the run, from ``began`` to ``ended`` in seconds since 1970.
-
-    ``start``: the time that earlier drivers took, in seconds. ``rows_before`` and ``shards_before`` were committed
-    before it. ``finished`` is None if it has not ended, or was killed.
-    """
-
-    began: float
-    start: float = 0.0
-    ended: float = 0.0
-    described: RunDescribed | None = None
-    started: RunStarted | None = None
-    finished: RunFinished | None = None
-    first_ready: float | None = None  # seconds from its start until its first worker was ready
-    loading: float = 0.0  # seconds: the longest that a worker took to load models and construct classes
-
-    @property
-    def seconds(self) -> float:
-        """How long it worked, as far as is known."""
-        if self.finished is not None and 0 < self.finished.seconds < _LONGEST:
-            return self.finished.seconds
-        return max(0.0, self.ended - self.began)
-
-    @property
-    def workers(self) -> list[int]:
-        """How many workers each stage had at most."""
-        return [max(1, stage.workers) for stage in self.described.stages] if self.described else []
-
-    @property
-    def error(self) -> str | None:
-        """What it failed with; empty if it did not; None if it has not ended, or was killed."""
-        return self.finished.error if self.finished is not None else None
-
-
-class StageState(msgspec.Struct):
-    """What the workers of one stage did, in seconds summed over all of them.
-
-    ``starting`` and ``loading``: until each was ready, and of that for models and classes. ``seconds``: in calls, of
-    which the next six were measured inside the workers; ``metrics`` is a part of ``steps``, and so is ``each`` of
-    them. They may overlap, so their sum may be more. ``lost``: in calls whose result is unused.
-    """
-
-    starting: float = 0.0
-    loading: float = 0.0
-    seconds: float = 0.0
-    read: float = 0.0
-    decode: float = 0.0
-    steps: float = 0.0
-    metrics: float = 0.0
-    write: float = 0.0
-    wait: float = 0.0
-    lost: float = 0.0
-    each: list[float] = msgspec.field(default_factory=list)
-    rows: int = 0
-    recent: deque[tuple[float, float, float]] = msgspec.field(default_factory=deque)  # from, to, busy seconds
-
-    @property
-    def work(self) -> float:
-        """Seconds of anything but waiting."""
-        return self.read + self.decode + self.steps + self.write
 
 
 class RunState:
@@ -157,11 +84,7 @@ class RunState:
         self.unread = 0  # lines of a record that could not be read
         self.sample = ProgressSample(0, 0)
         self.sampled_at = 0.0
-        self._done: dict[int, deque[tuple[float, int]]] = {
-            1: deque(),
-            2: deque(),
-        }  # (time, rows), (time, shards)
-        self._first = (0.0, 0, 0)
+        self._pace = Pace()
         self._under_way: dict[int, tuple[int, int, int]] = {}  # shard → (worker, rows read, rows failed)
         self._rows_under_way = self._failed_under_way = 0
         self._working: tuple[int, ...] = ()  # in the midst of a shard, as the last sample of a record has it
@@ -226,15 +149,13 @@ class RunState:
         """Note that it is ``at`` now, and take a sample if one is due."""
         at = round(at, 3)
         self.at = max(self.at, at)
-        if self._done[1]:
-            since = at - self.sampled_at
-            if since >= SAMPLE or since >= max(_FIRST_SAMPLES, 0.2 * (at - self._first[0])):
-                self._sample_if_new(at)
+        if self._pace.begun and self._pace.due(at, self.sampled_at):
+            self._sample_if_new(at)
 
     def _begin(self, event: RunDescribed | None, at: float) -> None:
         self._lose_unfinished()
         start = self.seconds
-        elapsed = event.elapsed if event is not None and 0 <= event.elapsed < _LONGEST else 0.0
+        elapsed = event.elapsed if event is not None and 0 <= event.elapsed < LONGEST else 0.0
         self.drivers.append(Driver(at - elapsed, start, at, event))
         self.ready, self._last, self._starts = {}, {}, {}
 
@@ -251,7 +172,7 @@ class RunState:
         self._working = ()
         self._share = 0.0
         self._reach(0)
-        self._restart_samples(at)
+        self._count_from_here(at)
 
     def _worker_ready(self, event: WorkerReady, at: float) -> None:
         driver = self.drivers[-1]
@@ -259,8 +180,8 @@ class RunState:
         driver.loading = max(driver.loading, event.seconds)
         if driver.first_ready is None:
             driver.first_ready = max(0.0, at - driver.began)
-        if self._done[1] and (self.rows, self.shards_done) == self._first[1:]:
-            self._restart_samples(at)  # no row was read before
+        if self._pace.begun and (self.rows, self.shards_done) == self._pace.since[1:]:
+            self._count_from_here(at)  # no row was read before
         took = at - driver.began
         if (
             took > 3 * driver.first_ready + 1.0
@@ -319,7 +240,7 @@ class RunState:
                 self._work(WorkSum(stage, worker, since, end, end - since, 1, {"lost": 1}, lost=end - since))
 
     def _finish(self, event: RunFinished, at: float) -> None:
-        if self._done[1]:
+        if self._pace.begun:
             self._sample_if_new(at)
         self.drivers[-1].finished = event
         if event.error:
@@ -360,10 +281,8 @@ class RunState:
 
     # ------------------------------------------------------------ samples
 
-    def _restart_samples(self, at: float) -> None:
-        self._first = at, self.rows, self.shards_done
-        for points in self._done.values():
-            points.clear()
+    def _count_from_here(self, at: float) -> None:
+        self._pace.restart(at, self.rows, self.shards_done)
         self._take_sample(at)
 
     def _sample_if_new(self, at: float) -> None:
@@ -372,11 +291,7 @@ class RunState:
 
     def _take_sample(self, at: float) -> None:
         self.sample, self.sampled_at = self._present(), at
-        for points, done in zip(self._done.values(), (self.rows, self.shards_done), strict=True):
-            if not points or done != points[-1][1]:
-                points.append((at, done))
-            while len(points) > 2 and points[1][0] <= at - WINDOW - LATE:
-                points.popleft()
+        self._pace.note(at, self.rows, self.shards_done)
 
     def _present(self) -> ProgressSample:
         return ProgressSample(self.rows, self.shards_done, self.shards, self.failed, self.working)
@@ -428,50 +343,14 @@ class RunState:
 
     def speed(self, now: float) -> float:
         """Return the rows read per second in the last half minute."""
-        return self._rate(now, 1)
+        return self._pace.rate(now, "rows")
 
     def time_left(self, now: float) -> float | None:
-        """Return the seconds that the rest will take; None while nothing was done at all.
-
-        Work arrives in portions: since the last one, time went on, but no more of it counts than portions take.
-        Where nothing was done in the last half minute, as a batch takes long or rows are read again, the rate since
-        the first worker was ready counts.
-        """
-        unit: Literal[1, 2] = 1 if self._by_rows else 2
-        total = (self.rows_expected or 0) if self._by_rows else self.shards
-        points = self._points(unit)
-        left = max(0, total - points[-1][1]) if points else 0
-        if rate := self._rate(now, unit):
-            waited = min(max(0.0, now - points[-1][0]), _longest_gap(points))
-            return max(0.0, left / rate - waited)
-        rate = self._whole_rate(now, unit)
-        return left / rate if rate > 0 else None
-
-    def _rate(self, now: float, unit: Literal[1, 2]) -> float:
-        """Return the rate over the window that ends when something was done last, or later if more is overdue."""
-        points = self._points(unit)
-        if not points:
-            return 0.0
-        end = max(points[-1][0], now - max(LATE, _longest_gap(points)))
-        start = max(points[0][0], end - WINDOW)
-        done = points[-1][1] - _done_at(points, start)
-        return max(0.0, done) / (end - start) if end > start else 0.0
-
-    def _points(self, unit: Literal[1, 2]) -> list[tuple[float, int]]:
-        """Return when how much was done, as far as it is remembered.
-
-        The first portion takes longer where several workers share the work, and does not count once there are more.
-        """
-        points = list(self._done[unit])
-        began = bool(points) and points[0][0] == self._first[0]
-        return points[1:] if began and len(points) > 3 else points
-
-    def _whole_rate(self, now: float, unit: Literal[1, 2]) -> float:
-        if not self._done[unit]:
-            return 0.0
-        since, *before = self._first
-        done = self._done[unit][-1][1] - before[unit - 1]
-        return done / (now - since) if now > since else 0.0
+        """Return the seconds that the rest will take; None while nothing was done at all."""
+        expected = self.rows_expected
+        if expected is None:
+            return self._pace.time_left(now, "shards", self.shards)
+        return self._pace.time_left(now, "rows", expected)
 
     @property
     def seconds(self) -> float:
@@ -581,43 +460,6 @@ class RunState:
         }
 
 
-def busy_share(seconds: float, wait: float, capacity: float) -> float:
-    """Return the share of the time that workers had, in which they worked and did not wait.
-
-    >>> busy_share(8.0, 2.0, 12.0)
-    0.5
-    """
-    return min(1.0, max(0.0, seconds - wait) / capacity) if capacity > 0 else 0.0
-
-
-def bottleneck(shares: Sequence[float]) -> int | None:
-    """Return the stage that kept the others waiting, if one did, from the busy shares of all.
-
-    >>> bottleneck([0.97, 0.4]), bottleneck([0.97, 0.9]), bottleneck([0.5, 0.1])
-    (0, None, None)
-    """
-    if len(shares) < 2:
-        return None
-    busiest = max(range(len(shares)), key=shares.__getitem__)
-    others = max(share for i, share in enumerate(shares) if i != busiest)
-    return busiest if shares[busiest] >= BUSY and others <= shares[busiest] - _AHEAD else None
-
-
 def memory_of(event: MemoryTaken) -> int:
     """Return the bytes of all processes and blocks."""
     return event.driver + event.blocks + sum(event.stages)
-
-
-def _longest_gap(points: Sequence[tuple[float, int]]) -> float:
-    return max((later[0] - earlier[0] for earlier, later in pairwise(points)), default=0.0)
-
-
-def _done_at(points: Sequence[tuple[float, int]], time: float) -> float:
-    """Return what was done at a time: between two points, work went on evenly."""
-    before = points[0]
-    for point in points:
-        if point[0] > time:
-            share = (time - before[0]) / (point[0] - before[0])
-            return before[1] + share * (point[1] - before[1])
-        before = point
-    return before[1]

@@ -11,7 +11,7 @@ from headrace.core.files.artifacts import shortened
 from headrace.core.human import count, duration, plural, size
 from headrace.core.terminal import visible
 from headrace.core.work import REJECTED, Ledger, Timings
-from headrace.observers.run_state import BUSY, bottleneck
+from headrace.observers.run_parts import BUSY, bottleneck
 from headrace.observers.time_spent import told
 
 _KINDS = 5  # of errors

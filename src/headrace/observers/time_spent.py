@@ -8,7 +8,8 @@ from typing import Any, Literal
 import msgspec
 
 from headrace.core.human import percent
-from headrace.observers.run_state import RunState, StageState
+from headrace.observers.run_parts import StageState
+from headrace.observers.run_state import RunState
 
 Kind = Literal[
     "starting", "loading", "reading", "decoding", "step", "metrics", "writing", "waiting", "lost", "other", "idle"

@@ -10,7 +10,8 @@ from headrace.core.human import count, duration, percent, plural, size
 from headrace.core.work import Ledger
 from headrace.observers.report.facts import Facts
 from headrace.observers.report.history import History
-from headrace.observers.run_state import LOST, RETIRED, RETRIED_CALLS, bottleneck
+from headrace.observers.run_parts import bottleneck
+from headrace.observers.run_state import LOST, RETIRED, RETRIED_CALLS
 from headrace.observers.time_spent import Part, all_parts, stage_times
 
 _LONG = 2.0  # seconds: a shorter run is no basis for advice on speed

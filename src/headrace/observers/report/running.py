@@ -10,7 +10,7 @@ from headrace.observers.report import figures as draw
 from headrace.observers.report.facts import Facts
 from headrace.observers.report.history import History
 from headrace.observers.report.html import Html, chart, section, table, tag
-from headrace.observers.run_state import bottleneck
+from headrace.observers.run_parts import bottleneck
 from headrace.observers.time_spent import StageTime, stage_times
 
 Figures = dict[str, Any]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from headrace.core.human import count, duration, percent, plural
 from headrace.observers.report.facts import Facts
 from headrace.observers.report.history import History
-from headrace.observers.run_state import bottleneck
+from headrace.observers.run_parts import bottleneck
 from headrace.observers.time_spent import Part, StageTime, all_parts, stage_times
 
 _BUSY = ("reading", "decoding", "step", "metrics", "writing", "lost", "other")

@@ -11,7 +11,7 @@ from headrace.observers.report.facts import Facts
 from headrace.observers.report.head import command, moment
 from headrace.observers.report.history import History
 from headrace.observers.report.html import Html, join, pairs, section, table, tag
-from headrace.observers.run_state import Driver
+from headrace.observers.run_parts import Driver
 
 
 def what_ran(history: History, facts: Facts) -> Html:
