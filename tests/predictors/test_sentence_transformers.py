@@ -17,6 +17,7 @@ import torch
 import transformers
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
+import headrace as hr
 from headrace.core.files.artifacts import Artifact
 from headrace.errors import ArgumentError, MissingLibrary, ModelChanged, ModelUnreadable, UntrustedPickle
 from headrace.predictors.sentence_transformers import SentenceTransformersPredictor, kind_of
@@ -125,6 +126,16 @@ def test_the_users_model_stays_where_it_is(folder: Path) -> None:
     model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
     assert loaded(model, device="meta")._loaded.device.type == "meta"
     assert model.device.type == "cpu"
+
+
+def test_embed_is_predict_in_fewer_words(folder: Path) -> None:
+    rows = hr.from_items([{"text": text} for text in TEXTS[:5].tolist()]).with_options(engine="inline")
+    expected = rows.predict(
+        SentenceTransformersPredictor(str(folder)), inputs=["text"], output="embedding"
+    ).to_arrow()
+    for model in (str(folder), SentenceTransformersPredictor(str(folder))):
+        made = rows.embed("text", model).to_arrow()
+        assert made.schema == expected.schema and made.equals(expected)
 
 
 def test_loading_is_silent(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

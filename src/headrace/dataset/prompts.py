@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from headrace.llm.spending import Caps
     from headrace.plan.steps.predict import Prompt
 
+EMBED_WINDOW = 4
+"""So many times the requests under way are read ahead: embeddings of so many texts take about the same time."""
+
 _OWN = {
     "model": "the Endpoint names it",
     "messages": "the template makes them",
@@ -137,6 +140,96 @@ class PromptVerbs(DatasetBase):
             "" if cache is None else _given_folder(cache),
         )
         return self.with_step(_step(asked, keep, replace, options))
+
+    @known_arguments(options=WorkerOptions)
+    def embed(
+        self,
+        column: str,
+        model: Any,
+        *,
+        output: str = "embedding",
+        batch_size: int = 64,
+        dimensions: int | None = None,
+        keep: str | Sequence[str] | None = "all",
+        replace: bool = False,
+        **options: Unpack[WorkerOptions],
+    ) -> Self:
+        """Add vectors (n, d) of float32 for a column of texts; every other column is carried unchanged.
+
+        Parameters
+        ----------
+        column
+            The column with the texts.
+        model
+            ``hr.llm.Endpoint(base_url, model)``, which is asked by ``/embeddings``; or what
+            ``SentenceTransformersPredictor`` takes: such a predictor, a ``SentenceTransformer``, or its folder.
+        output
+            The name of the column of vectors.
+        batch_size
+            How many texts, in rows, a request or the model gets at a time.
+        dimensions
+            How long vectors shall be, where an endpoint's model can shorten them.
+        keep, replace
+            As in ``predict``.
+        compute, concurrency, num_cpus, num_gpus, memory, ray_remote_args, version
+            As in ``map_batches``. Where an endpoint is asked, there is one worker unless more are asked for.
+
+        Raises
+        ------
+        UnknownColumn
+            The column is not there. The rest as in ``prompt``, and for models as in ``predict``.
+
+        Examples
+        --------
+        >>> import headrace as hr
+        >>> from headrace.testing import FakeLLMServer
+        >>> with FakeLLMServer() as server:  # its vectors are how long a text is, how many e there are, and 1
+        ...     rows = hr.from_items([{"text": "mill"}, {"text": "race"}])
+        ...     made = rows.embed("text", hr.llm.Endpoint(server.url, "fake")).with_options(engine="inline")
+        ...     [row["embedding"].tolist() for row in made.take_all()]
+        [[4.0, 0.0, 1.0], [4.0, 1.0, 1.0]]
+        """
+        from headrace.session.models import given_output, given_predict
+
+        if not isinstance(column, str) or not column:
+            raise ArgumentError(f"embed({column!r}): it takes the name of a column of texts.")
+        predictor, depth = _given_embedder(model, given_output(output), batch_size, dimensions)
+        if depth is not None and not any(
+            options.get(name) is not None for name in ("compute", "concurrency")
+        ):
+            options = {**options, "concurrency": 1}
+        step = given_predict(
+            predictor,
+            inputs=[column],
+            output=output,
+            keep=keep,
+            replace=replace,
+            batch_size=batch_size if depth is not None else "auto",
+            max_in_flight=depth,
+            **options,
+        )
+        return self.with_step(step)
+
+
+def _given_embedder(model: Any, output: str, batch_size: Any, dimensions: Any) -> tuple[Any, int | None]:
+    """Return the predictor of ``embed``, and how many batches of it may be under way, if it waits for them."""
+    from headrace.llm.endpoint import Endpoint
+
+    if not _given_count("batch_size", batch_size):
+        raise ArgumentError("batch_size=0: it takes a whole number of at least 1.")
+    if isinstance(model, Endpoint):
+        from headrace.llm.embedder import Embedder
+
+        if dimensions is not None and not _given_count("dimensions", dimensions):
+            raise ArgumentError("dimensions=0: it takes a whole number of at least 1.")
+        return Embedder(model, output, dimensions), model.max_in_flight * EMBED_WINDOW
+    if dimensions is not None:
+        raise ArgumentError("dimensions= is for endpoints; a SentenceTransformer has truncate_dim.")
+    from headrace.predictors.sentence_transformers import SentenceTransformersPredictor
+
+    if isinstance(model, SentenceTransformersPredictor):
+        return model, None
+    return SentenceTransformersPredictor(model, batch_size=batch_size), None
 
 
 def _step(asked: Any, keep: Any, replace: bool, options: Any) -> Prompt:

@@ -40,7 +40,7 @@ class FakeLLMServer:
     too_many, resets, malformed, failures
         Which share of requests is answered with 429, with a broken connection, with a body that is no JSON, with 500.
     context
-        How many words a prompt may have.
+        How many words a prompt may have; four letters of a text to embed count as one.
     seed
         Of these shares and latencies.
 
@@ -265,6 +265,8 @@ class FakeLLMServer:
         if self._model is not None and body.get("model") != self._model:
             return 404, f"The model `{body.get('model')}` does not exist", "model_not_found"
         words = _words(body.get("messages", []))
+        if isinstance(body.get("input"), list):
+            words = max((len(text) // 4 for text in body["input"]), default=0)
         if words > self._context:
             said = f"This model's maximum context length is {self._context} tokens, and the messages have {words}"
             return 400, said, "context_length_exceeded"
