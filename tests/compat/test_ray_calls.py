@@ -102,6 +102,12 @@ def test_what_a_generator_yields_before_it_fails_is_there() -> None:
     assert isinstance(caught.value.as_instanceof_cause(), ValueError)
     assert ray.get(two.options(num_returns=2).remote()) == [1, 2]
 
+    @ray.remote
+    def one() -> Iterator[int]:
+        yield 7
+
+    assert ray.get(one.options(num_returns=1).remote()) == 7
+
 
 def test_a_pool_returns_the_results_of_methods_with_several() -> None:
     pool = ray.util.ActorPool([Pairs.remote()])

@@ -51,8 +51,11 @@ class RemoteFunction:
         if "num_returns" not in options and inspect.isgeneratorfunction(self._function):
             options = {**options, "num_returns": "streaming"}
         chosen = replace(executor._options.updated("options", options), strict=True)
-        order = TaskOrder(callable_name(self._function), chosen, chosen.num_returns)
+        single = options.get("num_returns") == 1 and inspect.isgeneratorfunction(self._function)
+        order = TaskOrder(callable_name(self._function), chosen, 1 if single else chosen.num_returns)
         found = executor._core.submit(order, self._function, args, kwargs)
+        if single:  # the one value that it yields
+            (found,) = found
         return None if options.get("num_returns") == 0 else found
 
     def options(self, **options: Any) -> RemoteFunction:

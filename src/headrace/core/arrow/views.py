@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
 
 from headrace.core.arrow.batch import NUMPY_OF, BatchFormat, is_tensor, rows_of, shows_arrays, to_format
@@ -95,7 +96,11 @@ def output_view(batch: pa.RecordBatch, batch_format: BatchFormat, *, live: bool)
 
 def output_tensors(batch: pa.RecordBatch, *, live: bool) -> dict[str, Any]:
     """Return a batch as ``output_view`` does, as a dict of arrays for what makes tensors of them."""
-    return to_tensors(with_copies(batch, "numpy") if live else batch, ragged=False)
+    made = to_tensors(with_copies(batch, "numpy") if live else batch, ragged=False)
+    for field in batch.schema:
+        if pa.types.is_null(field.type):  # a column of nothing else, in all batches
+            made[field.name] = np.full(batch.num_rows, np.nan)
+    return made
 
 
 def output_rows(batch: pa.RecordBatch, *, live: bool) -> Iterator[dict[str, Any]]:

@@ -21,6 +21,7 @@ from headrace.compat.ray.data.pairs import Pairs
 from headrace.compat.ray.data.schema import Schema
 from headrace.compat.ray.offered import names_of_headrace
 from headrace.core.arguments import known_arguments, unframed
+from headrace.errors import ArgumentError
 from headrace.plan.compile import columns_at
 from headrace.plan.ray_unsupported import ITERATE
 
@@ -35,6 +36,7 @@ _OWN = (
     "Schema",
     "expressions",
     "from_arrow_refs",
+    "from_blocks",
     "from_numpy_refs",
     "from_pandas_refs",
 )
@@ -151,6 +153,21 @@ def _of_references(reader: str, verb: str) -> Callable[..., Dataset]:
     made.__name__ = made.__qualname__ = reader
     made.__doc__ = f"Return ``{verb}`` of what ``ray.get`` gives for a reference, or for a list of them."
     return unframed(made)
+
+
+@unframed
+def from_blocks(blocks: Any) -> Dataset:
+    """Return a dataset of tables or of DataFrames, one behind the other: ``from_arrow`` or ``from_pandas`` of them.
+
+    >>> import pyarrow as pa
+    >>> from_blocks([pa.table({"x": [1]}), pa.table({"x": [2]})]).take_all()
+    [{'x': 1}, {'x': 2}]
+    """
+    frames = [hasattr(block, "iloc") for block in blocks]
+    if any(frames) and not all(frames):
+        raise ArgumentError("from_blocks takes tables or DataFrames, not both.")
+    verb = "from_pandas" if any(frames) else "from_arrow"
+    return getattr(sys.modules[__name__], verb)(list(blocks))  # type: ignore[no-any-return]
 
 
 from_arrow_refs = _of_references("from_arrow_refs", "from_arrow")

@@ -11,5 +11,16 @@ from headrace.plan.column_expressions import col, lit
 __all__ = ["Expr", "col", "lit"]
 
 
+_FUNCTION = "add_column and map_batches(fn, batch_format='pyarrow') compute by a function of yours"
+_REASONS = {
+    "download": "read_binary_files reads addresses, and a function in map_batches fetches what a column names",
+    "monotonically_increasing_id": "zip(range(n)) numbers rows; include_paths=True says which file one is of",
+    "pyarrow_udf": _FUNCTION,
+    "random": "random_sample(fraction, seed=…) chooses rows, the same ones each time",
+    "udf": _FUNCTION,
+    "uuid": "a run that goes on after a kill has to give the same values again: make a key of file and row",
+}
+
+
 def __getattr__(name: str) -> Any:
-    raise missing("ray.data.expressions", name, __all__)
+    raise missing("ray.data.expressions", name, __all__, _REASONS.get(name, ""))
