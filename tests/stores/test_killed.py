@@ -1,6 +1,7 @@
 """kill -9 of a driver that writes to an S3 server; the next one has nothing but what is in the bucket."""
 
 import dataclasses
+import random
 import signal
 
 import pytest
@@ -74,3 +75,48 @@ def test_workers_of_their_own(job, bucket, tmp_path):
     assert killed(job, "store.uploaded", 3)
     assert job.here(engine="local").rows == FILES * ROWS
     outputs.check(bucket, job.expected(), job.here, tmp_path)
+
+
+def play(bucket, proxy, tmp_path, seed):
+    """One round: maybe an older output; drivers killed at some request of theirs; a store that fails now and then."""
+    dice = random.Random(seed)
+    source = tmp_path / "in"
+    if not source.exists():
+        make_input(source)
+    mode = dice.choice(["resume", "overwrite"])
+    job = Job(
+        str(source), f"{bucket.url}/out-{seed}", limit=dice.choice([None, None, 330]), options={"mode": mode}
+    )
+    if mode == "overwrite":
+        dataclasses.replace(job, factor=11, options={}).here()
+    engine = dice.choice([{"workers": 2}, {"engine": "inline"}])
+
+    def fault(asked):
+        if dice.random() > 0.05:
+            return None
+        return dice.choice([503, 429, "drop", "lost"] if asked.method == "PUT" else [503, "drop"])
+
+    proxy.fault = fault
+    for _ in range(dice.randint(1, 3)):
+        goal = len(proxy.asked) + dice.randint(1, 60)
+        driver = job.start(**engine)
+        driver.until(lambda: len(proxy.asked) >= goal)  # noqa: B023
+        driver.process.kill()
+        code, _, err = driver.wait()
+        assert code in (0, -signal.SIGKILL), err
+    assert job.here().rows == len(job.expected())
+    proxy.fault = lambda asked: None
+    outputs.check(bucket, job.expected(), lambda: job.here(mode="resume"), tmp_path, folder=f"out-{seed}")
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_killed_at_random(bucket, proxy, tmp_path, seed):
+    play(bucket, proxy, tmp_path, seed)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7_200)
+def test_soak(bucket, proxy, tmp_path):
+    for seed in range(2, 202):
+        print(f"seed {seed}")
+        play(bucket, proxy, tmp_path, seed)

@@ -400,8 +400,3 @@ def test_options_that_are_refused(options, what):
     assert SECRET not in str(caught.value)
     with pytest.raises(ArgumentError, match="all paths are local"):
         hr.read_csv("/data/x.csv", storage_options={"region": "eu-west-1"})
-
-
-def test_writing_to_an_address_is_refused(bucket, tmp_path):
-    with pytest.raises(ArgumentError, match="Cannot write to 's3://bucket/out'"):
-        hr.range(3).write_parquet("s3://bucket/out")

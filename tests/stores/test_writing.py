@@ -260,6 +260,17 @@ def test_a_driver_that_lives_is_not_disturbed(bucket, monkeypatch):
     assert inline(hr.range(3)).write_csv(out).rows == 3
 
 
+def test_a_lease_that_this_process_lost_sight_of_is_taken_again(bucket):
+    out = f"{bucket.url}/out"
+    lost = StoreFolder(out, ())
+    lease._held.clear()  # as after an interrupt at the wrong moment
+    assert inline(hr.range(3)).write_csv(out).rows == 3
+    with pytest.raises(RunLocked, match="was taken over"):
+        lost.lease.check()
+    lost.close()
+    assert hr.verify(out).good
+
+
 # ---------------------------------------------------------------- looking at it
 
 

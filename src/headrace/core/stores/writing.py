@@ -10,7 +10,8 @@ import contextlib
 import mmap
 import random
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import IO, Any, Final, NamedTuple, TypeVar
 
@@ -26,6 +27,7 @@ SINGLE = 1 << 30  # bytes: what is bigger goes up in pieces
 _PIECE = 64 << 20
 _TRIES = 8
 _LISTED_AT_ONCE = 10_000
+_REMOVED_AT_ONCE = 16
 _SLOWEST = 1 << 20  # bytes in a second: an upload that is slower is given up, and tried again
 _ADVICE = "What is committed is kept: mend the cause, then run the same command again."
 
@@ -113,8 +115,14 @@ class StoreWriter:
             return self._put_pieces(name, file, when, notes)
         if not size:
             return self.put(name, b"", when=when, notes=notes)
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        try:
             return self.put(name, data, when=when, notes=notes)
+        finally:
+            with contextlib.suppress(
+                BufferError
+            ):  # a request that was given up may still hold it for a moment
+                data.close()
 
     def _put_pieces(self, name: str, file: Any, when: Version, notes: Mapping[str, str]) -> Version:
         """Upload in pieces, which have no condition, under a name aside; look, and have the store copy it."""
@@ -169,8 +177,12 @@ class StoreWriter:
         if self.address.scheme == "s3":
             self._try("remove", next(iter(names)), lambda: obstore.delete(store, keys))
             return
-        for name, key in zip(names, keys, strict=True):
-            self._try("remove", name, lambda key=key: _delete(store, key))  # type: ignore[misc]
+
+        def one(name: str) -> None:
+            self._try("remove", name, lambda: _delete(store, self._prefix + name))
+
+        with ThreadPoolExecutor(_REMOVED_AT_ONCE, thread_name_prefix="headrace-removing") as threads:
+            list(threads.map(one, names))
 
     # ------------------------------------------------------------ looking
 
@@ -234,15 +246,24 @@ class StoreWriter:
 
         return self._try("read", name, call)
 
-    def names(self, folder: str = "") -> Iterator[tuple[str, int]]:
-        """Yield the names of all objects in a folder, and their sizes; ``folder`` ends with a slash, or is empty."""
+    def names(self, folder: str = "", *, few: bool = False) -> list[tuple[str, int]]:
+        """Return the names of all objects in a folder, and their sizes; ``folder`` ends with a slash, or is empty.
+
+        ``few``: the first of them are enough.
+        """
         import obstore
 
-        prefix = (self._prefix + folder).rstrip("/") or None
-        pages = obstore.list(self._store(0), prefix, chunk_size=_LISTED_AT_ONCE)
-        while page := self._try("list", folder, lambda: next(pages, None)):
-            for entry in page:
-                yield entry["path"][len(self._prefix) :], entry["size"]
+        store, prefix = self._store(0), (self._prefix + folder).rstrip("/") or None
+
+        def call() -> list[tuple[str, int]]:  # from its beginning again, should a page fail
+            found: list[tuple[str, int]] = []
+            for page in obstore.list(store, prefix, chunk_size=10 if few else _LISTED_AT_ONCE):
+                found += [(entry["path"][len(self._prefix) :], entry["size"]) for entry in page]
+                if few and found:
+                    break
+            return found
+
+        return self._try("list", folder, call)
 
     # ------------------------------------------------------------ requests
 

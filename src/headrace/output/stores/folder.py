@@ -60,9 +60,9 @@ class StoreFolder(OutputFolder):
         self._running: str | None = None
         self._check_foreign()
         self.lease = Lease(self.store, self._upload_now_and_then)
-        self.lease.take()
         self._copy: LocalFolder | None = None
         try:
+            self.lease.take()
             self._copy = LocalFolder()
             self.there: Listing = listing_of(self.store)
             with naming(self._copy.root, self.address):
@@ -89,9 +89,9 @@ class StoreFolder(OutputFolder):
 
     def _check_foreign(self) -> None:
         """Refuse a place where objects are that no run of ours has written, before anything is written there."""
-        if next(self.store.names(f"{HOME}/"), None) is not None:
+        if self.store.names(f"{HOME}/", few=True):
             return
-        others = [name for name, _ in self.store.names() if not name.startswith(".")][:3]
+        others = [name for name, _ in self.store.names(few=True) if not name.startswith(".")][:3]
         if others:
             raise ForeignOutput(
                 f"The output {self.address} holds objects that Headrace did not write ({', '.join(others)}, …). "
@@ -102,12 +102,14 @@ class StoreFolder(OutputFolder):
         """Remove runs that no pointer names: their driver ended before it began, or after it was replaced."""
         named = {self.current(), self.next()}
         runs = {
-            name.split("/")[1] for name in self.there if name.startswith(f"{HOME}/") and name.count("/") > 1
+            name.split("/")[1]
+            for name in list(self.there)
+            if name.startswith(f"{HOME}/") and name.count("/") > 1
         }
         if named == {None}:
             self._check_pointer(runs)
         for run in runs - named:
-            self._remove_objects([name for name in self.there if name.startswith(f"{HOME}/{run}/")])
+            self._remove_objects([name for name in list(self.there) if name.startswith(f"{HOME}/{run}/")])
 
     def _remove_objects(self, gone: Collection[str]) -> None:
         """Remove objects, unless another driver has the output."""
@@ -188,7 +190,7 @@ class StoreFolder(OutputFolder):
 
     def remove_run(self, run: str) -> None:
         """Remove a run's objects and its folder."""
-        self._remove_objects([name for name in self.there if name.startswith(f"{HOME}/{run}/")])
+        self._remove_objects([name for name in list(self.there) if name.startswith(f"{HOME}/{run}/")])
         remove_tree(self.folder(run))
 
     def sweep_parts(self, run: str, named: Container[str], *, finished: bool) -> None:
@@ -200,11 +202,13 @@ class StoreFolder(OutputFolder):
     def parts(self) -> list[str]:
         """Names that readers find: those of which no part is hidden."""
         hidden = ("_", ".")
-        return [name for name in self.there if not any(part.startswith(hidden) for part in name.split("/"))]
+        return [
+            name for name in list(self.there) if not any(part.startswith(hidden) for part in name.split("/"))
+        ]
 
     def rejected(self) -> list[str]:
         """Names of objects that may hold rejected rows."""
-        return [name for name in self.there if name.startswith(f"{REJECTED}/")]
+        return [name for name in list(self.there) if name.startswith(f"{REJECTED}/")]
 
     def remove_success(self) -> None:
         """Remove ``_SUCCESS``, before what it covers."""
@@ -278,7 +282,7 @@ class StoreFolder(OutputFolder):
             if not self.lease.lost:
                 if forget:
                     self._remove_objects(
-                        [n for n in self.there if n.startswith(f"{HOME}/") and n != f"{HOME}/lock"]
+                        [n for n in list(self.there) if n.startswith(f"{HOME}/") and n != f"{HOME}/lock"]
                     )
                 elif self._running is not None and self.folder(self._running).exists():
                     self._upload_records()

@@ -28,6 +28,7 @@ _TRIES = 20
 _NOBODY = Version('"00000000000000000000000000000000"', "1")  # of no object
 
 _log = logging.getLogger("headrace")
+_held: set[str] = set()  # tokens of this process
 
 
 class Lease:
@@ -51,6 +52,7 @@ class Lease:
 
     def take(self) -> None:
         """Take the output, or raise ``RunLocked``; find out whether the store keeps its conditions."""
+        _held.add(self.token)
         for _ in range(_TRIES):
             found = self._store.get(LOCK)
             before = parsed(found[0]) if found is not None else {}
@@ -79,6 +81,7 @@ class Lease:
             with contextlib.suppress(Taken):
                 self._store.put(LOCK, self._body(), when=condition)
                 self._store.remove([LOCK])
+                self._version = ABSENT
                 raise UnsafeStore(
                     f"The store of {self._store.address} does not keep conditions: it replaced an object that was to "
                     "be written only if there is none. Two drivers could mix their rows there, so nothing was "
@@ -90,7 +93,8 @@ class Lease:
         """Say whether a holder lives: ask this machine if it is here, else see whether it renews its lease."""
         here = is_here(holder)
         if here is not None:
-            return here
+            ours = holder.get("process") == here_and_now()[1]
+            return here and (not ours or holder.get("token") in _held)
         _log.warning(
             "headrace: %s was being written by %s; waiting for up to %d seconds to see whether it still is.",
             self._store.address,
@@ -127,6 +131,7 @@ class Lease:
     def release(self, *, forget: bool = False) -> None:
         """Let the output go; ``forget``: nothing of it is to be left."""
         self._over.set()
+        _held.discard(self.token)
         if self._thread.is_alive():
             self._thread.join(_PATIENCE)
         if self._version == ABSENT or self._lost is not None:

@@ -27,7 +27,6 @@ from headrace.core.work import REJECTED, CommitRecord, StagedFile
 from headrace.errors import ForeignOutput, OutputWriteFailed
 from headrace.output import journal as journals
 from headrace.output.publishing import Place
-from headrace.output.small_files import failed
 from headrace.output.stores.copies import Listing
 from headrace.output.stores.lease import Lease
 
@@ -145,7 +144,7 @@ class StorePublisher:
         output.remove_parts(self._run, but=named)
         output.write_success(success)
         output.remove_named(
-            [name for name in output.there if name.startswith((self._aside, "_headrace/uploads/"))]
+            [name for name in list(output.there) if name.startswith((self._aside, "_headrace/uploads/"))]
         )
 
     def close(self) -> None:
@@ -170,7 +169,10 @@ class StorePublisher:
             self._output.there[name] = file.size
             self._drop(path, file)
         except OSError as error:
-            raise failed("upload", self._output.root / file.name, error) from error
+            raise OutputWriteFailed(
+                f"Cannot upload {path} to {self._store.url(name)}: {error.strerror}. What is committed is kept: mend "
+                "the cause, then run the same command again."
+            ) from error
 
     def _put(self, name: str, path: str, file: StagedFile) -> None:
         notes = {_RUN: self._run, _CRC: f"{file.crc32:08x}"}
