@@ -47,7 +47,7 @@ CONTENDERS = {
         Contender("hand", None),
         Contender("hand_tuned", None, jobs=("taxi_parity", "taxi_mlp", "wide")),
         Contender("headrace", "headrace"),
-        Contender("headrace_predict", "headrace", jobs=("taxi_mlp", "wide")),
+        Contender("headrace_predict", "headrace", jobs=("taxi_parity", "taxi_mlp", "wide")),
         Contender("headrace_stages", "headrace", jobs=("images",)),
         Contender("daft", "daft"),
         Contender("ray", "ray.data", "ray"),

@@ -22,6 +22,11 @@ class Wide:
         return self.step(batch)
 
 
+class Parity:
+    def __call__(self, batch: Batch) -> Any:
+        return batch["passenger_count"] % 2
+
+
 class Mlp:
     def __init__(self) -> None:
         from bench.steps import Mlp
@@ -40,4 +45,7 @@ def predictions(job: str, data: str) -> hr.Dataset:
     rows = hr.read_parquet(data)
     if job == "wide":
         return rows.predict(Wide, inputs=["f003", "f141"], output="prediction", batch_size=65_536)
+    if job == "taxi_parity":
+        inputs = ["passenger_count"]
+        return rows.predict(Parity, inputs=inputs, output="prediction", keep=RIDES, batch_size=131_072)
     return rows.predict(Mlp, inputs=COORDINATES, output="prediction", keep=RIDES, batch_size=131_072)

@@ -18,6 +18,9 @@ from headrace.core.work import BlockRef, Durability, Split, StagedFile, Task
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from headrace.core.parquet.chunks import ChunkFile
+    from headrace.core.parquet.footer import Chunk, Footer
+
 Bad = Callable[[int, int, Exception], None]
 
 
@@ -113,6 +116,16 @@ class Source(Protocol):
         """
         return None
 
+    def chunk_file(self, split: Split) -> tuple[ChunkFile, frozenset[str]]:
+        """Return the Parquet file that a split lies in, and the columns that ``read`` gives as they are there.
+
+        ``split.first`` is then the row of the file where the split begins. Raises ``NotUnderstood``, with the reason,
+        where column chunks cannot be copied. Default: that.
+        """
+        from headrace.core.parquet.compact import NotUnderstood
+
+        raise NotUnderstood("it is not read from Parquet files")
+
     def locate(self, split: Split, row: int) -> Location:
         """Return where row number ``row`` of ``split`` stands. May be slow."""
         ...
@@ -149,6 +162,37 @@ class Writer(Protocol):
 
     def abort(self) -> None:
         """Drop everything, at any time; never raises."""
+        ...
+
+
+class JoinedWriter(Writer, Protocol):
+    """A writer that copies column chunks of the input, too."""
+
+    def write_group(self, file: ChunkFile, number: int, batches: Sequence[pa.RecordBatch]) -> None:
+        """Copy columns of a row group of ``file``; ``batches`` have its rows of all others.
+
+        ``write`` takes rows of all columns as ever; both keep the order in which they are called.
+        """
+        ...
+
+
+class JoiningSink(Protocol):
+    """What a sink has besides if column chunks of Parquet files can be copied into its parts as they are."""
+
+    def why_not_joined(self) -> str:
+        """Say why none can, by the sink's own settings; "" if some may."""
+        ...
+
+    def why_not_copied(self, field: pa.Field, chunk: Chunk) -> str:
+        """Say why a chunk of a column of this type cannot; "" if it can."""
+        ...
+
+    def footer_like(self, schema: pa.Schema) -> Footer:
+        """Return what the footer of a part with these columns says."""
+        ...
+
+    def open_joined(self, task: Task, schema: pa.Schema, copied: Mapping[str, str]) -> JoinedWriter:
+        """Begin the part of an attempt, as ``open`` does; ``copied``: columns, and their names in the input."""
         ...
 
 

@@ -38,7 +38,7 @@ class WriteVerbs(DatasetBase):
         self,
         path: str | os.PathLike[str],
         *,
-        compression: str | None = "snappy",
+        compression: str | None = "auto",
         compression_level: int | None = None,
         schema: pa.Schema | None = None,
         partition_by: str | Sequence[str] | None = None,
@@ -60,7 +60,9 @@ class WriteVerbs(DatasetBase):
         path
             A new or empty folder, or the output of an earlier run of the same plan.
         compression, compression_level
-            The codec: ``"snappy"``, ``"zstd"``, ``"gzip"``, ``"lz4"``, ``"brotli"`` or None.
+            The codec: ``"snappy"``, ``"zstd"``, ``"gzip"``, ``"lz4"``, ``"brotli"`` or None. ``"auto"``: snappy, but
+            columns that are copied from Parquet files without being decoded keep the codec that they have there
+            (``explain()`` says which are). Another codec, or a level, has them decoded and compressed anew.
         schema
             The output's Arrow schema; default: the first rows settle it.
         partition_by

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from headrace.core.work import Shard, Split
-from headrace.plan.steps.base import ALL_COLUMNS, NO_COLUMNS, Step
+from headrace.plan.steps.base import ALL_COLUMNS, NO_COLUMNS, NeededColumns, Step
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -86,6 +86,30 @@ def unread_at(
         places.append(left)
         left = step.unread_after(left)
     return tuple(places)
+
+
+def carried_columns(steps: Sequence[Step], schema: pa.Schema) -> dict[str, str]:
+    """Return the columns that come out as they are in the source: what they are called in the end, and there."""
+    names = {name: name for name in schema.names}
+    for step in steps:
+        names = step.carried(names)
+    return names
+
+
+def values_looked_at(steps: Sequence[Step], schema: pa.Schema, carried: Iterable[str]) -> frozenset[str]:
+    """Return the source columns whose values are needed if those in ``carried`` (names in the end) are not."""
+    needed = NeededColumns(without=frozenset(carried))
+    for step in reversed(steps):
+        needed = step.values_before(needed, schema)
+    return frozenset(filter(needed.has, schema.names))
+
+
+def why_rows_change(steps: Sequence[Step]) -> str:
+    """Name the step that may leave rows out of any row group, or add some; "" if there is none."""
+    for step in steps:
+        if step.makes_rows or step.changes_row_count:
+            return f"{step.label()} may change which rows there are"
+    return ""
 
 
 def limits_of(steps: Sequence[Step]) -> tuple[int, ...]:

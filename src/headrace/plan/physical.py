@@ -58,7 +58,8 @@ class Program:
     ``block_rows`` if a multiple is less (0: any). ``metrics`` are counted by whoever writes the rows; their
     big states become files in the folder ``states`` if it has a name. ``parted``: an attempt may leave the rest
     of its shard to another at multiples of so many rows (0: anywhere). ``folder``: where models may keep what shall
-    be there when the run goes on, if it has a name.
+    be there when the run goes on, if it has a name. ``carried``: columns of the output that may be copied as they are
+    stored, and their names in the source; ``looked_at``: the source columns whose values are needed even so.
     """
 
     source: Source
@@ -78,6 +79,8 @@ class Program:
     states: str = ""
     parted: int = 0
     folder: str = ""
+    carried: Mapping[str, str] = field(default_factory=dict)
+    looked_at: frozenset[str] = frozenset()
 
 
 class SavedPlan(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ from headrace.plan.logical import Plan
 from headrace.plan.physical import ErrorPolicy, Program, Stage
 from headrace.plan.stages import stages_of
 from headrace.session.capacity import block_budget, capacity_for, missing_gpus
+from headrace.session.copying import why_nothing_copied
 
 
 class ExecutionPlan:
@@ -134,6 +135,11 @@ class ExecutionPlan:
         schema = plan.source.schema()
         columns = compiler.columns_to_read(plan.steps, schema, output=kind != "count")
         steps = [step for stage in self.stages for step in stage.steps]
+        carried = (
+            {}
+            if kind != "write" or why_nothing_copied(plan, self.stages)
+            else compiler.carried_columns(steps, schema)
+        )
         unread = iter(compiler.unread_at(steps, schema, columns))
         made = []
         for i, stage in enumerate(self.stages):
@@ -159,6 +165,8 @@ class ExecutionPlan:
                 states=states if last else "",
                 parted=partitioning.dividable_unit(plan.steps) if last else 0,
                 folder=folder,
+                carried=carried,
+                looked_at=compiler.values_looked_at(steps, schema, carried),
             )
             made.append(program)
         return made

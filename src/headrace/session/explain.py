@@ -16,6 +16,7 @@ from headrace.plan.functions import Function, is_predictor
 from headrace.plan.logical import Plan
 from headrace.plan.physical import Stage
 from headrace.plan.steps.base import Step, StepFunction
+from headrace.session import copying
 from headrace.session.execution_plan import ExecutionPlan
 
 
@@ -34,7 +35,7 @@ def explain(plan: Plan, options: RunOptions) -> str:
     Only of GPUs that are not there it says in the last line that a run is refused.
     """
     execution = ExecutionPlan(plan, options, supposes_gpus=True)
-    lines = [described(plan, execution, execution.shards)]
+    lines = [described(plan, execution, execution.shards, looks=True)]
     try:
         ExecutionPlan(plan, options)
     except ResourcesUnavailable as error:  # GPUs are all that was supposed
@@ -42,8 +43,8 @@ def explain(plan: Plan, options: RunOptions) -> str:
     return visible("\n".join(lines))
 
 
-def described(plan: Plan, execution: ExecutionPlan, shards: Sequence[Shard]) -> str:
-    """Describe a plan that is divided into ``shards``."""
+def described(plan: Plan, execution: ExecutionPlan, shards: Sequence[Shard], *, looks: bool = False) -> str:
+    """Describe a plan that is divided into ``shards``; ``looks``: open files for what else there is to say."""
     options, capacity, stages = execution.options, execution.capacity, execution.stages
     schema = plan.source.schema()
     columns = compiler.columns_to_read(plan.steps, schema)
@@ -68,6 +69,7 @@ def described(plan: Plan, execution: ExecutionPlan, shards: Sequence[Shard]) -> 
     lines += [f"gpus     {execution.missing_gpus}"] * bool(execution.missing_gpus) + _limits(execution)
     if not options.on_ray and any(needs.remote for step in plan.steps for needs in step.needs()):
         lines.append("ray      ray_remote_args= has no effect here")
+    lines += copying.described(plan, stages, shards, looks=looks)
     for i, stage in enumerate(stages):
         path = ["read" if i == 0 else "blocks", *(step.label() for step in stage.steps)]
         path.append("write" if i + 1 == len(stages) else "blocks")

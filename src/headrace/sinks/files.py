@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import pyarrow as pa
 
@@ -29,6 +29,9 @@ from headrace.errors import ArgumentError, SinkError, nearest
 from headrace.sinks.partitioned import Folders, PartitionedWriter, check_columns, file_schema
 from headrace.sinks.row_limit import RowLimitWriter
 from headrace.sinks.staged import StagedStream, write_failed
+
+if TYPE_CHECKING:
+    from headrace.core.parquet.chunks import ChunkFile
 
 SUCCESS = "_SUCCESS"
 
@@ -268,6 +271,11 @@ class PartWriter:
         """Write the next rows, in order."""
         with self._encoding():
             self._opened_encoder().write(batch)
+
+    def write_group(self, file: ChunkFile, number: int, batches: Sequence[pa.RecordBatch]) -> None:
+        """Write a row group as ``JoinedWriter`` has it."""
+        with self._encoding():
+            self._opened_encoder().write_group(file, number, batches)  # type: ignore[attr-defined]
 
     def close(self) -> tuple[StagedFile, ...]:
         """End the part, a valid file even without rows; its size and checksum are final."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import io
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,10 +18,16 @@ import pyarrow.types as pt
 from headrace.core.arrow.batch import to_numpy
 from headrace.core.arrow.ragged import axes
 from headrace.errors import ArgumentError
-from headrace.sinks.files import FileSink, cannot_hold, choose, probe_columns
+from headrace.sinks.files import FileSink, PartWriter, cannot_hold, choose, probe_columns
+from headrace.sinks.parquet_joined import JoinedEncoder, parsed
 from headrace.sinks.staged import StagedStream
 
-_COMPRESSIONS = ("snappy", "zstd", "gzip", "lz4", "brotli", "none")
+if TYPE_CHECKING:
+    from headrace.core.parquet.footer import Chunk, Footer
+    from headrace.core.work import Task
+
+AUTO = "auto"
+_COMPRESSIONS = (AUTO, "snappy", "zstd", "gzip", "lz4", "brotli", "none")
 
 _GROUP_ROWS = 128 * 1024
 _GROUP_BYTES = 32 << 20
@@ -45,8 +53,8 @@ class ParquetSink(FileSink):
     """One Parquet file for each shard.
 
     ``row_group_rows`` cuts row groups of exactly that many rows, the last of a file aside. Without it
-    a row group ends at about 128 k rows or 32 MiB, whichever comes first. ``compression_level`` means what
-    it means to pyarrow.
+    a row group ends at about 128 k rows or 32 MiB, whichever comes first. ``compression`` ``"auto"``: snappy, and
+    columns that are copied from the input keep what they have. ``compression_level`` means what it means to pyarrow.
 
     Columns whose values hardly repeat are written without a dictionary: Arrow would build one, find it too
     big and drop it, which costs ten times the writing of a column of random floats and makes it no smaller.
@@ -55,7 +63,7 @@ class ParquetSink(FileSink):
     'parquet'
     """
 
-    compression: str | None = "snappy"
+    compression: str | None = "auto"
     compression_level: int | None = None
     row_group_rows: int | None = None
 
@@ -81,9 +89,47 @@ class ParquetSink(FileSink):
     def suffix(self) -> str:
         return "parquet"
 
+    @property
+    def codec(self) -> str:
+        """The codec of columns that are encoded."""
+        return "snappy" if self.compression == AUTO else str(self.compression)
+
+    def why_not_joined(self) -> str:
+        """Say why no column chunk of the input can be copied into this output; "" if some may."""
+        if self.partition_by:
+            return "partition_by= sorts rows into other files"
+        if self.max_rows_per_file is not None or self.row_group_rows is not None:
+            return "max_rows_per_file= cuts row groups"
+        return "a compression_level= is asked for" if self.compression_level is not None else ""
+
+    def why_not_copied(self, field: pa.Field, chunk: Chunk) -> str:
+        """Say why a chunk of a column cannot be copied; "" if it can."""
+        codec = chunk.codec
+        if chunk.nulls != 0 and _holds_vectors(field.type):
+            return "its vectors may be null, which no reader of this output could read"
+        if codec is None:
+            return "its compression is an old one that readers take differently"
+        if self.compression in (AUTO, codec):
+            return ""
+        return f"it is compressed with {codec}, and compression={self.compression!r} is asked for"
+
+    def footer_like(self, schema: pa.Schema) -> Footer:
+        """Return what the footer of a part with these columns says."""
+        stream = pa.BufferOutputStream()
+        self.open_writer(stream, schema, True).close()
+        return parsed(memoryview(stream.getvalue()))
+
+    def open_joined(self, task: Task, schema: pa.Schema, copied: Mapping[str, str]) -> PartWriter:
+        """Begin a part into which columns are copied; ``copied``: their names in the files that they come from."""
+        encoder = partial(ParquetEncoder, self)
+        part = self._part(task, schema, task.shard.label(self._digits))
+        return part.encoded_by(
+            lambda stream, schema: JoinedEncoder(stream, schema, copied, self.footer_like(schema), encoder)
+        )
+
     def options(self) -> dict[str, Any]:
         return {
-            "compression": self.compression,
+            "compression": self.codec,
             "compression_level": self.compression_level,
             "row_group_rows": self.row_group_rows,
         }
@@ -97,29 +143,37 @@ class ParquetSink(FileSink):
         probe_columns(schema, self.kind, self._try)
 
     def _try(self, schema: pa.Schema) -> None:
-        with self._open(pa.BufferOutputStream(), schema, True) as writer:
+        with self.open_writer(pa.BufferOutputStream(), schema, True) as writer:
             writer.write_table(pa.Table.from_batches([], schema))  # ``empty_table`` imports pandas
 
-    def encoder(self, stream: StagedStream, schema: pa.Schema) -> _ParquetEncoder:
-        return _ParquetEncoder(self, stream, schema)
+    def encoder(self, stream: StagedStream, schema: pa.Schema) -> ParquetEncoder:
+        return ParquetEncoder(self, stream, schema)
 
-    def _open(
+    def open_writer(
         self, stream: pa.NativeFile, schema: pa.Schema, dictionary: bool | list[str]
     ) -> pq.ParquetWriter:
+        """Open pyarrow's writer; ``dictionary``: the paths of the columns that get one, or True for all."""
         return pq.ParquetWriter(
             stream,
             schema,
-            compression=self.compression,
+            compression=self.codec,
             compression_level=self.compression_level,
             use_dictionary=dictionary,
         )
 
 
-class _ParquetEncoder:
-    """Holds batches back until they make a row group."""
+class ParquetEncoder:
+    """Holds batches back until they make a row group: of ``group_rows`` rows, or as the sink has it."""
 
-    def __init__(self, sink: ParquetSink, stream: StagedStream, schema: pa.Schema) -> None:
+    def __init__(
+        self,
+        sink: ParquetSink,
+        stream: StagedStream | io.BytesIO,
+        schema: pa.Schema,
+        group_rows: int | None = None,
+    ) -> None:
         self._sink = sink
+        self._group_rows = group_rows or sink.row_group_rows
         self._schema = schema
         self._stream = pa.BufferedOutputStream(pa.PythonFile(stream, mode="w"), _BUFFER)
         self._writer: pq.ParquetWriter | None = None
@@ -138,7 +192,7 @@ class _ParquetEncoder:
         self._held.append(batch)
         self._rows += batch.num_rows
         self._bytes += batch.nbytes
-        exact = self._sink.row_group_rows
+        exact = self._group_rows
         if exact is not None:
             if self._rows >= exact:
                 self._flush(exact, self._rows - self._rows % exact)
@@ -148,8 +202,8 @@ class _ParquetEncoder:
 
     def close(self) -> int:
         if self._held:
-            self._flush(self._sink.row_group_rows or self._rows, self._rows)
-        writer = self._writer or self._sink._open(self._stream, self._schema, True)
+            self._flush(self._group_rows or self._rows, self._rows)
+        writer = self._writer or self._sink.open_writer(self._stream, self._schema, True)
         writer.close()
         self._stream.close()
         return int(writer.writer.metadata.num_rows)  # as the footer says
@@ -159,7 +213,7 @@ class _ParquetEncoder:
         table = pa.Table.from_batches(self._held, self._schema)
         if self._writer is None:
             dictionary = _worth_a_dictionary(_sample(table), min(group_rows, rows))
-            self._writer = self._sink._open(self._stream, self._schema, dictionary)
+            self._writer = self._sink.open_writer(self._stream, self._schema, dictionary)
         rest = table.slice(rows)
         self._held, self._rows, self._bytes = rest.to_batches(), rest.num_rows, rest.nbytes
         self._writer.write_table(table.slice(0, rows), row_group_size=group_rows)

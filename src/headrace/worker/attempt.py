@@ -7,10 +7,11 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import chain
+from typing import cast
 
 import msgspec
 import pyarrow as pa
@@ -23,7 +24,7 @@ from headrace.core.arrow.widening import conform_to_read
 from headrace.core.events import RowsRead
 from headrace.core.foreign import errors_of_sink, opened
 from headrace.core.metric_states import MOST_BYTES, stored
-from headrace.core.ports import WorkerContext, Writer
+from headrace.core.ports import JoinedWriter, JoiningSink, WorkerContext, Writer
 from headrace.core.work import (
     AttemptFinishing,
     AttemptLost,
@@ -43,6 +44,8 @@ from headrace.core.work import (
 from headrace.errors import NodeLost
 from headrace.plan.physical import Program
 from headrace.worker.coordinates import UndeliveredRows, delivered_after, where
+from headrace.worker.copied_columns import CopiedColumns
+from headrace.worker.copying import CannotCopy
 from headrace.worker.driver_messages import packed_for, report_ready
 from headrace.worker.early_end import EarlyEnd, Speed
 from headrace.worker.messages import preview
@@ -185,7 +188,12 @@ class ShardWorker:
 def _carry_out(attempt: _Attempt) -> AttemptGenerator:
     """Run an attempt; if it does not end normally, its staged files are removed."""
     try:
-        yield from attempt.run()
+        try:
+            yield from attempt.run()
+        except CannotCopy:
+            attempt.abort()
+            attempt.begin_again()
+            yield from attempt.run()
     except BaseException:
         attempt.abort()
         raise
@@ -213,31 +221,44 @@ class _Attempt:
         self._where = where
         self._input_queue = inputs
         self._program = program
+        self._speed = speed
+        self._clock = clock
         self._chain = chain
         self._context = context
         self._task = task
         self._last_function = last_function
+        self._schema = schema_from(task.schema) if task.schema is not None else None
+        self._copies = bool(program.carried)
+        self._begin()
+
+    def begin_again(self) -> None:
+        """Forget all that was done, but for the schema that is settled; and decode everything."""
+        self._copies = False
+        self._begin()
+
+    def _begin(self) -> None:
+        program, task = self._program, self._task
         self._inputs = InputCheck(program.source)
         self._meter = Meter(len(program.steps))
         self._meter.report_progress = self._report_progress
-        self._meter.report_to(context, task.poison_rows, task.shard.index)
-        self._schema = schema_from(task.schema) if task.schema is not None else None
+        self._meter.report_to(self._context, task.poison_rows, task.shard.index)
         self._early_end = EarlyEnd(
             task.shard,
             program.steps,
             self._meter,
             every=task.every if program.kind == "write" else 0.0,
             unit=program.parted,
-            speed=speed,
+            speed=self._speed,
             ready=lambda: self._schema is not None,
-            clock=clock,
+            clock=self._clock,
         )
+        self._copied: CopiedColumns | None = None
         self._seen_schema: pa.Schema | None = None
         self._writer: Writer | None = None
         self._rejects_writer: Writer | None = None  # of rows that failed
         self._files: tuple[StagedFile, ...] = ()
         self._written = 0
-        self._counting = MetricsCounter(program.metrics, where, show_data=program.policy.show_data)
+        self._counting = MetricsCounter(program.metrics, self._where, show_data=program.policy.show_data)
         self._states: tuple[bytes, ...] = ()
         self._delivered = task.after
         self._blocks_taken = 0  # blocks of the stage before
@@ -248,6 +269,8 @@ class _Attempt:
     def run(self) -> AttemptGenerator:
         """Process the shard from the source to the sink; yields messages for the driver."""
         failpoints.hit("attempt.started")
+        if self._copies:
+            self._copied = CopiedColumns.chosen(self._program, self._task.shard.splits, self._schema)
         parts = self._parts(
             self._chain.run(self._read(), self._meter, self._task.budgets, self._task.ceilings)
         )
@@ -274,7 +297,10 @@ class _Attempt:
                 if not len(part):
                     continue
             assert self._schema is not None
-            batch = self._conform(part)
+            if self._copied is not None:
+                self._copy(self._copied, part)
+                continue
+            batch = self._conform(part, self._schema)
             if self._program.kind == "write":
                 # Copied: a column that waits to be encoded would keep its whole block in memory.
                 self._write(owned(batch) if self._input_queue is not None else batch)
@@ -291,6 +317,9 @@ class _Attempt:
                 block, size = [], 0
         if block:
             yield self._blocks(block)
+        if self._copied is not None:
+            with self._meter.timing("write"):
+                self._copied.close()
         if self._writer is not None and not self._program.overlapped:
             self._close_part()
         if self._meter.rejects and self._program.sink is not None:
@@ -304,14 +333,27 @@ class _Attempt:
             failpoints.hit("attempt.parted")
         yield self._done()
 
-    def _conform(self, part: Rows) -> pa.RecordBatch:
+    def _copy(self, copied: CopiedColumns, part: Rows) -> None:
+        """Take rows of which some columns will be copied."""
         assert self._schema is not None
+        copied.settle(self._schema, self._conform, self._joined_writer)
+        made = copied.made(part)
+        batch = self._conform(made, copied.schema) if len(copied.schema) else made.batch
+        with self._meter.timing("write"):
+            copied.write(made.with_batch(batch))
+
+    def _joined_writer(self) -> JoinedWriter:
+        assert self._copied is not None
+        self._open_writer(self._copied.names)
+        return cast("JoinedWriter", self._writer)
+
+    def _conform(self, part: Rows, schema: pa.Schema) -> pa.RecordBatch:
         if self._program.kind != "write":
-            return conform_to_read(part.batch, self._schema)
+            return conform_to_read(part.batch, schema)
         show = self._program.policy.show_data
         where = partial(self._describe_row, part)  # may be slow: called only if a value does not fit
         batch = as_files_hold(part.batch, self._last_function, where)
-        return conform(batch, self._schema, self._last_function, writes=True, where=where, show_data=show)
+        return conform(batch, schema, self._last_function, writes=True, where=where, show_data=show)
 
     def _describe_row(self, part: Rows, at: int) -> str:
         """Describe a row for a message: where it stands, and its values if they may be shown."""
@@ -324,7 +366,7 @@ class _Attempt:
         for part in rows:
             failpoints.hit("attempt.batch")
             self._report_progress()
-            self._seen_schema = self._seen_schema or part.batch.schema
+            self._seen_schema = self._seen_schema or self._typed(part.batch.schema)
             if len(part):
                 yield part
 
@@ -341,7 +383,8 @@ class _Attempt:
             if self._program.kind == "write":
                 where = partial(self._describe_row, part)
                 part = part.with_batch(as_files_hold(part.batch, self._last_function, where))
-            proposal = fill(proposal, part.batch.schema) if first_rows else part.batch.schema
+            schema = self._typed(part.batch.schema)
+            proposal = fill(proposal, schema) if first_rows else schema
             first_rows.append(part)
             size += bytes_of(part.batch)
             complete = is_complete(proposal)
@@ -357,6 +400,9 @@ class _Attempt:
         assert answer is not None
         self._schema = schema_from(answer)
         return first_rows
+
+    def _typed(self, schema: pa.Schema) -> pa.Schema:
+        return self._copied.typed(schema) if self._copied is not None else schema
 
     def _limit_reached(self) -> bool:
         """Say whether a ``limit`` is reached, so that no further rows will come."""
@@ -378,7 +424,12 @@ class _Attempt:
     def _splits(self) -> Iterator[Read]:
         for split in self._task.shard.splits:
             self._inputs.begin(split)
-            yield from read_split(self._program, split, self._meter, self._task.poison_rows.skip)
+            skip = self._task.poison_rows.skip
+            if self._copied is None:
+                yield from read_split(self._program, split, self._meter, skip)
+            else:
+                reads = read_split(self._program, split, self._meter, skip, self._copied.columns)
+                yield from self._copied.placed(reads)
 
     def _rows_of_blocks(self, inputs: queue.SimpleQueue[StageInput]) -> Iterator[Rows]:
         """Yield the rows of the blocks from the stage before, in order."""
@@ -439,15 +490,23 @@ class _Attempt:
 
     def _write(self, batch: pa.RecordBatch) -> None:
         with self._meter.timing("write"):
-            if self._writer is None:
-                assert self._program.sink is not None and self._schema is not None
-                sink, show = self._program.sink, self._program.policy.show_data
-                if self._task.attempt == 0 and self._task.schema is None:
-                    with errors_of_sink(sink, self._task, show_data=show):
-                        sink.check_schema(self._schema)  # the attempts that may settle it
-                writer = opened(sink, self._task, self._schema, show_data=show)
-                self._writer = AsyncWriter(writer) if self._program.overlapped else writer
+            self._open_writer()
+            assert self._writer is not None
             self._writer.write(batch)
+
+    def _open_writer(self, copied: Mapping[str, str] | None = None) -> None:
+        if self._writer is not None:
+            return
+        assert self._program.sink is not None and self._schema is not None
+        sink, show = self._program.sink, self._program.policy.show_data
+        if self._task.attempt == 0 and self._task.schema is None:
+            with errors_of_sink(sink, self._task, show_data=show):
+                sink.check_schema(self._schema)  # the attempts that may settle it
+        if copied is None:
+            writer = opened(sink, self._task, self._schema, show_data=show)
+        else:
+            writer = cast("JoiningSink", sink).open_joined(self._task, self._schema, copied)
+        self._writer = AsyncWriter(writer) if self._program.overlapped else writer
 
     def _blocks(self, batches: list[pa.RecordBatch]) -> OutputBlocks:
         self._inputs.check()

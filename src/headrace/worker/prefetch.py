@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TypeVar, cast
 
 import pyarrow as pa
 
-from headrace.core.ports import Writer
+from headrace.core.parquet.chunks import ChunkFile
+from headrace.core.ports import JoinedWriter, Writer
 from headrace.core.work import StagedFile
 
 T = TypeVar("T")
@@ -72,23 +74,28 @@ class AsyncWriter:
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
-        self._todo: queue.Queue[pa.RecordBatch | None] = queue.Queue(_DEPTH)
+        self._todo: queue.Queue[Callable[[], None] | None] = queue.Queue(_DEPTH)
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._encode, name="headrace-encode", daemon=True)
         self._thread.start()
 
     def _encode(self) -> None:
-        while (batch := self._todo.get()) is not None:
+        while (write := self._todo.get()) is not None:
             if self._error is None:
                 try:
-                    self._writer.write(batch)
+                    write()
                 except BaseException as error:
                     self._error = error
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Queue the next rows."""
         self._check()
-        self._todo.put(batch)
+        self._todo.put(partial(self._writer.write, batch))
+
+    def write_group(self, file: ChunkFile, number: int, batches: Sequence[pa.RecordBatch]) -> None:
+        """Queue a row group; see ``JoinedWriter``."""
+        self._check()
+        self._todo.put(partial(cast("JoinedWriter", self._writer).write_group, file, number, batches))
 
     def close(self) -> tuple[StagedFile, ...]:
         """Wait for the queued rows, then end the part."""

@@ -34,13 +34,27 @@ class Read:
     rejects: tuple[Reject, ...] = ()
 
 
-def read_split(program: Program, split: Split, meter: Meter, skip: Sequence[Reject] = ()) -> Iterator[Read]:
-    """Read one split, as the program has it; without the rows in ``skip``, which are set aside."""
+def read_split(
+    program: Program,
+    split: Split,
+    meter: Meter,
+    skip: Sequence[Reject] = (),
+    columns: Sequence[str] | None = None,
+) -> Iterator[Read]:
+    """Read one split, as the program has it; without the rows in ``skip``, which are set aside.
+
+    ``columns``: others than those of the program.
+    """
     tolerant = program.policy.on_error != "raise"
     poison = [reject for reject in skip if reject.split == split]
     show = program.policy.show_data
     reading = SplitReader(
-        program.source, split, program.columns, tolerant=tolerant, skip=poison, show_data=show
+        program.source,
+        split,
+        program.columns if columns is None else columns,
+        tolerant=tolerant,
+        skip=poison,
+        show_data=show,
     )
     while True:
         with meter.timing("read"):

@@ -52,7 +52,11 @@ def number(field: tuple[int, Any] | None, default: int = 0) -> int:
     """Return the integer of a field; ``default`` if there is no such field."""
     if field is None:
         return default
-    value, _ = _varint(field[1], 0)
+    data = field[1]
+    if len(data) == 1:
+        value: int = data[0]
+        return value >> 1 ^ -(value & 1)
+    value, _ = _varint(data, 0)
     value = value >> 1 ^ -(value & 1)
     limit = _LIMITS[field[0]]
     if not -limit <= value < limit:  # which others would cut to another number
@@ -138,6 +142,10 @@ def _struct(data: bytes, at: int, shape: Shape) -> tuple[Struct, int]:
                 at += 1
                 if at - start > 10:
                     raise NotUnderstood("a number has too many bytes")
+            elif type_ == BINARY and data[at] < 128:
+                at += data[at] + 1
+                if at > len(data):
+                    raise NotUnderstood("it is cut off")
             else:
                 at = _skipped(data, at, type_, _DEEPEST)
             found[before] = type_, data[start:at]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -143,7 +144,7 @@ class RowGroup:
     chunks: tuple[Chunk, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Footer:
     """A footer; ``root`` is the top of its schema, ``fields`` what else it says of the file."""
 
@@ -154,9 +155,13 @@ class Footer:
     fields: Struct
     ordered: tuple[bool, ...]  # for each leaf, whether its new statistics have the order of its type
 
+    @cached_property
+    def _by_name(self) -> dict[str, Column]:
+        return {column.name: column for column in self.columns}
+
     def column(self, name: str) -> Column | None:
         """Return the column of that name."""
-        return next((column for column in self.columns if column.name == name), None)
+        return self._by_name.get(name)
 
 
 def parse(data: bytes, end: int) -> Footer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from headrace.core.ports import Accumulator
 from headrace.errors import UnknownColumn, nearest
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.core.arrow.batch import BatchFormat
+
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,13 +131,20 @@ class Step:
         """Return the columns that come out of this step; None where only running it tells."""
         return names
 
-    def carried(self, types: dict[str, pa.DataType]) -> dict[str, pa.DataType]:
-        """Return the types of the columns that come out as they went in, by their names afterwards."""
+    def carried(self, types: dict[str, V]) -> dict[str, V]:
+        """Return what is known of the columns that come out as they went in, by their names afterwards."""
         return types if type(self).columns_after is Step.columns_after else {}
 
     def needed_before(self, needed: NeededColumns, schema: pa.Schema) -> NeededColumns:
         """Return the columns that the step has to get, so that those ``needed`` after it can be there."""
         return needed
+
+    def values_before(self, needed: NeededColumns, schema: pa.Schema) -> NeededColumns:
+        """Return the columns of which values are looked at, here or, if ``needed``, after this step.
+
+        The others have to be there, but may hold anything. Default: all that it has to get.
+        """
+        return self.needed_before(needed, schema)
 
     def unread_after(self, unread: frozenset[str]) -> frozenset[str]:
         """Return which of the columns that were not read are still there by the plan after this step."""

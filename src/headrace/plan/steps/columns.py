@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import UnknownColumn
-from headrace.plan.steps.base import NeededColumns, Step
+from headrace.plan.steps.base import NeededColumns, Step, V
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,13 +27,17 @@ class SelectColumns(Step):
         """Return the columns."""
         return list(self.columns)
 
-    def carried(self, types: dict[str, pa.DataType]) -> dict[str, pa.DataType]:
+    def carried(self, types: dict[str, V]) -> dict[str, V]:
         """Return the columns."""
         return {name: types[name] for name in self.columns if name in types}
 
     def needed_before(self, needed: NeededColumns, schema: pa.Schema) -> NeededColumns:
         """Return the columns, whether or not they are needed."""
         return NeededColumns(frozenset(self.columns))
+
+    def values_before(self, needed: NeededColumns, schema: pa.Schema) -> NeededColumns:
+        """Return those of the columns that are needed."""
+        return NeededColumns(frozenset(filter(needed.has, self.columns)))
 
     def unread_after(self, unread: frozenset[str]) -> frozenset[str]:
         """Return none: each of the columns was read."""
@@ -63,7 +67,7 @@ class DropColumns(Step):
         """Return the others."""
         return None if names is None else [name for name in names if name not in self.columns]
 
-    def carried(self, types: dict[str, pa.DataType]) -> dict[str, pa.DataType]:
+    def carried(self, types: dict[str, V]) -> dict[str, V]:
         """Return the others."""
         return {name: type_ for name, type_ in types.items() if name not in self.columns}
 
@@ -108,7 +112,7 @@ class RenameColumns(Step):
                 raise UnknownColumn(f"{self.label()} would give two columns the name {name!r}.")
         return renamed
 
-    def carried(self, types: dict[str, pa.DataType]) -> dict[str, pa.DataType]:
+    def carried(self, types: dict[str, V]) -> dict[str, V]:
         """Return all of them."""
         new = dict(self.names)
         return {new.get(name, name): type_ for name, type_ in types.items()}
@@ -118,6 +122,12 @@ class RenameColumns(Step):
         old = {new: name for name, new in self.names}
         only = frozenset(old.get(name, name) for name in needed.only) if needed.only is not None else None
         return NeededColumns(only, needed.without - frozenset(old)).plus(self.reads())
+
+    def values_before(self, needed: NeededColumns, schema: pa.Schema) -> NeededColumns:
+        """Return what is needed by its old names."""
+        old = {new: name for name, new in self.names}
+        only = frozenset(old.get(name, name) for name in needed.only) if needed.only is not None else None
+        return NeededColumns(only, frozenset(old.get(name, name) for name in needed.without))
 
     def label(self) -> str:
         """Return ``rename_columns({'a': 'b'})``."""

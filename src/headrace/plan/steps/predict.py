@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import ArgumentError, ColumnExists
 from headrace.plan.functions import Function
 from headrace.plan.resources import UNDECLARED, Resources
-from headrace.plan.steps.base import ALL_COLUMNS, NeededColumns, Step, StepFunction
+from headrace.plan.steps.base import ALL_COLUMNS, NeededColumns, Step, StepFunction, V
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -99,11 +99,17 @@ class Predict(Step):
         """Return None: a model may name its results itself."""
         return None
 
-    def carried(self, types: dict[str, pa.DataType]) -> dict[str, pa.DataType]:
-        """Return what is kept; with ``replace``, a result may take the place of any column."""
-        if self.replace:
+    def carried(self, types: dict[str, V]) -> dict[str, V]:
+        """Return what is kept; with ``replace``, without what a result may take the place of."""
+        if self.replace and any(model.own_names for model in self.models):
             return {}
-        return {name: type_ for name, type_ in types.items() if self.keep is None or name in self.keep}
+        taken = tuple(model.output for model in self.models) if self.replace else ()
+        return {
+            name: known
+            for name, known in types.items()
+            if (self.keep is None or name in self.keep)
+            and not (taken and (name in taken or name.startswith(tuple(f"{output}_" for output in taken))))
+        }
 
     def needed_before(self, needed: NeededColumns, schema: pa.Schema) -> NeededColumns:
         """Return the inputs of the models, and what is carried and needed."""

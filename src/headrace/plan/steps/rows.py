@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from headrace.plan.expressions import fields_of
 from headrace.plan.functions import Function
 from headrace.plan.resources import UNDECLARED, Resources
-from headrace.plan.steps.base import ALL_COLUMNS, NeededColumns, Step, StepFunction
+from headrace.plan.steps.base import ALL_COLUMNS, NeededColumns, Step, StepFunction, V
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -93,7 +93,7 @@ class Filter(RowStep):
         """Return the same columns."""
         return names
 
-    def carried(self, types: dict[str, pa.DataType]) -> dict[str, pa.DataType]:
+    def carried(self, types: dict[str, V]) -> dict[str, V]:
         """Return the same columns."""
         return types
 

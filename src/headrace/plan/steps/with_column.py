@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.plan.expressions import fields_of
-from headrace.plan.steps.base import ALL_COLUMNS, NeededColumns, Step
+from headrace.plan.steps.base import ALL_COLUMNS, NeededColumns, Step, V
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,6 +25,10 @@ class WithColumn(Step):
     def columns_after(self, names: list[str] | None) -> list[str] | None:
         """Return the columns with this one: in its place if it was there, else at the end."""
         return names if names is None or self.name in names else [*names, self.name]
+
+    def carried(self, types: dict[str, V]) -> dict[str, V]:
+        """Return the others."""
+        return {name: known for name, known in types.items() if name != self.name}
 
     def needed_before(self, needed: NeededColumns, schema: pa.Schema) -> NeededColumns:
         """Return what the expression reads as well. A column that is replaced is read: it keeps its place."""

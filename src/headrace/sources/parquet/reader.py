@@ -204,6 +204,20 @@ class OpenFile:
             else:
                 yield conform(batch, target, self._path, self._constant)
 
+    def unchanged_columns(self) -> frozenset[str]:
+        """Return the columns that batches have as they are in the file."""
+        own = self._file.schema_arrow
+        return frozenset(
+            field.name
+            for field in own
+            if self._schema.get_field_index(field.name) >= 0 and field.equals(self._schema.field(field.name))
+        )
+
+    def group_rows(self) -> list[int]:
+        """Return how many rows each row group has."""
+        metadata = self._file.metadata
+        return [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+
     def close(self) -> None:
         """Close the file."""
         self._rest = None

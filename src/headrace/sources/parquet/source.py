@@ -21,11 +21,13 @@ from headrace.sources.files import PathArgument
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from headrace.core.parquet.chunks import ChunkFile
     from headrace.sources.parquet.files import ParquetLayout
     from headrace.sources.parquet.reader import OpenFile
 
 MERGE_BELOW = 1 << 20  # neighbouring row groups are read as one split up to so many decoded bytes
 _KEEP_OPEN = 4
+_KEEP_CHUNKS = 16
 
 
 class ParquetSource(FileSource["ParquetLayout"]):
@@ -71,10 +73,11 @@ class ParquetSource(FileSource["ParquetLayout"]):
         self._columns = None if columns is None else tuple(columns)
         self._partitioning = partitioning
         self._open: dict[int, OpenFile] = {}
+        self._chunks: dict[int, tuple[ChunkFile, frozenset[str]]] = {}
         self._seen: dict[int, FileState | None] = {}  # of the files that are open
 
     def _without_handles(self) -> dict[str, Any]:
-        return {**super()._without_handles(), "_open": {}, "_seen": {}}
+        return {**super()._without_handles(), "_open": {}, "_seen": {}, "_chunks": {}}
 
     def describe(self) -> dict[str, Any]:
         """Return the paths and options as given."""
@@ -124,8 +127,28 @@ class ParquetSource(FileSource["ParquetLayout"]):
 
     def close(self) -> None:
         """Close the files kept open between splits."""
+        self._chunks.clear()
         while self._open:
             self._open.popitem()[1].close()
+
+    def chunk_file(self, split: Split) -> tuple[ChunkFile, frozenset[str]]:
+        """Return the file that a split lies in, and the columns that are read from it as they are there."""
+        from headrace.core.parquet.chunks import ChunkFile
+        from headrace.core.parquet.compact import NotUnderstood
+        from headrace.sources.path_column import PATH
+
+        known = self._chunks.pop(split.file, None)
+        if known is None:
+            file = ChunkFile(self.file(split.file))
+            opened = self._opened(split.file)
+            if [group.rows for group in file.footer.groups] != opened.group_rows():
+                raise NotUnderstood("Arrow reads its row groups in another way")
+            names = opened.unchanged_columns() - ({PATH} if self._adds_path else set())
+            known = file, names
+            while len(self._chunks) >= _KEEP_CHUNKS:
+                del self._chunks[next(iter(self._chunks))]
+        self._chunks[split.file] = known
+        return known
 
     def _states(self, split: Split, columns: Sequence[str] | None) -> Sequence[FileState | None]:
         """Check the file where it is opened; one that stays open has the state of then."""
@@ -137,6 +160,7 @@ class ParquetSource(FileSource["ParquetLayout"]):
         from headrace.sources.parquet import files as parquet_files
 
         self._open.clear()
+        self._chunks.clear()
         return parquet_files.inspect(
             files, self._columns, hive=self._partitioning == "hive", given=self._given
         )

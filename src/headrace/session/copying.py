@@ -1,0 +1,79 @@
+"""Whether a plan copies columns of Parquet files as they are stored, and which: for the run, and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import cast
+
+from headrace.core.foreign import is_foreign
+from headrace.core.ports import JoiningSink
+from headrace.core.work import Shard
+from headrace.plan import compile as compiler
+from headrace.plan.logical import Plan
+from headrace.plan.physical import Stage
+
+_FILES = 32  # that are looked at to describe a plan
+_NAMES = 8
+
+
+def why_nothing_copied(plan: Plan, stages: Sequence[Stage]) -> str:
+    """Say why no column is copied, as far as plan and sink tell; "" if some may be."""
+    sink = plan.sink
+    if sink is None or not hasattr(sink, "open_joined") or is_foreign(sink) or is_foreign(plan.source):
+        return "only from Parquet files to Parquet files columns are copied"
+    if len(stages) > 1:
+        return "rows go through several stages"
+    return compiler.why_rows_change(plan.steps) or cast("JoiningSink", sink).why_not_joined()
+
+
+def described(plan: Plan, stages: Sequence[Stage], shards: Sequence[Shard], *, looks: bool) -> Iterator[str]:
+    """Say which columns are copied where the plan is written as Parquet, and why others are not.
+
+    Nothing is said of a plan that reads no Parquet files, or carries no column through. Without a sink, it is that of
+    ``write_parquet`` with its defaults. ``looks``: files are opened, for what the plan alone does not tell.
+    """
+    from headrace.sinks.parquet import ParquetSink
+    from headrace.sources.parquet.source import ParquetSource
+    from headrace.worker.roads import roads
+
+    if not isinstance(plan.source, ParquetSource) or (plan.sink and not isinstance(plan.sink, ParquetSink)):
+        return
+    if plan.sink is None:
+        plan = replace(plan, sink=ParquetSink("."))
+    assert plan.sink is not None
+    carried = compiler.carried_columns(plan.steps, plan.source.schema())
+    if not carried:
+        return
+    why = why_nothing_copied(plan, stages)
+    if why:
+        yield f"copied   nothing: {why}"
+        return
+    if not looks:
+        yield f"copied   where files allow: {_listed(list(carried))}"
+        return
+    looked_at: set[int] = set()
+    reasons: dict[str, str] = {}
+    for shard in shards:
+        numbers = {split.file for split in shard.splits}
+        if numbers <= looked_at:
+            continue
+        if looked_at and len(looked_at | numbers) > _FILES:
+            break
+        looked_at |= numbers
+        found = roads(plan.source, plan.sink, carried, shard.splits)
+        for name, reason in found.decoded.items():
+            reasons.setdefault(name, reason)
+    plan.source.close()
+    copied = [name for name in carried if name not in reasons]
+    files = len(plan.source.files())
+    part = f" (by {len(looked_at)} of {files:,} files)" if len(looked_at) < files else ""
+    yield f"copied   as they are stored: {_listed(copied) or 'no columns'}{part}"
+    for reason, names in groupby(sorted(reasons, key=lambda name: reasons[name]), key=reasons.__getitem__):
+        yield f"         not {_listed(list(names))}: {reason}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+    return ", ".join(names[:_NAMES]) + more

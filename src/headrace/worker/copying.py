@@ -1,0 +1,191 @@
+"""Has row groups copied, once all their rows have come through the steps; others are decoded after all."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.core.arrow.batch import concat, empty_columns
+from headrace.core.arrow.objects import bytes_of
+from headrace.core.arrow.row_selection import taken
+from headrace.core.parquet.compact import NotUnderstood
+from headrace.core.ports import JoinedWriter, Source
+from headrace.core.work import Split
+from headrace.errors import SourceError
+from headrace.worker.reading import SplitReader
+from headrace.worker.roads import Roads
+from headrace.worker.rows import Rows, RowSpan
+
+MOST_HELD = 64 << 20  # bytes of results that wait for the end of their row group
+
+
+class CannotCopy(Exception):
+    """Something about a file is not as its footer said: the attempt begins again, and decodes."""
+
+
+class GroupCopier:
+    """Takes rows in order, without the columns that are copied, and writes row groups.
+
+    A row group of which rows are missing, or whose results would need much memory until its end, is decoded: the
+    columns that are copied elsewhere are read now, for the rows that are there. ``conform`` brings all columns to the
+    schema of the output; ``writer`` opens the part when it is first called.
+    """
+
+    def __init__(
+        self,
+        chosen: Roads,
+        source: Source,
+        conform: Callable[[Rows], pa.RecordBatch],
+        writer: Callable[[], JoinedWriter],
+    ) -> None:
+        self._chosen = chosen
+        self._late = LateColumns(source, chosen)
+        self._conform = conform
+        self._writer = writer
+        self._group: tuple[int, int] | None = None  # file, row group
+        self._next = 0  # row of the file that follows the held ones
+        self._whole = True
+        self._held: list[Rows] = []
+        self._bytes = 0
+
+    def write(self, rows: Rows) -> None:
+        """Take the next rows."""
+        for file, group, first, piece in self._by_group(rows):
+            self._take(file, group, first, piece)
+
+    def close(self) -> None:
+        """Write what is held; raises ``InputChanged`` for a file that is not what it was."""
+        self._end_group()
+        for file in self._chosen.files.values():
+            file.check_unchanged()
+
+    def _by_group(self, rows: Rows) -> Iterator[tuple[int, int, int, Rows]]:
+        """Cut rows where row groups end: file, row group, first row in the file (-1: rows are missing), rows."""
+        at = 0
+        for span in rows.spans:
+            if span.last is not None:
+                raise CannotCopy("it is not known which rows these are")
+            starts = self._chosen.starts[span.split.file]
+            done = 0
+            while done < span.count:
+                first = int(span.index[done]) if span.index is not None else span.first + done
+                group = bisect_right(starts, span.split.first + first) - 1
+                stop = starts[group + 1] - span.split.first
+                count = min(_rows_before(span, done, stop), span.count - done)
+                yield (
+                    span.split.file,
+                    group,
+                    span.split.first + first if _follow_one_another(span, done, count) else -1,
+                    rows.cut(at + done, at + done + count),
+                )
+                done += count
+            at += span.count
+
+    def _take(self, file: int, group: int, first: int, rows: Rows) -> None:
+        starts = self._chosen.starts[file]
+        if self._group != (file, group):
+            self._end_group()
+            self._group, self._next, self._whole = (file, group), starts[group], True
+        self._whole = self._whole and first == self._next
+        self._held.append(rows)
+        self._next += len(rows)
+        self._bytes += bytes_of(rows.batch)
+        if self._whole and self._next == starts[group + 1]:
+            self._copy(file, group)
+        elif not self._whole or self._bytes > MOST_HELD:
+            self._whole = False
+            self._decode()
+
+    def _end_group(self) -> None:
+        self._decode()
+        self._group = None
+
+    def _copy(self, file: int, group: int) -> None:
+        source = self._chosen.files[file]
+        of_group = source.footer.groups[group]
+        try:
+            for name in self._chosen.copied.values():
+                column = source.footer.column(name)
+                assert column is not None
+                for leaf in column.leaves:
+                    source.check(of_group.chunks[leaf], of_group.rows)
+        except (NotUnderstood, OSError) as error:
+            raise CannotCopy(str(error)) from error
+        self._writer().write_group(source, group, [rows.batch for rows in self._held])
+        self._held, self._bytes, self._group = [], 0, None
+
+    def _decode(self) -> None:
+        for rows in self._held:
+            late = self._late.of(rows)
+            schema = pa.schema([*rows.batch.schema, *late.schema])
+            columns = [*rows.batch.columns, *late.columns]
+            self._writer().write(
+                self._conform(rows.with_batch(pa.RecordBatch.from_arrays(columns, schema=schema)))
+            )
+        self._held, self._bytes = [], 0
+
+
+class LateColumns:
+    """Reads the columns that were to be copied for rows that are not; these come in order, so it reads on."""
+
+    def __init__(self, source: Source, chosen: Roads) -> None:
+        self._source = source
+        self._names = {original: name for name, original in chosen.copied.items()}
+        self._columns = [name for name in source.schema().names if name in self._names]
+        self._split: Split | None = None
+        self._reader: SplitReader | None = None
+        self._batch: pa.RecordBatch | None = None
+        self._first = 0  # number of the first row in the batch
+
+    def of(self, rows: Rows) -> pa.RecordBatch:
+        """Return the columns for some rows, by their names in the output."""
+        try:
+            parts = [part for span in rows.spans if span.count for part in self._parts(span)]
+        except SourceError as error:
+            raise CannotCopy(str(error)) from error
+        together = concat(parts) if parts else empty_columns(0)
+        return together.rename_columns([self._names[name] for name in together.schema.names])
+
+    def _parts(self, span: RowSpan) -> Iterator[pa.RecordBatch]:
+        numbers = span.numbers()
+        if span.split != self._split or self._batch is None or numbers[0] < self._first:
+            self._split, self._batch, self._first = span.split, None, 0
+            self._reader = SplitReader(self._source, span.split, self._columns, tolerant=False)
+        done = 0
+        while done < len(numbers):
+            batch = self._batch
+            if batch is None or numbers[done] >= self._first + batch.num_rows:
+                self._read_on()
+                continue
+            count = int(np.searchsorted(numbers[done:], self._first + batch.num_rows))
+            chosen = numbers[done : done + count] - self._first
+            whole = chosen[-1] - chosen[0] + 1 == count
+            yield batch.slice(int(chosen[0]), count) if whole else taken(batch, chosen)
+            done += count
+
+    def _read_on(self) -> None:
+        assert self._reader is not None
+        read = self._reader.next()
+        if read is None:
+            raise CannotCopy("rows are missing when they are read again")
+        if len(read.rows):
+            self._batch = read.rows.batch
+            self._first = int(read.rows.spans[0].numbers()[0])
+
+
+def _rows_before(span: RowSpan, done: int, stop: int) -> int:
+    """Return how many rows of a span, from its row ``done`` on, have a number before ``stop``."""
+    if span.index is None:
+        return stop - span.first - done
+    return int(np.searchsorted(span.index[done:], stop))
+
+
+def _follow_one_another(span: RowSpan, done: int, count: int) -> bool:
+    if span.index is None:
+        return True
+    numbers: np.ndarray[Any, Any] = span.index[done : done + count]
+    return bool((numbers[1:] - numbers[:-1] == 1).all())

@@ -1,0 +1,159 @@
+"""Which columns are copied as they are stored in Parquet files, and why others are decoded and encoded again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import cast
+
+import pyarrow as pa
+
+from headrace.core.arrow.forms import marked
+from headrace.core.arrow.lossless import is_open
+from headrace.core.parquet.chunks import ChunkFile
+from headrace.core.parquet.compact import NotUnderstood
+from headrace.core.parquet.footer import Column, Footer
+from headrace.core.ports import JoiningSink, Sink, Source
+from headrace.core.work import Split
+from headrace.errors import SourceError
+
+LEAST_ROWS = 4_096  # of a row group on average; smaller ones are worth being put together,
+LEAST_BYTES = 1 << 20  # unless they have so many bytes, decoded
+MOST_FILES = 64  # of a shard: each is held open
+
+
+@dataclass(frozen=True, slots=True)
+class Roads:
+    """Which columns of the output are copied, and what they are called in the source; why others are decoded.
+
+    ``files`` has the files of a shard by their numbers, and ``starts`` where each row group of these begins.
+    """
+
+    copied: Mapping[str, str]
+    decoded: Mapping[str, str]
+    files: Mapping[int, ChunkFile]
+    starts: Mapping[int, Sequence[int]]
+
+
+def roads(
+    source: Source,
+    sink: Sink,
+    carried: Mapping[str, str],
+    splits: Sequence[Split],
+    settled: pa.Schema | None = None,
+) -> Roads:
+    """Choose for the columns that a plan carries through. ``settled``: the schema of the output, if it is known."""
+    try:
+        files, unchanged = _files(source, splits)
+        starts = {
+            number: [0, *accumulate(group.rows for group in file.footer.groups)]
+            for number, file in files.items()
+        }
+        _check_whole(splits, starts)
+    except (NotUnderstood, OSError, SourceError) as error:  # what cannot be read is an error when it is read
+        why = str(error) if isinstance(error, NotUnderstood) else "the file cannot be read"
+        return Roads({}, dict.fromkeys(carried, why), {}, {})
+    fields = typed_fields(source, carried)
+    why_not = {
+        name: "the columns of another file have other types"
+        if original not in unchanged
+        else _why_not_typed(fields[name], settled)
+        for name, original in carried.items()
+    }
+    left = [fields[name] for name, why in why_not.items() if not why]
+    joining = cast("JoiningSink", sink)
+    like = _like(joining, left)
+    for field in left:
+        for file in files.values():
+            why = _why_not(field, carried[field.name], file.footer, like, joining)
+            why_not[field.name] = why_not[field.name] or why
+    copied = {name: carried[name] for name, why in why_not.items() if not why}
+    return Roads(copied, {name: why for name, why in why_not.items() if why}, files, starts)
+
+
+def typed_fields(source: Source, carried: Mapping[str, str]) -> dict[str, pa.Field]:
+    """Return carried columns with their types, as batches have them, by their names in the output."""
+    schema = source.schema()
+    nothing = pa.RecordBatch.from_arrays([pa.nulls(0, type_) for type_ in schema.types], schema=schema)
+    schema = marked(nothing, source.forms()).schema
+    return {name: schema.field(original).with_name(name) for name, original in carried.items()}
+
+
+def _files(source: Source, splits: Sequence[Split]) -> tuple[dict[int, ChunkFile], set[str]]:
+    """Return the files of some splits, and the columns that all of them have as the source gives them."""
+    rows, groups = sum(split.rows for split in splits), sum(split.stop - split.start for split in splits)
+    if any(split.rows < 0 for split in splits) or not groups:
+        raise NotUnderstood("the number of rows is not known")
+    if rows < LEAST_ROWS * groups and sum(split.bytes for split in splits) < LEAST_BYTES * groups:
+        raise NotUnderstood("its row groups are small, and are put together")
+    if len({split.file for split in splits}) > MOST_FILES:
+        raise NotUnderstood("a part of the output has rows of too many files")
+    files: dict[int, ChunkFile] = {}
+    unchanged: set[str] | None = None
+    for split in splits:
+        if split.file in files:
+            continue
+        files[split.file], names = source.chunk_file(split)
+        unchanged = set(names) if unchanged is None else unchanged & names
+    return files, unchanged or set()
+
+
+def _check_whole(splits: Sequence[Split], starts: Mapping[int, Sequence[int]]) -> None:
+    """Raise unless at least half of the rows are in row groups that lie in the shard as a whole."""
+    spans: list[list[int]] = []
+    for split in splits:
+        low, high = split.first + split.low, split.first + split.low + split.length
+        if spans and spans[-1][0] == split.file and spans[-1][2] == low:
+            spans[-1][2] = high
+        else:
+            spans.append([split.file, low, high])
+    whole = sum(
+        stop - start
+        for file, low, high in spans
+        for start, stop in zip(starts[file], starts[file][1:], strict=False)
+        if low <= start and stop <= high
+    )
+    if 2 * whole < sum(high - low for _, low, high in spans):
+        raise NotUnderstood("its row groups are divided among workers")
+
+
+def _why_not_typed(field: pa.Field, settled: pa.Schema | None) -> str:
+    if is_open(field.type):
+        return "it has no type yet"
+    if settled is not None:
+        at = settled.get_field_index(field.name)
+        if at < 0 or not settled.field(at).equals(field):
+            return "the output has it with another type"
+    return ""
+
+
+def _like(sink: JoiningSink, fields: Sequence[pa.Field]) -> Footer | None:
+    try:
+        return sink.footer_like(pa.schema(fields)) if fields else None
+    except pa.ArrowException:  # which is an error when the output is opened
+        return None
+
+
+def _why_not(field: pa.Field, original: str, footer: Footer, like: Footer | None, sink: JoiningSink) -> str:
+    column = footer.column(original)
+    wanted = like.column(field.name) if like is not None else None
+    if column is None or wanted is None:
+        return "it is no column of its own in the file"
+    if column.skeleton != wanted.skeleton:
+        return _why_another_form(column, wanted)
+    for group in footer.groups:
+        for leaf in column.leaves if group.rows else ():
+            if why := sink.why_not_copied(field, group.chunks[leaf]):
+                return why
+    return ""
+
+
+def _why_another_form(column: Column, wanted: Column) -> str:
+    if 3 in column.types:
+        return "its times are INT96, an old form"
+    if len(column.skeleton) == len(wanted.skeleton) and [each[2] for each in column.skeleton] != [
+        each[2] for each in wanted.skeleton
+    ]:
+        return "the file has it without nulls, and the output with them"
+    return "it is stored in another form than it would be written in"
