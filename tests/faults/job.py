@@ -61,6 +61,13 @@ def tenth(batch: dict[str, Any]) -> Any:
     return batch["id"] * 0.1
 
 
+def tripled(batch: dict[str, Any], bad: int) -> Any:
+    """Predict, but for one row."""
+    if (batch["id"] == bad).any():
+        raise ValueError("a bad row")
+    return batch["id"] * 3
+
+
 def shelved(batch: dict[str, Any]) -> dict[str, Any]:
     """Says in which folder a row is to be."""
     return {**batch, "shelf": batch["id"] % 3}

@@ -61,12 +61,12 @@ def joined(paths: Sequence[Path], names: Sequence[str], like: bytes) -> bytes:
     return bytes(made) + joiner.footer()
 
 
-def every_type(rows: int = 300) -> pa.Table:
-    """A column of each type, most of them with nulls."""
+def every_type(rows: int = 300, *, nulls: bool = True) -> pa.Table:
+    """A column of each type, most of them with nulls, unless there shall be none."""
     numbers = range(rows)
 
     def column(make: object, type_: pa.DataType) -> pa.Array:
-        return pa.array([None if i % 7 == 3 else make(i) for i in numbers], type_)  # type: ignore[operator]
+        return pa.array([None if nulls and i % 7 == 3 else make(i) for i in numbers], type_)  # type: ignore[operator]
 
     day = datetime.date(1970, 1, 1)
     columns: dict[str, pa.Array] = {"none": pa.nulls(rows), "flag": column(lambda i: i % 3 == 0, pa.bool_())}

@@ -150,7 +150,7 @@ def _struct(data: bytes, at: int, shape: Shape) -> tuple[Struct, int]:
                 at = _skipped(data, at, type_, _DEEPEST)
             found[before] = type_, data[start:at]
         elif wanted is None:
-            raise NotUnderstood(f"field {before} is not known")
+            raise NotUnderstood(f"it has a field {before}, which is not known here")
         elif wanted.__class__ is list:
             structs, at = _structs(data, at, type_, wanted[0])
             found[before] = type_, structs

@@ -34,7 +34,7 @@ from headrace.core.parquet.compact import (
 MAGIC = b"PAR1"
 TAIL = 8  # bytes behind the footer: its length and the magic
 
-_STATISTICS = {1: BINARY, 2: BINARY, 3: I64, 4: I64, 5: BINARY, 6: BINARY, 7: TRUE, 8: TRUE}
+_STATISTICS = {1: BINARY, 2: BINARY, 3: I64, 4: I64, 5: BINARY, 6: BINARY, 7: TRUE, 8: TRUE, 9: I64}
 _SIZES = {5: I64, 6: I64, 7: I64, 9: I64, 10: I64, 11: I64, 14: I64, 15: I32}
 _META: compact.Shape = {
     1: I32,

@@ -77,7 +77,7 @@ def _statistics(given: Struct, *, ordered: bool) -> Struct:
     """Return what a reader may rely on, whoever wrote it.
 
     The old fields, 1 and 2, have an order that nobody wrote down: they stay where the new ones say the same. Counts
-    of distinct values may be estimates.
+    of distinct values may be estimates, and few know those of NaN.
     """
     kept: Struct = {field: given[field] for field in (3, 5, 6, 7, 8) if field in given}
     if not ordered:
