@@ -43,7 +43,7 @@ class JoinedEncoder:
         self._joiner = FooterJoiner(self._like)
         self._piece: _Piece | None = None
         self._files: list[ChunkFile] = []
-        stream.write(MAGIC)
+        self._stream.write(MAGIC)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Take rows of all columns."""

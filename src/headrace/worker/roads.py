@@ -51,6 +51,7 @@ def roads(
             for number, file in files.items()
         }
         _check_whole(splits, starts)
+        _check_size(splits)
     except (NotUnderstood, OSError, SourceError) as error:  # what cannot be read is an error when it is read
         why = str(error) if isinstance(error, NotUnderstood) else "the file cannot be read"
         return Roads({}, dict.fromkeys(carried, why), {}, {})
@@ -82,11 +83,9 @@ def typed_fields(source: Source, carried: Mapping[str, str]) -> dict[str, pa.Fie
 
 def _files(source: Source, splits: Sequence[Split]) -> tuple[dict[int, ChunkFile], set[str]]:
     """Return the files of some splits, and the columns that all of them have as the source gives them."""
-    rows, groups = sum(split.rows for split in splits), sum(split.stop - split.start for split in splits)
-    if any(split.rows < 0 for split in splits) or not groups:
+    if any(split.rows < 0 for split in splits):
         raise NotUnderstood("the number of rows is not known")
-    if rows < LEAST_ROWS * groups and sum(split.bytes for split in splits) < LEAST_BYTES * groups:
-        raise NotUnderstood("its row groups are small, and are put together")
+    _check_size([split for split in splits if split.stop - split.start > 1])
     if len({split.file for split in splits}) > MOST_FILES:
         raise NotUnderstood("a part of the output has rows of too many files")
     files: dict[int, ChunkFile] = {}
@@ -97,6 +96,16 @@ def _files(source: Source, splits: Sequence[Split]) -> tuple[dict[int, ChunkFile
         files[split.file], names = source.chunk_file(split)
         unchanged = set(names) if unchanged is None else unchanged & names
     return files, unchanged or set()
+
+
+def _check_size(splits: Sequence[Split]) -> None:
+    """Raise if row groups are so small on average that they are better put together; pieces of one count as one."""
+    groups = sum(
+        stop - start for _, start, stop in {(split.file, split.start, split.stop) for split in splits}
+    )
+    small = sum(split.rows for split in splits) < LEAST_ROWS * groups
+    if small and sum(split.bytes for split in splits) < LEAST_BYTES * groups:
+        raise NotUnderstood("its row groups are small, and are put together")
 
 
 def _check_whole(splits: Sequence[Split], starts: Mapping[int, Sequence[int]]) -> None:
