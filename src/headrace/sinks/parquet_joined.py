@@ -154,7 +154,7 @@ class _Places:
         source, start, stop = self._range
         self._range = None
         if isinstance(source, ChunkFile):
-            source.copy(start, stop, self._stream.write)
+            source.hand_on(start, stop, self._stream.write)
         else:
             self._stream.write(source[start:stop])
 

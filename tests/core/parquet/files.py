@@ -54,7 +54,7 @@ def joined(paths: Sequence[Path], names: Sequence[str], like: bytes) -> bytes:
                     chunk = group.chunks[leaf]
                     file.check(chunk, group.rows)
                     placed.append(Placed(chunk, len(made), file.footer.ordered[leaf]))
-                    file.copy(chunk.start, chunk.stop, made.extend)
+                    file.hand_on(chunk.start, chunk.stop, made.extend)
             joiner.add(group.rows, placed)
         file.check_unchanged()
         file.close()

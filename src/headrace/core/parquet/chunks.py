@@ -46,7 +46,7 @@ class ChunkFile:
         """Raise ``NotUnderstood`` if a chunk is not made of pages as its metadata say."""
         check_pages(chunk, rows, self._read)
 
-    def copy(self, start: int, stop: int, write: Callable[[memoryview], object]) -> None:
+    def hand_on(self, start: int, stop: int, write: Callable[[memoryview], object]) -> None:
         """Hand the bytes of a range on, in pieces that are valid during the call only."""
         buffer = memoryview(bytearray(min(_BUFFER, stop - start)))
         while start < stop:
