@@ -123,7 +123,7 @@ class PromptVerbs(DatasetBase):
         ...     asked.select_columns(["word", "answer"]).with_options(engine="inline").take_all()
         [{'word': 'mill', 'answer': 'SAY MILL'}, {'word': 'race', 'answer': 'SAY RACE'}]
         """
-        from headrace.llm.prompter import Asked
+        from headrace.llm.answers import Asked
         from headrace.llm.template import Template
         from headrace.session.models import given_output
 

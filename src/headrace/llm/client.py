@@ -35,6 +35,8 @@ FIRST_WAIT = 0.5
 LONGEST_WAIT = 60.0
 LONGEST_PAUSE = 900.0
 """Seconds that a server may ask us to wait; more is as if it did not answer."""
+AHEAD_SECONDS = 0.5
+"""For so long the first request goes ahead of all others, unless it is answered before."""
 CONNECT_SECONDS = 20.0
 ANTHROPIC_VERSION = "2023-06-01"
 TRIES_UNHEARD = 2
@@ -72,7 +74,7 @@ class Client:
             requests_per_minute=endpoint.requests_per_minute,
             tokens_per_minute=endpoint.tokens_per_minute,
         )
-        self.slots = Slots(self._limiter.share())
+        self.slots = Slots(1)  # one goes ahead: who has the wrong key shall not send hundreds
         self._answered = 0
         self._unanswered = 0  # requests that had all their tries since the last answer
         self._session: aiohttp.ClientSession | None = None
@@ -109,6 +111,9 @@ class Client:
         self._limiter.close()
 
     async def _be_heard(self) -> None:
+        await asyncio.sleep(AHEAD_SECONDS)
+        self.slots.limit = self._limiter.share()
+        self.slots.wake()
         while True:
             await asyncio.sleep(SILENT_SECONDS / 3)
             self.slots.limit = self._limiter.share()
@@ -217,7 +222,10 @@ class Client:
         latency = time.monotonic() - began
         if not 200 <= response.status < 300:
             read = self._hidden(read.decode("utf-8", "replace")).encode()
-            raise judged(response.status, read, response.headers, where=self._where, request=body)
+            keyed = self._key is not None
+            raise judged(
+                response.status, read, response.headers, where=self._where, request=body, keyed=keyed
+            )
         pause = pause_of(response.headers)
         if pause is not None:
             self._limiter.block(pause)

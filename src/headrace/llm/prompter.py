@@ -10,15 +10,13 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from headrace.core.rows_failed import RowsFailed
 from headrace.errors import HeadraceError
+from headrace.llm.answers import AnswerColumns, Asked, added, with_max_tokens
 from headrace.llm.client import Client
-from headrace.llm.endpoint import Endpoint
-from headrace.llm.refusals import Filtered, NoText, RowError, Truncated
-from headrace.llm.schema import AnswerSchema, NotAsAsked
-from headrace.llm.spending import Caps, Spending
+from headrace.llm.refusals import NoText
+from headrace.llm.spending import Spending
 from headrace.llm.store import Answer, AnswerStore, key_of
-from headrace.llm.template import Messages, Template
+from headrace.llm.template import Messages
 
 BATCH_ROWS = 4
 """Rows that are handed on together: few, so that a preview asks for no more than it shows."""
@@ -26,40 +24,16 @@ WINDOW = 32
 """So many times the requests under way are rows read ahead: one slow request does not keep the others from
 going on."""
 BYTES_PER_TOKEN = 3
-COUNTS = (("prompt_tokens", pa.int64()), ("completion_tokens", pa.int64()), ("latency", pa.float64()))
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What ``Dataset.prompt`` was given."""
-
-    template: Template
-    endpoint: Endpoint
-    output: str
-    sampling: Mapping[str, Any] = field(default_factory=dict)
-    on_truncated: str | int = "error"
-    schema: AnswerSchema | None = None
-    repairs: int = 1
-    keep_raw: bool = False
-    caps: Caps = field(default_factory=Caps)
-    cache: str = ""
-
-
-class Prompter:
+class Prompter(AnswerColumns):
     """Asks a model about each row. Equal requests are asked once."""
 
     batch_format = "pyarrow"
 
     def __init__(self, asked: Asked) -> None:
-        self.asked = asked
+        super().__init__(asked)
         self.label = asked.endpoint.model
-        output = asked.output
-        answers = pa.string() if asked.schema is None else asked.schema.type
-        fields = [(output, answers), (f"{output}_finish_reason", pa.string())]
-        fields += [(f"{output}_{name}", kind) for name, kind in COUNTS]
-        fields += [(f"{output}_raw", pa.string())] * asked.keep_raw
-        self.result = pa.schema(fields)
-        self.columns = tuple(self.result.names)
         self._folder = asked.cache
         self._started: _Started | None = None
 
@@ -116,21 +90,7 @@ class Prompter:
         finally:
             for task in tasks:
                 task.cancel()
-        errors = {i: each for i, each in enumerate(outcomes) if isinstance(each, BaseException)}
-        results = self._columns([None if i in errors else each for i, each in enumerate(outcomes)])
-        for error in errors.values():
-            if not isinstance(error, RowError):
-                raise error
-        if errors:
-            raise RowsFailed(errors, results)
-        return results
-
-    def _columns(self, rows: list[Any]) -> pa.RecordBatch:
-        values = list(zip(*(row or (None,) * len(self.columns) for row in rows), strict=True))
-        return pa.record_batch(
-            [pa.array(column, kind.type) for column, kind in zip(values, self.result, strict=True)],
-            schema=self.result,
-        )
+        return self.batch_of(outcomes)
 
     async def _row(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
         messages = self.asked.template.render(row)
@@ -138,35 +98,15 @@ class Prompter:
         schema = self.asked.schema
         key = key_of(
             request,
-            str(self.asked.on_truncated),
+            self.asked.on_truncated if isinstance(self.asked.on_truncated, int) else None,
             None if schema is None else self.asked.repairs,
             self.asked.keep_raw,
         )
-        answer = await self._once(key, request)
-        value: Any = self._checked(answer)
-        if schema is not None:
-            value = schema.read(answer.text or "")
-        raw = (answer.raw,) if self.asked.keep_raw else ()
-        counts = (answer.prompt_tokens, answer.completion_tokens, answer.latency)
-        return (value, answer.finish_reason, *counts, *raw)
+        return self.row_of(await self._once(key, request))
 
     def _request(self, messages: Messages) -> dict[str, Any]:
         request = {"model": self.asked.endpoint.model, "messages": messages, **self.asked.sampling}
         return request if self.asked.schema is None else self.asked.schema.asking(request)
-
-    def _checked(self, answer: Answer) -> str:
-        """Return the text of an answer that is whole; else raise why it is not."""
-        if answer.finish_reason == "length" and self.asked.on_truncated != "keep":
-            raise Truncated(
-                f"the answer was cut after {answer.completion_tokens:,} tokens; raise max_tokens in "
-                "sampling=, or say "
-                "on_truncated=N to have it asked once more with N, or 'keep'"
-            )
-        if answer.finish_reason == "content_filter":
-            raise Filtered("the server's filter held the answer back")
-        if answer.text is None:
-            raise NoText(f"the answer has no text (finish_reason {answer.finish_reason!r})")
-        return answer.text
 
     # ------------------------------------------------------------ equal requests are asked once
 
@@ -195,27 +135,17 @@ class Prompter:
         answer = await self._ask(request)
         larger = self.asked.on_truncated
         if answer.finish_reason == "length" and isinstance(larger, int):
-            request = _with_max_tokens(request, larger)
-            answer = _added(answer, await self._ask(request))
+            request = with_max_tokens(request, larger)
+            answer = added(answer, await self._ask(request))
         for _ in range(self.asked.repairs if self.asked.schema is not None else 0):
-            problem = self._problem(answer)
+            problem = self.problem_of(answer)
             if problem is None:
                 break
             assert self.asked.schema is not None
             request = self.asked.schema.repairing(request, answer.text or "", problem)
-            answer = _added(answer, await self._ask(request))
+            answer = added(answer, await self._ask(request))
         started.store.add(key, msgspec.msgpack.encode(answer))
         return answer
-
-    def _problem(self, answer: Answer) -> NotAsAsked | None:
-        assert self.asked.schema is not None
-        if answer.finish_reason in ("length", "content_filter"):
-            return None  # which a repair does not help
-        try:
-            self.asked.schema.read(answer.text or "")
-        except NotAsAsked as problem:
-            return problem
-        return None
 
     async def _ask(self, request: dict[str, Any]) -> Answer:
         """Ask once, and count what it used."""
@@ -284,19 +214,3 @@ def answer_of(data: Mapping[str, Any], latency: float, *, keep_raw: bool) -> Ans
 def _count(usage: Mapping[str, Any], name: str) -> int:
     value = usage.get(name)
     return value if isinstance(value, int) and value >= 0 else 0
-
-
-def _with_max_tokens(request: dict[str, Any], tokens: int) -> dict[str, Any]:
-    name = "max_completion_tokens" if "max_completion_tokens" in request else "max_tokens"
-    return {**request, name: tokens}
-
-
-def _added(before: Answer, last: Answer) -> Answer:
-    """Return the last answer with what all of them used."""
-    return msgspec.structs.replace(
-        last,
-        prompt_tokens=before.prompt_tokens + last.prompt_tokens,
-        completion_tokens=before.completion_tokens + last.completion_tokens,
-        latency=round(before.latency + last.latency, 6),
-        tries=before.tries + last.tries,
-    )

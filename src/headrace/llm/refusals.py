@@ -108,7 +108,13 @@ def error_of(body: bytes) -> tuple[str, str]:
 
 
 def judged(
-    status: int, body: bytes, headers: Mapping[str, str], *, where: str, request: Mapping[str, Any]
+    status: int,
+    body: bytes,
+    headers: Mapping[str, str],
+    *,
+    where: str,
+    request: Mapping[str, Any],
+    keyed: bool = True,
 ) -> Exception:
     """Return what an answer with this status means: ``Again``, a ``RowError``, or the end of the run."""
     message, code = error_of(body)
@@ -126,9 +132,13 @@ def judged(
         overloaded = status in (500, 502, 503, 504, 529)
         return Again(ServerFailed, f"{status}, {said}", wait=retry_after(headers), overloaded=overloaded)
     if status in (401, 403):
+        check = (
+            "Check the key, by the environment variable that api_key_env= names, and what it may be used for."
+            if keyed
+            else "No key was sent: say which environment variable holds it, by api_key_env='NAME'."
+        )
         return EndpointRefused(
-            f"{where} does not let us in ({status}): it says {said}. Nothing was tried again. Check the key, by the "
-            "environment variable that api_key_env= names, and what it may be used for."
+            f"{where} does not let us in ({status}): it says {said}. Nothing was tried again. {check}"
         )
     if status in (404, 405):
         return EndpointRefused(

@@ -15,7 +15,6 @@ from headrace.core.install import install_hint
 from headrace.errors import ArgumentError, MissingLibrary
 from headrace.llm.refusals import InvalidAnswer
 
-NotAsAsked = InvalidAnswer
 _FENCE = re.compile(r"^\s*```(?:json)?\s*\n(.*?)\n?\s*```\s*$", re.DOTALL)
 _INT64 = range(-(1 << 63), 1 << 63)
 

@@ -174,7 +174,7 @@ class Predict(Step):
 
     def _identity_of(self, model: Model) -> str:
         """Name a model without the name of its file, which is no part of what it is."""
-        return f"predict(output={model.output!r})" if model.function.predictor else self.label_of(model)
+        return f"{self.verb}(output={model.output!r})" if model.function.predictor else self.label_of(model)
 
     def shape(self) -> dict[str, Any]:
         """Return inputs and outputs of the models, and which columns are carried."""
