@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from headrace.llm.endpoint import Endpoint
     from headrace.llm.spending import Caps
+    from headrace.llm.transformers import Transformers
     from headrace.plan.steps.predict import Prompt
 
 EMBED_WINDOW = 4
@@ -41,7 +42,7 @@ class PromptVerbs(DatasetBase):
     def prompt(
         self,
         template: str | Sequence[Mapping[str, Any]],
-        model: Endpoint,
+        model: Endpoint | Transformers,
         *,
         output: str = "answer",
         system: str | None = None,
@@ -72,7 +73,8 @@ class PromptVerbs(DatasetBase):
             ``[{"role": "user", "content": "{question}"}]``. In a part of a message of the kind ``image_url``, a
             column with the bytes of an image may stand for the address.
         model
-            Where it is asked: ``hr.llm.Endpoint(base_url, model)``.
+            Where it is asked: ``hr.llm.Endpoint(base_url, model)``; or ``hr.llm.Transformers(folder)``, which each
+            worker loads, and which is only told of ``schema``.
         output
             The name of the column of the answers, of type string. Beside it there are ``answer_finish_reason``
             (string), ``answer_prompt_tokens`` and ``answer_completion_tokens`` (int64), and ``answer_latency``
@@ -129,16 +131,19 @@ class PromptVerbs(DatasetBase):
 
         asked = Asked(
             Template(template, system),
-            _given_endpoint("prompt", model),
+            _given_model(model),
             given_output(output),
             _given_sampling(sampling),
             _given_truncation(on_truncated, sampling or {}),
-            _given_schema(schema, guided),
+            _given_schema(schema, guided, model),
             _given_count("repairs", repairs),
             _given_flag("keep_raw", keep_raw),
             _given_caps(max_cost, max_total_tokens, model),
             "" if cache is None else _given_folder(cache),
         )
+        if not _is_endpoint(model):
+            _check_local(asked, max_cost, max_total_tokens, cache)
+            return self.with_step(_local_step(asked, keep, replace, options))
         return self.with_step(_step(asked, keep, replace, options))
 
     @known_arguments(options=WorkerOptions)
@@ -259,13 +264,57 @@ def _step(asked: Any, keep: Any, replace: bool, options: Any) -> Prompt:
     return Prompt((model,), given_keep(keep), _given_flag("replace", replace))
 
 
-def _given_endpoint(verb: str, model: Any) -> Endpoint:
+def _local_step(asked: Any, keep: Any, replace: bool, options: Any) -> Prompt:
+    from headrace.llm.transformers import ROWS_PER_BATCH, LocalPrompter
+    from headrace.plan.functions import Function
+    from headrace.plan.parameters import given_resources
+    from headrace.plan.steps.predict import LocalPrompt, Model
+    from headrace.session.models import given_keep
+
+    if all(
+        options.get(name) is None for name in ("compute", "concurrency", "num_cpus", "num_gpus", "memory")
+    ):
+        options = {**options, "concurrency": 1}  # each worker would load a model of its own
+    prompter: Any = LocalPrompter(asked)
+    model = Model(
+        Function(prompter, version=options.get("version"), model=True),
+        asked.output,
+        asked.template.columns,
+        False,
+        asked.endpoint.batch_size * ROWS_PER_BATCH,
+        "pyarrow",
+        given_resources(options),
+        own_names=True,
+    )
+    return LocalPrompt((model,), given_keep(keep), _given_flag("replace", replace))
+
+
+def _check_local(asked: Any, max_cost: Any, max_total_tokens: Any, cache: Any) -> None:
+    """Refuse what only endpoints have."""
+    from headrace.llm.transformers import check_sampling
+
+    check_sampling(asked.sampling)
+    for name, value in {"max_cost": max_cost, "max_total_tokens": max_total_tokens, "cache": cache}.items():
+        if value is not None:
+            raise ArgumentError(
+                f"{name}= is for endpoints; a Transformers model computes here, and costs nothing."
+            )
+
+
+def _is_endpoint(model: Any) -> bool:
     from headrace.llm.endpoint import Endpoint
 
-    if not isinstance(model, Endpoint):
+    return isinstance(model, Endpoint)
+
+
+def _given_model(model: Any) -> Any:
+    if not _is_endpoint(model):
+        kind = type(model)
+        if kind.__module__ == "headrace.llm.transformers" and kind.__name__ == "Transformers":
+            return model
         raise ArgumentError(
-            f"{verb}: the model is {type(model).__name__}; it is an endpoint: "
-            "hr.llm.Endpoint('http://localhost:8000/v1', 'name of the model')."
+            f"prompt: the model is {kind.__name__}; it is an endpoint, "
+            "hr.llm.Endpoint('http://localhost:8000/v1', 'name of the model'), or hr.llm.Transformers('folder')."
         )
     return model
 
@@ -304,14 +353,14 @@ def _given_truncation(value: Any, sampling: Mapping[str, Any]) -> str | int:
     return value
 
 
-def _given_schema(value: Any, guided: Any) -> Any:
+def _given_schema(value: Any, guided: Any, model: Any) -> Any:
     if not isinstance(guided, bool):
         raise ArgumentError(f"guided={guided!r}: it takes True or False.")
     if value is None:
         return None
     from headrace.llm.schema import AnswerSchema
 
-    return AnswerSchema(value, guided=guided)
+    return AnswerSchema(value, guided=guided and _is_endpoint(model))
 
 
 def _given_count(name: str, value: Any) -> int:
@@ -340,7 +389,7 @@ def _given_caps(max_cost: Any, max_total_tokens: Any, model: Any) -> Caps:
     if max_cost is not None:
         if isinstance(max_cost, bool) or not isinstance(max_cost, (int, float)) or not max_cost > 0:
             raise ArgumentError(f"max_cost={max_cost!r}: it takes a number above 0.")
-        if getattr(model, "prices", None) is None:
+        if _is_endpoint(model) and model.prices is None:
             raise ArgumentError(
                 f"max_cost={max_cost!r}: nobody knows what a token costs. Say it to the endpoint: "
                 "Endpoint(…, prices={'input': 0.15, 'output': 0.6}), per million tokens."

@@ -6,16 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace.llm.endpoint import Endpoint
+    from headrace.llm.transformers import Transformers
 
-__all__ = ["Endpoint"]
+__all__ = ["Endpoint", "Transformers"]
+
+_HOMES = {"Endpoint": "endpoint", "Transformers": "transformers"}
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used."""
     import importlib
 
-    if name == "Endpoint":
-        return importlib.import_module("headrace.llm.endpoint").Endpoint
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"headrace.llm.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'headrace.llm' has no attribute {name!r}; it has {', '.join(__all__)}")
 
 

@@ -224,3 +224,10 @@ class Prompt(Predict):
     @staticmethod
     def _columns(model: Model) -> tuple[str, ...]:
         return tuple(getattr(model.function.call, "columns", (model.output,)))
+
+
+class LocalPrompt(Prompt):
+    """The same for a model in the worker itself: what it computes is committed as any other."""
+
+    __slots__ = ()
+    keeps_answers = False
