@@ -312,3 +312,32 @@ def test_a_column_of_nothing_is_a_tensor_of_nan() -> None:
 def test_functions_in_expressions_say_what_to_do_instead() -> None:
     with pytest.raises(ImportError, match="add_column and map_batches"):
         from headrace.compat.ray.data.expressions import udf  # noqa: F401
+
+
+def test_dicts_with_other_keys_later_have_the_keys_of_all() -> None:
+    def answers(batch: dict[str, Any]) -> Any:
+        for n in batch["id"]:
+            yield {
+                "out": [{"a": 1, "deep": {"x": n}}]
+                if n % 2 == 0
+                else [{"a": 1.5, "why": "odd", "deep": {"y": "s"}}]
+            }
+
+    data = hr.range(4).map_batches(answers, batch_size=4)
+    even = {"a": 1.0, "deep": {"x": 0, "y": None}, "why": None}
+    odd = {"a": 1.5, "deep": {"x": None, "y": "s"}, "why": "odd"}
+    assert data.take_all()[0]["out"] == even and data.take(2)[1]["out"] == odd
+    table = data.to_arrow()
+    assert pa.types.is_struct(table.schema.field("out").type) and table["out"][1].as_py() == odd
+    again = data.map(lambda row: {"keys": sorted(row["out"])}).take_all()
+    assert {tuple(row["keys"]) for row in again} <= {("a", "deep", "why"), ("a", "deep")}
+
+
+def test_dicts_that_cannot_be_one_type_stay_as_they_are() -> None:
+    def answers(batch: dict[str, Any]) -> Any:
+        yield {"out": [{"a": 1}]}
+        yield {"out": [{"a": "text"}]}
+        yield {"out": [None]}
+
+    rows = hr.range(1).map_batches(answers).take_all()
+    assert [row["out"] for row in rows] == [{"a": 1}, {"a": "text"}, None]

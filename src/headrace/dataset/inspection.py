@@ -41,9 +41,9 @@ class InspectionVerbs(DatasetBase):
         [{'id': 0}, {'id': 1}]
         """
         from headrace.core.arrow.views import output_rows
-        from headrace.core.arrow.widening import filled_rows
+        from headrace.core.arrow.widening import filled_rows, with_equal_dicts
 
-        batches = execution.head(self._plan, given_rows("limit", limit), self._options)
+        batches = with_equal_dicts([*execution.head(self._plan, given_rows("limit", limit), self._options)])
         return filled_rows([row for batch in batches for row in output_rows(batch, live=self._shares_memory)])
 
     @known_arguments
@@ -88,9 +88,9 @@ class InspectionVerbs(DatasetBase):
         [{'item': 'a'}, {'item': 'b'}]
         """
         from headrace.core.arrow.views import output_rows
-        from headrace.core.arrow.widening import filled_rows
+        from headrace.core.arrow.widening import filled_rows, with_equal_dicts
 
-        batches = self._all_batches("take_all", limit, look=True)
+        batches = with_equal_dicts([*self._all_batches("take_all", limit, look=True)])
         return filled_rows([row for batch in batches for row in output_rows(batch, live=self._shares_memory)])
 
     @known_arguments

@@ -102,10 +102,47 @@ def _common(types: list[pa.DataType]) -> pa.DataType | None:
 def _cast(columns: list[pa.Array], target: pa.DataType) -> list[pa.Array] | None:
     for type_ in (target, pa.float64()) if pa.types.is_floating(target) else (target,):
         try:
-            return [column if column.type.equals(type_) else cast(column, type_) for column in columns]
+            return [
+                column if column.type.equals(type_) else cast(_spread(column, type_), type_)
+                for column in columns
+            ]
         except pa.ArrowException:
             continue
     return None
+
+
+def _spread(column: pa.Array, target: pa.DataType) -> pa.Array:
+    """Give structs the fields that those of other pieces have, in their order; null there."""
+    if not (pa.types.is_struct(column.type) and pa.types.is_struct(target)):
+        return column
+    fields, children = [], []
+    for field in target:
+        at = column.type.get_field_index(field.name)
+        missing = pa.nulls(len(column), field.type)
+        child = _spread(column.field(at), field.type) if at >= 0 else missing
+        fields.append(pa.field(field.name, child.type))
+        children.append(child)
+    nulls = column.is_null() if column.null_count else None
+    return pa.StructArray.from_arrays(children, fields=fields, mask=nulls)
+
+
+def with_equal_dicts(batches: Batches) -> Batches:
+    """Give dicts the same keys in all batches, None where one lacks a key, if nothing is lost; all else as it is.
+
+    >>> a, b = pa.record_batch({"x": [{"k": 1}]}), pa.record_batch({"x": [{"l": "b"}]})
+    >>> [batch.to_pylist() for batch in with_equal_dicts([a, b])]
+    [[{'x': {'k': 1, 'l': None}}], [{'x': {'k': None, 'l': 'b'}}]]
+    """
+    made = list(batches)
+    for name in dict.fromkeys(name for batch in made for name in batch.schema.names):
+        having = [i for i, batch in enumerate(made) if name in batch.schema.names]
+        columns = [made[i].column(name) for i in having]
+        types = {column.type for column in columns}
+        if len(types) > 1 and all(map(pa.types.is_struct, types)):
+            for i, column in zip(having, _widened(columns), strict=True):
+                if pa.types.is_struct(column.type):
+                    made[i] = made[i].set_column(made[i].schema.get_field_index(name), name, column)
+    return made
 
 
 def as_objects(column: pa.Array) -> pa.Array:
