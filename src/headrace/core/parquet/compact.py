@@ -195,7 +195,10 @@ def _skipped(data: bytes, at: int, type_: int, depth: int) -> int:
         if kind in _BOOLEANS:
             return at + count  # each is a byte, as `_list_header` has seen
         for _ in range(count):
-            at = _skipped(data, at, kind, depth - 1)
+            if kind in _INTEGERS and data[at] < 128:
+                at += 1
+            else:
+                at = _skipped(data, at, kind, depth - 1)
         return at
     if type_ != STRUCT:
         raise NotUnderstood(f"a value has the type {type_}")
@@ -203,8 +206,14 @@ def _skipped(data: bytes, at: int, type_: int, depth: int) -> int:
         at += 1
         if not header >> 4:
             at = _varint(data, at)[1]
-        at = _skipped(data, at, header & 15, depth - 1)
-    return at + 1
+        kind = header & 15
+        if kind in _INTEGERS and data[at] < 128:  # most of what there is
+            at += 1
+        elif kind == BINARY and data[at] < 128:
+            at += data[at] + 1
+        elif kind not in _BOOLEANS:
+            at = _skipped(data, at, kind, depth - 1)
+    return at + 1  # beyond the end of the data, its next byte is missed there
 
 
 def _list_header(data: bytes, at: int) -> tuple[int, int, int]:

@@ -26,9 +26,9 @@ from headrace.core.parquet.compact import (
     TRUE,
     NotUnderstood,
     Struct,
-    binaries,
     binary,
     number,
+    of_binaries,
 )
 
 MAGIC = b"PAR1"
@@ -176,7 +176,9 @@ def parse(data: bytes, end: int) -> Footer:
     elements = fields.pop(2)[1]
     columns = _columns(elements)
     leaves = [
-        leaf for column in columns for leaf in zip(column.paths, column.types, _depths(column), strict=True)
+        (of_binaries(path)[1], type_, repeated)
+        for column in columns
+        for path, type_, repeated in zip(column.paths, column.types, _depths(column), strict=True)
     ]
     groups = tuple(_group(each, leaves, end) for each in fields.pop(4)[1])
     if sum(group.rows for group in groups) != number(fields[3]):
@@ -281,7 +283,7 @@ def _depths(column: Column) -> Iterator[bool]:
 # ---------------------------------------------------------------- row groups
 
 
-def _group(group: Struct, leaves: Sequence[tuple[tuple[bytes, ...], int, bool]], end: int) -> RowGroup:
+def _group(group: Struct, leaves: Sequence[tuple[bytes, int, bool]], end: int) -> RowGroup:
     chunks = group[1][1] if 1 in group else []
     rows = number(group.get(3), -1)
     if rows < 0 or len(chunks) != len(leaves):
@@ -289,7 +291,7 @@ def _group(group: Struct, leaves: Sequence[tuple[tuple[bytes, ...], int, bool]],
     return RowGroup(rows, tuple(_chunk(*each, rows, end) for each in zip(chunks, leaves, strict=True)))
 
 
-def _chunk(chunk: Struct, leaf: tuple[tuple[bytes, ...], int, bool], rows: int, end: int) -> Chunk:
+def _chunk(chunk: Struct, leaf: tuple[bytes, int, bool], rows: int, end: int) -> Chunk:
     path, type_, repeated = leaf
     if 1 in chunk:
         raise NotUnderstood("a column lies in another file")
@@ -298,7 +300,7 @@ def _chunk(chunk: Struct, leaf: tuple[tuple[bytes, ...], int, bool], rows: int, 
     meta: Struct = chunk[3][1] if 3 in chunk else {}
     if not {1, 2, 3, 4, 5, 6, 7, 9} <= meta.keys():
         raise NotUnderstood("the metadata of a column are not complete")
-    if tuple(binaries(meta[3])) != path or number(meta[1]) != type_:
+    if meta[3][1] != path or number(meta[1]) != type_:
         raise NotUnderstood("a column is another one than in the schema")
     values, size, data = number(meta[5]), number(meta[7]), number(meta[9])
     dictionary = number(meta.get(11))

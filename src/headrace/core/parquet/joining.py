@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from headrace.core.parquet import compact
-from headrace.core.parquet.compact import I16, I64, LIST, STRUCT, Struct, binary, of_binaries, of_number
+from headrace.core.parquet.compact import I16, I64, LIST, STRUCT, Struct, of_binaries, of_number
 from headrace.core.parquet.footer import MAGIC, Chunk, Footer
 
 _NO_OFFSET = of_number(I64, 0)
@@ -83,6 +83,6 @@ def _statistics(given: Struct, *, ordered: bool) -> Struct:
     if not ordered:
         return {3: kept[3]} if 3 in kept else {}
     for old, new in ((1, 5), (2, 6)):
-        if old in given and new in given and binary(given[old]) == binary(given[new]):
+        if old in given and new in given and given[old] == given[new]:
             kept[old] = given[old]
     return kept
