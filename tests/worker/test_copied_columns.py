@@ -10,9 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.core.parquet.files import WAYS, every_type, written
 
 import headrace as hr
+from core.parquet.files import WAYS, every_type, opened, written
+from headrace.core.parquet import chunks
 from headrace.dataset.dataset import Dataset
 from headrace.errors import InputChanged
 from headrace.session import execution_plan
@@ -263,6 +264,18 @@ def test_small_row_groups_are_put_together(source: Path, tmp_path: Path) -> None
 
 
 # ---------------------------------------------------------------- files
+
+
+def test_footers_that_would_need_much_memory_are_left_to_arrow(
+    source: Path, tmp_path: Path, counts: Counts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = [opened(path).footer_size for path in source.iterdir()]
+    monkeypatch.setattr(chunks, "MOST_FOOTERS", max(sizes))
+    both(source, tmp_path, PLANS["predict"][0], shard_rows=250)
+    assert counts.copied == 6  # a file for each shard
+    monkeypatch.setattr(chunks, "MOST_FOOTERS", max(sizes) - 1)
+    assert len(run(source, tmp_path / "more", PLANS["predict"][0])) == 500
+    assert counts.copied < 12
 
 
 def test_files_that_differ_are_decoded_where_they_do(tmp_path: Path, counts: Counts) -> None:

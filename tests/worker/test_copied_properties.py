@@ -13,12 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.core.parquet.files import WAYS, every_type
-from tests.worker.test_copied_columns import both, doubled
 
+from core.parquet.files import WAYS, every_type
 from headrace.dataset.dataset import Dataset
 from headrace.sinks.parquet_joined import JoinedEncoder
 from headrace.worker import roads
+
+from .test_copied_columns import both, doubled
 
 EVERY = every_type(400)
 WHOLE = every_type(400, nulls=False)

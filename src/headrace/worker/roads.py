@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from headrace.core.arrow.forms import marked
 from headrace.core.arrow.lossless import is_open
+from headrace.core.parquet import chunks
 from headrace.core.parquet.chunks import ChunkFile
 from headrace.core.parquet.compact import NotUnderstood
 from headrace.core.parquet.footer import Column, Footer
@@ -95,6 +96,8 @@ def _files(source: Source, splits: Sequence[Split]) -> tuple[dict[int, ChunkFile
             continue
         files[split.file], names = source.chunk_file(split)
         unchanged = set(names) if unchanged is None else unchanged & names
+        if sum(file.footer_size for file in files.values()) > chunks.MOST_FOOTERS:
+            raise NotUnderstood("its footers are very long")
     return files, unchanged or set()
 
 

@@ -5,12 +5,13 @@ import random
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.core.parquet.files import WAYS, every_type, footer_of, joined, opened, parsed, written
 
 from headrace.core.parquet import compact
 from headrace.core.parquet.compact import NotUnderstood
 from headrace.core.parquet.footer import CODECS, parse, read_tail, why_not_copied
 from headrace.errors import InputChanged
+
+from .files import WAYS, every_type, footer_of, joined, opened, parsed, written
 
 
 @pytest.mark.parametrize("way", WAYS)

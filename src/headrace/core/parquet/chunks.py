@@ -12,7 +12,7 @@ from headrace.core.parquet.pages import check_pages
 from headrace.core.stores.object_path import ObjectPath
 
 _BUFFER = 512 << 10  # more does not fit into the cache of a core, and is slower
-_LONGEST = 64 << 20  # a footer
+MOST_FOOTERS = 4 << 20  # bytes; parsed they take some thirty times as much memory
 
 
 class ChunkFile:
@@ -32,8 +32,9 @@ class ChunkFile:
             if os.fstat(self._fd).st_ino != self._state.inode:
                 raise NotUnderstood("another file took its place")
             length = read_tail(self._read(file.size - TAIL, TAIL), file.size)
-            if length > _LONGEST:
+            if length > MOST_FOOTERS:
                 raise NotUnderstood("its footer is very long")
+            self.footer_size = length
             end = file.size - TAIL - length
             self.footer: Footer = parse(self._read(end, length), end)
             if why := why_not_copied(self.footer.created_by):

@@ -133,7 +133,7 @@ class ParquetSource(FileSource["ParquetLayout"]):
 
     def chunk_file(self, split: Split) -> tuple[ChunkFile, frozenset[str]]:
         """Return the file that a split lies in, and the columns that are read from it as they are there."""
-        from headrace.core.parquet.chunks import ChunkFile
+        from headrace.core.parquet.chunks import MOST_FOOTERS, ChunkFile
         from headrace.core.parquet.compact import NotUnderstood
         from headrace.sources.path_column import PATH
 
@@ -145,7 +145,11 @@ class ParquetSource(FileSource["ParquetLayout"]):
                 raise NotUnderstood("Arrow reads its row groups in another way")
             names = opened.unchanged_columns() - ({PATH} if self._adds_path else set())
             known = file, names
-            while len(self._chunks) >= _KEEP_CHUNKS:
+            room = MOST_FOOTERS - file.footer_size
+            while self._chunks and (
+                len(self._chunks) >= _KEEP_CHUNKS
+                or sum(other.footer_size for other, _ in self._chunks.values()) > room
+            ):
                 del self._chunks[next(iter(self._chunks))]
         self._chunks[split.file] = known
         return known
