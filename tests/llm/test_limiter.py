@@ -117,7 +117,7 @@ def test_the_file_is_private_and_does_not_tell_the_key(tmp_path, monkeypatch):
 def test_a_folder_that_others_may_write_to_is_not_used(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    (tmp_path / "headrace").mkdir()
-    (tmp_path / "headrace").chmod(0o777)
-    (tmp_path / f"headrace-{os.getuid()}").symlink_to(tmp_path)
+    (tmp_path / "headrace-limits").mkdir()
+    (tmp_path / "headrace-limits").chmod(0o777)
+    (tmp_path / f"headrace-limits-{os.getuid()}").symlink_to(tmp_path)
     assert state_path("http://x", None) is None

@@ -7,6 +7,7 @@ import math
 import os
 import re
 import traceback
+from collections import Counter
 
 import pytest
 
@@ -340,3 +341,18 @@ def test_a_run_that_was_ended_asks_only_for_what_is_missing(tmp_path):
     assert not os.path.exists(tmp_path / "out" / "_rejected") or not os.listdir(
         tmp_path / "out" / "_rejected"
     )
+
+
+def test_what_is_sent_again_is_told_with_the_run(tmp_path):
+    with FakeLLMServer(too_many=0.3, resets=0.2, seed=1) as server:
+        result = inline(WORDS.prompt("{word}", endpoint(server, max_retries=20))).write_parquet(
+            tmp_path / "out"
+        )
+    assert result.rows == 20
+    sent_again = Counter()
+    for line in (tmp_path / "out" / "_headrace" / result.run / "events.jsonl").read_text().splitlines():
+        event = json.loads(line)
+        if event["event"] == "call retried":
+            assert event["step"] == "prompt(fake)"
+            sent_again[event["error"]] += 1
+    assert sent_again == {"RateLimited": server.outcomes["429"], "ConnectionLost": server.outcomes["reset"]}

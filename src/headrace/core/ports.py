@@ -258,6 +258,9 @@ class Predictor(Protocol):
     ``keep_in(folder)``, if there is one, is called before ``load`` when a run has a folder: what is put there is
     there again when the run goes on, and removed when it has ended.
 
+    What it tries again itself is told with the run if it has an attribute ``retried``, a deque of the names of
+    errors.
+
     A predictor whose device computes by itself may have two methods more. ``submit(batch)`` begins to predict and
     returns a handle of whatever kind; ``collect(handle)`` waits for that batch, and returns what ``predict`` would.
     Then ``in_flight`` batches (an attribute that is read after ``load``; 2 without one) are submitted before the

@@ -7,7 +7,7 @@ import contextlib
 import json
 import random
 import time
-from collections import Counter
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -61,7 +61,7 @@ class Client:
         self, endpoint: Endpoint, path: str = "/chat/completions", *, anthropic: bool = False
     ) -> None:
         self.endpoint = endpoint
-        self.retries: Counter[str] = Counter()
+        self.retried: deque[str] = deque(maxlen=10_000)  # names of errors, until somebody takes them
         self._anthropic = anthropic
         self._key = endpoint.key()
         self._url = endpoint.base_url + path
@@ -140,7 +140,7 @@ class Client:
                 raise
             finally:
                 self.slots.release()
-            self.retries[again.kind.__name__] += 1
+            self.retried.append(again.kind.__name__)
             # A server that answers others is only busy: its rate limits cost no try.
             tries += not (again.kind is RateLimited and self._answered > answered)
             answered = self._answered

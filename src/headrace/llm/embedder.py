@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,11 @@ class Embedder:
     def weights(self) -> str:
         """Describe where the model is."""
         return f"the model is at {self._endpoint.base_url}"
+
+    @property
+    def retried(self) -> deque[str] | None:
+        """Why requests were sent again, since somebody looked."""
+        return self._client.retried if self._client is not None else None
 
     async def load(self) -> None:
         """Make ready to ask."""

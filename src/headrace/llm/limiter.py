@@ -101,9 +101,9 @@ def _encoded(state: State) -> bytes:
 def state_path(server: str, key: str | None) -> str | None:
     """Return the file of a key at a server, in a folder that only this user can read; None if there can be none."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
-    folder = os.path.join(runtime, "headrace") if runtime else ""
+    folder = os.path.join(runtime, "headrace-limits") if runtime else ""
     if not (runtime and _is_own(folder)):
-        folder = os.path.join(tempfile.gettempdir(), f"headrace-{os.getuid()}")
+        folder = os.path.join(tempfile.gettempdir(), f"headrace-limits-{os.getuid()}")
         if not _is_own(folder):
             return None
     name = hashlib.blake2b(f"{server}\n{key or ''}".encode(), digest_size=16, person=b"headrace limiter")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,6 +52,11 @@ class Prompter(AnswerColumns):
     def weights(self) -> str:
         """Describe where the model is."""
         return f"the model is at {self.asked.endpoint.base_url}"
+
+    @property
+    def retried(self) -> deque[str] | None:
+        """Why requests were sent again, since somebody looked."""
+        return self._started.client.retried if self._started is not None else None
 
     def keep_in(self, folder: str) -> None:
         """Keep answers in the folder of the run, unless the user has another."""

@@ -105,11 +105,13 @@ class RunContext:
         execution.fit(pending)
         overlap = isinstance(self.engine, LocalEngine)
         programs = execution.programs(plan, kind, pending, overlap=overlap, states=states, folder=folder)
-        spec = self._spec(plan, kind, shards, resumed)
+        spec = self._spec(plan, kind, shards, resumed, keeps=bool(folder))
         runner = build_runner(spec, committer, RunPorts(events) if events is not None else None)
         return Run(self, runner.scheduler, runner, programs)
 
-    def _spec(self, plan: Plan, kind: str, shards: Sequence[Shard], resumed: Resumed) -> RunSpec:
+    def _spec(
+        self, plan: Plan, kind: str, shards: Sequence[Shard], resumed: Resumed, *, keeps: bool
+    ) -> RunSpec:
         from headrace.plan.accounts import Accounts
         from headrace.session.runner import RunSpec
 
@@ -126,7 +128,7 @@ class RunContext:
             locate=execution.plan.source.locate,
             batch_timeout=options.batch_timeout,
             stall_timeout=options.stall_timeout,
-            commit_every=self._commit_every(plan) if kind == "write" else 0.0,
+            commit_every=self._commit_every(plan, keeps=keeps) if kind == "write" else 0.0,
             memory_limit=None
             if options.on_ray
             else execution.memory_limit,  # Ray watches that of each machine
@@ -136,12 +138,13 @@ class RunContext:
             resumed=resumed,
         )
 
-    def _commit_every(self, plan: Plan) -> float:
+    def _commit_every(self, plan: Plan, *, keeps: bool) -> float:
         """Return after how many seconds a shard is committed in parts; 0: never.
 
-        A window of requests runs empty at the end of each part, and what their answers cost is kept anyway.
+        A window of requests runs empty at the end of each part, and where models can keep their answers, what they
+        cost is not lost.
         """
-        if any(step.keeps_answers for step in plan.steps):
+        if keeps and any(step.keeps_answers for step in plan.steps):
             return 0.0
         return self.options.commit_every or 0.0
 

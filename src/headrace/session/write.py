@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.terminal import in_notebook, say
@@ -143,7 +144,8 @@ def _composed(job: Job, context: RunContext, events: EventBus, started: float) -
         resumed=resumed,
         events=events,
         states=str(committer.folder / STATES),
-        folder=str(committer.folder / KEPT),
+        # Where the output is an object store, the run's folder here does not outlive its driver.
+        folder=str(committer.folder / KEPT) if isinstance(job.output.place(), Path) else "",
     )
     elapsed = time.monotonic() - started
     about = describe(

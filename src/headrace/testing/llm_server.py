@@ -11,6 +11,9 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from headrace.core.install import install_hint
+from headrace.errors import MissingLibrary
+
 if TYPE_CHECKING:
     from aiohttp import web
     from typing_extensions import Self
@@ -90,6 +93,12 @@ class FakeLLMServer:
         self._stop: asyncio.Event | None = None
 
     def __enter__(self) -> Self:
+        try:
+            import aiohttp.web  # noqa: F401 - else the thread would fail
+        except ImportError:
+            raise MissingLibrary(
+                f"FakeLLMServer needs the library aiohttp, which is not installed: {install_hint('llm')}."
+            ) from None
         self._thread.start()
         self._ready.wait()
         return self

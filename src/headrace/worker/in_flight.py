@@ -169,6 +169,7 @@ class InFlightWindow(Generic[T]):
         else:
             self._caller.has_run = True
             self._user_code.done += len(part)
+            self._report_retries()
             if self._timing.batch_done(len(part)):
                 self._report_size()
             yield part, made
@@ -196,6 +197,7 @@ class InFlightWindow(Generic[T]):
         """Yield the results of rows, and the faults of others, as a model tells them apart itself."""
         self._caller.has_run = True
         self._timing.batch_failed()
+        self._report_retries()
         at = 0
         for row in [*sorted(failed.errors), len(part)]:
             if row > at:
@@ -309,6 +311,12 @@ class InFlightWindow(Generic[T]):
     def _timed(self) -> Iterator[None]:
         with self._timing.timing(), self._user_code.timed(0):
             yield
+
+    def _report_retries(self) -> None:
+        """Report what a model that waits has tried again itself, by the names of the errors."""
+        retried = getattr(self._caller.built.predictor, "retried", None)
+        while retried:
+            self._user_code.report_retried(retried.popleft())
 
     def _report_size(self) -> None:
         if self._tuner is not None:

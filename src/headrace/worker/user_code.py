@@ -363,6 +363,10 @@ class UserCode:
         if made != rows:
             self._meter.steps[self._step][3 if made < rows else 4] += abs(made - rows)
 
+    def report_retried(self, error: str) -> None:
+        """Report that the code has tried again itself, after an error of this name."""
+        self._meter.on_retried(self._label, error)
+
     def report_shrunk(self, before: int, now: int) -> None:
         """Report that the code gets fewer rows at a time from now on."""
         self._meter.on_shrunk(self._label, before, now)
