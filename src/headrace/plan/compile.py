@@ -92,7 +92,7 @@ def carried_columns(steps: Sequence[Step], schema: pa.Schema) -> dict[str, str]:
     """Return the columns that come out as they are in the source: what they are called in the end, and there."""
     names = {name: name for name in schema.names}
     for step in steps:
-        names = step.carried(names)
+        names = step.carried(names) if step.passes_values else {}
     return names
 
 

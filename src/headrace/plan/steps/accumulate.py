@@ -22,6 +22,7 @@ class Accumulate(Step):
     metrics: tuple[tuple[str, Accumulator], ...]
     number: int = 0
     verb = "accumulate"
+    passes_values = True
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -83,6 +83,9 @@ class Step:
     changes_row_count: ClassVar[bool] = False
     """Nobody knows how many rows come out, so that batches of the steps behind cannot be planned."""
 
+    passes_values: ClassVar[bool] = False
+    """Columns in ``carried`` have the very values that went in, by which they may be copied past the step."""
+
     row_by_row: ClassVar[bool] = False
     """The step looks at one row after the other, not at batches."""
 

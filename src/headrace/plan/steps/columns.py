@@ -18,6 +18,7 @@ class SelectColumns(Step):
 
     columns: tuple[str, ...]
     verb = "select_columns"
+    passes_values = True
 
     def reads(self) -> tuple[str, ...]:
         """Return the columns."""
@@ -58,6 +59,7 @@ class DropColumns(Step):
 
     columns: tuple[str, ...]
     verb = "drop_columns"
+    passes_values = True
 
     def reads(self) -> tuple[str, ...]:
         """Return the columns."""
@@ -96,6 +98,7 @@ class RenameColumns(Step):
 
     names: tuple[tuple[str, str], ...]
     verb = "rename_columns"
+    passes_values = True
 
     def reads(self) -> tuple[str, ...]:
         """Return the old names."""

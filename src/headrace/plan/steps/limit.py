@@ -14,6 +14,7 @@ class Limit(Step):
 
     rows: int
     verb = "limit"
+    passes_values = True
     one_to_one = False
 
     @property

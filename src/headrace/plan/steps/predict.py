@@ -52,6 +52,7 @@ class Predict(Step):
     keep: tuple[str, ...] | None
     replace: bool
     verb = "predict"
+    passes_values = True
 
     def functions(self) -> tuple[StepFunction, ...]:
         """Return the models."""

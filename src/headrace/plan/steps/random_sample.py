@@ -22,6 +22,7 @@ class RandomSample(Step):
     number: int
     call: str
     verb = "random_sample"
+    passes_values = True
     one_to_one = False
     changes_row_count = True
 

@@ -86,6 +86,7 @@ class Filter(RowStep):
     expression: Any = None
     resources: Resources = UNDECLARED
     verb = "filter"
+    passes_values = True
     one_to_one = False
     changes_row_count = True
 

@@ -21,6 +21,7 @@ class WithColumn(Step):
     name: str
     expression: Any
     verb = "with_column"
+    passes_values = True
 
     def columns_after(self, names: list[str] | None) -> list[str] | None:
         """Return the columns with this one: in its place if it was there, else at the end."""
