@@ -216,6 +216,10 @@ def test_a_ref_means_nothing_elsewhere(executor: hr.Executor) -> None:
 
     with pytest.raises(NotPicklable, match="get its value first"):
         pickle.dumps(executor.put(1))
+
+
+@pytest.mark.local
+def test_a_value_may_have_a_future_in_it(executor: hr.Executor) -> None:
     assert executor.put([executor.submit(abs, -1)]).get()[0].result() == 1
 
 
