@@ -181,6 +181,7 @@ DIFFERENT = {
         "from_torch": "here; pairs become columns `item_0`, `item_1`, or those named by `columns=`",
         "read_binary_files read_csv read_json read_numpy read_parquet read_webdataset": _LOCAL,
         "read_images": "here; `RGB` without `mode=`, local files",
+        "read_sql": "here; `query` and the address of the database, `uri`, instead of a function that connects",
         "read_text": "here; empty lines are kept, unless `drop_empty_lines=True`",
     },
     "ray": {

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from headrace.predictors.torch.predictor import TorchPredictor
     from headrace.predictors.transformers import TransformersPredictor
     from headrace.predictors.xgboost import XGBoostPredictor
+    from headrace.readers.databases import read_sql
     from headrace.readers.files import (
         read_binary_files,
         read_csv,
@@ -173,6 +174,7 @@ __all__ = [  # noqa: RUF022 - in plain order, capitals first
     "read_numpy",
     "read_parquet",
     "read_rejected",
+    "read_sql",
     "read_text",
     "read_webdataset",
     "verify",
@@ -220,6 +222,7 @@ _HOMES = {
         "from_spark",
         "from_torch",
     ),
+    "headrace.readers.databases": ("read_sql",),
     "headrace.readers.samples": ("read_numpy", "read_webdataset"),
     "headrace.readers.parquet": ("read_parquet",),
     "headrace.readers.files": tuple(name for name in __all__ if name.startswith("read_")),

@@ -22,15 +22,15 @@ VERBS_REFUSED = """
 
 FUNCTIONS_OFFERED = """
     from_arrow from_daft from_huggingface from_items from_numpy from_pandas from_spark from_torch
-    range range_tensor read_binary_files read_csv read_images read_json read_numpy read_parquet read_text
-    read_webdataset
+    range range_tensor read_binary_files read_csv read_images read_json read_numpy read_parquet read_sql
+    read_text read_webdataset
 """
 
 FUNCTIONS_REFUSED = """
     from_arrow_refs from_blocks from_dask from_mars from_modin from_numpy_refs from_pandas_refs
     from_tf read_audio read_avro read_bigquery read_clickhouse read_databricks_tables
     read_datasource read_delta read_delta_sharing_tables read_hudi read_iceberg read_kafka
-    read_lance read_lerobot read_mcap read_mongo read_orc read_snowflake read_sql
+    read_lance read_lerobot read_mcap read_mongo read_orc read_snowflake
     read_tfrecords read_unity_catalog read_videos read_zarr
 """
 
@@ -170,6 +170,10 @@ ARGUMENTS = {
         "paths filesystem catalog columns parallelism num_cpus num_gpus memory tensor_column_schema "
         "partition_filter partitioning shuffle include_paths include_row_hash file_extensions "
         "ignore_missing_paths skip_paths concurrency override_num_blocks ray_remote_args " + PLACED
+    ),
+    "read_sql": (
+        "sql connection_factory sql_params shard_keys shard_hash_fn parallelism num_cpus num_gpus memory "
+        "concurrency override_num_blocks ray_remote_args " + PLACED
     ),
     "read_text": (
         "paths encoding drop_empty_lines filesystem parallelism num_cpus num_gpus memory "

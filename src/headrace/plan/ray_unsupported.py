@@ -187,7 +187,6 @@ NO_FUNCTIONS = {
     "read_mongo": f"{_SERVER}.",
     "read_orc": f"{_NO_READER} pyarrow.orc.read_table reads.",
     "read_snowflake": f"{_SERVER}.",
-    "read_sql": f"{_SERVER}.",
     "read_tfrecords": f"{_NO_READER} its own library reads.",
     "read_unity_catalog": f"{_SERVER}.",
     "read_videos": "there is no decoder for video. read_binary_files(paths, "
@@ -384,6 +383,17 @@ READ_WEBDATASET: dict[str, Unsupported] = {
     "expand_json": Unsupported(
         "read_webdataset(...).map(lambda row: {**row, **row['json']}) does it.", (None, False)
     ),
+}
+
+READ_SQL: dict[str, Unsupported] = {
+    **READ,
+    "sql": Unsupported("query= is its name, and uri= says which database it asks."),
+    "connection_factory": Unsupported(
+        "workers connect by an address, uri='postgresql://host/name', by which a run is recognised, too."
+    ),
+    "sql_params": _unset("write the values into the query."),
+    "shard_keys": _unset("partition_column= is the column whose ranges are read at the same time."),
+    "shard_hash_fn": Unsupported("rows are told apart by ranges of partition_column=", None),
 }
 
 READ_JSON: dict[str, Unsupported] = {

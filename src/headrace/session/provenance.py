@@ -21,6 +21,7 @@ _PACKAGES = (
     "keras", "tensorflow", "PIL", "ray",
 )  # fmt: skip
 _SECRET = re.compile(r"(?i)(pass(word|wd)?|secret|token|credential|api[-_]?key|access[-_]?key)")
+_USERINFO = re.compile(r"(://[^/@\s:]*):[^/\s]*@")  # of an address: user and password
 _GIT_BYTES = 1 << 20
 _COMMAND = 2_000  # characters
 
@@ -32,6 +33,8 @@ def command_line(argv: Sequence[str] | None = None) -> str:
 
     >>> command_line(["python", "score.py", "--token", "s3cret", "--password=x", "a b"])
     "python score.py --token … --password=… 'a b'"
+    >>> command_line(["python", "score.py", "postgresql://ada:s3cret@db/shop"])
+    'python score.py postgresql://ada:…@db/shop'
     """
     words = list(sys.orig_argv if argv is None else argv)
     if argv is None and ("ipykernel" in sys.modules or hasattr(sys, "ps1")):
@@ -50,7 +53,7 @@ def command_line(argv: Sequence[str] | None = None) -> str:
             name, sign, _ = word.partition("=")
             shown.append(f"{name}=…" if sign and _SECRET.search(name) else shlex.quote(word))
         hide = word.startswith("-") and "=" not in word and bool(_SECRET.search(word))
-    return " ".join(shown)[:_COMMAND]
+    return _USERINFO.sub(r"\1:…@", " ".join(shown))[:_COMMAND]
 
 
 def working_folder() -> str:

