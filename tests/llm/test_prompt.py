@@ -299,6 +299,8 @@ def test_wrong_arguments_are_told_before_anything_runs(monkeypatch):
             call()
     with pytest.raises(UnknownArgument, match="sampling"):
         WORDS.prompt("{word}", model, sampeling={})
+    with pytest.raises(UnknownArgument, match=r"max_in_flight=8: the endpoint has it"):
+        WORDS.prompt("{word}", model, max_in_flight=8)
 
 
 def test_no_more_is_under_way_than_may_be_and_slow_requests_hold_up_nobody():

@@ -6,8 +6,20 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headrace.core.arguments import known_arguments
+from headrace.core.arguments import Unsupported, known_arguments
 from headrace.dataset.base import DatasetBase
+from headrace.dataset.prompt_arguments import (
+    check_local,
+    given_caps,
+    given_count,
+    given_flag,
+    given_folder,
+    given_model,
+    given_sampling,
+    given_schema,
+    given_truncation,
+    is_endpoint,
+)
 from headrace.errors import ArgumentError
 from headrace.plan.step_options import WorkerOptions
 
@@ -15,21 +27,18 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
     from headrace.llm.endpoint import Endpoint
-    from headrace.llm.spending import Caps
     from headrace.llm.transformers import Transformers
     from headrace.plan.steps.predict import Prompt
 
 EMBED_WINDOW = 4
 """So many times the requests under way are read ahead: embeddings of so many texts take about the same time."""
 
-_OWN = {
-    "model": "the Endpoint names it",
-    "messages": "the template makes them",
-    "n": "each row gets one answer; flat_map before makes several rows of one",
-    "stream": "answers are read as a whole",
-    "tools": "answers are texts, and nobody here would carry out what a model calls",
-    "tool_choice": "answers are texts, and nobody here would carry out what a model calls",
-    "response_format": "say schema=",
+
+_ELSEWHERE = {
+    "max_in_flight": Unsupported("the endpoint has it, Endpoint(…, max_in_flight=16)."),
+    "batch_size": Unsupported("rows are asked one by one; Transformers(…, batch_size=8) has one of its own."),
+    "temperature": Unsupported("parameters of requests stand in sampling={'temperature': 0.0}."),
+    "max_tokens": Unsupported("parameters of requests stand in sampling={'max_tokens': 200}."),
 }
 
 
@@ -38,7 +47,7 @@ class PromptVerbs(DatasetBase):
 
     __slots__ = ()
 
-    @known_arguments(options=WorkerOptions)
+    @known_arguments(also=_ELSEWHERE, options=WorkerOptions)
     def prompt(
         self,
         template: str | Sequence[Mapping[str, Any]],
@@ -131,18 +140,18 @@ class PromptVerbs(DatasetBase):
 
         asked = Asked(
             Template(template, system),
-            _given_model(model),
+            given_model(model),
             given_output(output),
-            _given_sampling(sampling),
-            _given_truncation(on_truncated, sampling or {}),
-            _given_schema(schema, guided, model),
-            _given_count("repairs", repairs),
-            _given_flag("keep_raw", keep_raw),
-            _given_caps(max_cost, max_total_tokens, model),
-            "" if cache is None else _given_folder(cache),
+            given_sampling(sampling),
+            given_truncation(on_truncated, sampling or {}),
+            given_schema(schema, guided, model),
+            given_count("repairs", repairs),
+            given_flag("keep_raw", keep_raw),
+            given_caps(max_cost, max_total_tokens, model),
+            "" if cache is None else given_folder(cache),
         )
-        if not _is_endpoint(model):
-            _check_local(asked, max_cost, max_total_tokens, cache)
+        if not is_endpoint(model):
+            check_local(asked, max_cost, max_total_tokens, cache)
             return self.with_step(_local_step(asked, keep, replace, options))
         return self.with_step(_step(asked, keep, replace, options))
 
@@ -220,12 +229,12 @@ def _given_embedder(model: Any, output: str, batch_size: Any, dimensions: Any) -
     """Return the predictor of ``embed``, and how many batches of it may be under way, if it waits for them."""
     from headrace.llm.endpoint import Endpoint
 
-    if not _given_count("batch_size", batch_size):
+    if not given_count("batch_size", batch_size):
         raise ArgumentError("batch_size=0: it takes a whole number of at least 1.")
     if isinstance(model, Endpoint):
         from headrace.llm.embedder import Embedder
 
-        if dimensions is not None and not _given_count("dimensions", dimensions):
+        if dimensions is not None and not given_count("dimensions", dimensions):
             raise ArgumentError("dimensions=0: it takes a whole number of at least 1.")
         return Embedder(model, output, dimensions), model.max_in_flight * EMBED_WINDOW
     if dimensions is not None:
@@ -261,7 +270,7 @@ def _step(asked: Any, keep: Any, replace: bool, options: Any) -> Prompt:
         max(1, asked.endpoint.max_in_flight * WINDOW // BATCH_ROWS),
         own_names=True,
     )
-    return Prompt((model,), given_keep(keep), _given_flag("replace", replace))
+    return Prompt((model,), given_keep(keep), given_flag("replace", replace))
 
 
 def _local_step(asked: Any, keep: Any, replace: bool, options: Any) -> Prompt:
@@ -286,114 +295,4 @@ def _local_step(asked: Any, keep: Any, replace: bool, options: Any) -> Prompt:
         given_resources(options),
         own_names=True,
     )
-    return LocalPrompt((model,), given_keep(keep), _given_flag("replace", replace))
-
-
-def _check_local(asked: Any, max_cost: Any, max_total_tokens: Any, cache: Any) -> None:
-    """Refuse what only endpoints have."""
-    from headrace.llm.transformers import check_sampling
-
-    check_sampling(asked.sampling)
-    for name, value in {"max_cost": max_cost, "max_total_tokens": max_total_tokens, "cache": cache}.items():
-        if value is not None:
-            raise ArgumentError(
-                f"{name}= is for endpoints; a Transformers model computes here, and costs nothing."
-            )
-
-
-def _is_endpoint(model: Any) -> bool:
-    from headrace.llm.endpoint import Endpoint
-
-    return isinstance(model, Endpoint)
-
-
-def _given_model(model: Any) -> Any:
-    if not _is_endpoint(model):
-        kind = type(model)
-        if kind.__module__ == "headrace.llm.transformers" and kind.__name__ == "Transformers":
-            return model
-        raise ArgumentError(
-            f"prompt: the model is {kind.__name__}; it is an endpoint, "
-            "hr.llm.Endpoint('http://localhost:8000/v1', 'name of the model'), or hr.llm.Transformers('folder')."
-        )
-    return model
-
-
-def _given_sampling(value: Any) -> dict[str, Any]:
-    import json
-
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-        raise ArgumentError(
-            f"sampling={value!r:.80}: it takes a dict of parameters, such as {{'temperature': 0.0}}."
-        )
-    for name in value:
-        if name in _OWN:
-            raise ArgumentError(f"sampling= has {name!r}, and that is not for here: {_OWN[name]}.")
-    try:
-        return dict(json.loads(json.dumps(dict(value), allow_nan=False)))
-    except (TypeError, ValueError) as error:
-        raise ArgumentError(f"sampling={value!r:.80}: it cannot be sent as JSON: {error}.") from None
-
-
-def _given_truncation(value: Any, sampling: Mapping[str, Any]) -> str | int:
-    if isinstance(value, str) and value in ("error", "keep"):
-        return value
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ArgumentError(
-            f"on_truncated={value!r}: it takes 'error', 'keep', or with how many tokens to ask once more."
-        )
-    first = sampling.get("max_completion_tokens", sampling.get("max_tokens"))
-    if not isinstance(first, int) or first >= value:
-        raise ArgumentError(
-            f"on_truncated={value}: it has to be more than max_tokens, which sampling= has to have "
-            f"({first!r} there): else nothing would be different the second time."
-        )
-    return value
-
-
-def _given_schema(value: Any, guided: Any, model: Any) -> Any:
-    if not isinstance(guided, bool):
-        raise ArgumentError(f"guided={guided!r}: it takes True or False.")
-    if value is None:
-        return None
-    from headrace.llm.schema import AnswerSchema
-
-    return AnswerSchema(value, guided=guided and _is_endpoint(model))
-
-
-def _given_count(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ArgumentError(f"{name}={value!r}: it takes a whole number of at least 0.")
-    return value
-
-
-def _given_flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ArgumentError(f"{name}={value!r}: it takes True or False.")
-    return value
-
-
-def _given_folder(value: Any) -> str:
-    from headrace.core.files.paths import absolute
-
-    if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
-        raise ArgumentError(f"cache={value!r}: it takes the path of a folder.")
-    return str(absolute(os.fspath(value), "The folder of cache="))
-
-
-def _given_caps(max_cost: Any, max_total_tokens: Any, model: Any) -> Caps:
-    from headrace.llm.spending import Caps
-
-    if max_cost is not None:
-        if isinstance(max_cost, bool) or not isinstance(max_cost, (int, float)) or not max_cost > 0:
-            raise ArgumentError(f"max_cost={max_cost!r}: it takes a number above 0.")
-        if _is_endpoint(model) and model.prices is None:
-            raise ArgumentError(
-                f"max_cost={max_cost!r}: nobody knows what a token costs. Say it to the endpoint: "
-                "Endpoint(…, prices={'input': 0.15, 'output': 0.6}), per million tokens."
-            )
-    if max_total_tokens is not None and _given_count("max_total_tokens", max_total_tokens) < 1:
-        raise ArgumentError("max_total_tokens=0: it takes a whole number of at least 1.")
-    return Caps(None if max_cost is None else float(max_cost), max_total_tokens)
+    return LocalPrompt((model,), given_keep(keep), given_flag("replace", replace))

@@ -1,0 +1,140 @@
+"""Reads the arguments of verbs that ask language models; refuses what can never work."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from headrace.llm.spending import Caps
+
+_OWN = {
+    "model": "the Endpoint names it",
+    "messages": "the template makes them",
+    "n": "each row gets one answer; flat_map before makes several rows of one",
+    "stream": "answers are read as a whole",
+    "tools": "answers are texts, and nobody here would carry out what a model calls",
+    "tool_choice": "answers are texts, and nobody here would carry out what a model calls",
+    "response_format": "say schema=",
+}
+
+
+def check_local(asked: Any, max_cost: Any, max_total_tokens: Any, cache: Any) -> None:
+    """Refuse what only endpoints have."""
+    from headrace.llm.transformers import check_sampling
+
+    check_sampling(asked.sampling)
+    for name, value in {"max_cost": max_cost, "max_total_tokens": max_total_tokens, "cache": cache}.items():
+        if value is not None:
+            raise ArgumentError(
+                f"{name}= is for endpoints; a Transformers model computes here, and costs nothing."
+            )
+
+
+def is_endpoint(model: Any) -> bool:
+    """Say whether a model is an endpoint."""
+    from headrace.llm.endpoint import Endpoint
+
+    return isinstance(model, Endpoint)
+
+
+def given_model(model: Any) -> Any:
+    """Read the model of ``prompt``."""
+    if not is_endpoint(model):
+        kind = type(model)
+        if kind.__module__ == "headrace.llm.transformers" and kind.__name__ == "Transformers":
+            return model
+        raise ArgumentError(
+            f"prompt: the model is {kind.__name__}; it is an endpoint, "
+            "hr.llm.Endpoint('http://localhost:8000/v1', 'name of the model'), or hr.llm.Transformers('folder')."
+        )
+    return model
+
+
+def given_sampling(value: Any) -> dict[str, Any]:
+    """Read the parameters of requests; what JSON cannot say is refused."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise ArgumentError(
+            f"sampling={value!r:.80}: it takes a dict of parameters, such as {{'temperature': 0.0}}."
+        )
+    for name in value:
+        if name in _OWN:
+            raise ArgumentError(f"sampling= has {name!r}, and that is not for here: {_OWN[name]}.")
+    try:
+        return dict(json.loads(json.dumps(dict(value), allow_nan=False)))
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"sampling={value!r:.80}: it cannot be sent as JSON: {error}.") from None
+
+
+def given_truncation(value: Any, sampling: Mapping[str, Any]) -> str | int:
+    """Read what becomes of answers that were cut."""
+    if isinstance(value, str) and value in ("error", "keep"):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ArgumentError(
+            f"on_truncated={value!r}: it takes 'error', 'keep', or with how many tokens to ask once more."
+        )
+    first = sampling.get("max_completion_tokens", sampling.get("max_tokens"))
+    if not isinstance(first, int) or first >= value:
+        raise ArgumentError(
+            f"on_truncated={value}: it has to be more than max_tokens, which sampling= has to have "
+            f"({first!r} there): else nothing would be different the second time."
+        )
+    return value
+
+
+def given_schema(value: Any, guided: Any, model: Any) -> Any:
+    """Read what an answer has to be."""
+    if not isinstance(guided, bool):
+        raise ArgumentError(f"guided={guided!r}: it takes True or False.")
+    if value is None:
+        return None
+    from headrace.llm.schema import AnswerSchema
+
+    return AnswerSchema(value, guided=guided and is_endpoint(model))
+
+
+def given_count(name: str, value: Any) -> int:
+    """Read a whole number of at least 0."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ArgumentError(f"{name}={value!r}: it takes a whole number of at least 0.")
+    return value
+
+
+def given_flag(name: str, value: Any) -> bool:
+    """Read True or False."""
+    if not isinstance(value, bool):
+        raise ArgumentError(f"{name}={value!r}: it takes True or False.")
+    return value
+
+
+def given_folder(value: Any) -> str:
+    """Read the path of a folder."""
+    from headrace.core.files.paths import absolute
+
+    if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
+        raise ArgumentError(f"cache={value!r}: it takes the path of a folder.")
+    return str(absolute(os.fspath(value), "The folder of cache="))
+
+
+def given_caps(max_cost: Any, max_total_tokens: Any, model: Any) -> Caps:
+    """Read what a run may cost."""
+    from headrace.llm.spending import Caps
+
+    if max_cost is not None:
+        if isinstance(max_cost, bool) or not isinstance(max_cost, (int, float)) or not max_cost > 0:
+            raise ArgumentError(f"max_cost={max_cost!r}: it takes a number above 0.")
+        if is_endpoint(model) and model.prices is None:
+            raise ArgumentError(
+                f"max_cost={max_cost!r}: nobody knows what a token costs. Say it to the endpoint: "
+                "Endpoint(…, prices={'input': 0.15, 'output': 0.6}), per million tokens."
+            )
+    if max_total_tokens is not None and given_count("max_total_tokens", max_total_tokens) < 1:
+        raise ArgumentError("max_total_tokens=0: it takes a whole number of at least 1.")
+    return Caps(None if max_cost is None else float(max_cost), max_total_tokens)
