@@ -341,3 +341,15 @@ def test_dicts_that_cannot_be_one_type_stay_as_they_are() -> None:
 
     rows = hr.range(1).map_batches(answers).take_all()
     assert [row["out"] for row in rows] == [{"a": 1}, {"a": "text"}, None]
+
+
+def test_lines_of_json_may_be_arrays(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('["a", [1, 2], {"k": "]"}]\r\n\n["b", [3]]\n')
+    data = hr.read_json(path)
+    assert data.take_all() == [{"0": "a", "1": [1, 2], "2": {"k": "]"}}, {"0": "b", "1": [3], "2": None}]
+    assert data.count() == 2 and data.filter(expr=hr.col("0") == "b").count() == 1
+    for broken in ('["a"]\n["b"\n', '["a"]\n{"x": 1}\n'):
+        path.write_text(broken)
+        with pytest.raises(UnreadableFile, match="one array per line"):
+            hr.read_json(path).take_all()

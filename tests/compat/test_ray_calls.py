@@ -28,6 +28,9 @@ class Pairs:
     def pair(self, n: int) -> tuple[int, int]:
         return n, -n
 
+    def one(self, n: int) -> Iterator[int]:
+        yield n
+
     def some(self, n: int) -> Iterator[int]:
         yield from range(n)
         raise KeyError("the end")
@@ -107,6 +110,8 @@ def test_what_a_generator_yields_before_it_fails_is_there() -> None:
         yield 7
 
     assert ray.get(one.options(num_returns=1).remote()) == 7
+    assert ray.get(Pairs.remote().one.options(num_returns=1).remote(8)) == 8
+    assert ray.get(Pairs.remote().pair.options(num_returns=1).remote(8)) == (8, -8)
 
 
 def test_a_pool_returns_the_results_of_methods_with_several() -> None:

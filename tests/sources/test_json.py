@@ -103,7 +103,7 @@ def test_a_late_line_names_file_and_row(read: Read, block: int, line: str, messa
         (f'{LINE}{{"a": 2\n{LINE}', "row 1 .*is not JSON"),
         (f'{LINE}{LINE}{{"a": "x"}}\n', "row 2 .*changed from number to string"),
         ('[{"a": 1}, {"a": 2}', r"begins with '\[', so all of it should be one JSON array, and .*truncated"),
-        ("[1]\n[2]\n", "one JSON array, and .*trailing"),
+        ("[1]\n[2\n", "one JSON array, and .*trailing"),
         ('[{"a": 1}, 2, {"a": 3}]', "row 1 .*object"),
         ('{\n  "a": 1\n}\n{\n  "a": 2\n}\n', "row 0 .*is not JSON .*One whole object per line"),
         ('{"a": 1,\n{"a": 2}\n', "row 0 .*is not JSON .*One whole object per line"),

@@ -132,8 +132,9 @@ def read_json(
 ) -> Dataset:
     """Read files of one JSON object per line, plain or compressed (gzip, zstd, bz2, lz4), as one dataset.
 
-    A file may also be one array of objects, ``[{…}, {…}]``: each of them is a row then; or one object over several
-    lines, which is one row. Such a file is read by one worker, and is in memory meanwhile.
+    A file may also be one array of objects, ``[{…}, {…}]``: each of them is a row then; one object over several
+    lines, which is one row; or one array per line, with the columns ``0``, ``1``, …. Such a file is read by one
+    worker, and is in memory meanwhile.
 
     Parameters
     ----------

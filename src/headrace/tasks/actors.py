@@ -27,12 +27,15 @@ METHOD_RETURNS = "__headrace_num_returns__"  # set on a method that says how man
 class ActorMethod:
     """A method of an actor. Calling it, or its ``remote``, returns a future."""
 
-    __slots__ = ("_actor", "_name", "_options")
+    __slots__ = ("_actor", "_name", "_options", "_single")
 
-    def __init__(self, actor: ActorHandle, name: str, options: CallOptions | None = None) -> None:
+    def __init__(
+        self, actor: ActorHandle, name: str, options: CallOptions | None = None, *, single: bool = False
+    ) -> None:
         self._actor = actor
         self._name = name
         self._options = options
+        self._single = single  # num_returns=1 was said: of a generator, the one value
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the method in the actor's process; see ``ActorHandle``."""
@@ -42,6 +45,9 @@ class ActorMethod:
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
         """The same, by Ray's name."""
+        if self._single and (self._actor._methods or {}).get(self._name) == "stream":
+            several = replace(self._options or CallOptions(), num_returns=1)
+            return self._actor._call_method(self._name, args, kwargs, several)[0]
         return self._actor._call_method(self._name, args, kwargs, self._options)
 
     def options(self, **options: Any) -> ActorMethod:
@@ -62,9 +68,8 @@ class ActorMethod:
         known = ("num_returns", "max_retries")
         options = {name: value for name, value in options.items() if not self._actor._strict or name in known}
         check_known(f"{self._name}.options", options, known)
-        return ActorMethod(
-            self._actor, self._name, (self._options or CallOptions()).updated("options", options)
-        )
+        updated = (self._options or CallOptions()).updated("options", options)
+        return ActorMethod(self._actor, self._name, updated, single=options.get("num_returns") == 1)
 
 
 class OwningExecutor(Protocol):

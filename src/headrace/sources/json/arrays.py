@@ -49,12 +49,30 @@ def lines_of(path: str) -> bytes:
     try:
         elements = msgspec.json.decode(data, type=list[msgspec.Raw], strict=True)
     except (msgspec.MsgspecError, RecursionError) as error:
+        rows = _rows_of_arrays(data)
+        if rows is not None:
+            return rows
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise UnreadableFile(
             f"Cannot read {path!r}: it begins with '[', so all of it should be one JSON array, and {reason}. Repair "
-            "the file, or write one object per line."
+            "the file, or write one object or one array per line."
         ) from error
     return b"".join(bytes(each).translate(_ON_ONE_LINE) + b"\n" for each in elements)
+
+
+def _rows_of_arrays(data: bytes) -> bytes | None:
+    """Return lines that are an array each as objects, whose fields are ``0``, ``1``, …; None if they are not."""
+    rows = []
+    for line in data.splitlines():
+        if not line.strip():
+            continue
+        try:
+            elements = msgspec.json.decode(line, type=list[msgspec.Raw], strict=True)
+        except (msgspec.MsgspecError, RecursionError):
+            return None
+        fields = (b'"%d":%s' % (place, bytes(each)) for place, each in enumerate(elements))
+        rows.append(b"{" + b",".join(fields) + b"}\n")
+    return b"".join(rows)
 
 
 def _content(path: str) -> bytes:
