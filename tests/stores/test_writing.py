@@ -9,10 +9,11 @@ import pytest
 
 import headrace as hr
 from faults.job import FILES, ROWS, Job, make_input
-from headrace.core.stores import writing
+from headrace.core.stores import addresses, writing
 from headrace.errors import (
     ArgumentError,
     ForeignOutput,
+    JournalDamaged,
     NothingMatched,
     OutputWriteFailed,
     RunLocked,
@@ -21,6 +22,7 @@ from headrace.errors import (
 )
 from headrace.output.stores import lease
 from headrace.output.stores.folder import StoreFolder
+from headrace.output.stores.numbered import NumberedObjects
 from stores import outputs
 from stores.conftest import KEY, SECRET
 
@@ -258,6 +260,37 @@ def test_a_driver_that_lives_is_not_disturbed(bucket, monkeypatch):
     finally:
         first.close()
     assert inline(hr.range(3)).write_csv(out).rows == 3
+
+
+def test_the_journal_has_one_writer(bucket):
+    """What the first appends before the second has claimed the journal counts; what it tries then fails."""
+    store = writing.StoreWriter(addresses.parse_output(f"{bucket.url}/out"), ())
+
+    class Held:
+        lost = False
+
+        def __init__(self, token):
+            self.token = token
+
+        def check(self):
+            pass
+
+        def fenced(self):
+            return RunLocked("fenced")
+
+    first, second, third = (NumberedObjects(store, "aaaaaaaa", Held(each * 16)) for each in "123")
+    assert first.claim() == b""
+    first.append(b"one")
+    assert second.read() == b"one"
+    first.append(b"two")
+    assert second.claim() == b"two"
+    with pytest.raises(RunLocked, match="fenced"):
+        first.append(b"three")
+    second.append(b"four")
+    assert third.read(listed=2) == b"onetwofour"
+    obstore.delete(bucket.store, f"{bucket.prefix}/out/_headrace/aaaaaaaa/journal/0000000002")
+    with pytest.raises(JournalDamaged, match="0000000002 is gone"):
+        NumberedObjects(store, "aaaaaaaa").read(listed=5)
 
 
 def test_a_lease_that_this_process_lost_sight_of_is_taken_again(bucket):

@@ -136,6 +136,7 @@ class StoreFolder(OutputFolder):
         """Make ``pointer`` name ``run`` (None: remove it), if it is what this driver knows."""
         name = f"{HOME}/{pointer}"
         if run is not None:
+            self.lease.check()
             self._put(name, f"{run}\n".encode())
         elif name in self.there:
             self._remove_objects([name])

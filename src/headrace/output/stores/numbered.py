@@ -13,7 +13,7 @@ from pathlib import Path
 from headrace.core import failpoints
 from headrace.core.files import safe_files
 from headrace.core.stores.writing import ABSENT, StoreWriter, Taken
-from headrace.errors import JournalDamaged
+from headrace.errors import JournalDamaged, RunLocked
 from headrace.output.journal import Contents, Journal
 from headrace.output.journal_frames import MAGIC
 from headrace.output.stores.lease import Lease
@@ -21,6 +21,7 @@ from headrace.output.stores.lease import Lease
 _HEAD = b"headrlog"
 _TOKEN = 16
 _AT_ONCE = 16
+_TRIES = 20
 
 
 class NumberedObjects:
@@ -68,6 +69,25 @@ class NumberedObjects:
         self._next += 1
         failpoints.hit("store.appended")
 
+    def claim(self) -> bytes:
+        """Put an object without frames; return the frames that another driver has put since the journal was read.
+
+        What that one put before ours counts; whatever it puts from then on fails.
+        """
+        late: list[bytes] = []
+        for _ in range(_TRIES):
+            try:
+                self.append(b"")
+            except RunLocked:
+                assert self._lease is not None
+                self._lease.check()  # it is ours: the other one does not know that yet
+                late.append(self.read())
+            else:
+                return b"".join(late)
+        raise RunLocked(
+            f"{self._store.url(self._folder)} is written by another driver again and again. Run again."
+        )
+
     def _object(self, number: int) -> bytes | None:
         found = self._store.get(self._name(number))
         return None if found is None else found[0]
@@ -99,7 +119,9 @@ class StoreJournal(Journal):
     @classmethod
     def go_on(cls, path: Path, objects: NumberedObjects) -> tuple[StoreJournal, Contents]:
         """Open the journal of a run whose objects were copied to ``path``; no other driver can append from now on."""
-        objects.append(b"")
+        late = objects.claim()
+        if late:
+            safe_files.write(path, safe_files.content(path) + late, lasting=False)
         journal, contents = cls.open(path, "process")
         journal.objects = objects
         return journal, contents
