@@ -25,7 +25,6 @@ EXAMPLES = """\
   headrace status fares/ --json | jq .rows_per_second
 """
 
-_REFRESH = 0.5  # seconds
 _LINES = 10.0  # seconds between two looks where there is no terminal
 
 
@@ -69,7 +68,7 @@ def _watched(follower: Follower | StoreFollower, found: RunStatus, *, shown: boo
             if shown and time.monotonic() >= due:
                 say(f"{_text(found)}\n", sys.stdout)
                 due = time.monotonic() + _LINES
-            time.sleep(_REFRESH)
+            time.sleep(follower.pause)
             found = follower.poll()
     except KeyboardInterrupt:
         found = follower.poll()
@@ -82,7 +81,7 @@ def _live(follower: Follower | StoreFollower, found: RunStatus) -> RunStatus:
     with Live(_drawn(found), refresh_per_second=4, transient=True) as live:
         while not found.ended:
             live.update(_drawn(found))
-            time.sleep(_REFRESH)
+            time.sleep(follower.pause)
             found = follower.poll()
     return found
 

@@ -34,6 +34,8 @@ class Follower:
     Raises ``NothingMatched`` if there is no run in the folder.
     """
 
+    pause = 0.5  # seconds between two looks
+
     def __init__(self, root: Path, name: str = "") -> None:
         """``name``: what the output is called, where ``root`` is a copy of what is elsewhere."""
         self._root = root
@@ -87,6 +89,8 @@ class Follower:
 
 class StoreFollower:
     """Reads the record of a run whose output lies in a store: as much of it as its driver has uploaded."""
+
+    pause = 5.0  # seconds: the record is not uploaded more often
 
     def __init__(self, address: str) -> None:
         self._address = address

@@ -256,8 +256,9 @@ class _Verifier:
             words = (
                 f"{left:,} of {len(run.state.done):,} shards are still to do" if left else "it was not closed"
             )
+            how = "`headrace resume`" if self._output.store is None else "the same command, given again,"
             self._add_finding(
-                "unfinished", "_SUCCESS", f"the run is not finished: {words}. `headrace resume` resumes it."
+                "unfinished", "_SUCCESS", f"the run is not finished: {words}. {how} resumes it."
             )
         if run.finished and 0 in run.state.done and "limit" not in verbs(self._shape):
             self._add_finding("shards", file, f"{run.state.done.count(0):,} shards have no record.")

@@ -19,7 +19,7 @@ class LocalFolder:
     """A folder below the system's for temporary files (``TMPDIR``); those that killed drivers left are removed."""
 
     def __init__(self) -> None:
-        above = Path(tempfile.gettempdir()) / f"headrace-{os.getuid()}"
+        above = Path(tempfile.gettempdir()) / f"headrace-staging-{os.getuid()}"
         try:
             safe_files.make_folder(above, 0o700)
             if os.lstat(above).st_uid != os.getuid():
