@@ -400,3 +400,11 @@ def test_options_that_are_refused(options, what):
     assert SECRET not in str(caught.value)
     with pytest.raises(ArgumentError, match="all paths are local"):
         hr.read_csv("/data/x.csv", storage_options={"region": "eu-west-1"})
+
+
+def test_versions_are_the_same_in_listings_and_answers():
+    """Azure lists ETags without quotes."""
+    from headrace.core.stores.clients import _entry
+
+    listed, answered = ({"path": "a", "size": 1, "e_tag": tag} for tag in ("0x8D", '"0x8D"'))
+    assert _entry(listed) == _entry(answered)

@@ -194,6 +194,8 @@ class _NoObject(Exception):
 
 def _entry(meta: Any) -> Entry:
     tag = meta["e_tag"]
+    if tag and not tag.startswith(('"', "W/")):  # Azure's listings leave out the quotes
+        tag = f'"{tag}"'
     if not tag:
         modified = meta["last_modified"]
         tag = modified.isoformat() if isinstance(modified, datetime) else ""
