@@ -115,8 +115,6 @@ def test_killed_at_random(bucket, proxy, tmp_path, seed):
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(7_200)
-def test_soak(bucket, proxy, tmp_path):
-    for seed in range(2, 202):
-        print(f"seed {seed}")
-        play(bucket, proxy, tmp_path, seed)
+@pytest.mark.parametrize("seed", range(2, 202))
+def test_soak(bucket, proxy, tmp_path, seed):
+    play(bucket, proxy, tmp_path, seed)
