@@ -374,7 +374,7 @@ def test_answers_of_language_models_are_committed_by_time_as_nothing_is_kept_the
     with FakeLLMServer(lambda prompt: "1" if int(prompt) < 1_000 else 1 / 0) as server:
         model = hr.llm.Endpoint(server.url, "m", max_in_flight=8, max_retries=0)
         asked = inline(hr.range(1_100).prompt("{id}", model)).with_options(commit_every=0.02)
-        with pytest.raises(hr.errors.HeadraceError, match="ServerFailed|does not answer any more"):
+        with pytest.raises(hr.errors.HeadraceError, match=r"ServerFailed|does not answer any more"):
             asked.write_parquet(f"{bucket.url}/out")
     names = [each["path"] for chunk in obstore.list(bucket.store, f"{bucket.prefix}/out") for each in chunk]
     assert [name for name in names if "/part-" in name] and not [name for name in names if "/kept/" in name]
