@@ -174,6 +174,7 @@ DIFFERENT = {
         "union": "here; one behind the other, in this order; steps come behind",
         "zip": "here; of sources whose equal numbers of rows are known; steps come behind",
         "take take_all take_batch show schema columns": _LAZY,
+        "write_sql": "here; `table` and the address of the database, `uri`, instead of a statement",
         "write_parquet write_csv write_json write_numpy write_images write_webdataset": _OTHER_FOLDER,
     },
     "ray.data": {

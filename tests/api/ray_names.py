@@ -5,7 +5,7 @@ VERBS_OFFERED = """
     iter_tf_batches iter_torch_batches limit map map_batches materialize max mean min
     random_sample repartition rename_columns schema select_columns show size_bytes stats std sum take take_all
     take_batch to_daft to_pandas to_tf train_test_split union unique with_column write_csv write_json
-    write_images write_numpy write_parquet write_webdataset zip
+    write_images write_numpy write_parquet write_webdataset zip write_sql
 """
 
 VERBS_REFUSED = """
@@ -17,7 +17,7 @@ VERBS_REFUSED = """
     to_mars to_modin to_numpy_refs to_pandas_refs to_random_access_dataset to_spark
     with_columns write_bigquery write_clickhouse write_datasink write_delta
     write_iceberg write_kafka write_lance write_mongo write_orc
-    write_snowflake write_sql write_tfrecords write_turbopuffer
+    write_snowflake write_tfrecords write_turbopuffer
 """
 
 FUNCTIONS_OFFERED = """
@@ -123,6 +123,7 @@ ARGUMENTS = {
         "path filesystem try_create_dir arrow_open_stream_args filename_provider min_rows_per_file "
         "ray_remote_args encoder concurrency num_rows_per_file mode "
     ),
+    "Dataset.write_sql": "sql connection_factory ray_remote_args concurrency",
     "read_webdataset": (
         "paths filesystem parallelism num_cpus num_gpus memory arrow_open_stream_args partition_filter decoder "
         "fileselect filerename suffixes verbose_open shuffle include_paths file_extensions concurrency "

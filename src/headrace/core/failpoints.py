@@ -48,6 +48,7 @@ POINTS: frozenset[str] = frozenset(
         "store.uploaded",
         "store.append",
         "store.appended",
+        "table.filled",
     }
 )
 

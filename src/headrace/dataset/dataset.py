@@ -17,7 +17,7 @@ from headrace.dataset.maps import MapVerbs
 from headrace.dataset.metrics import MetricVerbs
 from headrace.dataset.predicts import PredictVerbs
 from headrace.dataset.prompts import PromptVerbs
-from headrace.dataset.sample_writes import SampleWriteVerbs
+from headrace.dataset.table_writes import TableWriteVerbs
 from headrace.errors import ArgumentError, HeadraceError, NotASequence, NotOffered, nearest
 from headrace.options import RunOptions
 from headrace.plan.compile import known_columns
@@ -62,7 +62,7 @@ class Dataset(
     MetricVerbs,
     InspectionVerbs,
     ConsumptionVerbs,
-    SampleWriteVerbs,
+    TableWriteVerbs,
     metaclass=_NamesOfFunctions,
 ):
     """A lazy, immutable description of data and of what is done with it.

@@ -75,7 +75,6 @@ NO_VERBS = {
     "write_mongo": f"{_DATABASE}.",
     "write_orc": f"{_FORMAT}: pyarrow.orc.write_table takes what pyarrow.parquet reads.",
     "write_snowflake": f"{_DATABASE}.",
-    "write_sql": f"{_DATABASE}.",
     "write_tfrecords": f"{_FORMAT}.",
     "write_turbopuffer": f"{_DATABASE}.",
 }
@@ -448,6 +447,12 @@ WRITE: dict[str, Unsupported] = {
     "ray_remote_args": _unset("writing belongs to the last step's workers."),
     "row_group_size": _unset("row groups are cut by size."),
     "try_create_dir": Unsupported("the folder is made if it is not there", None),
+}
+
+WRITE_SQL: dict[str, Unsupported] = {
+    **WRITE,
+    "sql": Unsupported("table= is the name of the table; the statement is ours."),
+    "connection_factory": Unsupported("the database is given by its address, uri='postgresql://host/name'."),
 }
 """Of verbs that write files."""
 

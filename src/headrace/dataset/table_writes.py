@@ -1,0 +1,119 @@
+"""The verb that writes to a table of a database."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from headrace.core.arguments import known_arguments
+from headrace.core.databases.addresses import parse
+from headrace.core.ports import Sink
+from headrace.dataset.sample_writes import SampleWriteVerbs
+from headrace.errors import ArgumentError
+from headrace.plan import ray_unsupported
+from headrace.plan.parameters import given_folder
+
+if TYPE_CHECKING:
+    import os
+
+    import pyarrow as pa
+
+    from headrace.core.work import Durability
+    from headrace.options import Mode, OnChange
+    from headrace.result import Result
+
+_MODES: dict[str, Mode] = {"append": "resume", "overwrite": "overwrite", "error": "error"}
+
+
+class TableWriteVerbs(SampleWriteVerbs):
+    """Verbs that write all rows, to files and to tables."""
+
+    __slots__ = ()
+
+    @known_arguments(also=ray_unsupported.WRITE_SQL)
+    def write_sql(
+        self,
+        table: str,
+        uri: str,
+        *,
+        mode: Literal["append", "overwrite", "error"] = "append",
+        output: str | os.PathLike[str] | None = None,
+        schema: pa.Schema | None = None,
+        on_change: OnChange | None = None,
+        durability: Durability | None = None,
+    ) -> Result:
+        """Run the plan and insert its rows into a table of SQLite, DuckDB or PostgreSQL, each exactly once.
+
+        Workers write parts to the local folder ``output``; this process inserts them. The rows of a part, and a row
+        of the table ``headrace_commits`` that names run and part, are one transaction: after a kill at any moment
+        the database itself says what is in. The folder has the journal, the record and the report of the run.
+
+        Parameters
+        ----------
+        table
+            The name of the table, maybe with its schema, ``"shop.sales"``. It is made if there is none. If there is
+            one, columns go by their names, and each must hold all values of ours: the table is never changed.
+        uri
+            As for :func:`read_sql`.
+        mode
+            ``"append"`` adds rows, part by part. ``"overwrite"`` replaces all rows of the table in one transaction,
+            when all parts are there. ``"error"`` refuses a table that has rows of others.
+        output
+            The folder of the run: new, empty, or of an earlier run of the same plan into the same table. Another run
+            that adds rows needs another folder. Default: ``"<table>-output"`` in the working directory. It also keeps
+            the rows, as Parquet; once the run has finished, it may be removed.
+        schema, on_change, durability
+            As in ``write_parquet``.
+
+        Raises
+        ------
+        SinkError
+            A column is of a type that no table has, or does not fit the table that is there, with its name and both
+            types; or the database refuses a transaction, or rows: nothing of that part is in the table then, and
+            the same command goes on.
+        OutputExists
+            ``mode="error"``, and the table has rows.
+        ArgumentError, PlanChanged, ForeignOutput, RunLocked, SourceError, StepError, WorkerDied
+            As in ``write_parquet``. ``MissingLibrary``: the driver is not installed.
+
+        Examples
+        --------
+        >>> import tempfile, headrace as hr
+        >>> folder = tempfile.mkdtemp()
+        >>> data = hr.range(3).with_options(engine="inline", progress=False)
+        >>> data.write_sql("numbers", f"sqlite:///{folder}/a.db", output=f"{folder}/run").rows
+        3
+        >>> hr.read_sql("SELECT * FROM numbers", f"sqlite:///{folder}/a.db").take(1)
+        [{'id': 0}]
+        """
+        name, asked = _table(table), str(mode)
+        if asked not in _MODES:
+            more = (
+                " Rows are not matched by a key yet: delete the old ones, then append."
+                if asked == "upsert"
+                else ""
+            )
+            raise ArgumentError(f"write_sql: mode= is 'append', 'overwrite' or 'error', not {mode!r}.{more}")
+        database = parse(uri, "write_sql")
+        folder = given_folder(f"{table}-output" if output is None else output)
+        if "://" in folder:
+            raise ArgumentError(f"write_sql: output= is a folder of this machine, not {folder!r}.")
+
+        def sink() -> Sink:
+            from headrace.sinks.sql.sink import SqlSink
+
+            return SqlSink(folder, database=database, table=name, table_mode=mode)
+
+        return self._write(sink, schema, _MODES[mode], on_change, durability)
+
+
+def _table(table: Any) -> str:
+    parts = table.split(".") if isinstance(table, str) else []
+    if not 1 <= len(parts) <= 2 or not all(part and part.isprintable() and "'" not in part for part in parts):
+        raise ArgumentError(
+            f"write_sql: table= is the name of a table, such as 'sales' or 'shop.sales', not {table!r}."
+        )
+    if table.lower() == "headrace_commits":
+        raise ArgumentError(
+            "write_sql: the table headrace_commits is where runs are noted. Choose another name."
+        )
+    return str(table)

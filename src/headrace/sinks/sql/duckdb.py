@@ -1,0 +1,82 @@
+"""DuckDB, which takes Arrow as it is."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.core.databases.addresses import Database
+from headrace.core.install import install_hint
+from headrace.errors import MissingLibrary
+from headrace.sinks.sql.transactions import Refused, failed, quoted
+
+
+class DuckdbTransaction:
+    """A connection to a file, which is made if there is none."""
+
+    def __init__(self, database: Database) -> None:
+        try:
+            import duckdb
+        except ImportError as error:
+            raise MissingLibrary(f"Writing to duckdb:// needs duckdb: {install_hint('sql')}.") from error
+        self.failures = (duckdb.Error,)
+        self._refused = (duckdb.ConstraintException, duckdb.ConversionException, duckdb.DataError)
+        try:
+            self._connection = duckdb.connect(database.path)
+            self._connection.execute("BEGIN TRANSACTION")
+        except duckdb.Error as error:
+            raise failed(database, "write to", error) from None
+
+    def columns(self, table: str) -> dict[str, pa.DataType | None] | None:
+        """Return the types that the table has in Arrow."""
+        *schema, name = table.split(".")
+        where = f"table_name = '{name}' AND table_schema = '{schema[0] if schema else 'main'}'"
+        if not self.rows(f"SELECT 1 FROM information_schema.tables WHERE {where}"):
+            return None
+        relation = self._connection.sql(f"SELECT * FROM {quoted(table)} LIMIT 0")
+        read = (
+            relation.to_arrow_reader if hasattr(relation, "to_arrow_reader") else relation.fetch_arrow_reader
+        )
+        return {field.name: field.type for field in read(1).schema}
+
+    def create(self, table: str, schema: pa.Schema) -> None:
+        """Make a table of the types that DuckDB gives these."""
+        self._insert(
+            f"CREATE TABLE {quoted(table)} AS SELECT * FROM headrace_rows LIMIT 0", schema.empty_table()
+        )
+
+    def insert(self, table: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+        """Insert rows by name."""
+        reader = pa.RecordBatchReader.from_batches(schema, batches)
+        try:
+            self._insert(f"INSERT INTO {quoted(table)} BY NAME SELECT * FROM headrace_rows", reader)
+        except self._refused as error:
+            raise Refused(str(error)) from None
+
+    def _insert(self, sql: str, rows: Any) -> None:
+        self._connection.register("headrace_rows", rows)
+        try:
+            self._connection.execute(sql)
+        finally:
+            with contextlib.suppress(*self.failures):  # it would hide the error of a transaction that failed
+                self._connection.unregister("headrace_rows")
+
+    def execute(self, sql: str) -> None:
+        """Run a statement."""
+        self._connection.execute(sql)
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        """Run a query with a small answer."""
+        found: list[tuple[Any, ...]] = self._connection.execute(sql).fetchall()
+        return found
+
+    def commit(self) -> None:
+        """Commit."""
+        self._connection.execute("COMMIT")
+
+    def close(self) -> None:
+        """Roll back what is not committed."""
+        self._connection.close()

@@ -1,0 +1,70 @@
+"""What writing needs of a database: one connection, one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from headrace.core.databases.addresses import Database
+from headrace.errors import SinkError
+
+
+class Refused(Exception):
+    """The database refuses the rows themselves: a constraint, or a value that it cannot hold."""
+
+
+class Transaction(Protocol):
+    """A connection in one transaction, which is rolled back unless ``commit`` is called. It raises ``failures``."""
+
+    @property
+    def failures(self) -> tuple[type[BaseException], ...]:
+        """The errors of its driver."""
+        ...
+
+    def columns(self, table: str) -> dict[str, pa.DataType | None] | None:
+        """Return the columns of a table with the types that they hold, None for others; None if there is no table."""
+        ...
+
+    def create(self, table: str, schema: pa.Schema) -> None:
+        """Make a table."""
+        ...
+
+    def insert(self, table: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+        """Insert rows by the names of their columns. Raises ``Refused`` for rows that the database does not take."""
+        ...
+
+    def execute(self, sql: str) -> None:
+        """Run a statement."""
+        ...
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        """Run a query with a small answer."""
+        ...
+
+    def commit(self) -> None:
+        """Commit."""
+        ...
+
+    def close(self) -> None:
+        """Roll back what is not committed, and let go."""
+        ...
+
+
+def quoted(table: str) -> str:
+    """Return the name of a table, maybe with its schema before a dot, as SQL has it.
+
+    >>> print(quoted("shop.sales"))
+    "shop"."sales"
+    """
+    return ".".join('"' + part.replace('"', '""') + '"' for part in table.split("."))
+
+
+def failed(database: Database, doing: str, error: BaseException) -> SinkError:
+    """Return the error for what a driver raised, without secrets. Raise it ``from None``: its cause may hold some."""
+    said = " ".join(database.redacted(str(error)).split()).rstrip(".")
+    return SinkError(
+        f"Cannot {doing} {database}: {said}. The transaction was undone. Mend the cause, and run the same command "
+        "again: what is committed is kept, and nothing is inserted twice."
+    )
