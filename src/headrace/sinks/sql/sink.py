@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -242,7 +243,9 @@ class SqlSink(ParquetSink):
         )
 
     def _told(self, error: Exception) -> str:
-        return " ".join(self.database.redacted(str(error)).split()).rstrip(".")
+        """Return the database's words without the values of rows: a record may be passed on."""
+        said = " ".join(self.database.redacted(str(error)).split()).rstrip(".")
+        return re.sub(r"DETAIL: .*?(?=CONTEXT:|SQLSTATE|$)|(?<=uplicate key )\".*?\"", "", said)
 
     @contextlib.contextmanager
     def _transaction(self, doing: str, file: StagedFile | None = None) -> Iterator[Transaction]:
