@@ -220,16 +220,31 @@ class FileSink:
 
 
 class ArrowEncoder:
-    """Writes Arrow's own file format."""
+    """Writes Arrow's own file format.
+
+    A file has one dictionary for each column, to which later batches may add; those of row groups differ.
+    """
 
     def __init__(self, stream: StagedStream, schema: pa.Schema) -> None:
-        self._writer = pa.ipc.new_file(stream, schema)
+        options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
+        self._writer = pa.ipc.new_file(stream, schema, options=options)
+        self._last: dict[int, pa.Array] = {}  # column → no rows, with the dictionary as it was written
         self._rows = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Write a batch at once."""
+        for number, column in enumerate(batch.columns):
+            if pa.types.is_dictionary(column.type):
+                batch = batch.set_column(number, batch.schema.field(number), self._extended(number, column))
         self._writer.write_batch(batch)
         self._rows += batch.num_rows
+
+    def _extended(self, number: int, column: pa.Array) -> pa.Array:
+        """Return a column with the dictionary that was written, and behind it what is new."""
+        if number in self._last:
+            column = pa.chunked_array([self._last[number], column]).unify_dictionaries().chunk(1)
+        self._last[number] = column.slice(0, 0)
+        return column
 
     def close(self) -> int:
         """Write the footer."""
