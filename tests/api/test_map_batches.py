@@ -202,7 +202,7 @@ def test_many_kinds_of_columns() -> None:
 
 @pytest.mark.parametrize(
     "wrap",
-    [pd.DataFrame, pl.DataFrame, pa.table, pa.RecordBatch.from_pydict, dict],
+    [pd.DataFrame, pl.DataFrame, pa.table, lambda columns: pa.RecordBatch.from_pydict(columns), dict],
     ids=["pandas", "polars", "table", "batch", "dict"],
 )
 def test_kinds_of_batches(wrap: Any) -> None:
