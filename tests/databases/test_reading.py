@@ -319,3 +319,30 @@ def test_an_empty_answer_has_its_columns(store: Store) -> None:
         "string",
         "double",
     ]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "duckdb"])
+def test_names_that_differ_in_case_only_are_refused(kind: str, request: pytest.FixtureRequest) -> None:
+    store: Store = request.getfixturevalue(kind)
+    store.run("CREATE TABLE t (n INTEGER)")
+    with pytest.raises(SourceError, match="another column has that name"):
+        hr.read_sql('SELECT 1 AS "A", 2 AS "a"', store.uri).take_all()
+
+
+def test_a_null_does_not_move_the_bounds_of_dates(duckdb: Store) -> None:
+    duckdb.run(
+        "CREATE TABLE d AS SELECT * FROM (VALUES (DATE '2020-01-01'), (NULL), (DATE '2020-03-01')) v(day)"
+    )
+    data = hr.read_sql("SELECT day FROM d", duckdb.uri, partition_column="day", partitions=2)
+    assert [len(batch["day"]) for batch in data.iter_batches(batch_size=None)] == [2, 1]
+    duckdb.run(
+        "CREATE TABLE h AS SELECT 12345678901234567890123456789012::HUGEINT + i AS x FROM range(10) r(i)"
+    )
+    assert hr.read_sql("SELECT x FROM h", duckdb.uri, partition_column="x", partitions=3).count() == 10
+
+
+@pytest.mark.parametrize("secret", [":/s3cret", ":12/s3cret", ":p@s3cret", ":p#s3cret", ":p?s3cret"])
+def test_a_password_that_is_not_escaped_is_not_taken_for_a_path(secret: str) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        parse(f"postgresql://ada{secret}@host/db", "read_sql")
+    assert "s3cret" not in str(caught.value)

@@ -11,12 +11,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import headrace as hr
 from databases.conftest import Store
 from headrace.core import failpoints
 from headrace.errors import ArgumentError, OutputExists, SinkError
+from headrace.sinks.files import FileSink
 from headrace.sources.range import RangeSource
 
 
@@ -171,3 +173,36 @@ def test_arguments_that_make_no_sense(sqlite: Store, tmp_path: Path) -> None:
             numbers().write_sql(**{"table": "t", "uri": sqlite.uri, **given})  # type: ignore[arg-type]
     with pytest.raises(SinkError, match="Cannot write to sqlite:///"):
         numbers().write_sql("t", f"sqlite:///{tmp_path}/none/a.db", output=tmp_path / "a")
+
+
+def test_new_rows_after_an_end_that_was_cut_off_are_there_too(
+    sqlite: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table was replaced, ``_SUCCESS`` is missing, and new files come before the next driver."""
+
+    def write() -> hr.Result:
+        data = hr.read_parquet(str(tmp_path / "in")).with_options(engine="inline", on_change="continue")
+        return data.write_sql("t", sqlite.uri, mode="overwrite", output=tmp_path / "out")
+
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"id": range(20)}), tmp_path / "in" / "a.parquet")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(FileSink, "finish", lambda self, success: (_ for _ in ()).throw(KeyboardInterrupt()))
+        write()
+    assert len(sqlite.run("SELECT id FROM t")) == 20
+    pq.write_table(pa.table({"id": range(20, 50)}), tmp_path / "in" / "b.parquet")
+    assert write().rows == 50
+    assert sorted(sqlite.run("SELECT id FROM t")) == [(i,) for i in range(50)]
+
+
+def test_rows_come_after_a_run_without_any(sqlite: Store, tmp_path: Path) -> None:
+    def write() -> hr.Result:
+        data = hr.read_parquet(str(tmp_path / "in")).with_options(engine="inline", on_change="continue")
+        return data.write_sql("t", sqlite.uri, output=tmp_path / "out")
+
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"id": pa.array([], pa.int64())}), tmp_path / "in" / "a.parquet")
+    assert write().rows == 0
+    pq.write_table(pa.table({"id": range(50)}), tmp_path / "in" / "b.parquet")
+    assert write().rows == 50 and write().rows == 50
+    assert sorted(sqlite.run("SELECT id FROM t")) == [(i,) for i in range(50)]

@@ -374,3 +374,21 @@ def test_workers_copy_as_this_process_does(tmp_path: Path) -> None:
 
 def _halved(data: Dataset) -> Dataset:
     return data.predict(half, inputs=["x"], output="p")
+
+
+def test_longer_row_groups_than_the_encoder_makes_are_decoded(
+    tmp_path: Path, counts: Counts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying, "MOST_ROWS", 99)
+    table = pa.table({"id": range(198), "x": [float(i) for i in range(198)]})
+    with pq.ParquetWriter(tmp_path / "in.parquet", table.schema) as writer:
+        writer.write_table(table[:100], row_group_size=100)
+        writer.write_table(table[100:], row_group_size=100)
+    found = run(
+        tmp_path / "in.parquet",
+        tmp_path / "out",
+        lambda data: data.predict(lambda batch: batch["x"] * 2, inputs=["x"], output="y"),
+        shard_rows=1_000,
+    )
+    assert found.equals(table.append_column("y", pa.array([2.0 * i for i in range(198)])))
+    assert counts.copied == 1 and counts.encoded >= 1

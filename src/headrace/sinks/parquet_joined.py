@@ -11,6 +11,7 @@ import pyarrow as pa
 from headrace.core.parquet.chunks import ChunkFile
 from headrace.core.parquet.footer import MAGIC, TAIL, Chunk, Column, Footer, parse, read_tail
 from headrace.core.parquet.joining import FooterJoiner, Placed
+from headrace.errors import SinkError
 from headrace.sinks.files import Encoder
 from headrace.sinks.staged import StagedStream
 
@@ -64,6 +65,12 @@ class JoinedEncoder:
             for batch in batches:
                 encoded.write(batch)
         data, made = encoded.close()
+        if len(self._made) and [each.rows for each in made.groups] != [group.rows]:
+            raise SinkError(
+                f"The row group {number} of an input has {group.rows:,} rows, and the columns beside it were encoded "
+                f"otherwise, as {', '.join(f'{each.rows:,}' for each in made.groups) or 'no'} rows. Write with "
+                "compression='zstd' or another codec, which copies no columns."
+            )
         places = _Places(self._stream)
         for column in self._like.columns:
             name = self._copied.get(column.name)

@@ -21,6 +21,7 @@ from headrace.worker.roads import Roads
 from headrace.worker.rows import Rows, RowSpan
 
 MOST_HELD = 64 << 20  # bytes of results that wait for the end of their row group
+MOST_ROWS = 64 << 20  # rows of a row group that the encoder makes as one
 
 
 class CannotCopy(Exception):
@@ -90,7 +91,8 @@ class GroupCopier:
         if self._group != (file, group):
             self._end_group()
             self._group, self._next, self._whole = (file, group), starts[group], True
-        self._whole = self._whole and first == self._next
+        short = starts[group + 1] - starts[group] <= MOST_ROWS
+        self._whole = self._whole and short and first == self._next
         self._held.append(rows)
         self._next += len(rows)
         self._bytes += bytes_of(rows.batch)

@@ -112,6 +112,11 @@ def _server(uri: str) -> str:
             "The address of the database cannot be understood: it is postgresql://user:password@host:port/name, "
             "where special characters in the password are written as %40 and the like."
         ) from None
+    if "@" in parts.path + parts.query or parts.fragment or parts.netloc.count("@") > 1:
+        raise ArgumentError(
+            "The address of the database has an @ or a # where none belongs. If they, or /, ? or :, are of the user "
+            "or the password, write them as %40, %23, %2F, %3F and %3A."
+        )
     host = parts.hostname or next((v for name, v in parse_qsl(parts.query) if name == "host"), "")
     return f"postgresql://{host}{port}{parts.path}"
 

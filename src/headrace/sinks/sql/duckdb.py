@@ -33,7 +33,8 @@ class DuckdbTransaction:
     def columns(self, table: str) -> dict[str, pa.DataType | None] | None:
         """Return the types that the table has in Arrow."""
         *schema, name = table.split(".")
-        where = f"table_name = '{name}' AND table_schema = '{schema[0] if schema else 'main'}'"
+        place = schema[0] if schema else "main"
+        where = f"lower(table_name) = lower('{name}') AND lower(table_schema) = lower('{place}')"
         if not self.rows(f"SELECT 1 FROM information_schema.tables WHERE {where}"):
             return None
         relation = self._connection.sql(f"SELECT * FROM {quoted(table)} LIMIT 0")

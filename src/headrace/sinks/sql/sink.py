@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -150,7 +151,8 @@ class SqlSink(ParquetSink):
                     f"{self._told(error)}. None of its rows were inserted. Correct the rows in a step, with "
                     "on_change='continue', or change the table; then run again."
                 ) from None
-            self._note(transaction, file.name, file.rows)
+            if file.rows:  # a part of later input may have the name of one without rows
+                self._note(transaction, file.name, file.rows)
             failpoints.hit("table.filled")
             transaction.commit()
 
@@ -180,8 +182,10 @@ class SqlSink(ParquetSink):
         )
         with self._transaction("replace the rows in") as transaction:
             self._make_commits(transaction)
-            if self._committed(transaction, "all") is not None:
+            done = f"all {self._digest(names)}"
+            if self._committed(transaction, done) is not None:
                 return
+            transaction.execute(f"DELETE FROM {COMMITS} WHERE run = '{self._run}'")  # it had other parts
             if transaction.columns(self.table) is not None:
                 transaction.execute(f"DELETE FROM {quoted(self.table)}")
             try:
@@ -196,9 +200,19 @@ class SqlSink(ParquetSink):
                     f"The files in {self.root} have {written:,} rows, and {rows:,} were made: some are gone. The "
                     f"table {self.table} is as it was. Run again with another output=."
                 )
-            self._note(transaction, "all", rows)
+            self._note(transaction, done, rows)
             failpoints.hit("table.filled")
             transaction.commit()
+
+    def _digest(self, names: Sequence[str]) -> str:
+        """Return a digest of all parts, names and bytes."""
+        found = hashlib.blake2b(digest_size=16)
+        for name in names:
+            found.update(name.encode())
+            with safe_files.file(os.path.join(self.root, name)) as file:
+                while data := file.read(1 << 20):
+                    found.update(data)
+        return found.hexdigest()
 
     def _insert(self, transaction: Transaction, path: str) -> int:
         with safe_files.file(path) as opened, pq.ParquetFile(opened) as file:

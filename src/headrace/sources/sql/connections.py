@@ -32,6 +32,9 @@ class Connection(Protocol):
     snapshot: str
     """What another connection needs to see the same state of the database; "" if there is no such thing."""
 
+    began: tuple[int, ...]
+    """``state()`` as of just before the transaction: what was written in between makes a difference to it."""
+
     def columns(self, query: str) -> list[Column]:
         """Return the columns of a query's answer; ``SourceError`` for one whose values cannot be had exactly."""
         ...

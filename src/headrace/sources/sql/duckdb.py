@@ -37,6 +37,7 @@ class DuckdbConnection:
         try:
             self._connection = duckdb.connect(self._path, read_only=True)
             self._connection.execute("SET TimeZone = 'UTC'")
+            self.began = self.state()
             self._connection.execute("BEGIN TRANSACTION")
         except self._errors as error:
             raise failed(database, "read", error) from None
@@ -44,9 +45,9 @@ class DuckdbConnection:
     def columns(self, query: str) -> list[Column]:
         """Ask for the names and types of the answer."""
         told = self.rows(f"DESCRIBE {query}")
-        names = [name for name, *_ in told]
+        names = [name.lower() for name, *_ in told]  # DuckDB takes "a" for "A"
         for name, kind, *_ in told:
-            if names.count(name) > 1:
+            if names.count(name.lower()) > 1:
                 raise inexact(name, kind, "and another column has that name. Name them apart with AS.")
             if _INEXACT.search(re.sub(r"'[^']*'|\"[^\"]*\"", "", kind)):
                 raise inexact(
@@ -81,19 +82,18 @@ class DuckdbConnection:
 
     def bounds(self, column: Column) -> tuple[str, str]:
         """Return the least and the greatest value that Python can hold."""
-        low = high = column.value
+        name = column.value
         if pa.types.is_floating(column.type):
-            low = high = f"CASE WHEN isfinite({column.value}) THEN {column.value}::DOUBLE END"
+            name = f"CASE WHEN isfinite({name}) THEN {name}::DOUBLE END"
         elif pa.types.is_date(column.type):
-            low, high = (
-                f"greatest({column.value}, DATE '0001-01-02')",
-                f"least({column.value}, DATE '9999-12-30')",
-            )
+            return f"greatest(min({name}), DATE '0001-01-02')", f"least(max({name}), DATE '9999-12-30')"
         elif pa.types.is_timestamp(column.type):
             kind = "TIMESTAMPTZ" if column.type.tz else "TIMESTAMP"
-            low = f"greatest({column.value}::{kind}, {kind} '0001-01-02 00:00:00')"
-            high = f"least({column.value}::{kind}, {kind} '9999-12-30 00:00:00')"
-        return f"min({low})", f"max({high})"
+            return (
+                f"greatest(min({name}::{kind}), {kind} '0001-01-02 00:00:00')",
+                f"least(max({name}::{kind}), {kind} '9999-12-30 00:00:00')",
+            )
+        return f"min({name})", f"max({name})"
 
     def checksum(self, columns: Sequence[Column]) -> str:
         """Return the sum of the rows' hashes."""

@@ -58,6 +58,7 @@ class PostgresqlConnection:
             if snapshot:
                 self._run(f"SET TRANSACTION SNAPSHOT '{snapshot}'")
             self._run("SET LOCAL TimeZone = 'UTC'")
+            self.began: tuple[int, ...] = ()
             self.snapshot = snapshot or str(self.rows("SELECT pg_export_snapshot()")[0][0])
         except BaseException:
             self._connection.close()
@@ -142,10 +143,10 @@ class PostgresqlConnection:
         elif pa.types.is_decimal(column.type):
             low = high = f"({low})::float8"
         elif pa.types.is_date(column.type):
-            low, high = f"greatest({low}, DATE '0001-01-02')", f"least({high}, DATE '9999-12-30')"
+            return f"greatest(min({low}), DATE '0001-01-02')", f"least(max({high}), DATE '9999-12-30')"
         elif pa.types.is_timestamp(column.type):
             kind = "TIMESTAMPTZ" if column.type.tz else "TIMESTAMP"
-            low, high = f"greatest({low}, {kind} '0001-01-02')", f"least({high}, {kind} '9999-12-30')"
+            return f"greatest(min({low}), {kind} '0001-01-02')", f"least(max({high}), {kind} '9999-12-30')"
         return f"min({low})", f"max({high})"
 
     def checksum(self, columns: Sequence[Column]) -> str:

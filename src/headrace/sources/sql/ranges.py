@@ -84,5 +84,7 @@ def _literal(value: Any) -> str:
         assert math.isfinite(value)
         return f"CAST({value!r} AS DOUBLE PRECISION)"
     if isinstance(value, Decimal):
-        return format(value.quantize(Decimal(1)) if abs(value) > 1 << 20 else round(value, 6), "f")
+        with decimal.localcontext() as context:
+            context.prec = 100  # the usual 28 digits are fewer than a database's
+            return format(value.quantize(Decimal(1)) if abs(value) > 1 << 20 else round(value, 6), "f")
     return str(value)

@@ -81,7 +81,6 @@ class SqlSource(Source):
         return self._answer
 
     def _ask(self, connection: Connection) -> Answer:
-        state = connection.state()
         columns = connection.columns(self._query)
         cuts: list[str] = []
         by = None
@@ -100,7 +99,7 @@ class SqlSource(Source):
             tuple(totals.get(i, (0, ""))[0] for i in range(len(cuts) + 1)),
             tuple(totals.get(i, (0, ""))[1] for i in range(len(cuts) + 1)),
             connection.snapshot,
-            state,
+            connection.began,
         )
 
     def _partition_column(self, columns: Sequence[Column]) -> Column:

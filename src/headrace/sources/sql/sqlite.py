@@ -41,6 +41,7 @@ class SqliteConnection:
                 check_same_thread=False,
             )
             self._connection.create_aggregate("headrace_checksum", -1, _Checksum)  # type: ignore[arg-type]
+            self.began = self.state()  # before the transaction: what is written in between is then looked for
             self._connection.execute("BEGIN")
             self._connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()
         except sqlite3.Error as error:
@@ -175,5 +176,5 @@ def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 def _refuse_twice(names: Sequence[str]) -> None:
     for name in names:
-        if list(names).count(name) > 1:
+        if [each.lower() for each in names].count(name.lower()) > 1:
             raise inexact(name, "unknown", "and another column has that name. Name them apart with AS.")
