@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from headrace.core.install import install_hint
 from headrace.errors import EndpointRefused, EndpointUnavailable, MissingLibrary
@@ -77,6 +78,7 @@ class Client:
         self.slots = Slots(1)  # one goes ahead: who has the wrong key shall not send hundreds
         self._answered = 0
         self._unanswered = 0  # requests that had all their tries since the last answer
+        self._proxy: str | None = None
         self._session: aiohttp.ClientSession | None = None
         self._heartbeat: asyncio.Task[None] | None = None
 
@@ -88,6 +90,7 @@ class Client:
             raise MissingLibrary(
                 f"Endpoints are asked by the library aiohttp, which is not installed: {install_hint('llm')}."
             ) from None
+        self._proxy = _proxy_of(self._server, self._where)
         headers = {"Content-Type": "application/json"}
         if self._anthropic:
             headers["anthropic-version"] = ANTHROPIC_VERSION
@@ -98,7 +101,7 @@ class Client:
             headers=headers,
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
             timeout=aiohttp.ClientTimeout(total=self.endpoint.timeout, sock_connect=CONNECT_SECONDS),
-            trust_env=True,
+            trust_env=False,  # else passwords of ~/.netrc would be sent to the server
         )
         self._heartbeat = asyncio.create_task(self._be_heard())
 
@@ -202,7 +205,9 @@ class Client:
         assert self._session is not None
         began = time.monotonic()
         try:
-            async with self._session.post(url, data=content, allow_redirects=False) as response:
+            async with self._session.post(
+                url, data=content, allow_redirects=False, proxy=self._proxy
+            ) as response:
                 read = await response.read()
         except asyncio.TimeoutError:
             raise Again(
@@ -239,6 +244,23 @@ class Client:
     def _hidden(self, text: str) -> str:
         """Return what a server or a library said, without the key."""
         return text.replace(self._key, "…") if self._key else text
+
+
+def _proxy_of(server: SplitResult, where: str) -> str | None:
+    """Return the proxy that the environment names for a server; raises ``EndpointRefused`` for no HTTP proxy."""
+    proxy = getproxies().get(server.scheme, "")
+    if not proxy or proxy_bypass(server.hostname or "") or proxy_bypass(server.netloc):
+        return None
+    proxy = proxy if "://" in proxy else f"http://{proxy}"
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(proxy)
+        if parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0):
+            return proxy
+    # The value may hold a password: it is not shown.
+    raise EndpointRefused(
+        f"{where} cannot be asked: the environment variable {server.scheme}_proxy holds no address of an HTTP proxy, "
+        "such as http://proxy:3128. Nothing was sent. Correct it, or name the server in no_proxy."
+    )
 
 
 def _wait(again: Again, tries: int) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -35,14 +36,17 @@ class Prompter(AnswerColumns):
     def __init__(self, asked: Asked) -> None:
         super().__init__(asked)
         self.label = asked.endpoint.model
-        self._folder = asked.cache
+        self._folder = ""  # of the run, if it has one
+        self._run = secrets.token_hex(8)  # else what it has used is counted by this name
         self._started: _Started | None = None
 
     def identity(self) -> Any:
         """Return what decides about the answers: model, messages and parameters; not who serves them."""
         asked = self.asked
         schema = (
-            None if asked.schema is None else (asked.schema.described, asked.schema.guided, asked.repairs)
+            None
+            if asked.schema is None
+            else (asked.schema.described, asked.schema.guided, asked.repairs, *asked.schema.flags)
         )
         return (
             "prompt", asked.endpoint.model, asked.template.messages, dict(asked.sampling), str(asked.on_truncated),
@@ -59,16 +63,17 @@ class Prompter(AnswerColumns):
         return self._started.client.retried if self._started is not None else None
 
     def keep_in(self, folder: str) -> None:
-        """Keep answers in the folder of the run, unless the user has another."""
-        self._folder = self._folder or folder
+        """Keep in the folder of the run what it has used, and its answers unless the user has another for them."""
+        self._folder = folder
 
     async def load(self) -> None:
         """Open the store of answers, and make ready to ask."""
         client = Client(self.asked.endpoint)
-        store = AnswerStore(self._folder)
+        store = AnswerStore(self.asked.cache or self._folder, "" if self._folder else self._run)
+        used = AnswerStore(self._folder) if self.asked.cache and self._folder else store
         await client.open()
-        spending = Spending(self.asked.caps, self.asked.endpoint, store, f"prompt({self.label})")
-        self._started = _Started(client, store, spending, asyncio.get_running_loop().create_future())
+        spending = Spending(self.asked.caps, self.asked.endpoint, used, f"prompt({self.label})")
+        self._started = _Started(client, store, used, spending, asyncio.get_running_loop().create_future())
 
     async def close(self) -> None:
         """Close connections and store."""
@@ -76,6 +81,7 @@ class Prompter(AnswerColumns):
             started, self._started = self._started, None
             await started.client.close()
             started.store.close()
+            started.used.close()
             started.ended.cancel()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -107,6 +113,7 @@ class Prompter(AnswerColumns):
             self.asked.on_truncated if isinstance(self.asked.on_truncated, int) else None,
             None if schema is None else self.asked.repairs,
             self.asked.keep_raw,
+            *(() if schema is None else schema.flags),
         )
         return self.row_of(await self._once(key, request))
 
@@ -162,10 +169,9 @@ class Prompter(AnswerColumns):
         reserved = await started.spending.begin(size, limit)
         try:
             reply = await started.client.ask(request, size + (limit or 256))
-            answer = answer_of(reply.data, reply.latency, keep_raw=self.asked.keep_raw)
-            cost = self.asked.endpoint.cost(answer.prompt_tokens, answer.completion_tokens)
-            started.store.spend(answer.prompt_tokens, answer.completion_tokens, cost)
-            return answer
+            tokens = tokens_of(reply.data, size)
+            started.used.spend(*tokens, self.asked.endpoint.cost(*tokens))
+            return answer_of(reply.data, reply.latency, keep_raw=self.asked.keep_raw)
         finally:
             started.spending.end(reserved)
 
@@ -180,10 +186,11 @@ class _Shared:
 
 @dataclass(slots=True)
 class _Started:
-    """What a worker has while it asks. ``ended`` gets the error that ends the run."""
+    """What a worker has while it asks. ``used`` counts for the caps; ``ended`` gets the error that ends the run."""
 
     client: Client
     store: AnswerStore
+    used: AnswerStore
     spending: Spending
     ended: asyncio.Future[BaseException]
     asking: dict[bytes, _Shared] = field(default_factory=dict)
@@ -199,10 +206,8 @@ class _Started:
 
 def answer_of(data: Mapping[str, Any], latency: float, *, keep_raw: bool) -> Answer:
     """Read the answer of a chat; raises ``NoText`` for what has no choice."""
-    choices = data.get("choices")
-    choice = choices[0] if isinstance(choices, list) and choices else None
-    message = choice.get("message") if isinstance(choice, dict) else None
-    if not isinstance(choice, dict) or not isinstance(message, dict):
+    choice, message = _first(data)
+    if choice is None or message is None:
         raise NoText("the answer has no message")
     usage = data.get("usage")
     usage = usage if isinstance(usage, dict) else {}
@@ -210,13 +215,33 @@ def answer_of(data: Mapping[str, Any], latency: float, *, keep_raw: bool) -> Ans
     return Answer(
         text if isinstance(text, str) else None,
         str(choice.get("finish_reason") or ""),
-        _count(usage, "prompt_tokens"),
-        _count(usage, "completion_tokens"),
+        _count(usage, "prompt_tokens") or 0,
+        _count(usage, "completion_tokens") or 0,
         round(latency, 6),
         msgspec.json.encode(data).decode() if keep_raw else "",
     )
 
 
-def _count(usage: Mapping[str, Any], name: str) -> int:
+def tokens_of(data: Mapping[str, Any], prompt_tokens: int) -> tuple[int, int]:
+    """Return how many tokens went in and came out; where the server does not say, what their bytes let expect."""
+    usage = data.get("usage")
+    usage = usage if isinstance(usage, dict) else {}
+    read, written = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
+    if written is None:
+        _, message = _first(data)
+        texts = [text for name, text in (message or {}).items() if name != "role" and isinstance(text, str)]
+        written = max(1, sum(len(text.encode("utf-8", "replace")) for text in texts) // BYTES_PER_TOKEN)
+    return prompt_tokens if read is None else read, written
+
+
+def _first(data: Mapping[str, Any]) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    """Return the first choice of an answer, and its message."""
+    choices = data.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    message = choice.get("message") if isinstance(choice, dict) else None
+    return choice if isinstance(choice, dict) else None, message if isinstance(message, dict) else None
+
+
+def _count(usage: Mapping[str, Any], name: str) -> int | None:
     value = usage.get(name)
-    return value if isinstance(value, int) and value >= 0 else 0
+    return value if isinstance(value, int) and value >= 0 else None

@@ -63,6 +63,12 @@ class AnswerSchema:
         except jsonschema.SchemaError as error:
             raise ArgumentError(f"schema=: it is no JSON schema: {error.message}.") from None
 
+    @property
+    def flags(self) -> tuple[int, ...]:
+        """The flags of a pattern that has other than the usual ones: they decide about answers, too."""
+        unusual = self._pattern is not None and self._pattern.flags != re.UNICODE
+        return (int(self._pattern.flags),) if self._pattern is not None and unusual else ()
+
     # ------------------------------------------------------------ asking
 
     def asking(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -22,9 +22,8 @@ from headrace.errors import OutputWriteFailed
 
 _TABLES = """
 create table if not exists answers (key blob primary key, answer blob not null) without rowid;
-create table if not exists spent (id integer primary key check (id = 1), requests integer, prompt integer,
-    completion integer, cost real);
-insert or ignore into spent values (1, 0, 0, 0, 0.0);
+create table if not exists spent_by_run (run text primary key, requests integer, prompt integer,
+    completion integer, cost real) without rowid;
 """
 
 
@@ -56,9 +55,13 @@ class Spent:
 
 
 class AnswerStore:
-    """The answers of a run, by the hash of their requests. ``folder`` "": for this worker alone, until it ends."""
+    """Answers, by the hash of their requests, and what a run has used.
 
-    def __init__(self, folder: str) -> None:
+    ``folder`` "": for this worker alone, until it ends. ``run`` tells runs from one another that share a folder.
+    """
+
+    def __init__(self, folder: str, run: str = "") -> None:
+        self._run = run
         self._path = ""  # a database of its own, in a temporary file
         if folder:
             self._path = os.path.join(folder, f"answers-{_host()}.sqlite")
@@ -75,6 +78,7 @@ class AnswerStore:
                 self._db.execute("pragma journal_mode = wal")
             self._db.execute("pragma synchronous = normal")
             self._db.executescript(_TABLES)
+            self._db.execute("insert or ignore into spent_by_run values (?, 0, 0, 0, 0.0)", (run,))
         except sqlite3.Error as error:
             raise _failed(self._path, error) from error
 
@@ -99,9 +103,9 @@ class AnswerStore:
     def spend(self, prompt_tokens: int, completion_tokens: int, cost: float) -> None:
         """Count what one request used."""
         self._write(
-            "update spent set requests = requests + 1, prompt = prompt + ?, completion = completion "
-            "+ ?, cost = cost + ?",
-            (prompt_tokens, completion_tokens, cost),
+            "update spent_by_run set requests = requests + 1, prompt = prompt + ?, "
+            "completion = completion + ?, cost = cost + ? where run = ?",
+            (prompt_tokens, completion_tokens, cost, self._run),
         )
 
     @contextlib.contextmanager
@@ -118,7 +122,10 @@ class AnswerStore:
     def spent(self) -> Spent:
         """Return what all workers of this machine have used in this run."""
         try:
-            return Spent(*self._db.execute("select requests, prompt, completion, cost from spent").fetchone())
+            found = self._db.execute(
+                "select requests, prompt, completion, cost from spent_by_run where run = ?", (self._run,)
+            )
+            return Spent(*found.fetchone())
         except sqlite3.Error as error:
             raise _failed(self._path, error) from error
 

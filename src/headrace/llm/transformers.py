@@ -265,7 +265,9 @@ class LocalPrompter(AnswerColumns):
     def identity(self) -> Any:
         """Return what decides about the answers: weights, messages and parameters."""
         asked = self.asked
-        schema = None if asked.schema is None else (asked.schema.described, asked.repairs)
+        schema = (
+            None if asked.schema is None else (asked.schema.described, asked.repairs, *asked.schema.flags)
+        )
         return (
             "prompt", *self.model.identity(), asked.template.messages, dict(asked.sampling), str(asked.on_truncated),
             schema, asked.keep_raw,
