@@ -144,6 +144,7 @@ def headline(figures: dict[str, Any]) -> str:
     """Return how it was measured."""
     about, _, versions = figures["headline"].partition("; ")
     machine, _, versions = versions.partition("; ")
+    versions = re.sub(r" headrace_\w+ [\w.]+,", "", versions)  # the same package
     return f"{about.split(' at ')[0]}; {machine}, load average {figures['load']:.0f}; {versions}"
 
 
