@@ -39,7 +39,7 @@ _SHADES = {
     "light": {"ground": "#ffffff", "text": "#1f2d37", "soft": "#52636f", "bar": "#b4c3cd", "ours": "#14708e"},
     "dark": {"ground": "#10202b", "text": "#e3ebf1", "soft": "#a5b5c1", "bar": "#4a6272", "ours": "#5cc3e6"},
 }
-_WIDTH, _LEFT, _RIGHT, _BAR, _GAP = 760, 172, 76, 18, 8
+_WIDTH, _LEFT, _RIGHT, _BAR, _GAP = 760, 192, 76, 18, 8
 
 
 @dataclass(frozen=True)
