@@ -7,13 +7,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headrace.cli.answer import Answer
 from headrace.cli.exits import DONE, REJECTS
 from headrace.core.human import duration
+
+if TYPE_CHECKING:
+    from headrace.llm.batch_file import BatchCounts, BatchFiles
 
 EXAMPLES = """\
   headrace run-batch -i in.jsonl -o out.jsonl --endpoint http://localhost:8000/v1
@@ -100,14 +103,18 @@ def run_batch(
     began = time.monotonic()
     with _bar(shown=progress) as draw:
         counts = run_batch(files, server, overwrite=overwrite, progress=draw)
-    took = time.monotonic() - began
+    return _answer(files, counts, time.monotonic() - began)
+
+
+def _answer(files: BatchFiles, counts: BatchCounts, took: float) -> Answer:
+    """Return what is said of a batch that was sent."""
     code = REJECTS if counts.failed else DONE
     data = {
         "command": "run-batch",
         "status": "done",
         "exit_code": code,
-        "output": str(out),
-        "errors": str(failed) if counts.failed else None,
+        "output": files.out,
+        "errors": files.errors if counts.failed else None,
         "lines": counts.lines,
         "answered": counts.answered,
         "failed": counts.failed,
@@ -123,7 +130,7 @@ def run_batch(
         text += f"; {counts.before:,} of them before"
     if counts.prompt_tokens:
         text += f"\n{counts.prompt_tokens:,} tokens in, {counts.completion_tokens:,} out"
-    text += f"\n{out}" + (f"\nwithout an answer: {failed}" if counts.failed else "")
+    text += f"\n{files.out}" + (f"\nwithout an answer: {files.errors}" if counts.failed else "")
     return Answer(code, data, text)
 
 

@@ -323,15 +323,18 @@ class _Attempt:
         if self._writer is not None and not self._program.overlapped:
             self._close_part()
         if self._meter.rejects and self._program.sink is not None:
-            with self._meter.timing("write"):
-                for split in {reject.split for reject in self._meter.rejects}:
-                    self._inputs.begin(split)  # they are read again
-                self._rejects_writer = write_rejected(self._program, self._task, self._meter.rejects)
+            self._write_rejects()
         self._states = self._counting.states()
         self._inputs.check()
         if self._early_end.rest is not None:
             failpoints.hit("attempt.parted")
         yield self._done()
+
+    def _write_rejects(self) -> None:
+        with self._meter.timing("write"):
+            for split in {reject.split for reject in self._meter.rejects}:
+                self._inputs.begin(split)  # they are read again
+            self._rejects_writer = write_rejected(self._program, self._task, self._meter.rejects)
 
     def _copy(self, copied: CopiedColumns, part: Rows) -> None:
         """Take rows of which some columns will be copied."""

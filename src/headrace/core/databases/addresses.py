@@ -56,6 +56,19 @@ class Database:
             text = text.replace(secret, "…")
         return text
 
+    def words_of(self, error: BaseException) -> str:
+        """Return what a driver raised, as a part of a sentence, without what is secret in the address."""
+        return " ".join(self.redacted(str(error)).split()).rstrip(".")
+
+
+def quoted(name: str) -> str:
+    """Return the name of a column as SQL has it.
+
+    >>> print(quoted('a "b'))
+    "a ""b"
+    """
+    return '"' + name.replace('"', '""') + '"'
+
 
 def parse(uri: str, verb: str) -> Database:
     """Return the database of an address.

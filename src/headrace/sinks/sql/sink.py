@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -158,9 +157,10 @@ class SqlSink(ParquetSink):
 
     def finish(self, success: bytes) -> None:
         """Replace the table's rows, if asked for; see that it has all rows; then put ``_SUCCESS`` in place."""
-        rows = int(msgspec.json.decode(success)["rows"])
+        made = msgspec.json.decode(success)
+        rows = int(made["rows"])
         if self.table_mode == "overwrite":
-            self._replace(rows)
+            self._replace(rows, f"all {made['manifest_sha256']}")
         else:
             with self._transaction("look at") as transaction:
                 self._make_commits(transaction)
@@ -176,13 +176,13 @@ class SqlSink(ParquetSink):
                 )
         super().finish(success)
 
-    def _replace(self, rows: int) -> None:
+    def _replace(self, rows: int, done: str) -> None:
+        """Replace the table's rows, unless it is noted as ``done`` with just these parts."""
         names = sorted(
             n for n in os.listdir(self.root) if n.startswith("part-") and n.endswith(f"-{self._run}.parquet")
         )
         with self._transaction("replace the rows in") as transaction:
             self._make_commits(transaction)
-            done = f"all {self._digest(names)}"
             if self._committed(transaction, done) is not None:
                 return
             transaction.execute(f"DELETE FROM {COMMITS} WHERE run = '{self._run}'")  # it had other parts
@@ -203,16 +203,6 @@ class SqlSink(ParquetSink):
             self._note(transaction, done, rows)
             failpoints.hit("table.filled")
             transaction.commit()
-
-    def _digest(self, names: Sequence[str]) -> str:
-        """Return a digest of all parts, names and bytes."""
-        found = hashlib.blake2b(digest_size=16)
-        for name in names:
-            found.update(name.encode())
-            with safe_files.file(os.path.join(self.root, name)) as file:
-                while data := file.read(1 << 20):
-                    found.update(data)
-        return found.hexdigest()
 
     def _insert(self, transaction: Transaction, path: str) -> int:
         with safe_files.file(path) as opened, pq.ParquetFile(opened) as file:
@@ -258,7 +248,7 @@ class SqlSink(ParquetSink):
 
     def _told(self, error: Exception) -> str:
         """Return the database's words without the values of rows: a record may be passed on."""
-        said = " ".join(self.database.redacted(str(error)).split()).rstrip(".")
+        said = self.database.words_of(error)
         return re.sub(r"DETAIL: .*?(?=CONTEXT:|SQLSTATE|$)|(?<=uplicate key )\".*?\"", "", said)
 
     @contextlib.contextmanager

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.core.databases.addresses import Database
+from headrace.core.databases.addresses import quoted as quoted_name
 from headrace.sinks.sql.transactions import Refused, failed, quoted
 
 _WAIT = 300.0  # seconds, for others that read or write
@@ -65,11 +66,6 @@ class SqliteTransaction:
     def close(self) -> None:
         """Roll back what is not committed."""
         self._connection.close()
-
-
-def quoted_name(name: str) -> str:
-    """Return the name of a column as SQL has it."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _held(declared: str) -> pa.DataType | None:

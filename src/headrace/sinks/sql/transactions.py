@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from headrace.core.databases.addresses import Database
+from headrace.core.databases.addresses import quoted as quoted_name
 from headrace.errors import SinkError
 
 
@@ -58,13 +59,12 @@ def quoted(table: str) -> str:
     >>> print(quoted("shop.sales"))
     "shop"."sales"
     """
-    return ".".join('"' + part.replace('"', '""') + '"' for part in table.split("."))
+    return ".".join(map(quoted_name, table.split(".")))
 
 
 def failed(database: Database, doing: str, error: BaseException) -> SinkError:
     """Return the error for what a driver raised, without secrets. Raise it ``from None``: its cause may hold some."""
-    said = " ".join(database.redacted(str(error)).split()).rstrip(".")
     return SinkError(
-        f"Cannot {doing} {database}: {said}. The transaction was undone. Mend the cause, and run the same command "
-        "again: what is committed is kept, and nothing is inserted twice."
+        f"Cannot {doing} {database}: {database.words_of(error)}. The transaction was undone. Mend the cause, and run "
+        "the same command again: what is committed is kept, and nothing is inserted twice."
     )

@@ -64,24 +64,23 @@ class Connection(Protocol):
         ...
 
 
-def quoted(name: str) -> str:
-    """Return a name as SQL has it.
-
-    >>> print(quoted('a "b'))
-    "a ""b"
-    """
-    return '"' + name.replace('"', '""') + '"'
-
-
 def failed(database: Database, doing: str, error: BaseException) -> SourceError:
     """Return the error for what a driver raised, without secrets. Raise it ``from None``: its cause may hold some."""
-    said = " ".join(database.redacted(str(error)).split()).rstrip(".")
+    said = database.words_of(error)
     return SourceError(f"Cannot {doing} {database}: {said}.").showing(said)
 
 
 def inexact(name: str, kind: str, instead: str) -> SourceError:
     """Return the error for a column whose values cannot be had as they are."""
     return SourceError(f"The query's column {name!r} is of type {kind}, {instead}")
+
+
+def refuse_twice(columns: Sequence[tuple[str, str]], *, cased: bool) -> None:
+    """Refuse two columns, as (name, type), that a database takes for one; ``cased``: "a" is not "A" for it."""
+    keys = [name if cased else name.lower() for name, _ in columns]
+    for key, (name, kind) in zip(keys, columns, strict=True):
+        if keys.count(key) > 1:
+            raise inexact(name, kind, "and another column has that name. Name them apart with AS.")
 
 
 def file_state(path: str, log: str, *, counter: bool = False) -> tuple[int, ...]:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.core.databases.addresses import Database
+from headrace.core.databases.addresses import Database, quoted
 from headrace.core.install import install_hint
 from headrace.errors import MissingLibrary, SourceError
-from headrace.sources.sql.connections import Column, failed, file_state, inexact, quoted
+from headrace.sources.sql.connections import Column, failed, file_state, inexact, refuse_twice
 
 _INEXACT = re.compile(
     r"\b(UHUGEINT|BIT|BIGNUM|VARINT|UNION|TIME WITH TIME ZONE|TIMETZ|TIME_NS|GEOMETRY|VARIANT)\b"
@@ -45,10 +45,8 @@ class DuckdbConnection:
     def columns(self, query: str) -> list[Column]:
         """Ask for the names and types of the answer."""
         told = self.rows(f"DESCRIBE {query}")
-        names = [name.lower() for name, *_ in told]  # DuckDB takes "a" for "A"
+        refuse_twice([(name, kind) for name, kind, *_ in told], cased=False)
         for name, kind, *_ in told:
-            if names.count(name.lower()) > 1:
-                raise inexact(name, kind, "and another column has that name. Name them apart with AS.")
             if _INEXACT.search(re.sub(r"'[^']*'|\"[^\"]*\"", "", kind)):
                 raise inexact(
                     name,

@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.core.databases.addresses import Database
+from headrace.core.databases.addresses import Database, quoted
 from headrace.core.install import install_hint
 from headrace.errors import MissingLibrary, SourceError
-from headrace.sources.sql.connections import Column, failed, inexact, quoted
+from headrace.sources.sql.connections import Column, failed, inexact, refuse_twice
 
 _PLAIN = {
     *(
@@ -79,9 +79,7 @@ class PostgresqlConnection:
                 schema = cursor.fetch_record_batch().schema
         except self._errors as error:
             raise failed(self._database, "run the query in", error) from None
-        for name in schema.names:
-            if schema.names.count(name) > 1:
-                raise inexact(name, "unknown", "and another column has that name. Name them apart with AS.")
+        refuse_twice([(name, "unknown") for name in schema.names], cased=True)
         return [self._column(field, query) for field in schema]
 
     def _column(self, field: pa.Field, query: str) -> Column:

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace.core.databases.addresses import Database
+from headrace.core.databases.addresses import Database, quoted
 from headrace.core.locations import Location
 from headrace.core.ports import Bad, Source
 from headrace.core.work import Split
 from headrace.errors import ArgumentError, InputChanged, SourceError, UnknownColumn, nearest
 from headrace.sources.sql import ranges
-from headrace.sources.sql.connections import Column, Connection, quoted
+from headrace.sources.sql.connections import Column, Connection
 from headrace.sources.sql.opening import opened
 
 if TYPE_CHECKING:

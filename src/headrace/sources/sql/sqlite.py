@@ -11,9 +11,9 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from headrace.core.databases.addresses import Database
+from headrace.core.databases.addresses import Database, quoted
 from headrace.errors import SourceError
-from headrace.sources.sql.connections import Column, failed, file_state, inexact, quoted
+from headrace.sources.sql.connections import Column, failed, file_state, refuse_twice
 
 _KINDS = ("integer", "real", "text", "blob")
 _EXACT = 1 << 53  # integers up to here are floats, too
@@ -76,7 +76,7 @@ class SqliteConnection:
             bare = self._connection.execute(query) if query else cursor
             names = [each[0] for each in bare.description]
             bare.close()
-            _refuse_twice(names)
+            refuse_twice([(name, "unknown") for name in names], cased=False)
             self._connection.execute(f"CREATE TEMP VIEW headrace_answer AS {query}\n")
             told = self._connection.execute("PRAGMA temp.table_info(headrace_answer)").fetchall()
             self._connection.execute("DROP VIEW temp.headrace_answer")
@@ -172,9 +172,3 @@ def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     if pa.types.is_floating(kind):
         values = [None if value is None else float(value) for value in values]
     return pa.array(values, kind)
-
-
-def _refuse_twice(names: Sequence[str]) -> None:
-    for name in names:
-        if [each.lower() for each in names].count(name.lower()) > 1:
-            raise inexact(name, "unknown", "and another column has that name. Name them apart with AS.")
