@@ -63,9 +63,9 @@ def workers(folder: Path, count: int = 2) -> list[psutil.Process]:
 
 
 def shared_memory() -> set[str]:
-    """Return what lies in shared memory under names of ours; databases and other programs have theirs there."""
+    """Return what lies in shared memory, but for what PostgreSQL and Daft have there in tests beside these."""
     there = os.listdir("/dev/shm") if os.path.isdir("/dev/shm") else []
-    return {name for name in there if "headrace" in name}
+    return {name for name in there if not name.startswith(("PostgreSQL.", "psm_"))}
 
 
 def screen(terminal: int) -> str:
