@@ -38,7 +38,7 @@ class StoredObject(ABC):
     sent it; ``once``: they need it for one call, and forget it by themselves. ``size``: how many bytes it takes.
     """
 
-    __slots__ = ("__weakref__", "_release", "known", "links", "number", "once", "size", "store")
+    __slots__ = ("__weakref__", "_fd", "_is_alive", "known", "links", "number", "once", "size", "store")
 
     def __init__(
         self, number: int, size: int, store: ObjectStore, *, fd: int = -1, once: bool = False
@@ -49,8 +49,12 @@ class StoredObject(ABC):
         self.once = once
         self.links: tuple[Any, ...] = ()
         self.known: set[int] = set()
-        self._release = weakref.finalize(self, store.release, number, fd, self.known)
-        self._release.atexit = False
+        self._fd = fd
+        self._is_alive = True
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError):  # it was not made, or the interpreter ends
+            self._free()
 
     @abstractmethod
     def value(self) -> Any:
@@ -66,10 +70,19 @@ class StoredObject(ABC):
 
     def close(self) -> None:
         """Free the memory now."""
-        self._release()
+        self._free()
+
+    def in_message(self) -> Message | None:
+        """Return the message that takes it to a worker, if nothing has to go with it."""
+        return None
+
+    def _free(self) -> None:
+        if self._is_alive:
+            self._is_alive = False
+            self.store.release(self.number, self._fd, self.known)
 
     def _check_alive(self) -> None:
-        if not self._release.alive:
+        if not self._is_alive:
             raise ExecutorClosed("This value is gone: the executor that it was put to is shut down.")
 
 
@@ -104,14 +117,22 @@ class FileObject(StoredObject):
             view = memoryview(self._content)
             return pickle.loads(pickled, buffers=[view[at : at + size] for at, size in places])
 
+    def in_message(self) -> Message | None:
+        """See ``StoredObject``."""
+        self._check_alive()
+        return self._message() if self._content is None and self._packed.fd < 0 else None
+
+    def _message(self) -> Message:
+        links = tuple(linked.number for linked in self.links)
+        return "value", self.number, self._packed.pickled, self._packed.places, links
+
     @contextlib.contextmanager
     def to_send(self) -> Iterator[tuple[Message, int]]:
         """See ``StoredObject``: with the descriptor, or -1."""
         from headrace.engines.out_of_band_pickle import memory_file
 
         self._check_alive()
-        links = tuple(linked.number for linked in self.links)
-        message = ("value", self.number, self._packed.pickled, self._packed.places, links)
+        message = self._message()
         if self._content is None:
             yield message, self._packed.fd
             return
@@ -154,10 +175,15 @@ class ObjectStore:
             self._put.add(stored)
         return stored, references
 
+    def add_call(self, pickled: bytes) -> StoredObject:
+        """Store a small call, pickled already, for the one worker that carries it out."""
+        return self._stored(next(self._numbers), self._small(pickled), True)
+
     def add_packed(self, packed: Any, *, number: int | None = None, once: bool = False) -> StoredObject:
         """Store what a worker sent; ``number``: the name that it has there."""
         stored = self._add(packed, once, number)
-        stored.links = tuple(self._linked(number) for number in packed.links)
+        if packed.links:
+            stored.links = tuple(self._linked(number) for number in packed.links)
         return stored
 
     def name(self, thing: Any, number: int | None = None) -> int:
@@ -206,6 +232,11 @@ class ObjectStore:
         from headrace.engines.out_of_band_pickle import pack
 
         return pack(value)
+
+    def _small(self, pickled: bytes) -> Any:
+        from headrace.engines.out_of_band_pickle import OutOfBandPickle
+
+        return OutOfBandPickle(pickled, (), -1)
 
     def _stored(self, number: int, packed: Any, once: bool) -> StoredObject:
         return FileObject(number, packed, self, once=once)

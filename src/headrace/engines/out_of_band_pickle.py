@@ -25,6 +25,7 @@ import cloudpickle
 import numpy as np
 
 from headrace.engines.memory_files import content, most_files
+from headrace.engines.plain import is_plain
 from headrace.engines.tensors import reducers
 
 _ALIGN = 64
@@ -60,6 +61,8 @@ class PickledSizes:
 
 def pack(value: Any) -> OutOfBandPickle:
     """Pickle ``value`` with its buffers in a fresh memory file."""
+    if is_plain(value):
+        return OutOfBandPickle(pickle.dumps(value, protocol=5), (), -1)
     pickled, buffers = pickle_apart(value)
     if not buffers:
         return OutOfBandPickle(pickled, (), -1)

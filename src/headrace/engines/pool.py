@@ -64,6 +64,16 @@ class WorkerHandle(ABC):
         with stored.to_send() as (message, attached):
             self.send(message, attached)
 
+    def with_call(self, stored: StoredObject) -> Message | None:
+        """Return the message of a value that one call needs, to go along with the call; None if it was sent."""
+        for link in stored.links:
+            if isinstance(link, StoredObject):
+                self.send_object(link)
+        message = stored.in_message()
+        if message is None:
+            self.send_object(stored)
+        return message
+
     def add_call(self, number: int, future: Future[Any]) -> None:
         """A call is about to be sent."""
         self.calls[number] = future
@@ -118,11 +128,16 @@ class WorkerPool(ABC, Generic[W]):
             future.set_exception(WorkerDied(f"worker {worker} is gone"))
             self._skip_reader(worker, args)
         else:
+            values = []
             for value in args:
                 if isinstance(value, StoredObject):
-                    chosen.send_object(value)
+                    if not value.once:
+                        chosen.send_object(value)
+                    elif (along := chosen.with_call(value)) is not None:
+                        values.append(along)
             sent = tuple(value.number if isinstance(value, StoredObject) else value for value in args)
-            self._send_with_blocks(chosen, ("call", number, method, sent), args)
+            message = ("call", number, method, sent)
+            self._send_with_blocks(chosen, (*message, values) if values else message, args)
         return future
 
     def feed(self, worker: int, *args: Any) -> None:

@@ -14,10 +14,10 @@ from concurrent.futures import Future
 from typing import Any, Generic, Protocol, TypeVar
 
 from headrace.core.human import size
+from headrace.engines.plain import ATOMS
 from headrace.errors import NotPicklable
 
 T = TypeVar("T")
-_PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
 
 
 class Holder(Protocol):
@@ -152,9 +152,9 @@ def read_only(value: Any) -> Any:
             continue
         seen.add(id(each))
         if kind in (list, tuple):
-            waiting += [item for item in each if type(item) not in _PLAIN]
+            waiting += [item for item in each if type(item) not in ATOMS]
         elif kind is dict:
-            waiting += [item for item in each.values() if type(item) not in _PLAIN]
+            waiting += [item for item in each.values() if type(item) not in ATOMS]
         elif kind.__module__ == "numpy" and kind.__name__ == "ndarray" and each.flags.writeable:
             each.flags.writeable = False
     return value

@@ -24,6 +24,7 @@ from headrace.tasks.calls import ActorOrder, TaskCall, TaskOrder, results_of, wa
 from headrace.tasks.dispatcher import Dispatcher
 from headrace.tasks.endings import closed
 from headrace.tasks.executor_engine import ExecutorEngine
+from headrace.tasks.function_pickles import FunctionPickles
 from headrace.tasks.futures import CallFuture
 from headrace.tasks.hosting.packing import not_picklable
 from headrace.tasks.repeats import Repeats
@@ -70,6 +71,8 @@ class Core:
         self.admission = admission
         self.dispatcher = Dispatcher(engine, self.store, self.admission, workers, actions)
         self.repeats = Repeats()
+        self._pickles = FunctionPickles()
+        self._prepared: tuple[CallOptions | None, Needs, int] = (None, Needs(), 1)  # of the last call
         self.lock = threading.Lock()
         self.is_shut = False
         self._cores_are_hard = cores_are_hard
@@ -140,6 +143,9 @@ class Core:
 
     def call(self, order: TaskOrder, what: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> TaskCall:
         """Serialise a call: ``what`` is a function, or the name of an actor's method."""
+        plain = self._pickles.of_call(what, args, kwargs, order.options.strict)
+        if plain is not None:
+            return self.task_call(order, self.store.add_call(plain), (), ())
         value = (what, tuple(args), kwargs, order.options.strict)
         stored, references = self.put(order.label, value, once=True)
         self.repeats.check(order.label, stored.size, (what, *args, *kwargs.values()))
@@ -150,7 +156,7 @@ class Core:
         return waited_for(value, references) if self.calls_make_calls else tuple(range(len(references)))
 
     def task_call(
-        self, order: TaskOrder, stored: StoredObject, references: list[Any], direct: Sequence[int]
+        self, order: TaskOrder, stored: StoredObject, references: Sequence[Any], direct: Sequence[int]
     ) -> TaskCall:
         """Return a call of what is stored, with its future."""
         future: CallFuture[Any] = CallFuture(order.label, self.store)
@@ -170,8 +176,11 @@ class Core:
 
     def prepare(self, call: TaskCall, options: CallOptions) -> None:
         """Say what a call of a function needs; raise ``ResourcesUnavailable`` if it can never run."""
-        call.needs = self.needs(call.label, options, least=LEAST_CPUS)
-        call.threads = self.threads(options.num_cpus)
+        known, needs, threads = self._prepared
+        if known is not options:  # else they are the same, and were checked
+            needs, threads = self.needs(call.label, options, least=LEAST_CPUS), self.threads(options.num_cpus)
+            self._prepared = options, needs, threads
+        call.needs, call.threads = needs, threads
         dispatcher = self.dispatcher
         call.future.on_cancel(partial(dispatcher.cancelled, call), partial(dispatcher.stop, call))
 

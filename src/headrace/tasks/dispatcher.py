@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 Action = Callable[[], None]
 
+_MOST_AT_ONCE = 32  # actions, before what may start is started
 WARN_AFTER = 5.0  # seconds after which a request for what only actors have is worth a warning
 
 
@@ -112,11 +113,20 @@ class Dispatcher:
                 action = _nothing
             try:
                 action()
+                self._do_posted()
                 del action  # while this thread waits, it keeps nothing alive
                 pause = None if self._ended else self._advance()
             except BaseException as error:  # whoever waits must learn that there will be no result
                 self._end(error)
                 raise
+
+    def _do_posted(self) -> None:
+        """Run what was posted meanwhile, before anything is started; not all of it, if there is much."""
+        with contextlib.suppress(queue.Empty):
+            for _ in range(_MOST_AT_ONCE):
+                if self._ended:
+                    return
+                self._actions.get_nowait()()
 
     def _advance(self) -> float | None:
         """Start what may start; return how many seconds to wait for the next action at most."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import weakref
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -24,6 +25,7 @@ _ACTORS = {
 
 
 _ANYTHING = inspect.signature(lambda *args, **kwargs: None)
+_NO_ORDER = (None, TaskOrder(""))
 _NAMES = ("name", "get_if_exists", "lifetime", "namespace")
 
 
@@ -41,22 +43,33 @@ class RemoteFunction:
         _check(options, (*_CALLS, "name"))  # a task's name is shown by a dashboard, and nowhere else
         self._options = {name: value for name, value in options.items() if name in _CALLS}
         self._signature: inspect.Signature | None = None
+        self._order: tuple[Any, TaskOrder] = _NO_ORDER  # of the executor that was used last
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function in a worker."""
         executor = session()
         executor._core.check_open()
         self._check_arguments(args, kwargs)
-        options = self._options
-        if "num_returns" not in options and inspect.isgeneratorfunction(self._function):
-            options = {**options, "num_returns": "streaming"}
-        chosen = replace(executor._options.updated("options", options), strict=True)
-        single = options.get("num_returns") == 1 and inspect.isgeneratorfunction(self._function)
-        order = TaskOrder(callable_name(self._function), chosen, 1 if single else chosen.num_returns)
+        core, order = self._order
+        if core is None or core() is not executor._core:
+            order = self._ordered(executor._options)
+            self._order = weakref.ref(executor._core), order
         found = executor._core.submit(order, self._function, args, kwargs)
-        if single:  # the one value that it yields
+        if order.returns == 1:  # the one value that it yields
             (found,) = found
-        return None if options.get("num_returns") == 0 else found
+        return None if order.returns == 0 else found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_order": _NO_ORDER}
+
+    def _ordered(self, given: Any) -> TaskOrder:
+        """Return what is said about each call: ``returns`` is 1 for the one value of a generator."""
+        options, yields = self._options, inspect.isgeneratorfunction(self._function)
+        if "num_returns" not in options and yields:
+            options = {**options, "num_returns": "streaming"}
+        chosen = replace(given.updated("options", options), strict=True)
+        single = options.get("num_returns") == 1 and yields
+        return TaskOrder(callable_name(self._function), chosen, 1 if single else chosen.num_returns)
 
     def options(self, **options: Any) -> RemoteFunction:
         """Return the function with other needs."""

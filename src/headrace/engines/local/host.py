@@ -1,15 +1,15 @@
 """The main of a worker process: its driver is at the other end of a socket.
 
-Messages in: ``("host", context, visible, pickled, places)`` once, maybe with a descriptor, where ``visible`` are
-the GPUs to see; ``("call", id, method, args)``; ``("end",)``; and, served at once by the thread that listens,
-``("feed", args)``, ``("slot", owner, slot)`` with the descriptor of a slot that will be read, ``("unmap", owner,
-slot)`` when it will not be any more, ``("free", slot)`` for a slot of our own, ``("return slot", slot)`` for one too
-many, ``("value", number, pickled, places, links)`` with a descriptor perhaps, ``("forget", number)``. Messages out:
-``("preparing", what)`` before the worker can work, ``("preparing", "")`` once it can; ``("result", id, value)``,
-``("packed", id, pickled, places, links, filed)`` with a descriptor if ``filed``, ``("error", id, exception)``,
-``("note", value)``, ``("packed note", value,
-pickled, places, links, filed)``, ``("slot", slot)`` with its descriptor, ``("block", ref)`` of a block in one,
-``("slot returned", slot, returned)``, ``("released", numbers)`` of blocks.
+Messages in: ``("host", context, visible, pickled, places)`` once, maybe with a descriptor, where ``visible`` are the
+GPUs to see; ``("call", id, method, args)``, maybe with messages of values that it needs; ``("end",)``; and, served
+at once by the thread that listens, ``("feed", args)``, ``("slot", owner, slot)`` with the descriptor of a slot that
+will be read, ``("unmap", owner, slot)`` when it will not be any more, ``("free", slot)`` for a slot of our own,
+``("return slot", slot)`` for one too many, ``("value", number, pickled, places, links)`` with a descriptor perhaps,
+``("forget", number)``. Messages out: ``("preparing", what)`` before the worker can work, ``("preparing", "")`` once
+it can; ``("result", id, value)``, ``("packed", id, pickled, places, links, filed)`` with a descriptor if ``filed``,
+``("error", id, exception)``, ``("note", value)``, ``("packed note", value, pickled, places, links, filed)``,
+``("slot", slot)`` with its descriptor, ``("block", ref)`` of a block in one, ``("slot returned", slot, returned)``,
+``("released", numbers)`` of blocks.
 """
 
 from __future__ import annotations
@@ -118,7 +118,11 @@ class SocketTransport:
     def _on_message(self, message: tuple[Any, ...], fd: int) -> None:
         """Serve a message. This thread sends nothing: it must never wait for the driver to read."""
         kind = message[0]
-        if kind == "feed":
+        if kind == "call" and len(message) > 4:
+            for value in message[4]:
+                self._on_message(value, -1)
+            self._loop.inbox.put(message[:4])
+        elif kind == "feed":
             self._loop.feed(message[1])
         elif kind == "slot":
             self._slots_of_others().map(*message[1:], fd)

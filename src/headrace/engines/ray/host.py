@@ -145,7 +145,11 @@ class ActorTransport:
 
     def _on_message(self, message: tuple[Any, ...]) -> None:
         kind = message[0]
-        if kind == "feed":
+        if kind == "call" and len(message) > 4:
+            for value in message[4]:
+                self._on_message(value)
+            self._loop.inbox.put(message[:4])
+        elif kind == "feed":
             self._loop.feed(message[1])
         elif kind == "value":
             _, number, pickled, links = message

@@ -53,6 +53,13 @@ class RayObject(StoredObject):
         with resolving_references(self.links):
             return pickle.loads(pickled, buffers=private(buffers))
 
+    def in_message(self) -> Message | None:
+        """See ``StoredObject``."""
+        self._check_alive()
+        assert self._packed is not None
+        links = tuple(linked.number for linked in self.links)
+        return ("value", self.number, self._packed.pickled, links) if self._packed.reference is None else None
+
     @contextlib.contextmanager
     def to_send(self) -> Iterator[tuple[Message, dict[int, Any]]]:
         """See ``StoredObject``: with Ray's reference, by number."""
@@ -77,6 +84,9 @@ class RayObjectStore(ObjectStore):
         if size <= SMALL:
             return RayPickle(pickled, None, size)
         return RayPickle(b"", ray.put((pickled, buffers)), size)
+
+    def _small(self, pickled: bytes) -> Any:
+        return RayPickle(pickled, None, len(pickled))
 
     def _stored(self, number: int, packed: Any, once: bool) -> StoredObject:
         return RayObject(number, packed, self, once=once)
