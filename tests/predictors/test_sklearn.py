@@ -221,7 +221,7 @@ def test_objects_side_by_side_for_an_estimator_of_objects() -> None:
 
 @pytest.mark.parametrize(
     "model",
-    [KNeighborsClassifier(), MLPClassifier(max_iter=400, random_state=0)],
+    [KNeighborsClassifier(), MLPClassifier((16,), tol=1.0, n_iter_no_change=2, random_state=0)],
     ids=["neighbours", "network"],
 )
 def test_works_on_memory_that_it_may_not_write(model: Any) -> None:

@@ -53,7 +53,7 @@ def world_of(draw: random.Random, *, deaths: int, steady: bool, reading: bool, j
     return World(plan, draw.randrange(1 << 30))
 
 
-@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 1 << 40), deaths=st.sampled_from([0, 0, 1, 3, 8]), reading=st.booleans())
 def test_it_ends_with_every_block_in_order(seed: int, deaths: int, reading: bool) -> None:
     world = world_of(random.Random(seed), deaths=deaths, steady=False, reading=reading)
