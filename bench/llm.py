@@ -1,6 +1,7 @@
 """How full a language model's endpoint is kept, and how well its limits are kept. `python bench/llm.py
-[slots|faults]`
+[stream|slots|faults]`
 
+stream   10,000 prompts with log-normal lengths into a simulated engine of 256 slots: which share of them is busy
 slots    10,000 prompts with log-normal latencies over a server of 256 slots: which share of them is busy, beside
          batches of 64 with 8 under way at a time, each of which ends before the next begins
 faults   a server with 10 % of 429, 2 % of broken connections, 1 % of malformed answers, and a limit of requests
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import random
 import sys
 import tempfile
 import time
@@ -80,6 +82,41 @@ async def barriers(url: str, prompts: int) -> None:
         await asyncio.gather(*(batch(start) for start in range(0, prompts, 64)))
 
 
+def stream() -> None:
+    """Print the share of busy slots of a simulated engine, fed as a stream, and by 8 batches of 64."""
+    from headrace.llm.engine_stream import EngineStream
+    from headrace.testing import SimulatedLLMEngine
+
+    drawn = random.Random(7)
+    lengths = [max(1, round(latency(drawn) * 20)) for _ in range(PROMPTS)]
+    engine, queue = SimulatedLLMEngine(SLOTS), EngineStream()
+
+    async def feed() -> None:
+        asks = [asyncio.ensure_future(queue.ask(lambda length=length: length)) for length in lengths]
+        while not all(each.done() for each in asks[-SLOTS:]) or not queue.idle:
+            for _ in range(4):
+                await asyncio.sleep(0)
+            queue.deliver(*queue.turn(engine))
+        await asyncio.gather(*asks)
+
+    asyncio.run(feed())
+    busy, steps = engine.busy_until_last_begin()
+    print(
+        f"stream: {engine.worked / (engine.steps * SLOTS):.1%} of {SLOTS} slots busy over all, "
+        f"{busy / (steps * SLOTS):.1%} until the last request begins"
+    )
+    batched, left, running = SimulatedLLMEngine(SLOTS), list(range(0, PROMPTS, 64)), []
+    while left or running:
+        while left and len(running) < 8:
+            start = left.pop(0)
+            running.append(set(range(start, min(start + 64, PROMPTS))))
+            for number in sorted(running[-1]):
+                batched.add(number, lengths[number])
+        ended = {number for number, _ in batched.step()}
+        running = [rest for batch in running if (rest := batch - ended)]
+    print(f"barriers: {batched.worked / (batched.steps * SLOTS):.1%} busy over all")
+
+
 def slots() -> None:
     """Print the share of busy slots for both ways."""
     for name in ("headrace", "barriers"):
@@ -117,5 +154,5 @@ def faults() -> None:
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:] or ("slots", "faults"):
-        {"slots": slots, "faults": faults}[name]()
+    for name in sys.argv[1:] or ("stream", "slots", "faults"):
+        {"stream": stream, "slots": slots, "faults": faults}[name]()

@@ -192,7 +192,7 @@ class EndpointRefused(ModelError):
 
 
 class EndpointUnavailable(ModelError):
-    """An endpoint answers nobody: it cannot be reached, is overloaded, or is silent."""
+    """An endpoint answers nobody: it cannot be reached, is overloaded, or is silent; or an engine has stopped."""
 
     ends_run = True
 

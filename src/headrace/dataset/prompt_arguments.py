@@ -42,17 +42,27 @@ def is_endpoint(model: Any) -> bool:
     return isinstance(model, Endpoint)
 
 
+def is_engine(model: Any) -> bool:
+    """Say whether a model is an engine in the worker that is fed as a stream."""
+    return _is_ours(model, "vllm", "VLLM")
+
+
 def given_model(model: Any) -> Any:
     """Read the model of ``prompt``."""
-    if not is_endpoint(model):
-        kind = type(model)
-        if kind.__module__ == "headrace.llm.transformers" and kind.__name__ == "Transformers":
-            return model
-        raise ArgumentError(
-            f"prompt: the model is {kind.__name__}; it is an endpoint, "
-            "hr.llm.Endpoint('http://localhost:8000/v1', 'name of the model'), or hr.llm.Transformers('folder')."
-        )
-    return model
+    if is_endpoint(model) or is_engine(model) or _is_ours(model, "transformers", "Transformers"):
+        return model
+    raise ArgumentError(
+        f"prompt: the model is {type(model).__name__}; it is an endpoint, "
+        "hr.llm.Endpoint('http://localhost:8000/v1', 'name of the model'), or a model of this machine, "
+        "hr.llm.VLLM('folder') or hr.llm.Transformers('folder')."
+    )
+
+
+def _is_ours(model: Any, home: str, name: str) -> bool:
+    """Say whether it is of this class of ours; its module is not imported for that."""
+    return any(
+        each.__module__ == f"headrace.llm.{home}" and each.__name__ == name for each in type(model).__mro__
+    )
 
 
 def given_sampling(value: Any) -> dict[str, Any]:
@@ -97,7 +107,7 @@ def given_schema(value: Any, guided: Any, model: Any) -> Any:
         return None
     from headrace.llm.schema import AnswerSchema
 
-    return AnswerSchema(value, guided=guided and is_endpoint(model))
+    return AnswerSchema(value, guided=guided and (is_endpoint(model) or is_engine(model)))
 
 
 def given_count(name: str, value: Any) -> int:
@@ -130,6 +140,8 @@ def given_caps(max_cost: Any, max_total_tokens: Any, model: Any) -> Caps:
     if max_cost is not None:
         if isinstance(max_cost, bool) or not isinstance(max_cost, (int, float)) or not max_cost > 0:
             raise ArgumentError(f"max_cost={max_cost!r}: it takes a number above 0.")
+        if is_engine(model):
+            raise ArgumentError("max_cost= is for endpoints; a model in the worker has no price.")
         if is_endpoint(model) and model.prices is None:
             raise ArgumentError(
                 f"max_cost={max_cost!r}: nobody knows what a token costs. Say it to the endpoint: "

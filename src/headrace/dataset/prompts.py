@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from headrace.dataset.prompt_arguments import (
     given_schema,
     given_truncation,
     is_endpoint,
+    is_engine,
 )
 from headrace.errors import ArgumentError
 from headrace.plan.step_options import WorkerOptions
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
     from headrace.llm.endpoint import Endpoint
     from headrace.llm.transformers import Transformers
+    from headrace.llm.vllm import VLLM
     from headrace.plan.steps.predict import Prompt
 
 EMBED_WINDOW = 4
@@ -51,7 +54,7 @@ class PromptVerbs(DatasetBase):
     def prompt(
         self,
         template: str | Sequence[Mapping[str, Any]],
-        model: Endpoint | Transformers,
+        model: Endpoint | Transformers | VLLM,
         *,
         output: str = "answer",
         system: str | None = None,
@@ -82,8 +85,8 @@ class PromptVerbs(DatasetBase):
             ``[{"role": "user", "content": "{question}"}]``. In a part of a message of the kind ``image_url``, a
             column with the bytes of an image may stand for the address.
         model
-            Where it is asked: ``hr.llm.Endpoint(base_url, model)``; or ``hr.llm.Transformers(folder)``, which each
-            worker loads, and which is only told of ``schema``.
+            Where it is asked: ``hr.llm.Endpoint(base_url, model)``; or what each worker loads:
+            ``hr.llm.VLLM(folder)``, or ``hr.llm.Transformers(folder)``, which is only told of ``schema``.
         output
             The name of the column of the answers, of type string. Beside it there are ``answer_finish_reason``
             (string), ``answer_prompt_tokens`` and ``answer_completion_tokens`` (int64), and ``answer_latency``
@@ -150,7 +153,11 @@ class PromptVerbs(DatasetBase):
             given_caps(max_cost, max_total_tokens, model),
             "" if cache is None else given_folder(cache),
         )
-        if not is_endpoint(model):
+        if is_engine(model):
+            engine: Any = model
+            engine.check_sampling(asked.sampling)
+            asked = dataclasses.replace(asked, endpoint=engine.on_gpus(options.get("num_gpus")))
+        elif not is_endpoint(model):
             check_local(asked, max_cost, max_total_tokens, cache)
             return self.with_step(_local_step(asked, keep, replace, options))
         return self.with_step(_step(asked, keep, replace, options))

@@ -1,4 +1,4 @@
-"""Language models in batch: models behind endpoints, asked row by row by ``Dataset.prompt``."""
+"""Language models in batch: models behind endpoints or in the worker, asked row by row by ``Dataset.prompt``."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headrace.llm.endpoint import Endpoint
     from headrace.llm.transformers import Transformers
+    from headrace.llm.vllm import VLLM
 
-__all__ = ["Endpoint", "Transformers"]
+__all__ = ["VLLM", "Endpoint", "Transformers"]
 
-_HOMES = {"Endpoint": "endpoint", "Transformers": "transformers"}
+_HOMES = {"Endpoint": "endpoint", "Transformers": "transformers", "VLLM": "vllm"}
 
 
 def __getattr__(name: str) -> Any:

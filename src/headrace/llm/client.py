@@ -113,6 +113,10 @@ class Client:
             await self._session.close()
         self._limiter.close()
 
+    def end(self, error: BaseException) -> None:
+        """Send nothing any more: all who wait, and who come later, get the error."""
+        self.slots.end(error)
+
     async def _be_heard(self) -> None:
         await asyncio.sleep(AHEAD_SECONDS)
         self.slots.limit = self._limiter.share()

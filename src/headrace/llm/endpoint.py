@@ -95,6 +95,14 @@ class Endpoint:
     def __repr__(self) -> str:
         return f"Endpoint({self.base_url!r}, {self.model!r})"
 
+    def identity(self) -> tuple[str, ...]:
+        """Return what decides about the answers: the model, not who serves it."""
+        return (self.model,)
+
+    def weights(self) -> str:
+        """Describe where the model is."""
+        return f"the model is at {self.base_url}"
+
     def key(self) -> str | None:
         """Return the key, from the environment of this process."""
         if self.api_key_env is None:

@@ -7,14 +7,15 @@ import secrets
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import pyarrow as pa
 
 from headrace.errors import HeadraceError
 from headrace.llm.answers import AnswerColumns, Asked, added, with_max_tokens
-from headrace.llm.client import Client
+from headrace.llm.client import Client, Reply
+from headrace.llm.endpoint import Endpoint
 from headrace.llm.refusals import NoText
 from headrace.llm.spending import Spending
 from headrace.llm.store import Answer, AnswerStore, key_of
@@ -28,6 +29,40 @@ going on."""
 BYTES_PER_TOKEN = 3
 
 
+class Asker(Protocol):
+    """What asks a model, wherever it is: a ``Client`` an endpoint, a ``VLLMClient`` an engine in this process.
+
+    ``retried``: why requests were sent again, since somebody looked.
+    """
+
+    retried: deque[str]
+
+    async def open(self) -> None:
+        """Make ready to ask."""
+        ...
+
+    async def ask(self, body: Mapping[str, Any], tokens: int) -> Reply:
+        """Return the answer to a chat of about so many tokens; raises a ``RowError``, or what ends the run."""
+        ...
+
+    def end(self, error: BaseException) -> None:
+        """Have all who wait, and who come later, get the error."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of what was opened."""
+        ...
+
+
+def asker_of(model: Any) -> Asker:
+    """Return what asks a model."""
+    if isinstance(model, Endpoint):
+        return Client(model)
+    from headrace.llm.vllm_client import VLLMClient
+
+    return VLLMClient(model)
+
+
 class Prompter(AnswerColumns):
     """Asks a model about each row. Equal requests are asked once."""
 
@@ -35,7 +70,7 @@ class Prompter(AnswerColumns):
 
     def __init__(self, asked: Asked) -> None:
         super().__init__(asked)
-        self.label = asked.endpoint.model
+        self.label = getattr(asked.endpoint, "label", asked.endpoint.model)
         self._folder = ""  # of the run, if it has one
         self._run = secrets.token_hex(8)  # else what it has used is counted by this name
         self._started: _Started | None = None
@@ -49,18 +84,18 @@ class Prompter(AnswerColumns):
             else (asked.schema.described, asked.schema.guided, asked.repairs, *asked.schema.flags)
         )
         return (
-            "prompt", asked.endpoint.model, asked.template.messages, dict(asked.sampling), str(asked.on_truncated),
-            schema, asked.keep_raw,
+            "prompt", *asked.endpoint.identity(), asked.template.messages, dict(asked.sampling),
+            str(asked.on_truncated), schema, asked.keep_raw,
         )  # fmt: skip
 
     def weights(self) -> str:
         """Describe where the model is."""
-        return f"the model is at {self.asked.endpoint.base_url}"
+        return str(self.asked.endpoint.weights())
 
     @property
     def retried(self) -> deque[str] | None:
         """Why requests were sent again, since somebody looked."""
-        return self._started.client.retried if self._started is not None else None
+        return self._started.asker.retried if self._started is not None else None
 
     def keep_in(self, folder: str) -> None:
         """Keep in the folder of the run what it has used, and its answers unless the user has another for them."""
@@ -68,18 +103,18 @@ class Prompter(AnswerColumns):
 
     async def load(self) -> None:
         """Open the store of answers, and make ready to ask."""
-        client = Client(self.asked.endpoint)
+        asker = asker_of(self.asked.endpoint)
         store = AnswerStore(self.asked.cache or self._folder, "" if self._folder else self._run)
         used = AnswerStore(self._folder) if self.asked.cache and self._folder else store
-        await client.open()
+        await asker.open()
         spending = Spending(self.asked.caps, self.asked.endpoint, used, f"prompt({self.label})")
-        self._started = _Started(client, store, used, spending, asyncio.get_running_loop().create_future())
+        self._started = _Started(asker, store, used, spending, asyncio.get_running_loop().create_future())
 
     async def close(self) -> None:
         """Close connections and store."""
         if self._started is not None:
             started, self._started = self._started, None
-            await started.client.close()
+            await started.asker.close()
             started.store.close()
             started.used.close()
             started.ended.cancel()
@@ -168,7 +203,7 @@ class Prompter(AnswerColumns):
         size = len(msgspec.json.encode(request["messages"])) // BYTES_PER_TOKEN + 1
         reserved = await started.spending.begin(size, limit)
         try:
-            reply = await started.client.ask(request, size + (limit or 256))
+            reply = await started.asker.ask(request, size + (limit or 256))
             tokens = tokens_of(reply.data, size)
             started.used.spend(*tokens, self.asked.endpoint.cost(*tokens))
             return answer_of(reply.data, reply.latency, keep_raw=self.asked.keep_raw)
@@ -188,7 +223,7 @@ class _Shared:
 class _Started:
     """What a worker has while it asks. ``used`` counts for the caps; ``ended`` gets the error that ends the run."""
 
-    client: Client
+    asker: Asker
     store: AnswerStore
     used: AnswerStore
     spending: Spending
@@ -200,7 +235,7 @@ class _Started:
         self.asking.pop(key, None)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, HeadraceError) and error.ends_run and not self.ended.done():
-            self.client.slots.end(error)
+            self.asker.end(error)
             self.ended.set_result(error)
 
 

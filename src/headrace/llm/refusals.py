@@ -28,6 +28,11 @@ _IMAGES = re.compile(r"image|vision|multimodal|multi-modal|content part", re.IGN
 _QUOTA = re.compile(r"insufficient_quota|billing|credit balance|exceeded your current quota", re.IGNORECASE)
 
 
+def is_about_schema(words: str) -> bool:
+    """Say whether a server that refuses a request speaks of its schema."""
+    return _SCHEMA.search(words) is not None
+
+
 class RowError(Exception):
     """A row that has no answer. The class says why."""
 
@@ -167,7 +172,7 @@ def _refused(status: int, said: str, words: str, where: str, request: Mapping[st
         )
     if _CONTEXT.search(words) or status == 413:
         return ContextTooLong(f"the prompt is too long for the model ({status}): the server says {said}")
-    if ("response_format" in request or "structured_outputs" in request) and _SCHEMA.search(words):
+    if ("response_format" in request or "structured_outputs" in request) and is_about_schema(words):
         return EndpointRefused(
             f"{where} refuses the schema ({status}): it says {said}. Simplify schema=, or say guided=False: then the "
             "model is only told of it, and its answers are checked and repaired here."

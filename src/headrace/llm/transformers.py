@@ -14,6 +14,7 @@ from headrace.core.arguments import known_arguments
 from headrace.core.files.artifacts import Artifact
 from headrace.errors import ArgumentError, nearest
 from headrace.llm.answers import AnswerColumns, Asked, added
+from headrace.llm.chat import prompt_tokens
 from headrace.llm.refusals import BadRow, ContextTooLong, RowError
 from headrace.llm.store import Answer
 from headrace.llm.template import Messages
@@ -143,7 +144,7 @@ class Transformers(TextPredictor):
         self, prompts: Sequence[Messages], sampling: Mapping[str, Any], *, keep_raw: bool = False
     ) -> list[Answer | RowError]:
         """Return the answer to each prompt, in their order."""
-        tokens = [self._tokens(messages) for messages in prompts]
+        tokens = [prompt_tokens(self._tokenizer, messages, "Transformers") for messages in prompts]
         limit = int(sampling.get("max_completion_tokens", sampling.get("max_tokens", MAX_TOKENS)))
         made: list[Answer | RowError] = [BadRow("the prompt is empty")] * len(prompts)
         room = self._room()
@@ -162,19 +163,6 @@ class Transformers(TextPredictor):
             for place, answer in zip(places, found, strict=True):
                 made[place] = answer
         return made
-
-    def _tokens(self, messages: Messages) -> list[int]:
-        texts = [message["content"] for message in messages]
-        if not all(isinstance(text, str) for text in texts):
-            raise ArgumentError(
-                "prompt: a Transformers model takes messages of text; parts such as images are not."
-            )
-        if self._tokenizer.chat_template:
-            text = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-            found = self._tokenizer(text, add_special_tokens=False)["input_ids"]
-        else:
-            found = self._tokenizer("\n\n".join(texts))["input_ids"]
-        return [int(each) for each in found]
 
     def _room(self) -> int | None:
         config = self._loaded.config

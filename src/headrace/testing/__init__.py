@@ -19,6 +19,7 @@ from headrace.testing.fakes import FakeClock, FakeEngine, FakePool, failpoints
 if TYPE_CHECKING:
     from headrace.testing.accumulators import AccumulatorContract
     from headrace.testing.engines import EngineContract
+    from headrace.testing.llm_engine import SimulatedLLMEngine
     from headrace.testing.llm_server import FakeLLMServer
     from headrace.testing.predictors import PredictorContract
     from headrace.testing.sinks import FileSinkContract
@@ -34,6 +35,7 @@ __all__ = [
     "FakePool",
     "FileSinkContract",
     "PredictorContract",
+    "SimulatedLLMEngine",
     "SourceContract",
     "SubmittingPredictorContract",
     "failpoints",
@@ -45,6 +47,7 @@ _HOMES = {
     "FakeLLMServer": "llm_server",
     "FileSinkContract": "sinks",
     "PredictorContract": "predictors",
+    "SimulatedLLMEngine": "llm_engine",
     "SourceContract": "sources",
     "SubmittingPredictorContract": "submitting",
 }

@@ -1,0 +1,101 @@
+"""Asks vLLM in this process: requests of ``prompt`` into its engine, and what comes of them back."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.llm import vllm_engine
+from headrace.llm.chat import prompt_tokens
+from headrace.llm.client import Reply
+from headrace.llm.engine_stream import Engine, EngineStream, EngineThread
+from headrace.llm.refusals import BadRow, ContextTooLong, ServerFailed
+from headrace.llm.vllm import VLLM
+from headrace.llm.vllm_engine import EngineRequest, Generated
+
+
+class VLLMClient:
+    """Asks one engine, from one event loop. Made and used there."""
+
+    def __init__(self, model: VLLM) -> None:
+        self.retried: deque[str] = deque()
+        self._model = model
+        self._stream = EngineStream()
+        self._thread = EngineThread(self._stream, self._make)
+        self._tokenizer: Any = None
+        self._room = 0
+
+    async def open(self) -> None:
+        """Load the model."""
+        await self._thread.open()
+
+    async def close(self) -> None:
+        """End the engine."""
+        await self._thread.close()
+
+    def end(self, error: BaseException) -> None:
+        """Let nobody in any more."""
+        self._stream.slots.end(error)
+
+    async def ask(self, body: Mapping[str, Any], tokens: int) -> Reply:
+        """Return the answer to a request, as endpoints say it; raises a ``RowError``, or what ends the run."""
+        began = 0.0
+        prompt = 0
+
+        def make() -> EngineRequest:
+            nonlocal began, prompt
+            began = time.monotonic()
+            request = self._request(body)
+            prompt = len(request.tokens)
+            return request
+
+        made: Generated = await self._stream.ask(make)
+        if made.finish_reason not in ("stop", "length"):
+            raise ServerFailed(f"the engine gave the request up (finish_reason {made.finish_reason!r})")
+        choice = {
+            "index": 0,
+            "message": {"role": "assistant", "content": made.text},
+            "finish_reason": made.finish_reason,
+        }
+        usage = {
+            "prompt_tokens": prompt,
+            "completion_tokens": made.tokens,
+            "total_tokens": prompt + made.tokens,
+            "prompt_tokens_details": {"cached_tokens": made.cached},
+        }
+        data = {"object": "chat.completion", "model": self._model.label, "choices": [choice], "usage": usage}
+        return Reply(data, time.monotonic() - began)
+
+    def _make(self) -> Engine:
+        """Make the engine, in its thread."""
+        engine = vllm_engine.start_engine(self._model)
+        self._tokenizer, self._room = engine.tokenizer, engine.room
+        return engine
+
+    def _request(self, body: Mapping[str, Any]) -> EngineRequest:
+        tokens = prompt_tokens(self._tokenizer, body["messages"], "VLLM")
+        sampling = {
+            name: value
+            for name, value in body.items()
+            if name not in ("model", "messages", "response_format", "structured_outputs", "lora")
+        }
+        if not tokens:
+            raise BadRow("the prompt is empty")
+        limit = sampling.pop("max_completion_tokens", None) or sampling.pop("max_tokens", None)
+        if len(tokens) + (limit or 1) > self._room:
+            raise ContextTooLong(
+                f"the prompt has {len(tokens):,} tokens and the answer may have {limit or 1:,}; the model takes "
+                f"{self._room:,}"
+            )
+        sampling = {"temperature": 0.0, **sampling, "max_tokens": limit or self._room - len(tokens)}
+        return EngineRequest(tokens, sampling, _structure(body), body.get("lora") or "")
+
+
+def _structure(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the engine sees to of a schema."""
+    asked = body.get("response_format")
+    if asked is not None:
+        return {"json": asked["json_schema"]["schema"]}
+    return dict(body.get("structured_outputs") or {})

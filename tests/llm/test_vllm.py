@@ -1,0 +1,235 @@
+"""``prompt`` with an engine in the worker, as far as it needs no vLLM: the engine is a simulated one here."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace as hr
+from headrace.errors import (
+    ArgumentError,
+    EndpointRefused,
+    EndpointUnavailable,
+    MissingLibrary,
+    ModelUnreadable,
+)
+from headrace.llm import vllm_engine
+from headrace.llm.refusals import RequestRefused
+from headrace.llm.vllm_engine import Generated
+
+
+class Tokenizer:
+    """A token for each word."""
+
+    chat_template = ""
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+
+    def __call__(self, text: str) -> dict[str, list[int]]:
+        new = dict.fromkeys(text.split()).keys() - set(self.words)
+        self.words += sorted(new)
+        return {"input_ids": [self.words.index(word) for word in text.split()]}
+
+
+class Engine:
+    """Says each prompt's words backwards, a word in each step; at most ``slots`` requests at a time."""
+
+    room = 40
+
+    def __init__(self, model: Any, slots: int = 4) -> None:
+        self.tokenizer = Tokenizer()
+        self.model, self.slots = model, slots
+        self.requests: list[Any] = []
+        self.inside: dict[int, list[Any]] = {}
+        self.closed = False
+
+    def add(self, number: int, request: Any) -> None:
+        if request.sampling.get("top_p") == 7:
+            raise RequestRefused("vLLM refuses the request: top_p")
+        if request.structure.get("regex") == "bad":
+            raise EndpointRefused("vLLM refuses the schema")
+        self.requests.append(request)
+        words = [self.tokenizer.words[token] for token in request.tokens][::-1]
+        if request.structure:
+            words = ["yes"] if "regex" in request.structure else ['{"choice":"b"}']
+        if request.lora:
+            words = [request.lora]
+        self.inside[number] = [words, 0, request.sampling["max_tokens"]]
+
+    def step(self) -> list[tuple[int, Any]]:
+        if any("stop" in words for words, _, _ in self.inside.values()):
+            raise EndpointUnavailable("vLLM has stopped: the engine died")
+        ended: list[tuple[int, Any]] = []
+        for number in list(self.inside)[: self.slots]:
+            entry = self.inside[number]
+            entry[1] += 1
+            words, made, most = entry
+            if made >= min(len(words), most):
+                reason = "stop" if made >= len(words) else "length"
+                ended.append((number, Generated(" ".join(words[:made]), reason, made, 2)))
+                del self.inside[number]
+        return ended
+
+    def load(self) -> tuple[int, int]:
+        return min(len(self.inside), self.slots), max(0, len(self.inside) - self.slots)
+
+    def abort(self, numbers: Any) -> None:
+        for number in numbers:
+            self.inside.pop(number, None)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def engines(monkeypatch):
+    made: list[Engine] = []
+
+    def start(model: Any) -> Engine:
+        made.append(Engine(model))
+        return made[-1]
+
+    monkeypatch.setattr(vllm_engine, "start_engine", start)
+    return made
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "tiny"
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"]}))
+    (path / "model.safetensors").write_bytes(b"weights")
+    return path
+
+
+def inline(data: Any, **options: Any) -> Any:
+    return data.with_options(engine="inline", progress=False, **options)
+
+
+WORDS = ["the vote", "the match is back", "market", "the market is up again"]
+
+
+def test_answers_come_in_order_with_their_counts(engines, folder, tmp_path):
+    rows = hr.from_items([{"text": WORDS[i % 4], "id": i} for i in range(60)])
+    asked = rows.prompt("{text} {id}", hr.llm.VLLM(folder), sampling={"max_tokens": 3}, on_truncated="keep")
+    assert inline(asked).schema().names == [
+        "text", "id", "answer", "answer_finish_reason", "answer_prompt_tokens", "answer_completion_tokens",
+        "answer_latency",
+    ]  # fmt: skip
+    assert not engines  # the columns are known without a model
+    table = inline(asked).to_arrow()
+    (engine,) = engines
+    for i, row in enumerate(table.to_pylist()):
+        words = f"{WORDS[i % 4]} {i}".split()[::-1]
+        assert tuple(row.values())[1:6] == (
+            i, " ".join(words[:3]), "stop" if len(words) <= 3 else "length", len(words), min(3, len(words))
+        )  # fmt: skip
+    assert engine.closed
+    assert engine.requests[0].sampling == {"temperature": 0.0, "max_tokens": 3}
+
+
+def test_rows_without_an_answer_are_errors_of_their_own(engines, folder, tmp_path):
+    rows = hr.from_items([{"text": "the vote " * (40 if i == 2 else 1 + i % 3), "id": i} for i in range(6)])
+    asked = rows.prompt("{text}", hr.llm.VLLM(folder), sampling={"max_tokens": 4})
+    result = inline(asked, on_error="reject").write_parquet(tmp_path / "out")
+    assert (result.rows, result.rejected) == (4, 2)
+    reasons = {row["id"]: str(row) for row in hr.read_rejected(tmp_path / "out").to_arrow().to_pylist()}
+    assert "ContextTooLong" in reasons[2] and "the model takes 40" in reasons[2]
+    assert "Truncated" in reasons[5] and "cut after 4 tokens" in reasons[5]
+    longer = rows.prompt("{text}", hr.llm.VLLM(folder), sampling={"max_tokens": 4}, on_truncated=9)
+    with pytest.warns(UserWarning, match="ContextTooLong"):
+        made = inline(longer, on_error="reject").to_arrow().to_pylist()
+    assert [row["answer_completion_tokens"] for row in made] == [2, 4, 2, 4, 4 + 6]
+
+
+def test_structure_adapters_and_what_is_asked_once(engines, folder, tmp_path):
+    adapter = tmp_path / "legal"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text('{"r": 24}')
+    (adapter / "adapter_model.safetensors").write_bytes(b"weights")
+    model = hr.llm.VLLM(folder, loras={"legal": adapter})
+    rows = hr.from_items([{"text": "the vote"}] * 5)
+    assert [row["answer"] for row in inline(rows.prompt("{text}", model, schema=["a", "b"])).take_all()] == [
+        "b"
+    ] * 5
+    (request,) = engines[-1].requests  # five rows, one request
+    assert request.structure["json"]["properties"]["choice"]["enum"] == ["a", "b"]
+    pattern = rows.prompt("{text}", model, schema=re.compile("yes|no"))
+    assert inline(pattern).take(1)[0]["answer"] == "yes"
+    assert engines[-1].requests[0].structure == {"regex": "yes|no"}
+    told = inline(rows.prompt("{text}", model, schema=["a", "b"], guided=False, repairs=0), on_error="reject")
+    with pytest.warns(UserWarning, match="InvalidAnswer"):
+        assert told.take_all() == []
+    assert not engines[-1].requests[0].structure
+    assert inline(rows.prompt("{text}", model, sampling={"lora": "legal"})).take(1)[0]["answer"] == "legal"
+    assert vllm_engine._rank(model) == 32
+
+
+def test_answers_are_kept_by_the_weights(engines, folder, tmp_path):
+    rows = hr.from_items([{"text": text} for text in WORDS])
+    cache = str(tmp_path / "answers")
+    for model, asked in [
+        (hr.llm.VLLM(folder), 4),
+        (hr.llm.VLLM(folder, max_num_seqs=2, prefix_caching=False), 0),
+        (hr.llm.VLLM(folder, dtype="float32"), 4),
+    ]:
+        inline(rows.prompt("{text}", model, cache=cache)).take_all()
+        assert len(engines[-1].requests) == asked
+
+
+def test_an_engine_that_stops_or_refuses_the_schema_ends_the_run(engines, folder):
+    rows = hr.from_items([{"text": text} for text in [*WORDS, "stop"]])
+    with pytest.raises(EndpointUnavailable, match="the engine died"):
+        inline(rows.prompt("{text}", hr.llm.VLLM(folder)), on_error="reject").take_all()
+    with pytest.raises(EndpointRefused, match="refuses the schema"):
+        inline(
+            rows.prompt("{text}", hr.llm.VLLM(folder), schema=re.compile("bad")), on_error="reject"
+        ).take_all()
+    with pytest.warns(UserWarning, match="RequestRefused"):
+        assert (
+            inline(
+                rows.prompt("{text}", hr.llm.VLLM(folder), sampling={"top_p": 7}), on_error="reject"
+            ).take_all()
+            == []
+        )
+
+
+def test_what_makes_no_sense_is_refused(folder, tmp_path):
+    rows = hr.from_items([{"text": "x"}])
+    for words, call in {
+        "'temprature'.*Did you mean 'temperature'": lambda: rows.prompt(
+            "{text}", hr.llm.VLLM(folder), sampling={"temprature": 1}
+        ),
+        "the adapters here are none": lambda: rows.prompt(
+            "{text}", hr.llm.VLLM(folder), sampling={"lora": "x"}
+        ),
+        "a whole number of at least 1": lambda: rows.prompt(
+            "{text}", hr.llm.VLLM(folder), sampling={"max_tokens": 0.5}
+        ),
+        "max_cost= is for endpoints": lambda: rows.prompt("{text}", hr.llm.VLLM(folder), max_cost=1.0),
+        "max_model_len=0": lambda: hr.llm.VLLM(folder, max_model_len=0),
+        "say max_num_seqs=": lambda: hr.llm.VLLM(folder, options={"max_num_seqs": 3}),
+        "code that a model's folder brings": lambda: hr.llm.VLLM(folder, options={"trust_remote_code": True}),
+        "is not a folder here": lambda: hr.llm.VLLM("qwen3-8b"),
+        "folders by name": lambda: hr.llm.VLLM(folder, loras=["a"]),
+    }.items():
+        with pytest.raises(ArgumentError, match=words):
+            call()
+    (tmp_path / "bert").mkdir()
+    (tmp_path / "bert" / "config.json").write_text('{"architectures": ["BertForSequenceClassification"]}')
+    (tmp_path / "bert" / "model.safetensors").write_bytes(b"weights")
+    with pytest.raises(ArgumentError, match="goes on with no text"):
+        hr.llm.VLLM(tmp_path / "bert")
+    with pytest.raises(ModelUnreadable, match="There is no model at"):
+        hr.llm.VLLM("./nowhere/at/all")
+
+
+def test_a_worker_without_vllm_says_so(folder, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "vllm", None)
+    with pytest.raises(MissingLibrary, match="pip install vllm"):
+        inline(hr.from_items([{"text": "x"}]).prompt("{text}", hr.llm.VLLM(folder))).take_all()
