@@ -88,6 +88,7 @@ if TYPE_CHECKING:
     )
     from headrace.readers.parquet import read_parquet
     from headrace.readers.samples import read_numpy, read_webdataset
+    from headrace.readers.tables import read_delta
     from headrace.result import Result
     from headrace.session.models import load_model
     from headrace.tasks import ActorPool, Executor, Ref, connect
@@ -169,6 +170,7 @@ __all__ = [  # noqa: RUF022 - in plain order, capitals first
     "range_tensor",
     "read_binary_files",
     "read_csv",
+    "read_delta",
     "read_images",
     "read_json",
     "read_numpy",
@@ -223,6 +225,7 @@ _HOMES = {
         "from_torch",
     ),
     "headrace.readers.databases": ("read_sql",),
+    "headrace.readers.tables": ("read_delta",),
     "headrace.readers.samples": ("read_numpy", "read_webdataset"),
     "headrace.readers.parquet": ("read_parquet",),
     "headrace.readers.files": tuple(name for name in __all__ if name.startswith("read_")),

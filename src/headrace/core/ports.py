@@ -48,6 +48,13 @@ class Source(Protocol):
         """Return the schema of what ``read`` gives when all columns are asked for."""
         ...
 
+    def as_planned(self, described: Mapping[str, Any]) -> Source:
+        """Return this source in the state in which a run was planned that goes on, by what ``describe`` said then.
+
+        For what has versions, if none was asked for. Default: this source.
+        """
+        return self
+
     def splits(self) -> Sequence[Split]:
         """List the splits in input order. Called once, in the driver, before any ``read``."""
         ...
@@ -193,6 +200,25 @@ class JoiningSink(Protocol):
 
     def open_joined(self, task: Task, schema: pa.Schema, copied: Mapping[str, str]) -> JoinedWriter:
         """Begin the part of an attempt, as ``open`` does; ``copied``: columns, and their names in the input."""
+        ...
+
+
+class TableSink(Protocol):
+    """What a sink has besides if all parts of a run become rows of a table in one commit, at its end."""
+
+    def committed(self, run: str = "") -> bool:
+        """Say whether the table has that commit: then its parts are the table's, and are left as they are.
+
+        Without ``run``, it is the run that the sink is bound to.
+        """
+        ...
+
+    def add_to_table(self, files: Sequence[StagedFile], schema: pa.Schema | None) -> None:
+        """Commit the parts, which have their final names, unless that was done. Doing it again changes nothing."""
+        ...
+
+    def why_not_grown(self) -> str:
+        """Say why new input cannot become further parts of a run whose commit is done."""
         ...
 
 

@@ -13,11 +13,11 @@ from headrace.dataset.columns import ColumnVerbs
 from headrace.dataset.combine import CombiningVerbs
 from headrace.dataset.consumption import ConsumptionVerbs
 from headrace.dataset.inspection import InspectionVerbs
+from headrace.dataset.lake_writes import LakeWriteVerbs
 from headrace.dataset.maps import MapVerbs
 from headrace.dataset.metrics import MetricVerbs
 from headrace.dataset.predicts import PredictVerbs
 from headrace.dataset.prompts import PromptVerbs
-from headrace.dataset.table_writes import TableWriteVerbs
 from headrace.errors import ArgumentError, HeadraceError, NotASequence, NotOffered, nearest
 from headrace.options import RunOptions
 from headrace.plan.compile import known_columns
@@ -62,7 +62,7 @@ class Dataset(
     MetricVerbs,
     InspectionVerbs,
     ConsumptionVerbs,
-    TableWriteVerbs,
+    LakeWriteVerbs,
     metaclass=_NamesOfFunctions,
 ):
     """A lazy, immutable description of data and of what is done with it.

@@ -16,11 +16,12 @@ from typing import Any
 import msgspec
 
 from headrace.core import failpoints
+from headrace.core.arrow.batch import schema_from
 from headrace.core.files import safe_files
 from headrace.core.metric_states import STATES, side_files
 from headrace.core.ports import Sink
 from headrace.core.work import CommitRecord, Durability, Faults, Ledger, Shard, SideFile, Timings
-from headrace.errors import JournalDamaged, OutputWriteFailed
+from headrace.errors import JournalDamaged, OutputWriteFailed, PlanChanged
 from headrace.output import journal as journals
 from headrace.output.folder import OutputFolder
 from headrace.output.journal import (
@@ -35,6 +36,7 @@ from headrace.output.journal import (
     Settled,
     Swapping,
 )
+from headrace.output.publishing import table_of
 from headrace.output.small_files import remove_tree, remove_unlisted_states, sync_folder
 from headrace.plan.physical import SavedPlan
 from headrace.version import __version__
@@ -145,6 +147,11 @@ class ShardCommitter:
 
     def grow(self, files: Sequence[tuple[str, int, int]], shards: Sequence[Shard]) -> None:
         """Record that later input files are taken in as further shards; a finished run becomes unfinished."""
+        table = table_of(self.sink)
+        if table is not None and table.committed():
+            raise PlanChanged(
+                f"The run in {self.output} is finished, and new input cannot be added to it: {table.why_not_grown()}."
+            )
         beyond = [record for record in self.committed() if record.shard >= len(self.plan.shards)]
         if not self.hidden:
             self.output.remove_success()
@@ -208,6 +215,7 @@ class ShardCommitter:
         failpoints.hit("finish.manifest")
         if self.hidden:
             self._swap(seconds, summary)
+        self._add_to_table()
         success = {
             "run": self.plan.run,
             "rows": self.state.ledger.written,
@@ -229,6 +237,19 @@ class ShardCommitter:
             remove_tree(self.folder / safe_files.KEPT)
         if (self.folder / STATES).exists():
             remove_unlisted_states(self.folder, set().union(*map(side_files, self.committed())))
+
+    def _add_to_table(self) -> None:
+        """Make the parts rows of a table, if that is what the sink writes to."""
+        table = table_of(self.sink)
+        if table is None:
+            return
+        if not table.committed():
+            self.publisher.check_complete()
+            if self.durability == "power":
+                self.output.sync_published()
+        schema = None if self.state.schema is None else schema_from(self.state.schema)
+        parts = [file for record in self.committed() for file in record.files if file.is_part]
+        table.add_to_table(parts, schema)
 
     def _swap(self, seconds: float, summary: dict[str, Any]) -> None:
         """Replace the current run. Every step may be repeated after a crash."""

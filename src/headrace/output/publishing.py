@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal, Protocol
+from typing import Literal, Protocol, cast
 
 from headrace.core.foreign import errors_of_publishing
-from headrace.core.ports import Sink
+from headrace.core.ports import Sink, TableSink
 from headrace.core.work import CommitRecord, StagedFile
+
+
+def table_of(sink: Sink) -> TableSink | None:
+    """Return the sink if its parts become rows of a table at the end."""
+    return cast("TableSink", sink) if hasattr(sink, "add_to_table") else None
+
 
 Place = Literal["published", "staged", "missing"]
 
@@ -34,6 +40,10 @@ class Publisher(Protocol):
 
     def state(self, file: StagedFile) -> Place:
         """Say where a committed file is. A file of another size than recorded is missing."""
+        ...
+
+    def check_complete(self) -> None:
+        """See that every part is there, under its final name, to last."""
         ...
 
     def finish(self, success: bytes) -> None:
@@ -76,6 +86,9 @@ class FilePublisher:
     def state(self, file: StagedFile) -> Place:
         """Ask the sink."""
         return self._sink.state(file)
+
+    def check_complete(self) -> None:
+        """Nothing is to see: what is published is there."""
 
     def finish(self, success: bytes) -> None:
         """Have the sink sync what is there, and write ``_SUCCESS``."""

@@ -26,6 +26,7 @@ from headrace.output.journal import (
     Swapping,
 )
 from headrace.output.names import check_names
+from headrace.output.publishing import table_of
 from headrace.output.small_files import remove_any, remove_unlisted_states
 from headrace.plan.physical import SavedPlan
 from headrace.version import __version__
@@ -115,9 +116,11 @@ def _check_files(
     staged: set[str] = set()
     published: set[str] = set()
     states: set[str] = set()
+    table = table_of(committer.sink)
+    kept = table is not None and table.committed()  # its parts may be compacted, and gone
     for record in records:
         places = [publisher.state(file) for file in record.files]
-        if "missing" in places or not are_there(record, committer.folder):
+        if ("missing" in places and not kept) or not are_there(record, committer.folder):
             lost.append(record)
             continue
         states |= side_files(record)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,11 @@ from headrace.core.stores.addresses import in_object_store
 from headrace.core.warn import warn
 from headrace.core.work import Durability, Shard
 from headrace.errors import REFUSALS, HeadraceError, InputChanged, OutputExists, PlanChanged
-from headrace.output.commit import JournalState, ShardCommitter, begin
+from headrace.output.commit import JournalState, ShardCommitter, begin, read_plan
 from headrace.output.folder import SUCCESS, OutputFolder, check_parts, new_run_name
 from headrace.output.input_changes import InputFile, check_apart, reconcile
 from headrace.output.journal import Contents
+from headrace.output.publishing import table_of
 from headrace.output.recover import peek, recover
 from headrace.output.small_files import remove_tree
 from headrace.plan import compile as compiler
@@ -140,9 +141,16 @@ class _JobOpener:
     def __init__(
         self, plan: Plan, output: OutputFolder, files: list[InputFile], request: OpenRequest
     ) -> None:
-        assert plan.sink is not None
+        sink = plan.sink
+        assert sink is not None
+        current = output.current() if request.mode != "overwrite" else None
+        if current is not None:
+            described = msgspec.json.decode(read_plan(output, current).shape)["source"]
+            source = plan.source.as_planned(described)
+            if source is not plan.source:
+                plan, files = replace(plan, source=source), source.files()
         self._plan = plan
-        self._sink = plan.sink
+        self._sink: Sink = sink
         self._output = output
         self._files = files
         self._request = request
@@ -166,8 +174,18 @@ class _JobOpener:
         if current is not None and keep:
             return self._resume(current, hidden=False)
         if current is not None:
+            self._check_not_in_table(current)
             output.forget(current)
         return self._begin()
+
+    def _check_not_in_table(self, run: str) -> None:
+        """Refuse to remove parts that are rows of a table."""
+        table = table_of(self._sink)
+        if table is not None and table.committed(run):
+            raise PlanChanged(
+                f"The rows of the run in {self._output} are in the table already, so its parts cannot be replaced. "
+                "Nothing was touched: write with another output=; mode='overwrite' replaces the rows of the table."
+            )
 
     def _overwrite(self, hidden: str | None, current: str | None, swapped: str | None) -> Job:
         """Resume an unfinished overwrite by the same plan, else begin one."""
@@ -186,6 +204,7 @@ class _JobOpener:
             ):
                 with contextlib.suppress(InputChanged):  # then it is made from the input as it is now
                     return self._resume(run, hidden=run == hidden)
+            self._check_not_in_table(run)
             if run == hidden:
                 self._output.forget(run)
         return self._begin()
@@ -227,7 +246,7 @@ class _JobOpener:
             lines = difference(msgspec.json.decode(saved.shape), msgspec.json.decode(self._shape))
             raise PlanChanged(
                 f"The output {self._output} belongs to a run of another plan: {'; '.join(lines)}. Nothing "
-                "was touched: write to another folder, or replace this output with mode='overwrite'."
+                f"was touched: {self._elsewhere()}."
             )
         if self._request.on_change == "restart":
             return False
@@ -248,6 +267,11 @@ class _JobOpener:
             "only looks different (a value that it uses, such as a model trained again, counts as its code), "
             "give the step version='…', by which it is recognised instead."
         )
+
+    def _elsewhere(self) -> str:
+        if table_of(self._sink) is not None:
+            return "give this run a folder of its own with another output="
+        return "write to another folder, or replace this output with mode='overwrite'"
 
     def _is_as_planned(self, saved: SavedPlan) -> bool:
         """Say whether a run would be planned now as it was: its files are the same, and its shards."""

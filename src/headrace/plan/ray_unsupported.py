@@ -68,7 +68,6 @@ NO_VERBS = {
     "write_clickhouse": f"{_DATABASE}.",
     "write_datasink": "Ray's datasinks commit by other rules. A sink of your own fills the port "
     "headrace.core.ports.Sink.",
-    "write_delta": f"{_FORMAT}: deltalake's write_deltalake takes what pyarrow.dataset reads of the folder.",
     "write_iceberg": f"{_FORMAT}: PyIceberg's Table.add_files takes the files.",
     "write_kafka": f"{_DATABASE}.",
     "write_lance": f"{_FORMAT}: lance.write_dataset takes what pyarrow.dataset reads of the folder.",
@@ -174,8 +173,6 @@ NO_FUNCTIONS = {
     "read_datasource": "Ray's datasources cut their input by other rules. Dataset.from_source takes whatever "
     "fills the "
     "port headrace.core.ports.Source.",
-    "read_delta": f"{_NO_READER} deltalake's DeltaTable(path).to_pyarrow_table() reads; DeltaTable(path).file_uris() "
-    "lists Parquet files for read_parquet, if no row was deleted inside them.",
     "read_delta_sharing_tables": f"{_SERVER}.",
     "read_hudi": f"{_NO_READER} its own library reads.",
     "read_iceberg": f"{_NO_READER} PyIceberg's table.scan().to_arrow() reads.",
@@ -395,6 +392,8 @@ READ_SQL: dict[str, Unsupported] = {
     "shard_hash_fn": Unsupported("rows are told apart by ranges of partition_column=", None),
 }
 
+READ_DELTA: dict[str, Unsupported] = {name: each for name, each in READ.items() if name != "filter"}
+
 READ_JSON: dict[str, Unsupported] = {
     **READ,
     "lines": Unsupported("one object stands on each line, in any case", None),
@@ -455,6 +454,14 @@ WRITE_SQL: dict[str, Unsupported] = {
     "connection_factory": Unsupported("the database is given by its address, uri='postgresql://host/name'."),
 }
 """Of verbs that write files."""
+
+WRITE_DELTA: dict[str, Unsupported] = {
+    **WRITE,
+    "partition_cols": _unset("partition_by= names them."),
+    "catalog": _unset("a table is given by its folder or its address."),
+    "name": _unset("give a table its name and description by the engine that looks after it."),
+    "description": _unset("give a table its name and description by the engine that looks after it."),
+}
 
 WRITE_WEBDATASET: dict[str, Unsupported] = {
     **WRITE,

@@ -99,7 +99,7 @@ def read_parquet(
 
     if filter is None:
         return Dataset.from_source(made(columns=columns))
-    expression = _condition(filter)
+    expression = given_condition(filter, "read_parquet")
     if columns is None:
         return Dataset.from_source(made()).filter(expr=expression)
     every = made().schema()
@@ -109,12 +109,12 @@ def read_parquet(
     return data.select_columns([*columns, *([PATH] if include_paths else [])])
 
 
-def _condition(given: Any) -> Any:
+def given_condition(given: Any, verb: str) -> Any:
     """Read which rows are wanted: an expression of columns, or pyarrow's lists of tuples."""
     from headrace.plan.predicates import given_expression
 
     if not isinstance(given, list):
-        return given_expression(given, "read_parquet(filter=")
+        return given_expression(given, f"{verb}(filter=")
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -122,5 +122,5 @@ def _condition(given: Any) -> Any:
         return pq.filters_to_expression(given)
     except (ValueError, TypeError, pa.ArrowException) as error:
         raise ArgumentError(
-            f"read_parquet(filter={short_repr(given)}): {error}. It is a list of tuples such as [('x', '>', 1)]."
+            f"{verb}(filter={short_repr(given)}): {error}. It is a list of tuples such as [('x', '>', 1)]."
         ) from None

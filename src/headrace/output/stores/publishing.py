@@ -26,7 +26,7 @@ from headrace.core.stores.writing import ABSENT, StoreWriter, Taken, Version
 from headrace.core.work import REJECTED, CommitRecord, StagedFile
 from headrace.errors import ForeignOutput, OutputWriteFailed
 from headrace.output import journal as journals
-from headrace.output.publishing import Place
+from headrace.output.publishing import Place, table_of
 from headrace.output.stores.copies import Listing
 from headrace.output.stores.lease import Lease
 
@@ -60,6 +60,7 @@ class StorePublisher:
     def __init__(self, output: StoreOutput, sink: Sink, run: str, *, hidden: bool) -> None:
         self._output = output
         self._store = output.store
+        self._sink = sink
         self._staging = sink.staging
         self._run = run
         self._hidden = hidden
@@ -131,6 +132,16 @@ class StorePublisher:
 
     def finish(self, success: bytes) -> None:
         """See that every part is there and no other of this run, then put ``_SUCCESS`` in place."""
+        if table_of(self._sink) is None:  # parts of a table are its own by now
+            self.check_complete()
+        output = self._output
+        output.write_success(success)
+        output.remove_named(
+            [name for name in list(output.there) if name.startswith((self._aside, "_headrace/uploads/"))]
+        )
+
+    def check_complete(self) -> None:
+        """See that every part is there, and remove others of this run."""
         output = self._output
         output.list_again()
         contents = journals.read(output.folder(self._run) / "journal")
@@ -142,10 +153,6 @@ class StorePublisher:
                     "done once more."
                 )
         output.remove_parts(self._run, but=named)
-        output.write_success(success)
-        output.remove_named(
-            [name for name in list(output.there) if name.startswith((self._aside, "_headrace/uploads/"))]
-        )
 
     def close(self) -> None:
         """Let uploads that have begun end, and drop the others."""

@@ -112,24 +112,30 @@ def inspect(
     *,
     hive: bool,
     given: pa.Schema | None = None,
+    values: Mapping[str, set[str | None]] | None = None,
 ) -> ParquetLayout:
-    """Read every footer; unify the schemas, and add the columns that folders give. Or take the schema ``given``."""
+    """Read every footer; unify the schemas, and add the columns that folders give. Or take the schema ``given``.
+
+    ``values``: what files have instead of columns, by a table's word; None: what their folders say.
+    """
+    if values is None:
+        values = folder_values(files) if hive else {}
     if given is None:
         footers = _read_footers(files, columns)
         schema = _unified(files, footers, columns, hive=hive)
     else:
         schema = given.remove_metadata() if columns is None else select(given.remove_metadata(), columns)
         footers = _read_footers(files, schema.names)
-        _check_casts(files, footers, schema, folder_values(files) if hive else {})
-    forms = _forms(schema, footers, folder_values(files) if hive else {})
+        _check_casts(files, footers, schema, values)
+    forms = _forms(schema, footers, values)
     return ParquetLayout(schema, tuple(footers), forms)
 
 
 def _read_footers(files: Sequence[InputFile], columns: Sequence[str] | None) -> list[Footer]:
     """Read every file's footer; sizes count only ``columns`` if given."""
     wanted = None if columns is None else frozenset(columns)
-    if len(files) == 1:
-        return [_footer(files[0], wanted)]
+    if len(files) <= 1:  # none: an empty table
+        return [_footer(file, wanted) for file in files]
     threads_ = 32 if isinstance(files[0].path, ObjectPath) else 16
     with ThreadPoolExecutor(min(threads_, len(files)), thread_name_prefix="footers") as threads:
         return list(threads.map(_footer, files, [wanted] * len(files)))
@@ -268,7 +274,8 @@ def _forms(
         values = folders.get(name, set()) if len(lacking) == len(footers) else set()
         if values:
             holds = None in values
-            wide = any(value is not None and abs(int(value)) > EXACT for value in values)
+            whole = pa.types.is_integer(field_.type)
+            wide = whole and any(value is not None and abs(int(value)) > EXACT for value in values)
         else:
             holds = bool(lacking) or any(name in footer.nulls for footer in footers)
         form = form_of(field_.type, wide=wide) if holds else None

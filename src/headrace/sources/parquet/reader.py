@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.core.arrow.batch import concat
-from headrace.core.files.hive import hive_values
 from headrace.core.ports import Bad
 from headrace.core.stores.object_path import ObjectPath
 from headrace.core.stores.objects import ObjectReader
@@ -41,10 +40,11 @@ class OpenFile:
     of a SIGBUS. No pre-buffering either: on a local disk it only costs memory.
     """
 
-    def __init__(self, path: str, schema: pa.Schema, *, hive: bool) -> None:
+    def __init__(self, path: str, schema: pa.Schema, folders: Mapping[str, str | None]) -> None:
+        """``folders``: the values of columns that the file lacks."""
         self._path = path
         self._schema = schema
-        self._folders = hive_values(path) if hive else {}
+        self._folders = folders
         self._constants: dict[str, pa.Array] = {}
         self._rest: _Rest | None = None
         try:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.core.files.formats import suffixes_read_by
+from headrace.core.files.hive import hive_values
 from headrace.core.files.input_files import FileState, InputFile
 from headrace.core.locations import Location
 from headrace.core.ports import Bad
@@ -169,14 +170,17 @@ class ParquetSource(FileSource["ParquetLayout"]):
             files, self._columns, hive=self._partitioning == "hive", given=self._given
         )
 
+    def _folders_of(self, path: str) -> Mapping[str, str | None]:
+        """Return the values of the columns that a file lacks, where they are known."""
+        return hive_values(path) if self._partitioning == "hive" else {}
+
     def _opened(self, number: int) -> OpenFile:
         opened = self._open.pop(number, None)
         if opened is None:
             from headrace.sources.parquet.reader import OpenFile
 
-            opened = OpenFile(
-                self.file(number).path, self.inspected().schema, hive=self._partitioning == "hive"
-            )
+            path = self.file(number).path
+            opened = OpenFile(path, self.inspected().schema, self._folders_of(path))
             if len(self._open) >= _KEEP_OPEN:
                 # Dropped, not closed: an iterator over an earlier split may still read from it.
                 oldest = next(iter(self._open))

@@ -1,0 +1,49 @@
+"""Where a table lies: a folder of this machine, or an address in an object store."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+from urllib.parse import unquote
+
+from headrace.core.files.paths import absolute
+from headrace.core.stores.addresses import is_address, parse_output
+from headrace.errors import ArgumentError
+
+_OUTPUT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def given_table(uri: Any, verb: str) -> str:
+    """Return the full path, or the address, of a table.
+
+    >>> given_table("/data/../sales/", "read_delta"), given_table("s3a://lake/sales/", "read_delta")
+    ('/sales', 's3://lake/sales')
+    """
+    if not isinstance(uri, (str, os.PathLike)) or not str(os.fspath(uri)):
+        raise ArgumentError(f"{verb}: a table is given by its folder or its address, not by {uri!r}.")
+    text = str(os.fspath(uri)).removeprefix("local://")
+    if is_address(text):
+        return str(parse_output(text)).rstrip("/")
+    if text.startswith("file://"):
+        text = unquote(text.removeprefix("file://"))
+    return absolute(text, "The folder of a table")
+
+
+def given_output(output: Any, verb: str) -> str:
+    """Return the name of the folder that a run has in a table."""
+    if not isinstance(output, str) or _OUTPUT.fullmatch(output) is None:
+        raise ArgumentError(
+            f"{verb}: output= is the name of the folder that the run has in the table, of letters, digits, '.', '_' "
+            f"and '-', such as '2026-11-22', not {output!r}."
+        )
+    return output
+
+
+def within(table: str, name: str) -> str:
+    """Return the path or address of what lies in a table.
+
+    >>> within("s3://lake/sales", "run/part"), within("/", "run")
+    ('s3://lake/sales/run/part', '/run')
+    """
+    return f"{table.rstrip('/')}/{name}"

@@ -1,0 +1,120 @@
+"""Verbs that write to tables that are folders of files and a log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from headrace.core.arguments import known_arguments
+from headrace.core.ports import Sink
+from headrace.core.tables.places import given_output, given_table, within
+from headrace.dataset.table_writes import TableWriteVerbs
+from headrace.errors import ArgumentError
+from headrace.plan import ray_unsupported
+from headrace.plan.parameters import given_partition_by
+
+if TYPE_CHECKING:
+    import os
+
+    import pyarrow as pa
+
+    from headrace.core.work import Durability
+    from headrace.options import Mode, OnChange
+    from headrace.result import Result
+
+_MODES: dict[str, Mode] = {"append": "resume", "overwrite": "overwrite", "error": "error"}
+OUTPUT = "headrace-output"
+
+
+class LakeWriteVerbs(TableWriteVerbs):
+    """Verbs that write all rows, to files and to tables."""
+
+    __slots__ = ()
+
+    @known_arguments(also=ray_unsupported.WRITE_DELTA)
+    def write_delta(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        mode: Literal["append", "overwrite", "error"] = "append",
+        partition_by: str | Sequence[str] | None = None,
+        schema_mode: Literal["merge"] | None = None,
+        output: str = OUTPUT,
+        compression: str | None = "auto",
+        schema: pa.Schema | None = None,
+        on_change: OnChange | None = None,
+        durability: Durability | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> Result:
+        """Run the plan and add its rows to a Delta table, all in one commit at the end.
+
+        Workers write Parquet files to a folder of the table, which its readers do not see. When all are there, one
+        transaction adds them, under the name of the run: after a kill at any moment, or an answer that was lost, the
+        table itself says whether it has them, and they are added once. Readers see the old version until then.
+
+        Parameters
+        ----------
+        path
+            The folder of the table, or its address (``s3://``, ``gs://``, ``az://``, ``abfs://``). A table is made if
+            there is none.
+        mode
+            ``"append"`` adds the rows. ``"overwrite"`` replaces all rows of the table; older versions stay readable.
+            ``"error"`` refuses a table that is there.
+        partition_by
+            Columns whose values name folders, as in ``write_parquet``; those of the table, if there is one.
+        schema_mode
+            None: columns go by their names, each must be in the table and fit its type, and columns that are not
+            given are null. ``"merge"``: columns that the table has not are added to it.
+        output
+            The name of the folder that this run has in the table, with its parts, its journal and its report. A
+            further run that adds rows needs another name, such as the day; with ``"overwrite"`` a further run finds
+            one by itself. What the table refers to in it must stay; the table's own VACUUM removes it in time.
+        compression, schema, on_change, durability, storage_options
+            As in ``write_parquet``.
+
+        Raises
+        ------
+        SinkError
+            A column is of a type that no Delta table has, or does not fit the one that is there; the table asks of
+            writers what is not done here; or it was changed meanwhile so that the parts do not fit. The table is as
+            it was then.
+        OutputExists
+            ``mode="error"``, and there is a table.
+        MissingLibrary
+            ``deltalake`` is not installed: the extra ``delta``.
+        ArgumentError, PlanChanged, ForeignOutput, RunLocked, OutputWriteFailed, SourceError, StepError, WorkerDied
+            As in ``write_parquet``.
+
+        Examples
+        --------
+        >>> import tempfile, headrace as hr
+        >>> folder = tempfile.mkdtemp()
+        >>> data = hr.range(3).with_options(engine="inline", progress=False)
+        >>> data.write_delta(f"{folder}/numbers").rows
+        3
+        >>> _ = data.write_delta(f"{folder}/numbers", output="more")
+        >>> hr.read_delta(f"{folder}/numbers").count(), hr.read_delta(f"{folder}/numbers", version=0).count()
+        (6, 3)
+        """
+        if mode not in _MODES:
+            raise ArgumentError(f"write_delta: mode= is 'append', 'overwrite' or 'error', not {mode!r}.")
+        if schema_mode not in (None, "merge"):
+            raise ArgumentError(f"write_delta: schema_mode= is None or 'merge', not {schema_mode!r}.")
+        place, name = given_table(path, "write_delta"), given_output(output, "write_delta")
+        folders = given_partition_by(partition_by, None)
+
+        def sink() -> Sink:
+            from headrace.sinks.tables.delta import DeltaSink
+            from headrace.sinks.tables.sink import free_folder
+
+            folder = free_folder(place, name, storage_options) if mode == "overwrite" else name
+            return DeltaSink(
+                within(place, folder),
+                storage_options=storage_options,
+                table_mode=mode,
+                merge=schema_mode == "merge",
+                partition_by=folders,
+                compression=compression,
+            )
+
+        return self._write(sink, schema, _MODES[mode], on_change, durability)

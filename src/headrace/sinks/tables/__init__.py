@@ -1,0 +1,1 @@
+"""Writing to tables that are folders of files and a log."""

@@ -1,0 +1,260 @@
+"""Parts as files of a Delta table, added by one transaction that names the run."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from headrace.core import failpoints
+from headrace.core.files import safe_files
+from headrace.core.files.durable import sync_fd, sync_folder
+from headrace.core.stores.addresses import is_address
+from headrace.core.stores.options import Options
+from headrace.core.tables.delta import library, opened, storage, told
+from headrace.core.tables.places import within
+from headrace.core.work import StagedFile
+from headrace.errors import HeadraceError, OutputExists, OutputWriteFailed, SinkError
+from headrace.sinks.tables.sink import Columns, LakeSink, digest_of
+from headrace.sinks.tables.statistics import footers, statistics
+
+_TRIES = 20
+_SYNCED = 10  # versions
+_KEPT = {
+    "appendOnly",
+    "changeDataFeed",
+    "checkConstraints",
+    "clustering",
+    "columnMapping",
+    "deletionVectors",
+    "domainMetadata",
+    "generatedColumns",
+    "invariants",
+    "timestampNtz",
+    "v2Checkpoint",
+    "vacuumProtocolCheck",
+}
+_RULES = ("delta.invariants", "delta.generationExpression", "delta.identity")
+
+
+@dataclass(frozen=True)
+class DeltaSink(LakeSink):
+    """A folder of parts in a Delta table.
+
+    The transaction has the action ``txn`` with an application of the run's name; the library refuses a second one.
+    Its version is made of the parts, so that other parts of the same run are known.
+    """
+
+    kind: ClassVar[str] = "Delta table"
+    what: ClassVar[str] = "Delta table"
+
+    def application(self, run: str = "") -> str:
+        """Return the name by which the table knows a run."""
+        return f"headrace-{run or self._run}"
+
+    def look(self) -> Columns | None:
+        """Return the columns of the table, if there is one that can be written to."""
+        table = opened(self.place, self._store)
+        return None if table is None else self._columns_of(table)
+
+    def committed(self, run: str = "") -> bool:
+        """Say whether the table has the transaction of this run, or of another."""
+        table = opened(self.place, self._store)
+        return table is not None and table.transaction_version(self.application(run)) is not None
+
+    def add_to_table(self, files: Sequence[StagedFile], schema: pa.Schema | None) -> None:
+        """Commit the parts, on the very version of the table that they were compared with."""
+        mark = int(digest_of(files)[:15], 16)
+        parts: Parts | None = None
+        for attempt in range(_TRIES):
+            table = opened(self.place, self._store)
+            before = -1 if table is None else table.version()
+            if table is not None and self._is_done(table, mark):
+                break
+            parts = parts or Parts.of(self, files)
+            schema = parts.schema if schema is None else schema
+            if schema is None and table is None:  # no column is known
+                return
+            self._check(table, parts, schema)
+            failpoints.hit("table.filled")
+            try:
+                self._send(table, parts, schema, mark)
+                break
+            except library().exceptions.CommitFailedError:  # somebody else was faster, or the answer was lost
+                time.sleep(random.uniform(0, 0.01 * 2 ** min(attempt, 8)))
+            except Exception as error:
+                now = opened(self.place, self._store)
+                if now is not None and self._is_done(now, mark):
+                    break
+                if table is not None or now is None:  # else somebody else has just made it
+                    raise self._failed(error) from None
+        else:
+            raise OutputWriteFailed(
+                f"Others commit to the Delta table {self.place} again and again, at the same time: {_TRIES} tries to "
+                "add the rows of this run failed. They are kept: run the same command again when there is less to do."
+            )
+        self._sync(before)
+
+    # ------------------------------------------------------------ one commit
+
+    def _check(self, table: Any | None, parts: Parts, schema: pa.Schema | None) -> None:
+        """Refuse where the table has changed since the parts were made, such that they do not fit any more."""
+        if table is None:
+            return
+        if self.table_mode == "error":
+            raise OutputExists(
+                f"A Delta table was made at {self.place} while this run went on, and mode='error' was asked for. "
+                "Its rows are as they were: mode='append' adds to them."
+            )
+        now = self._columns_of(table)
+        self._check_partitions(now)
+        if schema is not None:
+            parts.check(replace(self, _columns=now), schema)
+
+    def _send(self, table: Any | None, parts: Parts, schema: pa.Schema | None, mark: int) -> None:
+        deltalake = library()
+        from deltalake.transaction import create_table_with_add_actions
+
+        about = deltalake.CommitProperties(
+            custom_metadata={"headrace": {"run": self._run}},
+            max_commit_retries=0,
+            app_transactions=[deltalake.Transaction(self.application(), mark)],
+        )
+        actions, folders = parts.actions(self), list(self.partition_by)
+        if table is not None:
+            wanted = self._with_new_columns(table, schema)
+            mode = "overwrite" if self.table_mode == "overwrite" else "append"
+            table.create_write_transaction(actions, mode, wanted, folders, commit_properties=about)
+            return
+        assert schema is not None
+        create_table_with_add_actions(
+            self.place,
+            deltalake.Schema.from_arrow(self.stored(schema, folders=True)),
+            actions,
+            mode="error",
+            partition_by=folders,
+            storage_options=storage(self.place, self._store),
+            commit_properties=about,
+        )
+
+    def _with_new_columns(self, table: Any, schema: pa.Schema | None) -> Any:
+        """Return the schema of the table, after new columns were added to it, if that was asked for."""
+        there = pa.schema(table.schema().to_arrow()).names
+        made = pa.schema([]) if schema is None else self.stored(schema, folders=True)
+        new = [field for field in made if field.name not in there]
+        if new:
+            table.alter.add_columns(library().Schema.from_arrow(pa.schema(new)).fields)
+        return table.schema()
+
+    def _failed(self, error: Exception) -> SinkError:
+        try:
+            with told(self.place, "add the rows of this run to"):
+                raise error
+        except HeadraceError as words:
+            return SinkError(
+                f"{words} The table has none of them, and they are kept: run the same command again."
+            )
+
+    # ------------------------------------------------------------ the table
+
+    @property
+    def _store(self) -> Options:
+        assert isinstance(self.storage_options, tuple)
+        return self.storage_options
+
+    def _is_done(self, table: Any, mark: int) -> bool:
+        done = table.transaction_version(self.application())
+        if done is not None and done != mark:
+            raise SinkError(
+                f"The Delta table {self.place} has rows of this run already, from other parts than those in "
+                f"{self.root}: they were made again after the table had them. Nothing was added. See which rows are "
+                "right, and write others with another output=."
+            )
+        return done is not None
+
+    def _columns_of(self, table: Any) -> Columns:
+        with told(self.place, "look at"):
+            about, protocol = table.metadata(), table.protocol()
+            schema = pa.schema(table.schema().to_arrow())
+            rules = {name for f in table.schema().fields for name in f.metadata if name.startswith(_RULES)}
+        settings = about.configuration or {}
+        rules |= {name for name in settings if name.startswith("delta.constraints.")}
+        if settings.get("delta.columnMapping.mode", "none") != "none":
+            rules.add("delta.columnMapping.mode")
+        rules |= set(protocol.writer_features or ()) - _KEPT
+        if rules:
+            raise SinkError(
+                f"The Delta table {self.place} asks of its writers what this one does not do: "
+                f"{', '.join(sorted(rules))}. Write to another table, and insert its rows by an engine that does."
+            )
+        return Columns(schema, tuple(about.partition_columns))
+
+    def _sync(self, before: int) -> None:
+        """Make the commit survive a loss of power, before ``_SUCCESS`` says that it is there."""
+        if is_address(self.place) or self._durability != "power":
+            return
+        log = within(self.place, "_delta_log")
+        names = sorted(name for name in os.listdir(log) if name.endswith(".json"))
+        for name in [n for n in names if int(n.partition(".")[0]) > before] or names[-_SYNCED:]:
+            with safe_files.file(within(log, name)) as file:
+                sync_fd(file.fileno())
+        sync_folder(log)
+        sync_folder(self.place)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of a run that have rows, and their footers."""
+
+    files: Sequence[StagedFile]
+    footers: Sequence[Any]
+    schema: pa.Schema | None  # of the part without rows that a run without rows has
+
+    @classmethod
+    def of(cls, sink: DeltaSink, files: Sequence[StagedFile]) -> Parts:
+        """Read the footers."""
+        full = [file for file in files if file.rows]
+        lone = [] if full else files[:1]
+        try:
+            found = footers([within(sink.root, file.name) for file in full or lone], sink._store)
+            return cls(full, found if full else [], found[0].schema.to_arrow_schema() if lone else None)
+        except OSError as error:
+            raise OutputWriteFailed(
+                f"Cannot read a part of this run, {error.filename or error}, to add it to the {sink.what} "
+                f"{sink.place}. Run the same command again: what is gone is made again."
+            ) from error
+
+    def check(self, sink: LakeSink, schema: pa.Schema) -> None:
+        """Refuse parts whose columns have not the types that the table has now."""
+        now = sink.stored(schema)
+        for footer in self.footers:
+            for field in footer.schema.to_arrow_schema():
+                if field.type != now.field(field.name).type:
+                    raise SinkError(
+                        f"The {sink.what} {sink.place} was changed while this run went on: its column {field.name!r} "
+                        f"is {now.field(field.name).type} now, and the parts have it as {field.type}. Nothing was "
+                        "added: write with another output=, so that they are made with the new type."
+                    )
+
+    def actions(self, sink: DeltaSink) -> list[Any]:
+        """Return what a transaction says of each."""
+        from deltalake.transaction import AddAction
+
+        now = int(time.time() * 1000)
+        return [
+            AddAction(
+                sink.path_of(file.name),
+                file.size,
+                sink.values_of(file.name),
+                now,
+                True,
+                json.dumps({"numRecords": file.rows, **statistics(footer)}, default=str),
+            )
+            for file, footer in zip(self.files, self.footers, strict=True)
+        ]

@@ -1,0 +1,247 @@
+"""What sinks of lake tables share: parts in a folder of the table, and one commit that makes them its rows."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.core.files.hive import folder_name, hive_values
+from headrace.core.stores.addresses import is_address, parse_output
+from headrace.core.stores.clients import client_for
+from headrace.core.stores.options import checked
+from headrace.core.tables.places import within
+from headrace.core.work import Durability, StagedFile
+from headrace.errors import OutputExists, SinkError
+from headrace.sinks.files import SUCCESS, FileSink
+from headrace.sinks.parquet import ParquetEncoder, ParquetSink
+from headrace.sinks.staged import StagedStream
+from headrace.sinks.tables.types import fits, stored
+
+_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What a table is, as far as parts must fit it: its columns, those that name folders, those without nulls."""
+
+    schema: pa.Schema
+    partition_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class LakeSink(ParquetSink):
+    """Parts in a folder of the table, which readers of the table do not see before ``add_to_table``.
+
+    A subclass looks at the table and commits; the name of the run in that commit decides whether it was done.
+    """
+
+    table_mode: Literal["append", "overwrite", "error"] = field(default="append", kw_only=True)
+    merge: bool = field(default=False, kw_only=True)
+    _columns: Columns | None = field(default=None, kw_only=True, repr=False)
+
+    kind: ClassVar[str] = "table"
+    what: ClassVar[str] = "table"
+
+    # ------------------------------------------------------------ the table, for subclasses
+
+    @property
+    def place(self) -> str:
+        """Where the table is: the folder above."""
+        return self.root.rpartition("/")[0] or "/"
+
+    def look(self) -> Columns | None:
+        """Return what the table is; None if there is none."""
+        raise NotImplementedError
+
+    def committed(self, run: str = "") -> bool:
+        """Say whether the table has the commit of this run, or of another."""
+        raise NotImplementedError
+
+    def add_to_table(self, files: Sequence[StagedFile], schema: pa.Schema | None) -> None:
+        """Make the parts rows of the table in one commit, unless that was done. ``schema``: that of the run."""
+        raise NotImplementedError
+
+    def check_type(self, column: pa.Field, kind: pa.DataType) -> str:
+        """Say why the table cannot have a column of this stored type; "" if it can."""
+        return ""
+
+    # ------------------------------------------------------------ in workers, too
+
+    def describe(self) -> dict[str, Any]:
+        """Return the table, and how it is written to."""
+        about = {
+            "mode": self.table_mode,
+            **({"schema_mode": "merge"} if self.merge else {}),
+        }
+        return {**super().describe(), **about}
+
+    def why_not_joined(self) -> str:
+        """Columns have the types of the table."""
+        return "the rows go to a table, whose types they get"
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Raise ``SinkError`` for a column that no table holds, or that does not fit the table that is there."""
+        super().check_schema(self.stored(schema))
+        self.file_schema(schema)
+
+    def stored(self, schema: pa.Schema, *, folders: bool = False) -> pa.Schema:
+        """Return the columns with the types in which they are written: those of the table, if there is one.
+
+        Columns that name folders are not written, and stay as they are, unless ``folders`` asks for theirs, too.
+        """
+        found = []
+        there = None if self._columns is None else self._columns.schema
+        for column in schema:
+            kind = stored(column.type)
+            named = column.name in self.partition_by and not folders
+            why = "no table has such a type" if kind is None else self.check_type(column, kind)
+            if why or kind is None:
+                raise SinkError(
+                    f"The column {column.name!r} is of type {column.type}, which cannot be written to a {self.what}: "
+                    f"{why}. Make another type of it in a step, such as a text, or leave it out by drop_columns."
+                )
+            if there is not None:
+                kind = self._fitting(column.name, kind, there)
+            found.append(pa.field(column.name, column.type if named else kind))
+        if there is not None:
+            self._check_left_out(schema, there)
+        return pa.schema(found)
+
+    def _fitting(self, name: str, kind: pa.DataType, there: pa.Schema) -> pa.DataType:
+        at = there.get_field_index(name)
+        if at < 0:
+            if self.merge:
+                return kind
+            raise SinkError(
+                f"The {self.what} {self.place} has no column {name!r}; it has {', '.join(there.names[:_SHOWN])}. "
+                "schema_mode='merge' adds columns; or rename or drop it here."
+            )
+        held = there.field(at).type
+        if not fits(kind, stored(held) or held):
+            raise SinkError(
+                f"The column {name!r} is of type {kind}, and the {self.what} {self.place} has it as {held}, which "
+                "does not hold all its values as they are. Convert the column in a step, or write to another table."
+            )
+        return stored(held) or held
+
+    def _check_left_out(self, schema: pa.Schema, there: pa.Schema) -> None:
+        for column in there:
+            if column.name not in (*schema.names, *self.partition_by) and not column.nullable:
+                raise SinkError(
+                    f"The {self.what} {self.place} has a column {column.name!r} that must not be null, and the "
+                    "output has none of that name. Add it in a step."
+                )
+
+    def encoder(self, stream: StagedStream, schema: pa.Schema) -> Any:
+        """Return an encoder of Parquet that brings rows to the types of the table."""
+        required = (
+            set() if self._columns is None else {f.name for f in self._columns.schema if not f.nullable}
+        )
+        return _TypedEncoder(self, stream, self.stored(schema), required)
+
+    # ------------------------------------------------------------ in the driver
+
+    def bind(self, *, run: str, staging: str, digits: int, durability: Durability) -> FileSink:
+        """Bind to a run, and look at the table that is there."""
+        columns = self.look()
+        bound = super().bind(run=run, staging=staging, digits=digits, durability=durability)
+        assert isinstance(bound, LakeSink)
+        bound = replace(bound, _columns=columns)
+        if columns is not None and not bound.committed():
+            if self.table_mode == "error":
+                raise OutputExists(
+                    f"There is a {self.what} at {self.place} already, and mode='error' was asked for. mode='append' "
+                    "adds to it, mode='overwrite' replaces its rows."
+                )
+            self._check_partitions(columns)
+        return bound
+
+    def _check_partitions(self, columns: Columns) -> None:
+        if columns.partition_by != self.partition_by:
+            asked = list(self.partition_by) or "nothing"
+            raise SinkError(
+                f"The {self.what} {self.place} is partitioned by {list(columns.partition_by) or 'nothing'}, and "
+                f"partition_by= says {asked}. Give it as the table has it: parts must lie as those that are there."
+            )
+
+    def why_not_grown(self) -> str:
+        """Say why new input cannot become further parts of a run that is finished."""
+        return f"its rows are in the {self.what} {self.place}: process new input with another output="
+
+    def path_of(self, name: str) -> str:
+        """Return the path of a part from the table on."""
+        return within(self.root, name).removeprefix(f"{self.place.rstrip('/')}/")
+
+    def values_of(self, name: str) -> dict[str, str | None]:
+        """Return the values of the columns that folders are named for; an empty text is refused, as it is no null."""
+        values = hive_values(within(self.root, name)) if self.partition_by else {}
+        found = {column: values.get(column) for column in self.partition_by}
+        for column, value in found.items():
+            if value == "":
+                raise SinkError(
+                    f"The column {column!r}, by which the {self.what} {self.place} is partitioned, holds an empty "
+                    f"text ({folder_name(column, value)!r}), which tables read as null. Put another text or a null "
+                    "in its place."
+                )
+        return found
+
+
+class _TypedEncoder(ParquetEncoder):
+    """Brings batches to the types of the table; a value that would change is an error."""
+
+    def __init__(self, sink: LakeSink, stream: StagedStream, schema: pa.Schema, required: set[str]) -> None:
+        super().__init__(sink, stream, schema)
+        self._typed = schema
+        self._place = f"{sink.what} {sink.place}"
+        self._required = [name for name in schema.names if name in required]
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Cast, and refuse nulls where the table has none."""
+        columns = [
+            _cast(column, about.type) for column, about in zip(batch.columns, self._typed, strict=True)
+        ]
+        made = pa.RecordBatch.from_arrays(columns, schema=self._typed)
+        for name in self._required:
+            if made.column(name).null_count:
+                raise SinkError(
+                    f"The column {name!r} has nulls, and the {self._place} takes none there. Fill them in a step, or "
+                    "drop such rows."
+                )
+        super().write(made)
+
+
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
+    return column if column.type == kind else pc.cast(column, kind)
+
+
+def digest_of(files: Sequence[StagedFile]) -> str:
+    """Return what tells a run's parts from others of the same run."""
+    told = "".join(f"{f.name} {f.rows} {f.size} {f.crc32}\n" for f in sorted(files, key=lambda f: f.name))
+    return hashlib.sha256(told.encode()).hexdigest()
+
+
+def free_folder(place: str, name: str, storage_options: Mapping[str, Any] | None) -> str:
+    """Return ``name``, or where runs have finished in folders of that name, the next free one: ``name-2``, …"""
+    number = 1
+    while _is_finished(within(place, _numbered(name, number)), storage_options):
+        number += 1
+    return _numbered(name, number)
+
+
+def _numbered(name: str, number: int) -> str:
+    return f"{name}-{number}" if number > 1 else name
+
+
+def _is_finished(root: str, storage_options: Mapping[str, Any] | None) -> bool:
+    if not is_address(root):
+        return os.path.exists(os.path.join(root, SUCCESS))
+    address = parse_output(root)
+    return client_for(address, checked(storage_options)).head(f"{address.key}/{SUCCESS}") is not None

@@ -1,0 +1,72 @@
+"""What the footers of parts say of their columns, so that readers of a table can pass over files."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from headrace.core.files import safe_files
+from headrace.core.stores.addresses import Address, is_address, parse
+from headrace.core.stores.clients import client_for
+from headrace.core.stores.object_path import ObjectPath
+from headrace.core.stores.objects import open_arrow
+from headrace.core.stores.options import Options
+
+_AT_ONCE = 16
+_LONGEST = 32  # characters of a text
+
+
+def footers(paths: Sequence[str], options: Options) -> list[pq.FileMetaData]:
+    """Read the footers of parts."""
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="headrace-footers") as threads:
+        return list(threads.map(lambda path: _footer(path, options), paths))
+
+
+def _footer(path: str, options: Options) -> pq.FileMetaData:
+    with open_arrow(_found(path, options)) if is_address(path) else safe_files.file(path) as data:
+        return pq.read_metadata(data)
+
+
+def _found(path: str, options: Options) -> ObjectPath:
+    address: Address = parse(path)
+    entry = client_for(address, options).head(address.key)
+    if entry is None:
+        raise FileNotFoundError(path)
+    return ObjectPath.of(address, entry, options)
+
+
+def statistics(footer: pq.FileMetaData) -> dict[str, Any]:
+    """Return the smallest and the largest value, and the number of nulls, of columns that say so exactly.
+
+    Integers, dates and short texts have a smallest and a largest. Of floats, NaN would stand outside both.
+    """
+    low: dict[str, Any] = {}
+    high: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    schema = footer.schema
+    for number in range(len(schema)):
+        name = schema.column(number).path
+        if "." in name or schema.column(number).max_repetition_level:
+            continue
+        found = [footer.row_group(group).column(number).statistics for group in range(footer.num_row_groups)]
+        if not found or any(each is None or not each.has_null_count for each in found):
+            continue
+        nulls[name] = sum(each.null_count for each in found)
+        full = [each for each in found if each.num_values]
+        if not full or not all(each.has_min_max for each in full):
+            continue
+        least, most = min(each.min for each in full), max(each.max for each in full)
+        if _exact(least) and _exact(most):
+            low[name], high[name] = least, most
+    return {"minValues": low, "maxValues": high, "nullCount": nulls}
+
+
+def _exact(value: Any) -> bool:
+    if isinstance(value, str):
+        return len(value) <= _LONGEST
+    plain = type(value) in (int, datetime.date)
+    return plain

@@ -1,0 +1,88 @@
+"""Which Arrow types a lake table holds, and whether a column fits one that is there."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+_SAME = (
+    pt.is_boolean,
+    pt.is_int8,
+    pt.is_int16,
+    pt.is_int32,
+    pt.is_int64,
+    pt.is_float32,
+    pt.is_float64,
+    pt.is_date32,
+)
+_MADE = (
+    (pt.is_uint8, pa.int16()),
+    (pt.is_uint16, pa.int32()),
+    (pt.is_uint32, pa.int64()),
+    (pt.is_float16, pa.float32()),
+    (pt.is_date64, pa.date32()),
+    (pt.is_string, pa.string()),
+    (pt.is_large_string, pa.string()),
+    (pt.is_string_view, pa.string()),
+    (pt.is_binary, pa.binary()),
+    (pt.is_large_binary, pa.binary()),
+    (pt.is_binary_view, pa.binary()),
+    (pt.is_fixed_size_binary, pa.binary()),
+)
+_WIDER = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
+
+
+def stored(kind: pa.DataType) -> pa.DataType | None:
+    """Return the type in which a column is written, which holds all its values; None if no table has one.
+
+    Vectors become lists, dictionaries their values, times microseconds.
+
+    >>> print(stored(pa.uint32()), stored(pa.list_(pa.float32(), 3)), stored(pa.uint64()))
+    int64 list<element: float> None
+    """
+    if isinstance(kind, pa.BaseExtensionType):
+        return stored(kind.storage_type)
+    if pt.is_dictionary(kind):
+        return stored(kind.value_type)
+    if pt.is_decimal32(kind) or pt.is_decimal64(kind) or pt.is_decimal128(kind):
+        return pa.decimal128(kind.precision, kind.scale) if 0 <= kind.scale <= kind.precision else None
+    if pt.is_timestamp(kind):
+        return pa.timestamp("us", "UTC" if kind.tz else None)
+    if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
+        inner = stored(kind.value_type)
+        return None if inner is None else pa.list_(pa.field("element", inner))
+    if pt.is_struct(kind):
+        kinds = [(field.name, stored(field.type)) for field in kind]
+        found = [pa.field(name, inner) for name, inner in kinds if inner is not None]
+        return pa.struct(found) if kinds and len(found) == len(kinds) else None
+    if pt.is_map(kind):
+        key, item = stored(kind.key_type), stored(kind.item_type)
+        return None if key is None or item is None else pa.map_(key, item)
+    if any(test(kind) for test in _SAME):
+        return kind
+    return next((made for test, made in _MADE if test(kind)), None)
+
+
+def fits(kind: pa.DataType, there: pa.DataType) -> bool:
+    """Say whether a column of a table holds all values of a stored type, exactly.
+
+    >>> fits(pa.int32(), pa.int64()), fits(pa.int64(), pa.int32()), fits(pa.int64(), pa.float64())
+    (True, False, False)
+    """
+    if kind == there or (pt.is_null(kind) and not pt.is_null(there)):
+        return True
+    if kind in _WIDER and there in _WIDER:
+        return bool(_WIDER.index(kind) <= _WIDER.index(there))
+    if pt.is_floating(kind) and pt.is_floating(there):
+        return bool(there == pa.float64())
+    if pt.is_decimal(kind) and pt.is_decimal(there):
+        whole = kind.precision - kind.scale
+        return bool(kind.scale <= there.scale and whole <= there.precision - there.scale)
+    if pt.is_list(kind) and pt.is_list(there):
+        return fits(kind.value_type, there.value_type)
+    if pt.is_map(kind) and pt.is_map(there):
+        return fits(kind.key_type, there.key_type) and fits(kind.item_type, there.item_type)
+    if pt.is_struct(kind) and pt.is_struct(there):
+        names = [field.name for field in kind] == [field.name for field in there]
+        return bool(names and all(fits(a.type, b.type) for a, b in zip(kind, there, strict=True)))
+    return False

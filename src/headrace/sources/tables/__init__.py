@@ -1,0 +1,1 @@
+"""Reading tables that are folders of files and a log."""

@@ -1,0 +1,68 @@
+"""Tables in an S3 server: a run's parts, journal and commit are all in the bucket."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+import headrace as hr
+from tables.test_delta import JOB, hundred
+
+HTTP = {"allow_http": "true"}
+
+
+def ids(url):
+    return sorted(deltalake.DeltaTable(url, storage_options=HTTP).to_pyarrow_table()["id"].to_pylist())
+
+
+def killed(url, point):
+    command = [sys.executable, "-c", JOB, point, "1", url, "append"]
+    tests = str(Path(__file__).parents[1])
+    ended = subprocess.run(command, cwd=tests, capture_output=True, text=True, check=False)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+
+
+def test_killed_before_and_after_the_commit(bucket):
+    url = f"{bucket.url}/t"
+    deltalake.write_deltalake(url, pa.table({"id": [-1]}), storage_options=HTTP)
+    killed(url, "table.filled")
+    assert ids(url) == [-1]
+    killed(url, "finish.success")
+    assert ids(url) == [-1, *range(100)]
+    assert hundred().write_delta(url).resumed and ids(url) == [-1, *range(100)]
+    table = hr.read_delta(url, columns=["id"], filter=hr.col("id") >= 98).with_options(engine="inline")
+    assert sorted(row["id"] for row in table.take_all()) == [98, 99]
+    hundred().write_delta(url, mode="overwrite")
+    assert ids(url) == [*range(100)] and hr.read_delta(url, 0).count() == 1
+
+
+@pytest.mark.parametrize("fault", ["lost", 503])
+def test_the_answer_to_the_commit_is_lost(bucket, proxy, fault):
+    url = f"{bucket.url}/t"
+    spoilt = []
+
+    def once(asked):
+        if asked.method == "PUT" and "_delta_log/" in asked.path and "json" in asked.path and not spoilt:
+            spoilt.append(asked.path)
+            return fault
+        return None
+
+    proxy.fault = once
+    assert hundred().write_delta(url).rows == 100
+    assert len(spoilt) == 1 and ids(url) == [*range(100)]
+    assert deltalake.DeltaTable(url, storage_options=HTTP).version() == 0
+
+
+def test_secrets_and_wrong_places(bucket, monkeypatch):
+    from stores.conftest import SECRET
+
+    with pytest.raises(hr.errors.NothingMatched, match="no Delta table"):
+        hr.read_delta(f"{bucket.url}/nope").count()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    with pytest.raises(hr.errors.StoreFailed) as raised:
+        hr.read_delta(f"{bucket.url}/t", storage_options={"retries": 0}).count()
+    assert SECRET not in str(raised.value)

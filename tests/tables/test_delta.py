@@ -1,0 +1,480 @@
+"""Delta tables: one commit for each run, once, whatever is killed or lost; reading one version."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+import headrace as hr
+from headrace.core.ports import Source
+from headrace.errors import (
+    ArgumentError,
+    InputChanged,
+    NothingMatched,
+    OutputExists,
+    PlanChanged,
+    RunLocked,
+    SinkError,
+    SourceError,
+    UnknownColumn,
+)
+from headrace.sinks.files import FileSink
+from headrace.sinks.tables.delta import DeltaSink
+from headrace.sources.range import RangeSource
+from headrace.sources.tables.delta import DeltaSource
+from headrace.testing import FileSinkContract, SourceContract
+
+QUIET: dict[str, Any] = {"engine": "inline", "progress": False}
+JOB = """
+import sys
+from tables.test_delta import hundred
+from headrace.core import failpoints
+
+failpoints.activate({sys.argv[1]: f"kill@{sys.argv[2]}"})
+hundred().write_delta(sys.argv[3], mode=sys.argv[4])
+"""
+
+
+def hundred() -> hr.Dataset:
+    return hr.Dataset.from_source(RangeSource(100, rows_per_split=25)).with_options(shard_rows=25, **QUIET)
+
+
+def rows(*batches: dict[str, Any] | pa.Table) -> hr.Dataset:
+    return hr.from_arrow(
+        [each if isinstance(each, pa.Table) else pa.table(each) for each in batches]
+    ).with_options(**QUIET)
+
+
+def ids(table: Any) -> list[int]:
+    """What the library itself reads."""
+    return sorted(deltalake.DeltaTable(str(table)).to_pyarrow_table()["id"].to_pylist())
+
+
+def versions(table: Any) -> int:
+    return int(deltalake.DeltaTable(str(table)).version())
+
+
+# ------------------------------------------------------------ once, whatever happens
+
+
+@pytest.mark.parametrize(
+    ("point", "passage", "mode"),
+    [
+        ("stage.closed", 2, "append"),
+        ("publish.renamed", 2, "overwrite"),
+        ("table.filled", 1, "append"),
+        ("finish.success", 1, "append"),
+        ("finish.success", 1, "overwrite"),
+    ],
+)
+def test_killed_anywhere_the_rows_are_added_once(tmp_path: Path, point: str, passage: int, mode: str) -> None:
+    table = tmp_path / "t"
+    deltalake.write_deltalake(table, pa.table({"id": [-1]}))
+    command = [sys.executable, "-c", JOB, point, str(passage), str(table), mode]
+    tests = str(Path(__file__).parents[1])
+    ended = subprocess.run(command, cwd=tests, capture_output=True, text=True, check=False)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    kept = [-1] if mode == "append" else []
+    added = point == "finish.success"
+    assert ids(table) == ([*kept, *range(100)] if added else [-1]) and versions(table) == int(added)
+    seen = hr.read_delta(table)  # while the run is not finished
+    assert hundred().write_delta(table, mode=mode).rows == 100  # type: ignore[arg-type]
+    assert ids(table) == [*kept, *range(100)] and versions(table) == 1
+    assert seen.count() == len(kept) + 100  # it was not looked at before
+    again = hundred().write_delta(table, mode=mode)  # type: ignore[arg-type]
+    assert (again.resumed, versions(table)) == ((True, 1) if mode == "append" else (False, 2))
+    assert (table / "headrace-output/_SUCCESS").exists()
+
+
+def test_an_answer_that_was_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    send = DeltaSink._send
+
+    def lost(self: DeltaSink, *args: Any) -> None:
+        send(self, *args)
+        raise OSError("connection reset by peer")
+
+    monkeypatch.setattr(DeltaSink, "_send", lost)
+    assert hundred().write_delta(tmp_path / "t").rows == 100
+    assert ids(tmp_path / "t") == [*range(100)] and versions(tmp_path / "t") == 0
+
+    def refused(self: DeltaSink, *args: Any) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(DeltaSink, "_send", refused)
+    with pytest.raises(SinkError, match=r"no space left.*none of them.*same command again"):
+        hundred().write_delta(tmp_path / "t", output="second")
+    assert versions(tmp_path / "t") == 0
+    monkeypatch.setattr(DeltaSink, "_send", send)
+    assert hundred().write_delta(tmp_path / "t", output="second").resumed
+    assert ids(tmp_path / "t") == sorted([*range(100)] * 2)
+
+
+def test_others_commit_at_the_same_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The version that parts were compared with is the one they are added to; somebody faster is waited for."""
+    table, send, faster = str(tmp_path / "t"), DeltaSink._send, [1, 2]
+
+    def late(self: DeltaSink, *args: Any) -> None:
+        if faster:
+            deltalake.write_deltalake(table, pa.table({"id": [-faster.pop()]}), mode="append")
+        send(self, *args)
+
+    monkeypatch.setattr(DeltaSink, "_send", late)
+    hundred().write_delta(table)
+    assert ids(table) == [-2, -1, *range(100)] and versions(table) == 2
+    faster.append(3)
+    hundred().write_delta(table, mode="overwrite")  # replaces what came before it, too
+    assert ids(table) == [*range(100)] and versions(table) == 4
+    monkeypatch.setattr("headrace.sinks.tables.delta._TRIES", 1)
+    faster.append(4)
+    with pytest.raises(hr.errors.OutputWriteFailed, match="again and again"):
+        hundred().write_delta(table, output="more")
+    assert ids(table) == [-4, *range(100)]
+
+
+def test_many_drivers_into_one_table(tmp_path: Path) -> None:
+    table = tmp_path / "t"
+    ended: list[int] = []
+
+    def run(number: int) -> None:
+        data = rows({"id": [number * 10 + i for i in range(10)]})
+        ended.append(data.write_delta(table, output=f"run-{number}").rows)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert ended == [10] * 4 and ids(table) == [*range(40)] and versions(table) == 3
+
+
+def test_one_output_has_one_driver(tmp_path: Path) -> None:
+    def meanwhile(batch: dict[str, Any]) -> dict[str, Any]:
+        with pytest.raises(RunLocked):
+            hundred().write_delta(tmp_path / "t")
+        return batch
+
+    with pytest.raises(NothingMatched):
+        hr.read_delta(tmp_path / "t").count()
+    rows({"id": [1]}).map_batches(meanwhile, version="1").write_delta(tmp_path / "t")
+    assert ids(tmp_path / "t") == [1]
+
+
+# ------------------------------------------------------------ what belongs to the table stays
+
+
+def test_parts_of_the_table_are_never_removed_or_made_again(tmp_path: Path) -> None:
+    table = tmp_path / "t"
+
+    def made(factor: int) -> hr.Dataset:
+        return hundred().map_batches(lambda batch: {"id": batch["id"] * factor})
+
+    made(1).write_delta(table)
+    with pytest.raises(PlanChanged, match="in the table already"):
+        made(2).write_delta(table, on_change="restart")
+    with pytest.raises(PlanChanged, match="another output="):
+        hundred().limit(3).write_delta(table)
+    assert ids(table) == [*range(100)]
+    deltalake.DeltaTable(str(table)).optimize.compact()
+    deltalake.DeltaTable(str(table)).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    assert not list((table / "headrace-output").glob("*.parquet"))
+    assert made(1).write_delta(table).resumed  # nothing is added a second time
+    (table / "headrace-output/_SUCCESS").unlink()
+    assert made(1).write_delta(table).resumed and ids(table) == [*range(100)]
+
+
+def test_new_input_of_a_finished_run_is_a_run_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "in/a.parquet")
+    data = hr.read_parquet(tmp_path / "in").with_options(**QUIET)
+    data.write_delta(tmp_path / "t")
+    pq.write_table(pa.table({"id": [2]}), tmp_path / "in/b.parquet")
+    with pytest.raises(PlanChanged, match=r"finished.*another output="):
+        hr.read_parquet(tmp_path / "in").with_options(**QUIET).write_delta(
+            tmp_path / "t", on_change="continue"
+        )
+    assert ids(tmp_path / "t") == [1]
+
+
+def test_an_overwrite_leaves_older_versions_readable(tmp_path: Path) -> None:
+    table = tmp_path / "t"
+    for number in range(3):
+        rows({"id": [number]}).write_delta(table, mode="overwrite")
+    assert [hr.read_delta(table, version=v).take_all() for v in range(3)] == [[{"id": n}] for n in range(3)]
+    assert ids(table) == [2]
+    with pytest.raises(OutputExists, match="mode='append'"):
+        rows({"id": [3]}).write_delta(table, mode="error", output="x")
+    assert rows({"id": [3]}).write_delta(tmp_path / "new", mode="error").rows == 1
+
+
+# ------------------------------------------------------------ columns
+
+
+def test_types_are_those_of_the_table(tmp_path: Path) -> None:
+    when = dt.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=dt.timezone.utc)
+    given = pa.table(
+        {
+            "id": pa.array([1, 2], pa.uint32()),
+            "small": pa.array([1, None], pa.int8()),
+            "word": pa.array(["a", None]).dictionary_encode(),
+            "when": pa.array([when, None], pa.timestamp("ns", "UTC")),
+            "plain": pa.array([dt.datetime(2026, 1, 1), None], pa.timestamp("ms")),
+            "vector": pa.array([[1, 2], [3, 4]], pa.list_(pa.float32(), 2)),
+            "price": pa.array([Decimal("1.50"), None], pa.decimal128(10, 2)),
+            "day": pa.array([dt.date(2026, 1, 1), None]),
+            "raw": pa.array([b"\0\1", None], pa.binary(2)),
+            "deep": pa.array([{"a": [1]}, None], pa.struct([("a", pa.list_(pa.uint8()))])),
+        }
+    )
+    rows(given).write_delta(tmp_path / "t")
+    table = deltalake.DeltaTable(str(tmp_path / "t"))
+    kinds = {f.name: f.type for f in pa.schema(table.schema().to_arrow())}
+    assert (kinds["id"], kinds["word"], kinds["when"], kinds["plain"]) == (
+        pa.int64(), pa.string(), pa.timestamp("us", "UTC"), pa.timestamp("us"),
+    )  # fmt: skip
+    expected = [{k: list(v) if k == "vector" else v for k, v in row.items()} for row in given.to_pylist()]
+    assert table.to_pyarrow_table().to_pylist() == expected == hr.read_delta(tmp_path / "t").take_all()
+    duckdb = pytest.importorskip("duckdb")
+    files = table.file_uris()
+    assert duckdb.sql(f"SELECT sum(id), max(price) FROM read_parquet({files})").fetchall() == [
+        (3, Decimal("1.50"))
+    ]
+    rows({"id": pa.array([3], pa.int8()), "small": pa.array([None], pa.int8())}).write_delta(
+        tmp_path / "t", output="b"
+    )
+    assert ids(tmp_path / "t") == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("column", "words"),
+    [
+        (pa.array([1], pa.uint64()), "'x' is of type uint64, which cannot be written to a Delta table"),
+        (pa.array([1], pa.time64("us")), "'x' is of type time64"),
+        (pa.array([1], pa.int64()), "has no column 'x'; it has id, n"),
+    ],
+)
+def test_columns_that_the_table_cannot_have(tmp_path: Path, column: pa.Array, words: str) -> None:
+    deltalake.write_deltalake(tmp_path / "t", pa.table({"id": [1], "n": pa.array([1], pa.int32())}))
+    with pytest.raises(SinkError, match=words):
+        rows({"id": [2], "x": column}).write_delta(tmp_path / "t")
+    with pytest.raises(SinkError, match=r"'n' is of type int64.*has it as int32"):
+        rows({"id": [2], "n": [1]}).write_delta(tmp_path / "t", output="other")
+    assert ids(tmp_path / "t") == [1]
+
+
+def test_columns_are_added_if_asked_for(tmp_path: Path) -> None:
+    rows({"id": [1]}).write_delta(tmp_path / "t")
+    rows({"x": ["new"], "id": [2]}).write_delta(tmp_path / "t", schema_mode="merge", output="b")
+    rows({"id": [3]}).write_delta(tmp_path / "t", output="c")
+    found = hr.read_delta(tmp_path / "t").take_all()
+    assert sorted(found, key=lambda row: row["id"]) == [
+        {"id": 1, "x": None},
+        {"id": 2, "x": "new"},
+        {"id": 3, "x": None},
+    ]
+
+
+def test_a_table_that_changed_while_the_run_went_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = tmp_path / "t"
+    deltalake.write_deltalake(table, pa.table({"id": pa.array([1], pa.int64())}))
+    sync = DeltaSink.add_to_table
+
+    def meanwhile(self: DeltaSink, *args: Any) -> None:
+        text = pa.table({"id": ["text"]})
+        deltalake.write_deltalake(table, text, mode="overwrite", schema_mode="overwrite")
+        sync(self, *args)
+
+    monkeypatch.setattr(DeltaSink, "add_to_table", meanwhile)
+    for _ in range(2):
+        with pytest.raises(SinkError, match=r"'id' is of type int64.*has it as string"):
+            hundred().write_delta(table)
+    monkeypatch.setattr(DeltaSink, "add_to_table", sync)
+    with pytest.raises(SinkError, match="'id'"):
+        hundred().write_delta(table)  # parts that are staged are not taken for texts
+    assert deltalake.DeltaTable(str(table)).to_pyarrow_table()["id"].to_pylist() == ["text"]
+
+
+def test_partitions(tmp_path: Path) -> None:
+    table = tmp_path / "t"
+    days = [dt.date(2026, 1, 1), None, dt.date(2026, 1, 2)]
+    given = [{"id": i, "day": days[i % 3], "place": ["a b/c", "São%"][i % 2]} for i in range(12)]
+    rows(pa.Table.from_pylist(given)).write_delta(table, partition_by=["day", "place"])
+    read = hr.read_delta(table)
+    assert sorted(read.take_all(), key=lambda row: row["id"]) == given
+    assert (
+        sorted(deltalake.DeltaTable(str(table)).to_pyarrow_table().to_pylist(), key=lambda r: r["id"])
+        == given
+    )
+    assert read.schema().field("day").type == pa.date32()
+    some = hr.read_delta(table, columns=["id"], filter=(hr.col("place") == "São%") & (hr.col("id") < 6))
+    assert sorted(row["id"] for row in some.take_all()) == [1, 3, 5]
+    source = DeltaSource(str(table), condition=pc.field("place") == "São%")
+    assert len(source.files()) == 3
+    with pytest.raises(SinkError, match="is partitioned by"):
+        rows(pa.Table.from_pylist(given)).write_delta(table, output="b")
+    with pytest.raises(SinkError, match="empty text"):
+        rows({"id": [1], "day": [days[0]], "place": [""]}).write_delta(
+            table, partition_by=["day", "place"], output="c"
+        )
+    assert versions(table) == 0
+
+
+def test_an_output_without_rows(tmp_path: Path) -> None:
+    hundred().filter(expr=hr.col("id") < 0).write_delta(tmp_path / "t")
+    assert ids(tmp_path / "t") == [] and hr.read_delta(tmp_path / "t").count() == 0
+    assert hr.read_delta(tmp_path / "t").schema().names == ["id"]
+
+
+def test_tables_with_rules_are_refused(tmp_path: Path) -> None:
+    deltalake.write_deltalake(tmp_path / "t", pa.table({"id": [1]}))
+    deltalake.DeltaTable(str(tmp_path / "t")).alter.add_constraint({"positive": "id > 0"})
+    with pytest.raises(SinkError, match=r"delta\.constraints\.positive"):
+        rows({"id": [-1]}).write_delta(tmp_path / "t")
+
+
+# ------------------------------------------------------------ reading
+
+
+def test_a_run_that_goes_on_reads_the_version_that_it_was_planned_with(tmp_path: Path) -> None:
+    table = str(tmp_path / "t")
+    for start in (0, 10):
+        deltalake.write_deltalake(table, pa.table({"id": [*range(start, start + 10)]}), mode="append")
+    stop = [True]
+
+    def fails(batch: dict[str, Any]) -> dict[str, Any]:
+        if stop and 5 in batch["id"]:
+            raise ValueError("not now")
+        return batch
+
+    def run(**how: Any) -> hr.Result:
+        data = hr.read_delta(table).with_options(shard_rows=10, **QUIET)
+        return data.map_batches(fails, version="1").write_parquet(tmp_path / "out", **how)
+
+    with pytest.raises(hr.errors.StepError):
+        run()
+    stop.clear()
+    deltalake.write_deltalake(table, pa.table({"id": [99]}), mode="append")
+    deltalake.DeltaTable(table).optimize.compact()
+    with pytest.warns(UserWarning, match=r"at version 3 now.*version 1"):
+        assert run().rows == 20
+    assert sorted(row["id"] for row in hr.read_parquet(tmp_path / "out").take_all()) == [*range(20)]
+    with pytest.warns(UserWarning, match="version 3 now"):
+        assert run().rows == 20
+    assert run(mode="overwrite").rows == 21
+    deltalake.DeltaTable(table).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    with pytest.raises(SourceError, match=r"names it in version 1.*VACUUM"):
+        hr.read_delta(table, version=1).count()
+
+
+def test_versions_and_moments(tmp_path: Path) -> None:
+    table = tmp_path / "t"
+    for number in range(2):
+        deltalake.write_deltalake(table, pa.table({"id": [number]}), mode="append")
+    for number, stamp in enumerate((1_700_000_000, 1_800_000_000)):
+        log = table / f"_delta_log/{number:020}.json"
+        text = log.read_text()
+        now = json.loads(text.splitlines()[0])["commitInfo"]["timestamp"]
+        log.write_text(text.replace(f'"timestamp":{now}', f'"timestamp":{stamp}000'))
+        os.utime(log, (stamp, stamp))
+    assert hr.read_delta(table, timestamp=dt.datetime(2025, 1, 1)).take_all() == [{"id": 0}]
+    assert hr.read_delta(table, timestamp="2030-01-01T00:00:00Z").count() == 2
+    with pytest.raises(SourceError, match="no version of 2020"):
+        hr.read_delta(table, timestamp="2020-01-01").count()
+    with pytest.raises(SourceError, match="no version 7 that can be read: its latest is 1"):
+        hr.read_delta(table, 7).count()
+    for wrong in (
+        {"version": -1},
+        {"version": True},
+        {"timestamp": "noon"},
+        {"version": 1, "timestamp": "2026-01-01"},
+    ):
+        with pytest.raises(ArgumentError):
+            hr.read_delta(table, **wrong)  # type: ignore[arg-type]
+    with pytest.raises(UnknownColumn):
+        hr.read_delta(table, columns=["idd"]).count()
+
+
+def test_a_file_that_changed_is_noticed(tmp_path: Path) -> None:
+    deltalake.write_deltalake(tmp_path / "t", pa.table({"id": [1]}))
+    data = hr.read_delta(tmp_path / "t").with_options(**QUIET)
+    (file,) = (tmp_path / "t").glob("*.parquet")
+
+    def spoil(batch: dict[str, Any]) -> dict[str, Any]:
+        os.utime(file, (1, 1))
+        return batch
+
+    with pytest.raises(InputChanged):
+        data.map_batches(spoil).take_all()
+
+
+@pytest.mark.parametrize(
+    ("protocol", "settings", "words"),
+    [
+        (["columnMapping"], {"delta.columnMapping.mode": "name"}, "maps columns to other names"),
+        (["newerThanThis"], {}, "newerThanThis"),
+        (["deletionVectors"], {"delta.enableDeletionVectors": "true"}, None),
+    ],
+)
+def test_what_cannot_be_read_is_refused(
+    tmp_path: Path, protocol: list[str], settings: dict[str, str], words: str
+) -> None:
+    deltalake.write_deltalake(tmp_path / "t", pa.table({"id": [1]}))
+    log = tmp_path / "t/_delta_log/00000000000000000000.json"
+    number = {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "col-1"}
+    text = log.read_text().replace('\\"metadata\\":{}', json.dumps(json.dumps({"metadata": number}))[2:-2])
+    lines = [json.loads(line) for line in text.splitlines()]
+    for line in lines:
+        if "protocol" in line:
+            features = {"readerFeatures": protocol, "writerFeatures": protocol}
+            line["protocol"] = {"minReaderVersion": 3, "minWriterVersion": 7, **features}
+        if "metaData" in line:
+            line["metaData"]["configuration"] = settings
+    log.write_text("\n".join(map(json.dumps, lines)))
+    if words is None:  # the table may have deletion vectors, and has none
+        assert hr.read_delta(tmp_path / "t").count() == 1
+    else:
+        with pytest.raises(SourceError, match=words):
+            hr.read_delta(tmp_path / "t").count()
+
+
+# ------------------------------------------------------------ contracts
+
+
+class TestSource(SourceContract):
+    folder: Path
+
+    def make(self) -> Source:
+        table = self.folder / "t"
+        if not table.exists():
+            for start in (0, 10):
+                batch = pa.table({"id": [*range(start, start + 10)], "p": [start] * 10})
+                deltalake.write_deltalake(table, batch, mode="append", partition_by=["p"])
+        return DeltaSource(str(table))
+
+
+class TestSink(FileSinkContract):
+    def make(self, root: Path) -> FileSink:
+        return DeltaSink(str(root))
+
+    def read(self, path: Path) -> pa.Table:
+        return pq.read_table(path, partitioning=None).replace_schema_metadata(None)
+
+
+def test_the_folder_can_be_moved_with_the_table(tmp_path: Path) -> None:
+    hundred().write_delta(tmp_path / "t")
+    shutil.move(tmp_path / "t", tmp_path / "moved")
+    assert ids(tmp_path / "moved") == [*range(100)]
