@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+import headrace as hr
 from headrace.cli import formats, manifest, texts
 from headrace.cli.exits import UsageMistake
+from headrace.cli.writes import WRITERS, Output
 
 from .test_predict import rows_of
 
@@ -218,3 +220,14 @@ def test_wrong_values_are_told(headrace: Headrace, place: Path, words: list[str]
     said = headrace("predict", "fares:Fare", "trips", "-o", "out", *words)
     assert said.code == 2 and told in said.err, said.err
     assert not (place / "out").exists()
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_each_format_that_is_offered_is_written(name: str, tmp_path: Path) -> None:
+    data = hr.from_items([{"txt": "a"}, {"txt": "b"}] if name == "webdataset" else [{"x": 1}, {"x": 2}])
+    result = Output(output_format=name).write_dataset(
+        data.with_options(engine="inline", progress=False), tmp_path / "out"
+    )
+    assert result.rows == 2 and WRITERS[name] == f"write_{name}"
+    read = formats.dataset_of([str(tmp_path / "out")], None, {})
+    assert formats.format_of([str(tmp_path / "out")]) == name and read.count() == 2

@@ -26,7 +26,7 @@ from headrace.sources.range import RangeSource
 from headrace.worker.calls import IN_FLIGHT
 from headrace.worker.program import StepChain
 from headrace.worker.rows import Rows, RowSpan
-from headrace.worker.user_code import Meter
+from headrace.worker.user_code import Meter, StepCounts
 
 Batch = dict[str, np.ndarray[Any, Any]]
 
@@ -227,7 +227,7 @@ def test_any_sizes_and_any_order_of_ends_give_the_same_rows(
         "p": [2 * i for i in range(rows)],
         "q": [i + 1 for i in range(rows)],
     }
-    assert meter.steps == [[rows, rows, 0, 0, 0]] * 3 and meter.done_rows == rows
+    assert meter.steps == [StepCounts(rows, rows)] * 3 and meter.done_rows == rows
     for endpoint, k in zip(endpoints, most[:2], strict=True):
         assert endpoint.most <= (k or IN_FLIGHT)
 

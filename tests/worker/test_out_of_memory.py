@@ -36,7 +36,7 @@ from headrace.sources.range import RangeSource
 from headrace.worker.out_of_memory import is_out_of_memory, make_room
 from headrace.worker.program import StepChain
 from headrace.worker.rows import Rows, RowSpan
-from headrace.worker.user_code import Meter
+from headrace.worker.user_code import Meter, StepCounts
 
 COLLECT = gc.collect
 Batch = dict[str, np.ndarray[Any, Any]]
@@ -247,7 +247,7 @@ def test_every_result_is_there_once_and_in_order(kind: str, rows: int, fits: int
     assert whole.column("id").to_pylist() == list(range(rows))
     doubled = "double_double" if kind == "predicting function" else "double"  # it gives two columns
     assert whole.column(doubled).to_pylist() == [2 * i for i in range(rows)]
-    assert meter.steps == [[rows, rows, 0, 0, 0]] and meter.done_rows == rows
+    assert meter.steps == [StepCounts(rows, rows)] and meter.done_rows == rows
     failed = [call for call in bears.calls if call > fits]
     assert [before for _, before, _ in told] == failed, "each size that fails is tried once"
     assert all(now == before // 2 for _, before, now in told)

@@ -12,6 +12,7 @@ import typer
 
 from headrace.cli import texts
 from headrace.cli.exits import UsageMistake
+from headrace.core.files.formats import DATA
 from headrace.errors import nearest
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from headrace.result import Result
 
 _PANEL = "Output"
-FORMATS = ("parquet", "csv", "json")
+WRITERS = {each.name: each.writer for each in DATA.values() if each.writer}
 
 Text = str | None
 
@@ -33,8 +34,8 @@ class Output:
         typer.Option(
             "--output-format",
             metavar="NAME",
-            help="parquet, csv or json (lines).",
-            autocompletion=texts.choices(*FORMATS),
+            help=f"{', '.join(WRITERS)}. Default: parquet.",
+            autocompletion=texts.choices(*WRITERS),
             rich_help_panel=_PANEL,
         ),
     ] = "parquet"
@@ -80,10 +81,10 @@ class Output:
 
     def write_dataset(self, data: Dataset, output: Path) -> Result:
         """Run a dataset into a folder, or to an address."""
-        if self.output_format not in FORMATS:
+        if self.output_format not in WRITERS:
             raise UsageMistake(
-                f"--output-format {self.output_format}: it is one of {', '.join(FORMATS)}."
-                f"{nearest(self.output_format, FORMATS)}"
+                f"--output-format {self.output_format}: it is one of {', '.join(WRITERS)}."
+                f"{nearest(self.output_format, WRITERS)}"
             )
         options: dict[str, Any] = {
             name: texts.value_of(text) for name, text in texts.assignments("--write", self.write).items()
@@ -95,7 +96,7 @@ class Output:
             if name in options:
                 raise UsageMistake(f"--write {name}={options[name]}: give it by {flag}.")
         options |= self.modes()
-        write = getattr(data, f"write_{self.output_format}")
+        write = getattr(data, WRITERS[self.output_format])
         result: Result = write(texts.output_of(output), **options)
         return result
 

@@ -19,9 +19,6 @@ from headrace.output.part_files import batches_of
 if TYPE_CHECKING:
     from headrace.output.runs import SavedRun
 
-KEEP_ROWS = ("filter", "limit", "accumulate", "select_columns", "drop_columns")
-"""Verbs that change no value of a column that they keep."""
-
 WRONG = (HeadraceError, IndexError, ValueError, msgspec.MsgspecError)
 
 
@@ -34,15 +31,14 @@ class PlannedMetric:
     unchanged_columns: bool
 
 
-def metrics_of(shape: dict[str, Any], names: Sequence[str]) -> list[PlannedMetric]:
-    """Return the metrics of a plan's shape in the order of ``names``, which is the plan's own."""
-    steps = shape.get("steps", ())
+def metrics_of(shape: dict[str, Any], names: Sequence[str], unchanged: Sequence[str]) -> list[PlannedMetric]:
+    """Return the metrics of a plan's shape in the order of ``names``; ``unchanged``: as in ``SavedPlan``."""
     found = {
-        name: (described, all(later.get("verb") in KEEP_ROWS for later in steps[i + 1 :]))
-        for i, step in enumerate(steps)
+        name: described
+        for step in shape.get("steps", ())
         for name, described in (step.get("metrics") or {}).items()
     }
-    return [PlannedMetric(name, _metric_from(found[name][0]), found[name][1]) for name in names]
+    return [PlannedMetric(name, _metric_from(found[name]), name in unchanged) for name in names]
 
 
 def names_in(shape: dict[str, Any]) -> set[str]:

@@ -328,7 +328,14 @@ class _JobOpener:
             warn(f"This run cannot be resumed, as {what} cannot be compared: give the step version='…'.")
         shards = request.partitioning.shards(plan.source)
         saved = SavedPlan(
-            new_run_name(), self._shape, self._code, self._files, shards, time.time(), request.version
+            new_run_name(),
+            self._shape,
+            self._code,
+            self._files,
+            shards,
+            time.time(),
+            request.version,
+            compiler.unchanged_metrics(plan.steps),
         )
         pointer = "current" if self._output.current() is None else "next"
         committer = begin(self._output, saved, self._sink, durability=request.durability, pointer=pointer)

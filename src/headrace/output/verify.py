@@ -354,7 +354,8 @@ class _Verifier:
         if not planned:
             return None
         results: dict[str, Any] = {}
-        for i, measured in enumerate(remeasuring.metrics_of(self._shape, list(recorded))):
+        unchanged = self._run.plan.unchanged_metrics
+        for i, measured in enumerate(remeasuring.metrics_of(self._shape, list(recorded), unchanged)):
             name = measured.name
             if measured.metric is None:
                 self._unchecked.append(name)

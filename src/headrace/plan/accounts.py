@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from headrace.core.work import CommitRecord, Done, ErrorReport, Ledger, Shard, StagedFile
-from headrace.plan.steps.base import Step
+from headrace.plan.steps.base import Step, is_of_headrace
 
 
 def cut_short(ledger: Ledger, last: int) -> Ledger:
@@ -59,25 +59,30 @@ def wrong_in(ledger: Ledger, steps: Sequence[str], bare: Sequence[bool] = ()) ->
     >>> wrong_in(Ledger(9, 6, 0, ((9, 6),), (0,), 0, (0,), (0,), (0,)), ["map(f)"])
     '9 rows came to map(f) and 6 left it, 0 were rejected, 0 dropped, 0 added'
     """
+    return _wrong_step(ledger, steps, bare)[0]
+
+
+def _wrong_step(ledger: Ledger, steps: Sequence[str], bare: Sequence[bool] = ()) -> tuple[str, int | None]:
+    """Return what ``wrong_in`` says, and the number of the step that did not count its rows, if it was a step."""
     before, came = "the source", ledger.read - unread(ledger)
     for i, (label, (taken, given)) in enumerate(zip(steps, ledger.steps, strict=False)):
         aside, dropped, added, unused = (
             each[i] for each in (ledger.rejects, ledger.dropped, ledger.added, ledger.unused)
         )
         if taken > came or (taken < came and not unused):
-            return f"{came:,} rows left {before} and {taken:,} came to {label}"
+            return f"{came:,} rows left {before} and {taken:,} came to {label}", None
         if came + added != given + aside + dropped + unused or min(aside, dropped, added, unused) < 0:
             late = f", {unused:,} not needed any more" if unused else ""
             return (
                 f"{taken:,} rows came to {label} and {given:,} left it, {aside:,} were rejected, "
                 f"{dropped:,} dropped, {added:,} added{late}"
-            )
+            ), i
         if bare and bare[i] and (dropped or added):
-            return f"{label} keeps every row, and dropped {dropped:,} and added {added:,}"
+            return f"{label} keeps every row, and dropped {dropped:,} and added {added:,}", i
         before, came = label, given
     if came != ledger.written:
-        return f"{came:,} rows left {before} and {ledger.written:,} came to the writer"
-    return ""
+        return f"{came:,} rows left {before} and {ledger.written:,} came to the writer", None
+    return "", None
 
 
 def wrong_in_files(ledger: Ledger, files: Sequence[StagedFile]) -> str:
@@ -105,6 +110,15 @@ def mismatch(wrong: str) -> str:
     )
 
 
+def uncounted(wrong: str, kind: type[Step]) -> str:
+    """Return the message for rows of which a step that is not of Headrace does not say what became of them."""
+    return (
+        f"Rows are not accounted for: {wrong}. {kind.__name__} has to count the rows that it drops, by "
+        "context.count_dropped(rows), and those that it adds, by context.count_added(rows); and must not say "
+        "one_to_one = True if it does either. What was committed before is kept and is as it should be."
+    )
+
+
 class Accounts:
     """Checks every attempt that is done, before it is committed.
 
@@ -112,6 +126,7 @@ class Accounts:
     """
 
     def __init__(self, steps: Sequence[Step], *, writes: bool) -> None:
+        self._steps = steps
         self._labels = [step.label() for step in steps]
         self._bare = [step.one_to_one for step in steps]
         self._limited = any(step.row_limit is not None for step in steps)
@@ -119,18 +134,21 @@ class Accounts:
 
     def check(self, shard: Shard, done: Done) -> ErrorReport | None:
         """Return what ends the run, if rows are missing or too many."""
-        wrong = self._wrong(shard, done)
+        wrong, number = self._wrong(shard, done)
         if not wrong:
             return None
-        return ErrorReport("LedgerMismatch", mismatch(f"in shard {shard.label()}, {wrong}"))
+        wrong = f"in shard {shard.label()}, {wrong}"
+        if number is None or is_of_headrace(kind := type(self._steps[number])):
+            return ErrorReport("LedgerMismatch", mismatch(wrong))
+        return ErrorReport("LedgerMismatch", uncounted(wrong, kind))
 
-    def _wrong(self, shard: Shard, done: Done) -> str:
+    def _wrong(self, shard: Shard, done: Done) -> tuple[str, int | None]:
         ledger = done.ledger
         counted = shard.rows >= 0 and all(split.rows >= 0 for split in shard.splits)
         if ledger.read > shard.rows >= 0 or (counted and ledger.read < shard.rows and not self._limited):
-            return f"the source has {shard.rows:,} rows and {ledger.read:,} were read"
+            return f"the source has {shard.rows:,} rows and {ledger.read:,} were read", None
         failed = ledger.rejected + ledger.nulled
         if done.faults.total != failed:
-            return f"{failed:,} rows failed, and {done.faults.total:,} errors are known"
-        wrong = wrong_in(ledger, self._labels, self._bare)
-        return wrong or (wrong_in_files(ledger, done.files) if self._writes else "")
+            return f"{failed:,} rows failed, and {done.faults.total:,} errors are known", None
+        wrong, step = _wrong_step(ledger, self._labels, self._bare)
+        return wrong or (wrong_in_files(ledger, done.files) if self._writes else ""), step

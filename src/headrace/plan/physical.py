@@ -58,7 +58,8 @@ class Program:
     ``block_rows`` if a multiple is less (0: any). ``metrics`` are counted by whoever writes the rows; their
     big states become files in the folder ``states`` if it has a name. ``parted``: an attempt may leave the rest
     of its shard to another at multiples of so many rows (0: anywhere). ``folder``: where models may keep what shall
-    be there when the run goes on, if it has a name. ``carried``: columns of the output that may be copied as they are
+    be there when the run goes on, if it has a name. ``own_running``: what runs the steps
+    that are not of Headrace. ``carried``: columns of the output that may be copied as they are
     stored, and their names in the source; ``looked_at``: the source columns whose values are needed even so.
     """
 
@@ -79,6 +80,7 @@ class Program:
     states: str = ""
     parted: int = 0
     folder: str = ""
+    own_running: Mapping[type[Step], type[Any]] = field(default_factory=dict)
     carried: Mapping[str, str] = field(default_factory=dict)
     looked_at: frozenset[str] = frozenset()
 
@@ -87,7 +89,7 @@ class SavedPlan(msgspec.Struct, frozen=True):
     """The plan as it is persisted before the first attempt; resuming starts from it and from nothing else.
 
     ``shape`` is what must match, as JSON text. ``files`` are ``(path, size, mtime_ns)`` in the numbering that
-    the shards' splits use.
+    the shards' splits use. ``unchanged_metrics``: as ``compile.unchanged_metrics``.
     """
 
     run: str
@@ -97,6 +99,7 @@ class SavedPlan(msgspec.Struct, frozen=True):
     shards: list[Shard]
     created: float
     headrace: str
+    unchanged_metrics: tuple[str, ...] = ()
 
     def digits(self) -> int:
         """How many digits a shard's number has in file names."""

@@ -22,7 +22,8 @@ class Library:
 
     def is_at(self, path: str) -> bool:
         """Return whether a file or folder holds a model of this library."""
-        return self._module().kind_of(path) is not None
+        kind_of = getattr(self._module(), "kind_of", None)
+        return kind_of is not None and kind_of(path) is not None
 
     def _module(self) -> Any:
         return importlib.import_module(f"headrace.predictors.{self.module}")

@@ -161,7 +161,9 @@ class RunContext:
         budget = self.execution.block_budget
         described = UpstreamStages(
             steps=[len(stage.steps) for stage in earlier],
-            limits=[[i for i, step in enumerate(stage.steps) if step.verb == "limit"] for stage in earlier],
+            limits=[
+                [i for i, step in enumerate(stage.steps) if step.row_limit is not None] for stage in earlier
+            ],
             units=self.execution.partitioning.units[:-1],
             origins=[origin for stage in stages for origin in stage.origins],
             split=self.execution.partitioning.row_ranges,

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from headrace.core import failpoints
 from headrace.core.ports import Capacity
@@ -16,6 +17,7 @@ from headrace.plan import partitioning
 from headrace.plan.logical import Plan
 from headrace.plan.physical import ErrorPolicy, Program, Stage
 from headrace.plan.stages import stages_of
+from headrace.plan.steps.base import Step, is_of_headrace
 from headrace.session.capacity import block_budget, capacity_for, missing_gpus
 from headrace.session.copying import why_nothing_copied
 
@@ -165,6 +167,7 @@ class ExecutionPlan:
                 states=states if last else "",
                 parted=partitioning.dividable_unit(plan.steps) if last else 0,
                 folder=folder,
+                own_running=_own_running(stage.steps),
                 carried=carried,
                 looked_at=compiler.values_looked_at(steps, schema, carried),
             )
@@ -189,6 +192,15 @@ def _stages(plan: Plan, options: RunOptions, capacity: Capacity, *, supposes_gpu
             replace(stage, threads=max(1, int(stage.num_cpus)), overlapped=False) for stage in stages
         )
     return (replace(stages[0], workers=1, least=1, overlapped=False),) if inline else stages
+
+
+def _own_running(steps: Sequence[Step]) -> dict[type[Step], type[Any]]:
+    """Return what runs the steps that are not of Headrace; raises ``PlanError`` if one has nothing."""
+    if all(is_of_headrace(type(step)) for step in steps):
+        return {}
+    from headrace.worker.steps.base import own_running
+
+    return own_running(steps)
 
 
 def _policy(options: RunOptions) -> ErrorPolicy:

@@ -77,6 +77,7 @@ class ShardWorker:
         self._chain = StepChain(
             program.steps,
             self._where,
+            own_running=program.own_running,
             eager=program.kind == "look",
             unread=program.unread,
             preparing=context.preparing,
@@ -263,7 +264,7 @@ class _Attempt:
         self._delivered = task.after
         self._blocks_taken = 0  # blocks of the stage before
         self._took_all_blocks = False
-        self._last_report = time.monotonic()
+        self._last_report = self._clock()
         self._batches_cut = 0
 
     def run(self) -> AttemptGenerator:
@@ -410,9 +411,9 @@ class _Attempt:
     def _limit_reached(self) -> bool:
         """Say whether a ``limit`` is reached, so that no further rows will come."""
         passed = [
-            given
-            for (_, given, *_), step in zip(self._meter.steps, self._program.steps, strict=True)
-            if step.verb == "limit"
+            count.given
+            for count, step in zip(self._meter.steps, self._program.steps, strict=True)
+            if step.row_limit is not None
         ]
         return any(given >= budget for given, budget in zip(passed, self._task.budgets, strict=True))
 
@@ -479,7 +480,7 @@ class _Attempt:
                 at += size
 
     def _report_progress(self) -> None:
-        now = time.monotonic()
+        now = self._clock()
         if now - self._last_report >= REPORT_SECONDS:
             self._last_report = now
             self._context.notify(
@@ -556,7 +557,7 @@ class _Attempt:
 
     def _done(self) -> Done:
         ledger = self._meter.ledger(self._written)
-        limits = [i for i, step in enumerate(self._program.steps) if step.verb == "limit"]
+        limits = [i for i, step in enumerate(self._program.steps) if step.row_limit is not None]
         return Done(
             self._task.shard.index,
             self._task.attempt,

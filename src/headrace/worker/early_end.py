@@ -186,7 +186,7 @@ class EarlyEnd:
 
     def _batches_are_whole(self) -> bool:
         """Say whether each step with a batch size has processed whole batches of all its rows."""
-        return not any(self._meter.steps[i][0] % size for i, size in self._sized_steps)
+        return not any(self._meter.steps[i].taken % size for i, size in self._sized_steps)
 
     def _update_speed(self, elapsed: float) -> None:
         if self._meter.done_rows and elapsed > 0:
@@ -196,7 +196,7 @@ class EarlyEnd:
         """Return how many of ``rows`` to pass before the next check of the clock."""
         if self._due:
             missing = min(
-                (-self._meter.steps[i][0] % size or size for i, size in self._sized_steps), default=1
+                (-self._meter.steps[i].taken % size or size for i, size in self._sized_steps), default=1
             )
             return min(rows, self._rounded_to_unit(0 if self._rows_passed % self._unit else missing))
         if self._speed.rate:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from types import MappingProxyType
+from typing import Any
 
 from headrace.core.failures import is_interrupt, name_of, words
 from headrace.errors import ArgumentError, ModelError, StepError
@@ -15,10 +16,10 @@ from headrace.plan.physical import ErrorPolicy
 from headrace.plan.steps.base import Step
 from headrace.worker.calls import Caller, EventLoop, make_caller
 from headrace.worker.rows import Rows
-from headrace.worker.steps.base import RowKeys, StepContext, no_row_keys, running
+from headrace.worker.steps.base import RowKeys, RunningStep, StepContext, no_row_keys, register, running
 from headrace.worker.user_code import Meter, Where
 
-_NO_CEILINGS: Mapping[str, int] = MappingProxyType({})
+_NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 
 class StepChain:
@@ -29,6 +30,7 @@ class StepChain:
         steps: Sequence[Step],
         where: Where,
         *,
+        own_running: Mapping[type[Step], type[RunningStep[Any]]] = _NOTHING,
         eager: bool = False,
         unread: Sequence[frozenset[str]] = (),
         preparing: Callable[[str], None] = lambda what: None,
@@ -41,8 +43,10 @@ class StepChain:
 
         ``unread``: for each step, columns that are there by the plan, but were not read: nobody needs them.
         ``preparing`` hears which class or model is being made ready, and ``""`` when all are; ``loaded`` how many
-        seconds that took. ``keys`` as in ``StepContext``, ``folder`` as in ``Function.build``.
+        seconds that took. ``own_running`` is as in ``Program``, ``keys`` as in ``StepContext``, ``folder`` as in
+        ``Function.build``.
         """
+        register(own_running)
         self._steps = tuple(steps)
         self._eager = eager
         self._unread = tuple(unread) or (frozenset(),) * len(self._steps)
@@ -110,7 +114,7 @@ class StepChain:
         rows: Iterator[Rows],
         meter: Meter,
         budgets: Sequence[int],
-        ceilings: Mapping[str, int] = _NO_CEILINGS,
+        ceilings: Mapping[str, int] = _NOTHING,
     ) -> Iterator[Rows]:
         """Send ``rows`` through all steps. ``budgets`` says how many rows each ``limit`` lets pass.
 
@@ -140,12 +144,12 @@ class StepChain:
 def _entering(rows: Iterator[Rows], meter: Meter, step: int) -> Iterator[Rows]:
     count = meter.steps[step]
     for part in rows:
-        count[0] += len(part)
+        count.taken += len(part)
         yield part
 
 
 def _leaving(rows: Iterator[Rows], meter: Meter, step: int) -> Iterator[Rows]:
     count = meter.steps[step]
     for part in rows:
-        count[1] += len(part)
+        count.given += len(part)
         yield part

@@ -54,6 +54,7 @@ class UpstreamWorker:
         self._chain = StepChain(
             program.steps,
             self._where,
+            own_running=program.own_running,
             unread=program.unread,
             policy=program.policy,
             keys=program.source.row_keys,

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -36,17 +37,30 @@ FIRST_RETRY_SECONDS = 0.5  # seconds before a call that failed is tried again, d
 LONGEST_RETRY_SECONDS = 30.0
 
 
+@dataclass(slots=True)
+class StepCounts:
+    """What became of the rows of one step in an attempt.
+
+    ``dropped`` are those that it left out as it should, ``added`` those beyond what it was given.
+    """
+
+    taken: int = 0
+    given: int = 0
+    rejected: int = 0
+    dropped: int = 0
+    added: int = 0
+
+
 class Meter:
     """Counts rows and seconds of one attempt.
 
-    ``steps`` has, for each step, rows in, rows out, rows set aside, rows that it took away as it should, and rows
-    that it gave beyond those that it got; ``cut`` is the last step that is a limit and needs no more rows.
+    ``steps`` has the counts of each step; ``cut`` is the last step that is a limit and needs no more rows.
     ``rejects`` are the rows that were set aside; with ``travels`` also those that failed and were kept, so that
     whoever takes the meter's rows can count them.
     """
 
     def __init__(self, steps: int, *, travels: bool = False) -> None:
-        self.steps = [[0, 0, 0, 0, 0] for _ in range(steps)]
+        self.steps = [StepCounts() for _ in range(steps)]
         self.cut = -1
         self.read_rows = 0
         self.block_source_rows: float | None = None  # of the source, for the rows of blocks that were read
@@ -96,16 +110,16 @@ class Meter:
 
     def ledger(self, written: int = 0) -> Ledger:
         """Return where the rows went so far."""
-        ins, outs, aside, dropped, added = zip(*self.steps, strict=True) if self.steps else [()] * 5
+        aside = tuple(step.rejected for step in self.steps)
         ledger = Ledger(
             self.read_rows,
             written,
             self.unread + sum(aside),
-            tuple(zip(ins, outs, strict=True)),
+            tuple((step.taken, step.given) for step in self.steps),
             aside,
             self.nulled,
-            dropped,
-            added,
+            tuple(step.dropped for step in self.steps),
+            tuple(step.added for step in self.steps),
             (0,) * len(self.steps),
         )
         return cut_short(ledger, self.cut)
@@ -351,17 +365,18 @@ class UserCode:
         if kept:
             self._meter.nulled += 1
         else:
-            self._meter.steps[self._step][2] += 1
+            self._meter.steps[self._step].rejected += 1
         return fault
 
     def count_dropped(self, rows: int) -> None:
         """Count rows that the step removed as intended."""
-        self._meter.steps[self._step][3] += rows
+        self._meter.steps[self._step].dropped += rows
 
     def count_output(self, rows: int, made: int) -> None:
         """Count rows that a function dropped or added."""
-        if made != rows:
-            self._meter.steps[self._step][3 if made < rows else 4] += abs(made - rows)
+        counts = self._meter.steps[self._step]
+        counts.dropped += max(0, rows - made)
+        counts.added += max(0, made - rows)
 
     def report_retried(self, error: str) -> None:
         """Report that the code has tried again itself, after an error of this name."""

@@ -37,13 +37,15 @@ def with_upstream(done: Done, attempt: AttemptQueue, stages: UpstreamStages) -> 
     ]
     passed = (ledgers[stage].steps[i][1] for stage, limits in enumerate(stages.limits) for i in limits)
     ledger = _joined(ledgers, done, stages)
-    wrong = wrong_in(ledger, [f"part {i + 1} of the plan" for i in range(len(ledger.steps))])
-    if wrong:
+    labels = [f"part {i + 1} of the plan" for i in range(len(ledger.steps))]
+    per_step = _per_plan_step(ledger, stages.origins)
+    wrong = wrong_in(ledger, labels)
+    if wrong and not wrong_in(per_step, labels):  # else whoever knows the steps says it better
         wrong = f"in shard {attempt.shard.label()}, between stages, {wrong}"
         return Failed(done.shard, done.attempt, ErrorReport("LedgerMismatch", mismatch(wrong)))
     return msgspec.structs.replace(
         done,
-        ledger=_per_plan_step(ledger, stages.origins),
+        ledger=per_step,
         timings=timings,
         passed=(*passed, *done.passed),
     )

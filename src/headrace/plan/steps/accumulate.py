@@ -22,6 +22,7 @@ class Accumulate(Step):
     metrics: tuple[tuple[str, Accumulator], ...]
     number: int = 0
     verb = "accumulate"
+    one_to_one = True
     passes_values = True
 
     @property

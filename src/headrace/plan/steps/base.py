@@ -66,7 +66,7 @@ class Step:
 
     A new verb is three files: a subclass here, its running form in ``worker/steps``, and the verb in ``dataset``.
     The planner, the checks, the messages and the identity of a run ask the step alone, by the methods below; their
-    defaults are those of a step that calls no code of the user's, and gives each row back with the same columns.
+    defaults are those of a step that calls no code of the user's, keeps the columns, and may drop rows.
     """
 
     __slots__ = ()
@@ -74,8 +74,8 @@ class Step:
     verb: ClassVar[str]
     """The name of the method of ``Dataset`` that made this step."""
 
-    one_to_one: ClassVar[bool] = True
-    """Each row that comes in gives one row; or none, if it is rejected."""
+    one_to_one: ClassVar[bool] = False
+    """Each row that comes in gives one row; or none, if it is rejected. So rows behind it need not be counted."""
 
     makes_rows: ClassVar[bool] = False
     """Rows may come out that did not come in, so no metric may stand before this step."""
@@ -84,7 +84,10 @@ class Step:
     """Nobody knows how many rows come out, so that batches of the steps behind cannot be planned."""
 
     passes_values: ClassVar[bool] = False
-    """Columns in ``carried`` have the very values that went in, by which they may be copied past the step."""
+    """Columns in ``carried`` have the very values that went in.
+
+    So they may be copied past the step, and metrics of them be computed again from the files.
+    """
 
     row_by_row: ClassVar[bool] = False
     """The step looks at one row after the other, not at batches."""
@@ -140,7 +143,7 @@ class Step:
 
     def needed_before(self, needed: NeededColumns, schema: pa.Schema) -> NeededColumns:
         """Return the columns that the step has to get, so that those ``needed`` after it can be there."""
-        return needed
+        return needed.plus(self.reads())
 
     def values_before(self, needed: NeededColumns, schema: pa.Schema) -> NeededColumns:
         """Return the columns of which values are looked at, here or, if ``needed``, after this step.
@@ -187,3 +190,8 @@ class Step:
     def shape(self) -> dict[str, Any]:
         """Return what must match for two runs to be the same, besides the code: plain JSON values."""
         return {"verb": self.verb}
+
+
+def is_of_headrace(kind: type[Step]) -> bool:
+    """Say whether a class of steps is one of Headrace's own."""
+    return kind.__module__.partition(".")[0] == "headrace"

@@ -18,6 +18,7 @@ class SelectColumns(Step):
 
     columns: tuple[str, ...]
     verb = "select_columns"
+    one_to_one = True
     passes_values = True
 
     def reads(self) -> tuple[str, ...]:
@@ -59,6 +60,7 @@ class DropColumns(Step):
 
     columns: tuple[str, ...]
     verb = "drop_columns"
+    one_to_one = True
     passes_values = True
 
     def reads(self) -> tuple[str, ...]:
@@ -98,6 +100,7 @@ class RenameColumns(Step):
 
     names: tuple[tuple[str, str], ...]
     verb = "rename_columns"
+    one_to_one = True
     passes_values = True
 
     def reads(self) -> tuple[str, ...]:

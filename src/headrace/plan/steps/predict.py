@@ -52,6 +52,7 @@ class Predict(Step):
     keep: tuple[str, ...] | None
     replace: bool
     verb = "predict"
+    one_to_one = True
     passes_values = True
 
     def functions(self) -> tuple[StepFunction, ...]:

@@ -64,6 +64,7 @@ class MapRows(RowStep):
     function: Function
     resources: Resources = UNDECLARED
     verb = "map"
+    one_to_one = True
 
 
 @dataclass(frozen=True, slots=True)

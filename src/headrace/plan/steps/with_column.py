@@ -21,6 +21,7 @@ class WithColumn(Step):
     name: str
     expression: Any
     verb = "with_column"
+    one_to_one = True
     passes_values = True
 
     def columns_after(self, names: list[str] | None) -> list[str] | None:

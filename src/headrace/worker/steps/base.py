@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from headrace.core.row_keys import Keys, Numbers, row_keys
 from headrace.core.work import Split
-from headrace.errors import BadReturn
+from headrace.errors import BadReturn, PlanError
 from headrace.plan.functions import Function
 from headrace.plan.physical import ErrorPolicy
-from headrace.plan.steps.base import Step
+from headrace.plan.steps.base import Step, is_of_headrace
 from headrace.worker.calls import Caller
 from headrace.worker.rows import Rows
 from headrace.worker.user_code import Meter, UserCode, Where
@@ -50,6 +50,14 @@ class StepContext:
     budget: int = 0
     keys: RowKeys = no_row_keys
 
+    def count_dropped(self, rows: int) -> None:
+        """Count rows that the step left out, as it should."""
+        self.meter.steps[self.number].dropped += rows
+
+    def count_added(self, rows: int) -> None:
+        """Count rows that the step gave beyond those that it got."""
+        self.meter.steps[self.number].added += rows
+
     def user_code(self, label: str, noun: str, chosen: str = "") -> UserCode:
         """Return what runs the user's code: see ``UserCode``."""
         return UserCode(label, noun, self.where, self.meter, chosen, step=self.number, policy=self.policy)
@@ -64,8 +72,8 @@ class RunningStep(Generic[S]):
     def run(self, rows: Iterator[Rows], callers: Sequence[Caller], context: StepContext) -> Iterator[Rows]:
         """Yield what the step makes of rows. ``callers`` call the step's ``functions()``, in their order.
 
-        A step that drops or adds rows counts them by ``context.user_code``, or in ``context.meter.steps``: rows
-        that are missing otherwise end the run.
+        A step that drops or adds rows counts them, by ``context.count_dropped`` and ``count_added`` or by
+        ``context.user_code``: rows that are missing otherwise end the run.
         """
         raise NotImplementedError
 
@@ -88,18 +96,34 @@ def runs(*kinds: type[Step]) -> Callable[[R], R]:
 
 
 def running(step: Step) -> RunningStep[Any]:
-    """Return the running form of a step; the file of its name in this folder is imported when it is first needed."""
-    found = _found(type(step))
-    if found is None:
-        importlib.import_module(f"{__package__}.{type(step).__module__.rpartition('.')[2]}")
-        found = _found(type(step))
-    if found is None:
-        raise LookupError(f"No running form of {type(step).__name__} is in {__package__}.")
-    return found(step)
+    """Return the running form of a step."""
+    return _running_class(type(step))(step)
 
 
-def _found(kind: type[Step]) -> type[RunningStep[Any]] | None:
-    return next((_running[each] for each in kind.__mro__ if each in _running), None)
+def _running_class(kind: type[Step]) -> type[RunningStep[Any]]:
+    """Return what runs steps of a kind; that of a step of ours is in the file of its name in this folder."""
+    for each in kind.__mro__:
+        if each not in _running and each.__module__.startswith("headrace.plan.steps."):
+            importlib.import_module(f"{__package__}.{each.__module__.rpartition('.')[2]}")
+        if each in _running:
+            return _running[each]
+    name = kind.__name__
+    raise PlanError(
+        f"{name} has no running step, which does its work in a worker: write a class with @runs({name}), in the "
+        f"module of {name} or in one that is imported before the run."
+    )
+
+
+def own_running(steps: Iterable[Step]) -> dict[type[Step], type[RunningStep[Any]]]:
+    """Return what runs the steps that are not of Headrace: workers get it with them, wherever it was written."""
+    kinds = dict.fromkeys(type(step) for step in steps if not is_of_headrace(type(step)))
+    return {kind: _running_class(kind) for kind in kinds}
+
+
+def register(classes: Mapping[type[Step], type[RunningStep[Any]]]) -> None:
+    """Have these classes run the steps of these kinds, where no others do."""
+    for kind, running_class in classes.items():
+        _running.setdefault(kind, running_class)
 
 
 def is_plain(function: Function) -> bool:

@@ -22,7 +22,7 @@ class Limiting(RunningStep[Limit]):
         for part in rows:
             passed = min(budget, len(part))
             budget -= passed
-            meter.steps[context.number][3] += len(part) - passed
+            context.count_dropped(len(part) - passed)
             yield part.cut(0, passed)
             if budget == 0:
                 meter.cut = max(meter.cut, context.number)

@@ -24,11 +24,10 @@ class Sampling(RunningStep[RandomSample]):
 
     def run(self, rows: Iterator[Rows], callers: Sequence[Caller], context: StepContext) -> Iterator[Rows]:
         """Keep the rows of the sample, and count the others as dropped."""
-        dropped = context.meter.steps[context.number]
         for part in rows:
             mask = self._mask(part, context)
             kept = int(mask.sum())
-            dropped[3] += len(part) - kept
+            context.count_dropped(len(part) - kept)
             batch = filtered(part.batch, mask) if part.batch.num_columns else empty_columns(kept)
             yield part.masked(batch, mask)
 
