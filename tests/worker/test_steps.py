@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pytest
 
 import headrace as hr
+from headrace.errors import PlanError
 from headrace.plan import steps
 from headrace.plan.steps.base import Step
 from headrace.worker.calls import Caller
@@ -43,7 +44,7 @@ def test_a_step_without_a_running_form_is_named() -> None:
         verb = "lost"
 
     Lost.__module__ = "headrace.plan.steps.base"
-    with pytest.raises(LookupError, match="Lost"):
+    with pytest.raises(PlanError, match="Lost has no running step"):
         running(Lost())
 
 
