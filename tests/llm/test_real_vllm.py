@@ -80,15 +80,19 @@ def inline(data: Any, **options: Any) -> Any:
 
 def test_answers_are_right_and_in_order(model):
     rows = hr.from_items([{"q": QUESTIONS[i % 3][0]} for i in range(24)])
-    made = inline(
-        rows.prompt("{q}", model, sampling={"max_tokens": 40}, on_truncated="keep", keep_raw=True)
-    ).take_all()
-    for i, row in enumerate(made):  # 24 rows, and three requests
-        assert QUESTIONS[i % 3][1] in row["answer"], row
-        assert row["answer_finish_reason"] in ("stop", "length")
-        assert 1 <= row["answer_completion_tokens"] <= 40 and row["answer_prompt_tokens"] > 10
-    usage = [json.loads(row["answer_raw"])["usage"] for row in made]
-    assert any(each["prompt_tokens_details"]["cached_tokens"] for each in usage)  # they begin alike
+    system = "You are a helpful teacher of geography. " * 40  # a beginning of some blocks of the cache
+    asked = rows.prompt(
+        "{q}", model, system=system, sampling={"max_tokens": 40}, on_truncated="keep", keep_raw=True
+    )
+    for turn in range(2):
+        made = inline(asked).take_all()
+        for i, row in enumerate(made):  # 24 rows, and three requests
+            assert QUESTIONS[i % 3][1] in row["answer"], row
+            assert row["answer_finish_reason"] in ("stop", "length")
+            assert 1 <= row["answer_completion_tokens"] <= 40 and row["answer_prompt_tokens"] > 300
+        usage = [json.loads(row["answer_raw"])["usage"] for row in made]
+        if turn:
+            assert all(each["prompt_tokens_details"]["cached_tokens"] >= 256 for each in usage)
 
 
 def test_rows_that_are_too_long_or_were_cut(model, tmp_path):
@@ -174,8 +178,6 @@ def test_what_vllm_does_not_take_is_said_and_a_killed_job_leaves_nothing(own_eng
             break
         time.sleep(0.1)
     assert not any(alive(pid) for pid in engines)
-    ended = subprocess.run([*command, "8"], stdout=subprocess.PIPE, text=True, check=False)
-    assert ended.returncode != 0  # other parameters: another plan
     ended = subprocess.run(
         [*command[:-1], str(tmp_path / "other"), "8"], stdout=subprocess.PIPE, text=True, check=True
     )

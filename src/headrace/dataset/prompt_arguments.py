@@ -117,6 +117,19 @@ def given_count(name: str, value: Any) -> int:
     return value
 
 
+def given_order(value: Any, model: Any) -> str:
+    """Read in which order requests are sent."""
+    from headrace.llm.order import ORDERS
+
+    if value is None:
+        return "prefix" if is_engine(model) and model.prefix_caching else "arrival"
+    if value not in ORDERS:
+        raise ArgumentError(f"order={value!r}: it takes 'arrival', 'prefix' or 'longest'.")
+    if not is_engine(model) and not is_endpoint(model):
+        raise ArgumentError("order= is for models that work on many requests at once; this one gets batches.")
+    return str(value)
+
+
 def given_flag(name: str, value: Any) -> bool:
     """Read True or False."""
     if not isinstance(value, bool):

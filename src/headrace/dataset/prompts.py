@@ -16,6 +16,7 @@ from headrace.dataset.prompt_arguments import (
     given_flag,
     given_folder,
     given_model,
+    given_order,
     given_sampling,
     given_schema,
     given_truncation,
@@ -67,6 +68,7 @@ class PromptVerbs(DatasetBase):
         max_cost: float | None = None,
         max_total_tokens: int | None = None,
         cache: str | os.PathLike[str] | None = None,
+        order: str | None = None,
         keep: str | Sequence[str] | None = "all",
         replace: bool = False,
         **options: Unpack[WorkerOptions],
@@ -113,6 +115,11 @@ class PromptVerbs(DatasetBase):
             begins that may go beyond. Then the run ends with ``SpendingCapReached``, and goes on with a higher cap.
         cache
             A folder to keep answers in, beyond the run, and for others that ask the same.
+        order
+            In which order requests that wait are sent, of the rows that are read ahead: ``"arrival"``; ``"prefix"``,
+            by which those that begin alike follow one another, for models that keep beginnings (the default for
+            ``VLLM``); or ``"longest"``, by which the last of them begin with the longest prompts, where those have
+            the longest answers. Answers come in the order of the rows all the same.
         keep, replace
             As in ``predict``.
         compute, concurrency, num_cpus, num_gpus, memory, ray_remote_args, version
@@ -152,6 +159,7 @@ class PromptVerbs(DatasetBase):
             given_flag("keep_raw", keep_raw),
             given_caps(max_cost, max_total_tokens, model),
             "" if cache is None else given_folder(cache),
+            given_order(order, model),
         )
         if is_engine(model):
             engine: Any = model

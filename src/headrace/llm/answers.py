@@ -33,6 +33,7 @@ class Asked:
     keep_raw: bool = False
     caps: Caps = field(default_factory=Caps)
     cache: str = ""
+    order: str = "arrival"
 
 
 class AnswerColumns:

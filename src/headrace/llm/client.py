@@ -18,6 +18,7 @@ from headrace.core.install import install_hint
 from headrace.errors import EndpointRefused, EndpointUnavailable, MissingLibrary
 from headrace.llm.endpoint import Endpoint
 from headrace.llm.limiter import SILENT_SECONDS, Limiter, SharedState, state_path
+from headrace.llm.order import made_order
 from headrace.llm.refusals import (
     Again,
     ConnectionLost,
@@ -28,6 +29,7 @@ from headrace.llm.refusals import (
     pause_of,
 )
 from headrace.llm.slots import Slots
+from headrace.llm.template import text_of
 
 if TYPE_CHECKING:
     import aiohttp
@@ -59,7 +61,12 @@ class Client:
     """Sends requests to one endpoint, from one event loop. Made and used there."""
 
     def __init__(
-        self, endpoint: Endpoint, path: str = "/chat/completions", *, anthropic: bool = False
+        self,
+        endpoint: Endpoint,
+        path: str = "/chat/completions",
+        *,
+        anthropic: bool = False,
+        order: str = "arrival",
     ) -> None:
         self.endpoint = endpoint
         self.retried: deque[str] = deque(maxlen=10_000)  # names of errors, until somebody takes them
@@ -75,7 +82,9 @@ class Client:
             requests_per_minute=endpoint.requests_per_minute,
             tokens_per_minute=endpoint.tokens_per_minute,
         )
-        self.slots = Slots(1)  # one goes ahead: who has the wrong key shall not send hundreds
+        self.slots = Slots(
+            1, made_order(order)
+        )  # one goes ahead: who has the wrong key shall not send hundreds
         self._answered = 0
         self._unanswered = 0  # requests that had all their tries since the last answer
         self._proxy: str | None = None
@@ -113,6 +122,10 @@ class Client:
             await self._session.close()
         self._limiter.close()
 
+    def input_ends(self, ended: bool) -> None:
+        """Note whether others come but those that are on their way."""
+        self.slots.order.input_ends(ended)
+
     def end(self, error: BaseException) -> None:
         """Send nothing any more: all who wait, and who come later, get the error."""
         self.slots.end(error)
@@ -130,9 +143,10 @@ class Client:
         """Return the answer to a request of about so many tokens; raises a ``RowError``, or what ends the run."""
         url = self.endpoint.base_url + path if path else self._url
         content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+        text = text_of(body.get("messages"))
         tries = answered = first_answered = 0
         for sent in range(1_000_000):
-            await self.slots.acquire(first=sent > 0)
+            await self.slots.acquire(text, first=sent > 0)
             if not sent:
                 answered = first_answered = self._answered
             try:

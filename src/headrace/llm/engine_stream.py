@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from headrace.llm.order import Order
 from headrace.llm.slots import Slots
 
 FIRST_WINDOW = 32
@@ -68,9 +69,12 @@ def window_after(limit: int, running: int, waiting: int, asked: int) -> int:
 class EngineStream:
     """Requests on their way through an engine. ``ask`` belongs to an event loop, ``turn`` to the engine's thread."""
 
-    def __init__(self, most: int | None = None) -> None:
-        """``most``: at most so many requests are inside; None: as many as keep the engine busy."""
-        self.slots = Slots(most or FIRST_WINDOW)
+    def __init__(self, most: int | None = None, order: Order[asyncio.Future[None]] | None = None) -> None:
+        """``most``: at most so many requests are inside; None: as many as keep the engine busy.
+
+        ``order``: in which those who wait go in; default: as they come.
+        """
+        self.slots = Slots(most or FIRST_WINDOW, order)
         self._found = most is None
         self._inbox: deque[tuple[int, Any]] = deque()
         self._given_up: deque[int] = deque()
@@ -84,12 +88,12 @@ class EngineStream:
         """Say whether there is nothing to do for ``turn``."""
         return not (self._inbox or self._inside or self._given_up)
 
-    async def ask(self, make: Callable[[], Any]) -> Any:
+    async def ask(self, make: Callable[[], Any], text: str = "") -> Any:
         """Return what the engine makes of a request, once there is a place for it; raise what it fails with.
 
-        ``make`` gives the request, and is called when it goes in.
+        ``make`` gives the request, and is called when it goes in; ``text`` decides about its place in the order.
         """
-        await self.slots.acquire()
+        await self.slots.acquire(text)
         try:
             request = make()
             self._next += 1

@@ -45,6 +45,10 @@ class Asker(Protocol):
         """Return the answer to a chat of about so many tokens; raises a ``RowError``, or what ends the run."""
         ...
 
+    def input_ends(self, ended: bool) -> None:
+        """Note whether others come but those that are on their way."""
+        ...
+
     def end(self, error: BaseException) -> None:
         """Have all who wait, and who come later, get the error."""
         ...
@@ -54,13 +58,13 @@ class Asker(Protocol):
         ...
 
 
-def asker_of(model: Any) -> Asker:
+def asker_of(model: Any, order: str) -> Asker:
     """Return what asks a model."""
     if isinstance(model, Endpoint):
-        return Client(model)
+        return Client(model, order=order)
     from headrace.llm.vllm_client import VLLMClient
 
-    return VLLMClient(model)
+    return VLLMClient(model, order)
 
 
 class Prompter(AnswerColumns):
@@ -103,12 +107,19 @@ class Prompter(AnswerColumns):
 
     async def load(self) -> None:
         """Open the store of answers, and make ready to ask."""
-        asker = asker_of(self.asked.endpoint)
+        asker = asker_of(self.asked.endpoint, self.asked.order)
         store = AnswerStore(self.asked.cache or self._folder, "" if self._folder else self._run)
         used = AnswerStore(self._folder) if self.asked.cache and self._folder else store
         await asker.open()
         spending = Spending(self.asked.caps, self.asked.endpoint, used, f"prompt({self.label})")
-        self._started = _Started(asker, store, used, spending, asyncio.get_running_loop().create_future())
+        loop = asyncio.get_running_loop()
+        self._started = _Started(asker, store, used, spending, loop, loop.create_future())
+
+    def input_ends(self, ended: bool) -> None:
+        """Note whether rows come but those that were given; called from another thread."""
+        started = self._started
+        if started is not None:
+            started.loop.call_soon_threadsafe(started.asker.input_ends, ended)
 
     async def close(self) -> None:
         """Close connections and store."""
@@ -227,6 +238,7 @@ class _Started:
     store: AnswerStore
     used: AnswerStore
     spending: Spending
+    loop: asyncio.AbstractEventLoop
     ended: asyncio.Future[BaseException]
     asking: dict[bytes, _Shared] = field(default_factory=dict)
 

@@ -140,3 +140,14 @@ def _data_url(data: bytes, name: str) -> str:
         if data.startswith(magic):
             return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
     raise BadRow(f"column {name!r} holds bytes that are no JPEG, PNG, GIF or WebP image")
+
+
+def text_of(messages: Any) -> str:
+    """Return the text of messages, for comparing how they begin and how long they are.
+
+    >>> text_of([{"role": "system", "content": "Be brief."}, {"role": "user", "content": [{"text": "Why?"}]}])
+    'Be brief.\\nWhy?'
+    """
+    contents = [message["content"] for message in messages or ()]
+    parts = [part for each in contents for part in (each if isinstance(each, list) else [{"text": each}])]
+    return "\n".join(str(part.get("text", "")) for part in parts if isinstance(part, dict))

@@ -11,7 +11,9 @@ from headrace.llm import vllm_engine
 from headrace.llm.chat import prompt_tokens
 from headrace.llm.client import Reply
 from headrace.llm.engine_stream import Engine, EngineStream, EngineThread
+from headrace.llm.order import made_order
 from headrace.llm.refusals import BadRow, ContextTooLong, ServerFailed
+from headrace.llm.template import text_of
 from headrace.llm.vllm import VLLM
 from headrace.llm.vllm_engine import EngineRequest, Generated
 
@@ -19,10 +21,10 @@ from headrace.llm.vllm_engine import EngineRequest, Generated
 class VLLMClient:
     """Asks one engine, from one event loop. Made and used there."""
 
-    def __init__(self, model: VLLM) -> None:
+    def __init__(self, model: VLLM, order: str = "arrival") -> None:
         self.retried: deque[str] = deque()
         self._model = model
-        self._stream = EngineStream()
+        self._stream = EngineStream(order=made_order(order))
         self._thread = EngineThread(self._stream, self._make)
         self._tokenizer: Any = None
         self._room = 0
@@ -34,6 +36,10 @@ class VLLMClient:
     async def close(self) -> None:
         """End the engine."""
         await self._thread.close()
+
+    def input_ends(self, ended: bool) -> None:
+        """Note whether others come but those that are on their way."""
+        self._stream.slots.order.input_ends(ended)
 
     def end(self, error: BaseException) -> None:
         """Let nobody in any more."""
@@ -51,7 +57,7 @@ class VLLMClient:
             prompt = len(request.tokens)
             return request
 
-        made: Generated = await self._stream.ask(make)
+        made: Generated = await self._stream.ask(make, text_of(body["messages"]))
         if made.finish_reason not in ("stop", "length"):
             raise ServerFailed(f"the engine gave the request up (finish_reason {made.finish_reason!r})")
         choice = {

@@ -133,7 +133,7 @@ class VLLMEngine:
             self._engine.add_request(
                 str(number), {"prompt_token_ids": request.tokens}, params, lora_request=lora
             )
-        except (ValueError, TypeError) as error:
+        except Exception as error:
             raise _refused(error, request) from error
 
     def step(self) -> Sequence[tuple[int, Any]]:

@@ -19,7 +19,7 @@ from headrace.testing.fakes import FakeClock, FakeEngine, FakePool, failpoints
 if TYPE_CHECKING:
     from headrace.testing.accumulators import AccumulatorContract
     from headrace.testing.engines import EngineContract
-    from headrace.testing.llm_engine import SimulatedLLMEngine
+    from headrace.testing.llm_engine import SimulatedLLMEngine, SimulatedPrefixCache
     from headrace.testing.llm_server import FakeLLMServer
     from headrace.testing.predictors import PredictorContract
     from headrace.testing.sinks import FileSinkContract
@@ -36,6 +36,7 @@ __all__ = [
     "FileSinkContract",
     "PredictorContract",
     "SimulatedLLMEngine",
+    "SimulatedPrefixCache",
     "SourceContract",
     "SubmittingPredictorContract",
     "failpoints",
@@ -48,6 +49,7 @@ _HOMES = {
     "FileSinkContract": "sinks",
     "PredictorContract": "predictors",
     "SimulatedLLMEngine": "llm_engine",
+    "SimulatedPrefixCache": "llm_engine",
     "SourceContract": "sources",
     "SubmittingPredictorContract": "submitting",
 }

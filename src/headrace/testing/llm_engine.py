@@ -1,8 +1,8 @@
-"""A simulated engine for language models: requests are lengths, and its clock counts its steps."""
+"""A simulated engine for language models, whose clock counts its steps, and a simulated cache of beginnings."""
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
@@ -86,3 +86,42 @@ class SimulatedLLMEngine:
     def close(self) -> None:
         """End."""
         self.closed = True
+
+
+class SimulatedPrefixCache:
+    """A cache of what was computed for the beginnings of prompts, in blocks of tokens; the oldest are let go.
+
+    Parameters
+    ----------
+    blocks
+        How many blocks it holds.
+    block_tokens
+        How many tokens are in one.
+
+    ``looked`` counts the whole blocks of all prompts, ``hits`` those that were there.
+
+    >>> cache = SimulatedPrefixCache(blocks=4, block_tokens=2)
+    >>> for prompt in ["a b c d", "a b x y", "a b c d"]:
+    ...     cache.look_up(prompt.split())
+    >>> cache.looked, cache.hits
+    (6, 3)
+    """
+
+    def __init__(self, blocks: int, block_tokens: int = 16) -> None:
+        self._blocks, self._block_tokens = blocks, block_tokens
+        self._known: OrderedDict[tuple[str, ...], None] = OrderedDict()
+        self.looked = self.hits = 0
+
+    def look_up(self, tokens: Sequence[str]) -> None:
+        """Take a prompt: find how much of its beginning is there, and keep it."""
+        beginning: tuple[str, ...] = ()
+        found = True
+        for start in range(0, len(tokens) - self._block_tokens + 1, self._block_tokens):
+            beginning = (str(hash((beginning, tuple(tokens[start : start + self._block_tokens])))),)
+            found = found and beginning in self._known
+            self.looked += 1
+            self.hits += found
+            self._known[beginning] = None
+            self._known.move_to_end(beginning)
+            if len(self._known) > self._blocks:
+                self._known.popitem(last=False)

@@ -78,6 +78,12 @@ class Caller:
         """Begin a call; its result is what ``finish`` makes of what the function returns."""
         return _DeferredCall(lambda: finish(refuse_coroutine(self.built.call(view))))
 
+    def input_ends(self, ended: bool) -> None:
+        """Tell a model that wants to know it whether rows come but those that it was given."""
+        tell = getattr(self.built.predictor, "input_ends", None)
+        if tell is not None:
+            tell(ended)
+
     def close(self) -> None:
         """End threads and close the model; no calls are running."""
         self.built.close()

@@ -74,6 +74,7 @@ class InFlightWindow(Generic[T]):
         depth = 1 if self._user_code.has_suspects else self._caller.depth
         thread = threading.get_ident()
         in_flight: _InFlight = deque()
+        self._caller.input_ends(False)
         try:
             for part in sized(self._count_unsent(rows)):
                 self._unsent_rows -= len(part)
@@ -83,6 +84,7 @@ class InFlightWindow(Generic[T]):
                         yield from self._next_outcome(in_flight)
                 while in_flight and look is not None and self._unsent_rows < look:
                     yield from self._next_outcome(in_flight)
+            self._caller.input_ends(True)
             while in_flight:
                 yield from self._next_outcome(in_flight)
             if self._timing.rows_ended():

@@ -1,0 +1,124 @@
+"""In which order requests that wait get their places. What comes out is in the order of the rows all the same.
+
+As only so many rows are read ahead, nobody is overtaken by more than those.
+"""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+from collections import deque
+from typing import Generic, Protocol, TypeVar
+
+ORDERS = ("arrival", "prefix", "longest")
+
+T = TypeVar("T")
+
+
+class Order(Protocol[T]):
+    """Things that wait, each with the text of its request."""
+
+    def add(self, thing: T, text: str) -> None:
+        """Have one wait."""
+        ...
+
+    def next(self) -> T:
+        """Return whose turn it is, who waits no more; called only while somebody waits."""
+        ...
+
+    def input_ends(self, ended: bool) -> None:
+        """Note that no others come but those that are on their way, or that others come again."""
+        ...
+
+    def __len__(self) -> int:
+        """Return how many wait."""
+        ...
+
+
+class ArrivalOrder(Generic[T]):
+    """Who came first is first. ``longest_last``: of the last, the longest, so that what takes long ends in time.
+
+    >>> order = ArrivalOrder(longest_last=True)
+    >>> for text in ["b", "a", "c", "ddd"]:
+    ...     order.add(text, text)
+    >>> first = order.next()
+    >>> order.input_ends(True)
+    >>> order.add("ee", "ee")
+    >>> [first, *(order.next() for _ in range(4))]
+    ['b', 'ddd', 'ee', 'a', 'c']
+    """
+
+    def __init__(self, *, longest_last: bool = False) -> None:
+        self._waiting: deque[tuple[int, int, T]] = deque()
+        self._last: list[tuple[int, int, T]] = []  # a heap; the number keeps things from being compared
+        self._longest_last = longest_last
+        self._number = 0
+        self._ended = False
+
+    def add(self, thing: T, text: str) -> None:
+        """Have one wait."""
+        self._number += 1
+        entry = (-len(text), self._number, thing)
+        if self._ended:
+            heapq.heappush(self._last, entry)
+        else:
+            self._waiting.append(entry)
+
+    def next(self) -> T:
+        """Return the first, or the longest of the last."""
+        return (heapq.heappop(self._last) if self._last else self._waiting.popleft())[2]
+
+    def input_ends(self, ended: bool) -> None:
+        """Have the longest be first from now on, or no more."""
+        self._ended = ended and self._longest_last
+        if self._ended:
+            self._last += self._waiting
+            self._waiting.clear()
+            heapq.heapify(self._last)
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._last)
+
+
+class PrefixOrder(Generic[T]):
+    """Texts that begin alike follow one another: by the alphabet, and from its start again when that is through.
+
+    Who comes while it goes on takes part where its text has its place.
+
+    >>> order = PrefixOrder()
+    >>> for text in ["b1", "c1", "b2"]:
+    ...     order.add(text, text)
+    >>> first = order.next()
+    >>> for text in ["a1", "b3"]:
+    ...     order.add(text, text)
+    >>> [first, *(order.next() for _ in range(4))]
+    ['b1', 'b2', 'b3', 'c1', 'a1']
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[str, int, T]] = []  # sorted
+        self._number = 0
+        self._last: tuple[str, int] = ("", 0)
+
+    def add(self, thing: T, text: str) -> None:
+        """Have one wait."""
+        self._number += 1
+        bisect.insort(self._waiting, (text, self._number, thing))
+
+    def next(self) -> T:
+        """Return the one that follows the last in the alphabet."""
+        place = bisect.bisect_left(self._waiting, self._last)
+        text, number, thing = self._waiting.pop(place if place < len(self._waiting) else 0)
+        self._last = (text, number)
+        return thing
+
+    def input_ends(self, ended: bool) -> None:
+        """Change nothing."""
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+
+def made_order(name: str) -> Order[T]:
+    """Return an order by its name."""
+    return PrefixOrder() if name == "prefix" else ArrivalOrder(longest_last=name == "longest")
