@@ -13,11 +13,19 @@ from enum import Enum
 from typing import Any, Literal, get_args, get_type_hints
 
 from headrace.core.arguments import known_arguments
+from headrace.core.engine_traits import EngineTraits
+from headrace.core.ports import Engine
 from headrace.core.sizes import given_bytes
 from headrace.core.work import Durability, OnError
 from headrace.errors import ArgumentError, UnknownArgument, nearest
 
 EngineName = Literal["local", "inline", "ray"]
+ENGINES: Mapping[str, EngineTraits] = {
+    "local": EngineTraits(),
+    "inline": EngineTraits(in_process=True),
+    "ray": EngineTraits(is_cluster=True),
+}
+"""The engines by name; ``session/engines.py`` opens them."""
 RAY_ADDRESS = "ray://"
 Mode = Literal["resume", "overwrite", "ignore", "error"]
 OnChange = Literal["refuse", "continue", "restart"]
@@ -122,7 +130,8 @@ class RunOptions:
     ----------
     engine
         ``"local"`` (worker processes), ``"inline"`` (this process, for debugging), or ``hr.Ray(…)``: workers on a Ray
-        cluster. ``"ray"`` and ``"ray://host:10001"`` are short forms of it.
+        cluster. ``"ray"`` and ``"ray://host:10001"`` are short forms of it. Or a class of one's own that fills the
+        port ``Engine``: each run makes one of it, without arguments.
     workers
         How many workers; default: as many as cores that this process may use.
     progress
@@ -198,7 +207,7 @@ class RunOptions:
     headrace.errors.ArgumentError: workers=0: it takes a number above zero.
     """
 
-    engine: EngineName | str | Ray = "local"
+    engine: EngineName | str | Ray | type[Engine] = "local"
     workers: int | None = None
     progress: bool | None = None
     mode: Mode = "resume"
@@ -225,16 +234,23 @@ class RunOptions:
         return None if self.price_per_hour is None else _price(self.price_per_hour)
 
     @property
-    def on_ray(self) -> bool:
-        """True if workers are on a Ray cluster."""
-        return isinstance(self.engine, Ray) or self.engine.startswith("ray")
+    def traits(self) -> EngineTraits:
+        """Where the workers are."""
+        if isinstance(self.engine, type):
+            return getattr(self.engine, "traits", EngineTraits())
+        return ENGINES["ray" if isinstance(self.engine, Ray) or _is_address(self.engine) else self.engine]
+
+    @property
+    def engine_name(self) -> str:
+        """The engine in messages: its name or address, or its class."""
+        return self.engine.__name__ if isinstance(self.engine, type) else str(self.engine)
 
     @property
     def ray(self) -> Ray:
         """The cluster; a short form of ``engine`` with what the environment says of it."""
         if isinstance(self.engine, Ray):
             return self.engine
-        return Ray(self.engine if self.engine.startswith(RAY_ADDRESS) else None, **ray_settings())
+        return Ray(self.engine_name if _is_address(self.engine) else None, **ray_settings())
 
     def updated(self, changes: Mapping[str, Any]) -> RunOptions:
         """Return the options with ``changes``; unknown names and impossible values are refused."""
@@ -472,16 +488,40 @@ def _is_address(value: Any) -> bool:
 
 
 def _check_engine(value: Any) -> None:
-    names = get_args(EngineName)
+    names = tuple(ENGINES)
     if value is Ray:
         raise ArgumentError("engine=hr.Ray: that is the class. Give hr.Ray(), or 'ray'.")
-    if not isinstance(value, Ray) and value not in names and not _is_address(value):
+    if isinstance(value, type):
+        _check_engine_class(value)
+    elif callable(getattr(value, "start", None)):
+        raise ArgumentError(
+            f"engine={value!r}: give the class, engine={type(value).__name__}: each run makes an engine of its own, "
+            "and closes it."
+        )
+    elif not isinstance(value, Ray) and value not in names and not _is_address(value):
         listed = ", ".join(map(repr, names))
         raise ArgumentError(
             f"engine={value!r} is not one of {listed}, nor an address such as 'ray://head:10001'."
             f"{nearest(str(value), names)}"
         )
 
+
+def _check_engine_class(kind: type) -> None:
+    """Refuse a class that is no engine, and an engine whose capacity only Headrace's own code could find out."""
+    missing = [name for name in _ENGINE_METHODS if not callable(getattr(kind, name, None))]
+    if missing:
+        raise ArgumentError(
+            f"engine={kind.__name__}: the class has no {', '.join(missing)}; an engine has "
+            f"{', '.join(_ENGINE_METHODS)}."
+        )
+    if getattr(kind, "traits", EngineTraits()).is_cluster:
+        raise ArgumentError(
+            f"engine={kind.__name__}: its workers are on other machines, whose cores and memory are asked for in "
+            "session/engines.py of Headrace: such an engine has to be added there."
+        )
+
+
+_ENGINE_METHODS = ("start", "hold", "release", "same_machine", "close")
 
 _NOT_FOR_RAY = frozenset(
     (

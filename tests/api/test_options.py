@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar, get_args
 
 import pytest
 
 import headrace as hr
+from headrace import options
+from headrace.core.engine_traits import EngineTraits
+from headrace.core.ports import PoolSpec
+from headrace.engines.inline import InlineEngine
+from headrace.engines.local.engine import LocalEngine
 from headrace.errors import ArgumentError, UnknownArgument
 from headrace.options import RunOptions
 
@@ -72,7 +79,11 @@ def test_a_cluster_is_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert short == hr.Ray(pool_timeout=60, allow_unauthenticated=True)
     assert RunOptions(engine="ray://head:10001").ray.address == "ray://head:10001"
     explicit = hr.range(3).with_options(engine=hr.Ray(remote_args={"resources": {"disk": 1}}))._options
-    assert explicit.on_ray and explicit.ray.pool_timeout == 600 and not explicit.ray.allow_unauthenticated
+    assert (
+        explicit.traits.is_cluster
+        and explicit.ray.pool_timeout == 600
+        and not explicit.ray.allow_unauthenticated
+    )
     assert (str(explicit.engine), str(hr.Ray("ray://head:10001"))) == ("ray", "ray://head:10001")
 
 
@@ -89,6 +100,59 @@ def test_a_cluster_is_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_cluster_that_makes_no_sense(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(ArgumentError if "ray_" not in str(arguments) else UnknownArgument, match=words):
         hr.Ray(**arguments)
+
+
+class Counted(LocalEngine):
+    """An engine of one's own: workers of this machine, which are counted."""
+
+    started: ClassVar[list[str]] = []
+
+    def start(self, spec: PoolSpec, notify: Any) -> Any:
+        self.started.append(spec.name)
+        return super().start(spec, notify)
+
+
+class Here(InlineEngine):
+    """One that is this process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        Counted.started.append("here")
+
+
+class Afar(LocalEngine):
+    traits = EngineTraits(is_cluster=True)
+
+
+def test_an_engine_of_ones_own(tmp_path: Path) -> None:
+    data = hr.range(200).map(lambda row: {"pid": os.getpid()}, concurrency=1).with_options(shard_rows=50)
+    mine = data.with_options(engine=Counted, progress=False)
+    assert {row["pid"] for row in mine.take_all()} != {os.getpid()}
+    assert mine.write_parquet(tmp_path / "out").rows == 200
+    assert Counted.started == ["stage 1", "stage 1"]  # each run has one of its own
+    assert "engine   Counted: " in mine.explain()
+    assert {row["pid"] for row in data.with_options(engine=Here, progress=False).take_all()} == {os.getpid()}
+    assert Counted.started[2:] == ["here"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "says"),
+    [
+        (dict, "engine=dict: the class has no start, hold, release, same_machine, close"),
+        (SimpleNamespace(start=print), "give the class, engine=SimpleNamespace"),
+        (Afar, "engine=Afar: its workers are on other machines"),
+    ],
+)
+def test_what_is_no_engine_of_ones_own(engine: Any, says: str) -> None:
+    with pytest.raises(ArgumentError, match=says):
+        hr.range(3).with_options(engine=engine)
+    with pytest.raises(ArgumentError, match="an executor runs on 'local' or 'ray'"):
+        hr.connect(Counted)  # type: ignore[arg-type]
+
+
+def test_each_engine_that_has_a_name_is_in_the_table() -> None:
+    assert set(options.ENGINES) == set(get_args(options.EngineName))
+    assert [RunOptions(engine=name).traits for name in options.ENGINES] == [*options.ENGINES.values()]
 
 
 def test_options_add_up() -> None:

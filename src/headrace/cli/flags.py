@@ -10,6 +10,7 @@ import typer
 
 from headrace.cli import texts
 from headrace.errors import ArgumentError, UnknownArgument
+from headrace.options import ENGINES
 
 _RUN = "How it runs"
 _ROWS = "Rows that fail"
@@ -34,7 +35,7 @@ class Flags:
             "--engine",
             metavar="NAME",
             help="local (processes, the default), inline (this process), ray.",
-            one_of="local inline ray",
+            one_of=" ".join(ENGINES),
         ),
     ] = None
     workers: Annotated[Text, _run("--workers", "-w", metavar="N", help="Workers. Default: a core each.")] = (
@@ -133,8 +134,8 @@ class Flags:
             given["observers"] = observers
         if of_ray := {name: ray_setting(name, text) for name, text in parts.items() if name in _OF_RAY}:
             engine = given.get("engine", RunOptions.from_environment().engine)
-            address = engine if engine.startswith("ray://") else None
-            if RunOptions(engine=engine).on_ray:
+            address = engine if str(engine).startswith("ray://") else None
+            if RunOptions(engine=engine).traits.is_cluster:
                 given["engine"] = Ray(address, **{**ray_settings(), **of_ray})
         return given
 

@@ -531,7 +531,7 @@ class Pool(Protocol):
 
 
 class Engine(Protocol):
-    """A place where pools live."""
+    """A place where pools live: in processes of this machine, unless a class attribute ``traits`` says otherwise."""
 
     def start(self, spec: PoolSpec, notify: Callable[[int, Any], None]) -> Pool:
         """Start a pool; ``notify(worker, message)`` gets what hosted objects tell, from another thread.
@@ -552,6 +552,9 @@ class Engine(Protocol):
         """Say whether blocks go from one worker to another without leaving a machine."""
         ...
 
-    def close(self) -> None:
-        """Close every pool and give back what ``put`` took. May be called more than once."""
+    def close(self, *, kill: bool = False) -> None:
+        """Close every pool and give back all memory. May be called more than once.
+
+        With ``kill``, workers are not asked to end.
+        """
         ...

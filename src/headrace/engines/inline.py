@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from headrace.core.engine_traits import EngineTraits
 from headrace.core.ports import PoolSpec, WorkerContext
 from headrace.core.work import BlockRef, BlocksFreed
 
@@ -19,6 +20,8 @@ _numbers = itertools.count(1)
 
 class InlineEngine:
     """Pools of one worker that is the caller's own thread; a call is done when ``submit`` returns."""
+
+    traits = EngineTraits(in_process=True)
 
     def __init__(self) -> None:
         self._pools: list[InlinePool] = []

@@ -1,13 +1,11 @@
-"""What the machine or the cluster that carries a plan out has, and how much of its memory a run may use."""
+"""How much memory the blocks of a run may use, and which GPUs are missing."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from headrace.core.install import install_hint
 from headrace.engines.local import machine
-from headrace.errors import MissingLibrary
 from headrace.options import RunOptions
 
 if TYPE_CHECKING:
@@ -18,38 +16,14 @@ BLOCKS_SHARE = 4  # blocks between stages may use one part in so many of the mem
 STORE_SHARE = 2  # and of a cluster's object stores
 
 
-def capacity_for(options: RunOptions) -> Capacity:
-    """Return the cores, memory and GPUs of this machine, or of the cluster, to which this connects."""
-    if not options.on_ray:
-        return machine.capacity()
-    try:
-        from headrace.engines.ray import cluster
-    except ModuleNotFoundError as error:
-        if error.name != "ray":
-            raise
-        raise MissingLibrary(
-            f"engine='ray' needs Ray, which is not installed: {install_hint('ray')}."
-        ) from None
-    ray = options.ray
-    cluster.connect(ray.address or "", allow_unauthenticated=ray.allow_unauthenticated)
-    return cluster.capacity()
-
-
 def block_budget(options: RunOptions, memory: int) -> int:
     """Return how many bytes the blocks between stages may use.
 
-    ``memory`` is that of the machine's or container's processes, or of all object stores of a Ray cluster.
+    ``memory`` is that of the machine's or container's processes, or of all object stores of a cluster.
     """
-    if options.on_ray and not options.memory_limit:
+    if options.traits.is_cluster and not options.memory_limit:
         return memory // STORE_SHARE
     return (options.memory_limit or memory) // BLOCKS_SHARE
-
-
-def memory_of_nodes() -> int:
-    """Return how much memory the nodes of the connected cluster have for workers that declare it."""
-    from headrace.engines.ray import cluster
-
-    return cluster.memory_of_nodes()
 
 
 def missing_gpus(steps: Sequence[Step], capacity: Capacity) -> str:

@@ -9,16 +9,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.files import safe_files
-from headrace.core.ports import PoolSpec
+from headrace.core.ports import Engine, PoolSpec
 from headrace.core.process import hold_standard_streams
 from headrace.core.warn import warn
-from headrace.engines.inline import InlineEngine
-from headrace.engines.local import machine, memory
+from headrace.engines.local import memory
 from headrace.engines.local.engine import LocalEngine
 from headrace.options import RunOptions
 from headrace.plan import compile as compiler
 from headrace.plan.logical import Plan
 from headrace.plan.physical import Program, Stage
+from headrace.session.engines import open_engine, worker_extras
 from headrace.session.execution_plan import ExecutionPlan
 from headrace.session.resumed import NOTHING, Resumed
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from headrace.driver.ports import Committer
     from headrace.driver.scheduler import Scheduler
     from headrace.driver.upstream.scheduler import UpstreamScheduler
-    from headrace.engines.ray.engine import RayEngine
     from headrace.session.event_bus import EventBus
     from headrace.session.runner import RunSpec
 
@@ -43,7 +42,7 @@ class RunContext:
     """An execution plan, and an engine that may have begun to start workers before their programs are known."""
 
     execution: ExecutionPlan
-    engine: LocalEngine | InlineEngine | RayEngine
+    engine: Engine
 
     @classmethod
     def open(cls, plan: Plan, options: RunOptions) -> RunContext:
@@ -130,8 +129,8 @@ class RunContext:
             stall_timeout=options.stall_timeout,
             commit_every=self._commit_every(plan, keeps=keeps) if kind == "write" else 0.0,
             memory_limit=None
-            if options.on_ray
-            else execution.memory_limit,  # Ray watches that of each machine
+            if options.traits.is_cluster
+            else execution.memory_limit,  # a cluster watches that of each machine
             driver_memory=partial(memory.own, os.getpid()),
             bounds=execution.bounds,
             upstream=self._upstream(),
@@ -203,8 +202,8 @@ class Run:
         from headrace.worker.upstream import UpstreamWorker
 
         options, stages = self.context.options, self.context.execution.stages
-        probe = _probe(self.programs[-1]) if options.on_ray else ""
-        remote_args = (options.ray.remote_args or {}) if options.on_ray else {}
+        probe = _probe(self.programs[-1]) if options.traits.is_cluster else ""
+        extras = worker_extras(options)
         any_gpus = any(stage.num_gpus for stage in stages)
         pools: list[Any] = []
         for i, (stage, program) in enumerate(zip(stages, self.programs, strict=True)):
@@ -221,26 +220,18 @@ class Run:
                 num_cpus=stage.num_cpus,
                 least=_least(stage),
                 sees=probe if last else "",
-                extra={**remote_args, **stage.remote},
+                extra={**extras, **stage.remote},
             )
             with explained(program.steps):
                 pools.append(self.context.engine.start(spec, self.runner.notify))
         return pools
 
 
-def _engine(execution: ExecutionPlan) -> LocalEngine | InlineEngine | RayEngine:
-    """Start the engine; on this machine, it starts workers already."""
-    options = execution.options
-    if options.on_ray:
-        from headrace.engines.ray.engine import RayEngine
-
-        return RayEngine(pool_timeout=options.ray.pool_timeout)
-    if execution.inline:
-        return InlineEngine()
+def _engine(execution: ExecutionPlan) -> Engine:
     # One core is left for the driver, which imports and plans meanwhile; the other workers start after that.
     first = execution.stages[0]
     warm = min(first.workers, max(1, execution.capacity.cpus - 1))
-    return LocalEngine(warm, first.threads, devices=machine.devices(), budget=execution.block_budget)
+    return open_engine(execution.options, warm, first.threads, execution.block_budget)
 
 
 def _least(stage: Stage) -> int:

@@ -18,8 +18,9 @@ from headrace.plan.logical import Plan
 from headrace.plan.physical import ErrorPolicy, Program, Stage
 from headrace.plan.stages import stages_of
 from headrace.plan.steps.base import Step, is_of_headrace
-from headrace.session.capacity import block_budget, capacity_for, missing_gpus
+from headrace.session.capacity import block_budget, missing_gpus
 from headrace.session.copying import why_nothing_copied
+from headrace.session.engines import capacity_for
 
 
 class ExecutionPlan:
@@ -58,7 +59,7 @@ class ExecutionPlan:
     @property
     def inline(self) -> bool:
         """True if this process does the work."""
-        return self.options.engine == "inline"
+        return self.options.traits.in_process
 
     @property
     def missing_gpus(self) -> str:
@@ -67,8 +68,8 @@ class ExecutionPlan:
 
     @property
     def memory_limit(self) -> int:
-        """Bytes that the run may use; on Ray, that the blocks between stages stand for a quarter of."""
-        if self.options.on_ray:
+        """Bytes that the run may use; on a cluster, that the blocks between stages stand for a quarter of."""
+        if self.options.traits.is_cluster:
             return 4 * self.block_budget
         return self.options.memory_limit or self.capacity.memory
 
@@ -95,7 +96,7 @@ class ExecutionPlan:
         """Leave out the workers that ``shards`` are no work for; let the last stage overlap where cores are idle."""
         *earlier, last = self.fitted(shards)
         busy = sum(stage.workers for stage in (*earlier, last))
-        overlapped = last.overlapped or (busy < self.capacity.cpus and not self.options.on_ray)
+        overlapped = last.overlapped or (busy < self.capacity.cpus and not self.options.traits.is_cluster)
         self.stages = (*earlier, replace(last, overlapped=overlapped))
 
     def attempts_ahead(self, shards: Sequence[Shard]) -> int:
@@ -177,17 +178,17 @@ class ExecutionPlan:
 
 def _stages(plan: Plan, options: RunOptions, capacity: Capacity, *, supposes_gpus: bool) -> tuple[Stage, ...]:
     """Return the stages of a plan: a single one, that overlaps nothing, where this process does all."""
-    inline = options.engine == "inline"
+    inline = options.traits.in_process
     stages = stages_of(
         plan,
         capacity,
         workers=options.workers,
         memory_limit=options.memory_limit,
         fused=inline,
-        grows=options.on_ray,
+        grows=options.traits.is_cluster,
         supposes_gpus=supposes_gpus,
     )
-    if options.on_ray:
+    if options.traits.is_cluster:
         return tuple(
             replace(stage, threads=max(1, int(stage.num_cpus)), overlapped=False) for stage in stages
         )

@@ -62,12 +62,12 @@ def described(plan: Plan, execution: ExecutionPlan, shards: Sequence[Shard], *, 
         f"{'unknown number of' if -1 in rows else f'{sum(rows):,}'} rows",
         f"columns  reads {len(read)} of {len(schema.names)}: {_listed(read)}",
         f"shards   {len(shards):,}{f' ({coarse})' if coarse else ''}",
-        f"engine   {options.engine}: {_pools(stages)}{alone}, on {_count(capacity.cpus, 'core')}"
+        f"engine   {options.engine_name}: {_pools(stages)}{alone}, on {_count(capacity.cpus, 'core')}"
         + (f" and {_count(capacity.gpus, 'GPU')}" if any(each.num_gpus for each in stages) else "")
         + (" (more workers than cores)" if sum(each.workers for each in stages) > capacity.cpus else ""),
     ]
     lines += [f"gpus     {execution.missing_gpus}"] * bool(execution.missing_gpus) + _limits(execution)
-    if not options.on_ray and any(needs.remote for step in plan.steps for needs in step.needs()):
+    if not options.traits.is_cluster and any(needs.remote for step in plan.steps for needs in step.needs()):
         lines.append("ray      ray_remote_args= has no effect here")
     lines += copying.described(plan, stages, shards, looks=looks)
     for i, stage in enumerate(stages):
@@ -89,7 +89,7 @@ def _limits(execution: ExecutionPlan) -> list[str]:
     fails = [f"rows that fail {effect[options.on_error]}"]
     fails += [f"at most {limit}"] if limit and options.on_error != "raise" else []
     fails += [f"a call may take {options.batch_timeout:g} s"] if options.batch_timeout else []
-    if options.on_ray:
+    if options.traits.is_cluster:
         blocks = human.size(execution.block_budget)
         memory = f"memory   {blocks} for blocks between stages; Ray watches that of its nodes"
     else:

@@ -121,15 +121,15 @@ def _prepared(
         plan = plan.without_metrics()
     tally = InMemoryCommitter(plan.metrics)
     inline = replace(options, engine="inline")
-    travels = options.engine != "inline"
-    if kind == "look" or (look and not options.on_ray and lacks_gpus(plan.steps)):
+    travels = not options.traits.in_process
+    if kind == "look" or (look and not options.traits.is_cluster and lacks_gpus(plan.steps)):
         options = inline
     execution = _planned(plan, options)
     shards, declared = execution.shards, any(map(partitioning.is_declared, execution.stages))
     warn_of_inline(execution)
     if not shards or (len(shards) == 1 and not declared and options.batch_timeout is None):
         options = inline  # one worker suffices, and this process is at hand
-    if look and travels and options.engine == "inline":
+    if look and travels and options.traits.in_process:
         warn_of_unpicklable(plan.steps)
     return tally, _run(plan, options, kind, shards, tally)
 

@@ -10,7 +10,7 @@ from headrace.engines.local import machine
 from headrace.errors import ArgumentError, EngineError, ResourcesUnavailable
 from headrace.options import MOVED, Ray, RunOptions
 from headrace.plan.parameters import given_number
-from headrace.session.capacity import capacity_for, memory_of_nodes
+from headrace.session.engines import capacity_for, memory_of_nodes
 from headrace.tasks.core import Core
 from headrace.tasks.executor import Executor
 from headrace.tasks.hosting.task_host import TaskHost
@@ -81,7 +81,7 @@ def connect(
     options = _options(engine, memory_limit)
     capacity = capacity_for(options)
     cpus = cores or RunOptions.from_environment().workers or max(1, capacity.cpus)
-    if not options.on_ray:
+    if not options.traits.is_cluster:
         return Executor(Core.local(cpus, options.memory_limit or capacity.memory, _devices(num_gpus)))
     gpus = capacity.gpus if num_gpus is None else _whole(num_gpus)
     memory = options.memory_limit or memory_of_nodes()
@@ -111,9 +111,9 @@ def _options(engine: str | Ray | None, memory_limit: int | str | None) -> RunOpt
     """Read what was given as a run's options would be."""
     options = RunOptions.from_environment()
     options = options.updated({"memory_limit": memory_limit, "engine": engine or options.engine})
-    if options.engine == "inline":
+    if options.traits.in_process or isinstance(options.engine, type):
         if engine is not None:
-            raise ArgumentError("engine='inline': an executor runs on 'local' or 'ray'.")
+            raise ArgumentError(f"engine={options.engine_name!r}: an executor runs on 'local' or 'ray'.")
         options = options.updated({"engine": "local"})
     return options
 

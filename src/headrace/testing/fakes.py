@@ -88,7 +88,7 @@ class FakeEngine:
         self._kept.discard(ref.number)
         self._blocks.pop(ref.number, None)
 
-    def close(self) -> None:
+    def close(self, *, kill: bool = False) -> None:
         """See ``Engine.close``."""
         for pool in self.pools:
             pool.close()

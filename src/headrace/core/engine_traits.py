@@ -1,0 +1,19 @@
+"""What a run asks of an engine before it is opened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class EngineTraits:
+    """Where an engine's workers are. An engine of one's own says it by a class attribute ``traits``.
+
+    With neither of the two, they are processes of this machine.
+    """
+
+    in_process: bool = False
+    """The one worker is the program's own process: plans are not divided into stages, GPUs need not be there."""
+
+    is_cluster: bool = False
+    """Workers are on several machines: the cluster says what there is, places workers, and watches their memory."""

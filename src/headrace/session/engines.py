@@ -1,0 +1,66 @@
+"""The engines that there are: what each has, and how it is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+from headrace.core.install import install_hint
+from headrace.core.ports import Capacity, Engine
+from headrace.engines.inline import InlineEngine
+from headrace.engines.local import machine
+from headrace.engines.local.engine import LocalEngine
+from headrace.errors import MissingLibrary
+from headrace.options import RunOptions
+
+
+def capacity_for(options: RunOptions) -> Capacity:
+    """Return the cores, memory and GPUs of this machine, or of the cluster, to which this connects."""
+    if not options.traits.is_cluster:
+        return machine.capacity()
+    ray = options.ray
+    _ray_cluster().connect(ray.address or "", allow_unauthenticated=ray.allow_unauthenticated)
+    found: Capacity = _ray_cluster().capacity()
+    return found
+
+
+def memory_of_nodes() -> int:
+    """Return how much memory the nodes of the connected cluster have for workers that declare it."""
+    found: int = _ray_cluster().memory_of_nodes()
+    return found
+
+
+def open_engine(options: RunOptions, warm: int, threads: int, budget: int) -> Engine:
+    """Open the engine of a run; on this machine, it starts ``warm`` workers already, with ``threads`` threads each.
+
+    ``budget``: the memory for blocks between stages, in bytes.
+    """
+    kind: Any = options.engine if isinstance(options.engine, type) else None
+    if kind is not None and getattr(kind, "__init__", None) is not LocalEngine.__init__:
+        engine: Engine = kind()
+        return engine
+    if options.traits.is_cluster:
+        from headrace.engines.ray.engine import RayEngine
+
+        return RayEngine(pool_timeout=options.ray.pool_timeout)
+    if options.traits.in_process:
+        return InlineEngine()
+    return (kind or LocalEngine)(warm, threads, devices=machine.devices(), budget=budget)
+
+
+def worker_extras(options: RunOptions) -> Mapping[str, Any]:
+    """Return what the engine is told about each worker, whatever step it is for."""
+    return (options.ray.remote_args or {}) if options.traits.is_cluster else {}
+
+
+def _ray_cluster() -> ModuleType:
+    try:
+        from headrace.engines.ray import cluster
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise MissingLibrary(
+            f"engine='ray' needs Ray, which is not installed: {install_hint('ray')}."
+        ) from None
+    return cluster
