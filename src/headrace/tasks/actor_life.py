@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.core.devices import Seat
 from headrace.engines.object_store import ObjectStore
+from headrace.engines.pool import NotBegun
 from headrace.errors import (
     ActorDied,
     ArgumentError,
@@ -21,7 +23,7 @@ from headrace.errors import (
     WorkerDied,
 )
 from headrace.tasks.admission import Needs
-from headrace.tasks.calls import TaskCall, results_of
+from headrace.tasks.calls import TaskCall, results_of, send_ahead
 from headrace.tasks.executor_engine import TaskWorker
 from headrace.tasks.hosting.packing import IN_CONSTRUCTOR, restored_error
 from headrace.tasks.hosting.task_host import ActorLeft, CallStopped, NoObject
@@ -64,6 +66,8 @@ class ActorLife:
         self._restarts = restarts
         self._waiting: deque[TaskCall] = deque()
         self._running: dict[TaskCall, None] = {}
+        self._ahead: deque[TaskCall] = deque()  # sent, to be begun after the one that runs
+        self._orders = itertools.count()
         self.concurrency = 1  # how many calls may run at the same time
         self.said_concurrency: int | None = None
         self._worker: TaskWorker | None = None
@@ -122,7 +126,7 @@ class ActorLife:
     @property
     def busy(self) -> bool:
         """Whether there are calls that are not done."""
-        return bool(self._waiting or self._running)
+        return bool(self._waiting or self._running or self._ahead)
 
     def start(self, seat: Seat) -> None:
         """It was admitted: start the worker, and construct the object."""
@@ -146,8 +150,9 @@ class ActorLife:
         if self._ended_by is not None:
             return
         self._ended_by = error
-        calls = [*self._running, *self._waiting]
+        calls = [*self._running, *self._ahead, *self._waiting]
         self._running.clear()
+        self._ahead.clear()
         self._waiting.clear()
         if self._worker is not None:
             self._dispatcher.workers.end(self._worker, kill=kill or bool(calls) or not self._constructed)
@@ -157,7 +162,7 @@ class ActorLife:
 
     def cancel_waiting(self) -> None:
         """Cancel the calls that have not begun."""
-        for call in list(self._waiting):
+        for call in [*self._waiting, *self._ahead]:
             if call.future.cancel() or call.future.cancelled():
                 self._remove(call)
 
@@ -215,6 +220,7 @@ class ActorLife:
         if self._ended_by is not None:
             call.fail(self._ended_by)
             return
+        call.order = next(self._orders)
         self._waiting.append(call)
         call.wait_for_arguments(partial(self._dispatcher.post, partial(self._argument_done, call)))
         self._send_next()
@@ -237,13 +243,56 @@ class ActorLife:
             if call.begin():
                 self._running[call] = None
                 self._send("call", call, partial(self._answered, call), call.returns)
+        if self._running and self._waiting and self.concurrency == 1:
+            self._send_ahead()
         if self._without_handles and not self.busy:
             self.end(_no_handles(self._construction.label))
+
+    def _send_ahead(self) -> None:
+        """Send small calls that can begin as soon as the one before is done; see ``tickets.py``."""
+        assert self._worker is not None
+        left = self._worker.most_ahead - len(self._ahead)
+        if not self._constructed or left < len(self._ahead) or (self._ahead and self._ahead[-1].is_back):
+            return
+        calls: list[TaskCall] = []
+        while self._waiting and len(calls) < left and self._waiting[0].may_be_ahead:
+            calls.append(self._waiting.popleft())
+        try:
+            sent = send_ahead(self._worker, "call", calls)
+        except HeadraceError:  # the call that it is at is told why
+            self._waiting.extendleft(reversed(calls))
+            return
+        for call in sent:
+            call.kind = self.handle
+            self._ahead.append(call)
+            self._dispatcher.requests.running[call.stored.number] = call
+            assert call.answer is not None
+            call.answer.add_done_callback(partial(self._post_answer, partial(self._answered, call)))
+
+    def _came_back(self, call: TaskCall) -> None:
+        """A call that was sent ahead has not begun."""
+        self._running.pop(call, None)
+        if call in self._ahead:
+            self._ahead.remove(call)
+        call.came_back()
+        if not call.future.cancelled():
+            self._wait_again(call)
+        self._send_next()
+
+    def _wait_again(self, call: TaskCall) -> None:
+        """A call waits again, where it did."""
+        before = itertools.takewhile(lambda waiting: waiting.order < call.order, self._waiting)
+        self._waiting.insert(sum(1 for _ in before), call)
 
     def _answered(self, call: TaskCall, answer: Future[Any]) -> None:
         error = answer.exception()
         self._dispatcher.requests.running.pop(call.stored.number, None)
-        if self._ended_by is not None or call not in self._running:
+        if self._ended_by is not None:
+            return
+        if isinstance(error, NotBegun):
+            self._came_back(call)
+            return
+        if call not in self._running:
             return
         del self._running[call]
         if isinstance(error, ActorLeft):
@@ -261,6 +310,10 @@ class ActorLife:
             call.fail(restored_error(error))
         else:
             call.succeed(self._dispatcher.store.add_packed(answer.result()))
+        if self._ahead and not self._ahead[0].is_back:
+            following = self._ahead.popleft()
+            following.begin()
+            self._running[following] = None
         self._send_next()
 
     def _restart(self, call: TaskCall, why: str) -> None:
@@ -281,7 +334,8 @@ class ActorLife:
     def _again(self, call: TaskCall, why: str) -> None:
         """Try a call again on the object that is made anew, or let it fail."""
         if call.may_be_tried_again:
-            self._waiting.appendleft(call)
+            call.came_back()
+            self._wait_again(call)
         else:
             times = "once" if call.deaths == 1 else f"{call.deaths} times"
             call.fail(ActorDied(f"{call.label} ended its actor's process {times}: {why}."))
@@ -291,7 +345,9 @@ class ActorLife:
             self._worker.kill(self._process, "it was killed on request")
 
     def _stop(self, call: TaskCall) -> None:
-        if call in self._running and self._worker is not None:
+        if call in self._ahead and call.future.cancel():
+            return
+        if (call in self._running or call in self._ahead) and self._worker is not None:
             self._worker.feed(self._process, "cancel", call.stored.number)
         elif call in self._waiting and call.future.cancel():
             self._remove(call)
@@ -310,7 +366,10 @@ class ActorLife:
         except HeadraceError as error:  # such as a cluster that has no place for it
             self.end(error)
             return
-        answer.add_done_callback(lambda done: self._dispatcher.post(partial(then, done)))
+        answer.add_done_callback(partial(self._post_answer, then))
+
+    def _post_answer(self, then: Callable[[Future[Any]], None], answer: Future[Any]) -> None:
+        self._dispatcher.post(partial(then, answer))
 
     def _remove(self, call: TaskCall) -> None:
         if call in self._waiting:

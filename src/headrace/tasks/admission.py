@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from typing import Any
 
 from headrace.core.devices import Devices, Seat
 from headrace.core.human import size
@@ -65,6 +67,7 @@ class Admission:
         self._held: dict[Hashable, tuple[Needs, bool, Seat]] = {}
         self._withdrawn: set[Hashable] = set()
         self._paused: set[Hashable] = set()
+        self._ahead: dict[Hashable, int] = {}  # the numbers of requests that were taken ahead
         self._waiting = 0
         self._running = 0
         self._used_cpus = 0.0
@@ -134,6 +137,53 @@ class Admission:
             self._used_cpus -= needs.num_cpus
             self._running -= 1
 
+    # ------------------------------------------------------------ calls that are sent ahead
+
+    def only_group(self) -> Needs | None:
+        """Return what each call that waits needs, if all need the same and no actor waits; else None."""
+        groups = [group for group in self._groups.values() if self._has_waiting(group)]
+        return groups[0].needs if len(groups) == 1 and not groups[0].for_actor else None
+
+    def take_ahead(self, first: Hashable, most: int, may: Callable[[Any], bool]) -> list[Any]:
+        """Take up to ``most`` requests of the only group, for the worker of one that is admitted and needs the same.
+
+        Up to the first for which ``may`` says no. Each is to be ``drop_ahead`` or ``give_back`` again.
+        """
+        needs, for_actor, seat = self._held[first]
+        group = self._groups.get((needs, for_actor))
+        taken: list[Any] = []
+        while group is not None and not seat and len(taken) < most and self._has_waiting(group):
+            number, key = group.waiting[0]
+            if not may(key):
+                break
+            taken.append(key)
+            self._ahead[key] = number
+            self._leave(group)
+        return taken
+
+    def give_back(self, key: Hashable, needs: Needs) -> None:
+        """A request that was taken ahead waits again, where it did."""
+        number = self._ahead.pop(key)
+        group = self._groups.setdefault((needs, False), _Group(needs, False))
+        place = sum(1 for _ in itertools.takewhile(lambda waiting: waiting[0] < number, group.waiting))
+        group.waiting.insert(place, (number, key))
+        self._waiting += 1
+
+    def drop_ahead(self, key: Hashable) -> None:
+        """One that was taken ahead is over."""
+        self._ahead.pop(key, None)
+
+    def hand_over(self, key: Hashable, other: Hashable) -> None:
+        """What a call had, which is over, the one after it in the same worker has now."""
+        self._held[other] = self._held.pop(key)
+
+    def has_room_beside(self, key: Hashable) -> bool:
+        """Say whether another call could run that needs what an admitted one does."""
+        needs, for_actor, seat = self._held[key]
+        return not seat and self._seat(_Group(needs, for_actor)) is not None
+
+    # ------------------------------------------------------------ calls that wait
+
     def pause(self, key: Hashable) -> None:
         """A call waits for others: until ``resume``, they may have its cores. Devices and memory it keeps."""
         self._paused.add(key)
@@ -190,12 +240,16 @@ class Admission:
         seats = self._devices.take(needs.num_gpus, 1)
         return seats[0] if seats is not None else None
 
-    def _admit(self, key: Hashable, group: _Group, seat: Seat) -> None:
+    def _leave(self, group: _Group) -> None:
+        """The first of a group waits no longer."""
         group.waiting.popleft()
         group.overtaken = 0
         if not group.waiting:
             del self._groups[group.needs, group.for_actor]
         self._waiting -= 1
+
+    def _admit(self, key: Hashable, group: _Group, seat: Seat) -> None:
+        self._leave(group)
         self._held[key] = group.needs, group.for_actor, seat
         self._used_memory += group.needs.memory
         if group.for_actor:

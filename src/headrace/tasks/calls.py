@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, InvalidStateError
+from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,9 @@ from headrace.tasks.streams import OuterStream, Pieces
 if TYPE_CHECKING:
     from headrace.engines.object_store import StoredObject
     from headrace.tasks.executor_engine import TaskWorker
+
+MOST_AHEAD_BYTES = 8 << 10  # that a call may take which is sent before its worker can begin it
+_deciding = threading.Lock()  # whether a call has begun, or is cancelled
 
 Returns = int | str | None  # how many results; "stream": as many as come; None: one, as it is
 
@@ -86,6 +90,9 @@ class TaskCall:
     alone: bool = False  # it shares no worker: it, or what ran beside it, has ended one
     awaited_by: list[Wait] | None = None
     stopping: bool = False  # it is being cancelled
+    answer: Future[Any] | None = None  # of the worker that it was sent to ahead
+    is_withdrawn: bool = False  # it is cancelled, or is about to be
+    order: int = 0  # of an actor's calls
 
     def wait_for_arguments(self, then: Callable[[], None]) -> None:
         """Count the futures that it waits for and that are not done, and have ``then`` called as each is."""
@@ -116,9 +123,47 @@ class TaskCall:
 
     def begin(self) -> bool:
         """Mark it as running; False if it was cancelled."""
-        if not self.begun:
+        with _deciding:
+            return self._begin()
+
+    def _begin(self) -> bool:
+        if not self.begun and not self.is_withdrawn:
             self.begun = self.future.set_running_or_notify_cancel()
         return self.begun
+
+    @property
+    def may_be_ahead(self) -> bool:
+        """Whether it is small, and has one result."""
+        return not self.references and self.returns is None and self.stored.size <= MOST_AHEAD_BYTES
+
+    @property
+    def is_back(self) -> bool:
+        """Whether it was sent ahead and taken back since; nobody has begun it."""
+        return self.answer is not None and hasattr(self.answer, "is_back")
+
+    def came_back(self) -> None:
+        """It was taken back, and may be sent elsewhere."""
+        with _deciding:
+            self.answer = self.worker = None
+
+    def settle(self) -> None:
+        """Find out, before its future is cancelled, whether it has begun: if not, it will not any more."""
+        while True:
+            with _deciding:
+                sent, worker = self.answer, self.worker
+                if self.begun or sent is None:
+                    self.is_withdrawn = not self.begun
+                    return
+            assert worker is not None
+            worker.take_back()
+            with _deciding:
+                if self.answer is not sent:
+                    continue  # it was sent elsewhere meanwhile
+                if hasattr(sent, "is_back"):
+                    self.is_withdrawn = not self.begun
+                else:
+                    self._begin()
+                return
 
     def succeed(self, stored: StoredObject) -> None:
         """It returned something."""
@@ -139,8 +184,24 @@ class TaskCall:
     def release(self) -> None:
         """It is over: drop what it refers to, though the user may have its future for long."""
         self.references = ()
+        self.answer = None
         self.future.drop_callback()
         self.children = None
+
+
+def send_ahead(worker: TaskWorker, method: str, calls: Sequence[TaskCall]) -> list[TaskCall]:
+    """Send calls to a worker that is at another one; return them, without those that somebody has cancelled.
+
+    Each has its ``answer``. Raises what ``submit_ahead`` raises: then none was sent.
+    """
+    with _deciding:
+        sent = [call for call in calls if not call.is_withdrawn]
+        if sent:
+            answers = worker.submit_ahead(method, [(call.stored, call.label, call.returns) for call in sent])
+            for call, answer in zip(sent, answers, strict=True):
+                call.worker, call.answer = worker, answer
+                call.process = answer.worker  # type: ignore[attr-defined]
+    return sent
 
 
 @dataclass(eq=False, slots=True)

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.devices import Seat
-from headrace.core.warn import warn
+from headrace.engines.pool import NotBegun
 from headrace.errors import (
     CallLost,
     ExecutorClosed,
@@ -22,11 +22,13 @@ from headrace.errors import (
     WorkerDied,
 )
 from headrace.tasks.admission import Admission
+from headrace.tasks.blocked import BlockedRequests
 from headrace.tasks.calls import TaskCall
 from headrace.tasks.endings import cancelled, closed, defect, lost
 from headrace.tasks.executor_engine import ExecutorEngine, TaskWorker
 from headrace.tasks.hosting.packing import restored_error
 from headrace.tasks.hosting.task_host import CallStopped
+from headrace.tasks.lanes import Lanes
 from headrace.tasks.waits import Waits
 from headrace.tasks.workers import ExecutorWorkers, WorkerKind
 
@@ -38,7 +40,6 @@ if TYPE_CHECKING:
 Action = Callable[[], None]
 
 _MOST_AT_ONCE = 32  # actions, before what may start is started
-WARN_AFTER = 5.0  # seconds after which a request for what only actors have is worth a warning
 
 
 class Dispatcher:
@@ -63,9 +64,9 @@ class Dispatcher:
         self._closing = False
         self._ended = False
         self._drained = False
-        self._blocked_since: float | None = None
-        self._warned = False
         self.waits = Waits(admission, self._start_above, time.monotonic)
+        self.lanes = Lanes(self, time.monotonic)
+        self._blocked = BlockedRequests(admission, time.monotonic)
         self.requests: Requests  # set before the first call
         self.thread = threading.Thread(target=self._run, name="headrace-executor", daemon=True)
         self.thread.start()
@@ -138,30 +139,13 @@ class Dispatcher:
         if self._closing and not self._calls and not any(actor.busy for actor in self._actors):
             self._end()
             return None
-        pauses = [self.waits.advance(), self.workers.end_surplus(), self._warn_if_blocked()]
+        pauses = [self.waits.advance(), self.workers.end_surplus(), self._blocked.advance()]
+        pauses.append(self.lanes.advance())
         for check in list(self._checks):
             pauses.append(pause := check())
             if pause < 0:
                 del self._checks[check]
         return min((pause for pause in pauses if pause is not None and pause >= 0), default=None)
-
-    def _warn_if_blocked(self) -> float | None:
-        """Warn, once, of a request that waits for what only actors have: it may wait forever."""
-        needs = None if self._warned else self.admission.blocked_by_actors()
-        if needs is None:
-            self._blocked_since = None
-            return None
-        now = time.monotonic()
-        self._blocked_since = self._blocked_since or now
-        if now - self._blocked_since < WARN_AFTER:
-            return WARN_AFTER
-        self._warned = True
-        with contextlib.suppress(Warning):  # where warnings are errors, this thread must go on
-            warn(
-                f"A call or actor that needs {needs} waits for what actors hold, and nothing else runs: drop the "
-                "handles of actors that are not needed any more.",
-            )
-        return None
 
     # ------------------------------------------------------------ calls of functions
 
@@ -173,7 +157,7 @@ class Dispatcher:
         """Carry out a call; in the dispatcher's thread."""
         self._calls[call] = None
         if self._closing and call.parent is None:
-            self._remove(call)
+            self.remove(call)
             call.fail(closed())
             return
         call.wait_for_arguments(partial(self.post, partial(self._argument_done, call)))
@@ -189,7 +173,7 @@ class Dispatcher:
         try:
             call.link_arguments()
         except BaseException as error:
-            self._remove(call)
+            self.remove(call)
             call.fail(error)
             return
         call.requested = True
@@ -199,12 +183,12 @@ class Dispatcher:
         if call in self._calls and (not call.begun or call.requested):
             if call.requested:
                 self.admission.withdraw(call)
-            self._remove(call)
+            self.remove(call)
 
     def _start(self, call: TaskCall, seat: Seat) -> None:
         if not call.begin():
             self.admission.release(call)
-            self._remove(call)
+            self.remove(call)
             return
         call.requested = False
         kind = self.workers.kind(call.threads, seat, call.needs)
@@ -218,7 +202,7 @@ class Dispatcher:
         self.admission.withdraw(call)
         call.requested = False
         if not call.begin():
-            self._remove(call)
+            self.remove(call)
             return
         assert host.worker is not None
         host.above, call.below = call, host
@@ -236,22 +220,33 @@ class Dispatcher:
         except HeadraceError as error:  # such as a cluster that has no place for it
             self._fail(call, worker, error)
             return
-        answer.add_done_callback(lambda done: self.post(partial(self._answered, call, kind, worker, done)))
+        if call.below is None:
+            self.lanes.begin(call)
+        self.await_answer(call, answer)
+
+    def await_answer(self, call: TaskCall, answer: Future[Any]) -> None:
+        """Go on with a call once its worker has answered."""
+        assert call.worker is not None
+        answered = partial(self._answered, call, call.kind, call.worker)
+        answer.add_done_callback(lambda done: self.post(partial(answered, done)))
 
     def _answered(self, call: TaskCall, kind: WorkerKind, worker: TaskWorker, answer: Future[Any]) -> None:
         error = answer.exception()
         self.requests.running.pop(call.stored.number, None)
+        if isinstance(error, NotBegun) and not self._ended:
+            self.lanes.came_back(call)
+            return
         if call.wait is not None:
             self.waits.end(call.wait)
         if isinstance(error, WorkerDied) and not self._ended:
             self._died(call, kind, worker, error)
             return
-        if call.below is None:
+        if call.below is not None:
+            self._leave(call)
+        elif self.lanes.done(call) and not self._ended:
             self.workers.release(kind, worker)
             self.admission.release(call)
-        else:
-            self._leave(call)
-        self._remove(call)
+        self.remove(call)
         if error is None:
             call.succeed(self.store.add_packed(answer.result()))
         elif isinstance(error, CallStopped):
@@ -291,7 +286,7 @@ class Dispatcher:
             call.requested = True
             self.admission.request(call, call.needs)
             return
-        self._remove(call)
+        self.remove(call)
         call.fail(failure)
 
     def _cancel_orphans(self, call: TaskCall) -> None:
@@ -306,9 +301,9 @@ class Dispatcher:
             self._stop(child, force, recursive)
         if call not in self._calls:
             return
-        if not call.begun:
-            call.future.cancel()
-        elif call.requested:  # to be tried again
+        if not call.begun and call.future.cancel():
+            return
+        if call.requested:  # to be tried again
             self._withdraw(call)
             call.fail(cancelled(call))
         else:
@@ -325,12 +320,15 @@ class Dispatcher:
         else:
             if worker is not None:
                 self.workers.end(worker, kill=True)
+            self.lanes.close(call)
             self.admission.release(call)
-        self._remove(call)
+        self.remove(call)
         call.fail(error)
 
-    def _remove(self, call: TaskCall) -> None:
+    def remove(self, call: TaskCall) -> None:
+        """A call is over; in the dispatcher's thread."""
         self._calls.pop(call, None)
+        self.admission.drop_ahead(call)
         self.requests.running.pop(call.stored.number, None)
         call.release()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,6 +21,16 @@ class TaskWorker(Protocol):
 
     def feed(self, worker: int, *args: Any) -> None:
         """See ``Pool.feed``; stored values are sent as for ``submit``."""
+        ...
+
+    most_ahead: int  # calls that its worker may be sent before it can begin them; 0: it takes one at a time
+
+    def submit_ahead(self, method: str, calls: Sequence[tuple[Any, ...]]) -> list[Future[Any]]:
+        """See ``LocalPool.submit_ahead``."""
+        ...
+
+    def take_back(self) -> None:
+        """See ``LocalPool.take_back``."""
         ...
 
     def kill(self, worker: int, reason: str) -> None:

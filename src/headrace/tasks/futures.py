@@ -55,6 +55,9 @@ class CallFuture(Future[T], Generic[T]):
             self._stop(force, recursive)
             return True
         was = self.cancelled()
+        task = self.task
+        if task is not None:
+            task.settle()
         now = super().cancel()
         if now and not was:
             self._when_cancelled()

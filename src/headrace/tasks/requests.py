@@ -208,6 +208,7 @@ class Requests:
             return
         if waiting is not None:
             waiting.wait = wait
+            self._core.dispatcher.lanes.clear(waiting.worker)
             if self._core.dispatcher.has(waiting) and waiting.above is None:
                 self._core.dispatcher.waits.begin(wait)
         for number, future in later:

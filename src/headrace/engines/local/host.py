@@ -1,15 +1,16 @@
 """The main of a worker process: its driver is at the other end of a socket.
 
 Messages in: ``("host", context, visible, pickled, places)`` once, maybe with a descriptor, where ``visible`` are the
-GPUs to see; ``("call", id, method, args)``, maybe with messages of values that it needs; ``("end",)``; and, served
-at once by the thread that listens, ``("feed", args)``, ``("slot", owner, slot)`` with the descriptor of a slot that
-will be read, ``("unmap", owner, slot)`` when it will not be any more, ``("free", slot)`` for a slot of our own,
-``("return slot", slot)`` for one too many, ``("value", number, pickled, places, links)`` with a descriptor perhaps,
-``("forget", number)``. Messages out: ``("preparing", what)`` before the worker can work, ``("preparing", "")`` once
-it can; ``("result", id, value)``, ``("packed", id, pickled, places, links, filed)`` with a descriptor if ``filed``,
-``("error", id, exception)``, ``("note", value)``, ``("packed note", value, pickled, places, links, filed)``,
-``("slot", slot)`` with its descriptor, ``("block", ref)`` of a block in one, ``("slot returned", slot, returned)``,
-``("released", numbers)`` of blocks.
+GPUs to see; ``("call", id, method, args)``, maybe with messages of values that it needs; ``("ahead", calls)``, each
+with its value, and before the first of them ``("tickets",)`` with a descriptor (see ``tickets.py``); ``("end",)``;
+and, served at once by the thread that listens, ``("feed", args)``, ``("slot", owner, slot)`` with the descriptor of
+a slot that will be read, ``("unmap", owner, slot)`` when it will not be any more, ``("free", slot)`` for a slot of
+our own, ``("return slot", slot)`` for one too many, ``("value", number, pickled, places, links)`` with a descriptor
+perhaps, ``("forget", number)``. Messages out: ``("preparing", what)`` before the worker can work, ``("preparing",
+"")`` once it can; ``("result", id, value)``, ``("packed", id, pickled, places, links, filed)`` with a descriptor if
+``filed``, ``("error", id, exception)``, ``("note", value)``, ``("packed note", value, pickled, places, links,
+filed)``, ``("slot", slot)`` with its descriptor, ``("block", ref)`` of a block in one, ``("slot returned", slot,
+returned)``, ``("released", numbers)`` of blocks.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from headrace.core.terminal import say
 from headrace.core.work import BlockRef
 from headrace.engines.local import wire
 from headrace.engines.local.descendants import end_descendants
+from headrace.engines.local.tickets import TicketReader
 from headrace.engines.out_of_band_pickle import OutOfBandPickle, ReceivedPickle, unpack
 from headrace.engines.worker_cache import WorkerCache
 from headrace.engines.worker_loop import WorkerLoop, flush_streams
@@ -84,6 +86,7 @@ class SocketTransport:
         self._slots: Any = None  # made when needed: it imports Arrow
         self._mapping: Any = None
         self._cache = WorkerCache()
+        self._tickets: TicketReader | None = None
         self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         self._trimmed = time.monotonic()
 
@@ -122,6 +125,9 @@ class SocketTransport:
             for value in message[4]:
                 self._on_message(value, -1)
             self._loop.inbox.put(message[:4])
+        elif kind == "ahead":
+            for call in message[1]:
+                self._loop.inbox.put(call)
         elif kind == "feed":
             self._loop.feed(message[1])
         elif kind == "slot":
@@ -140,6 +146,8 @@ class SocketTransport:
             self._loop.inbox.put(("release_unused",))
         elif kind == "host":
             self._loop.inbox.put((*message, fd))
+        elif kind == "tickets":
+            self._tickets = TicketReader(fd)
         else:
             if kind == "end":
                 self._ended.set()
@@ -246,6 +254,14 @@ class SocketTransport:
         if self._trim is not None and time.monotonic() - self._trimmed >= _TRIM_EVERY:
             self._trim(0)
             self._trimmed = time.monotonic()
+
+    def begin(self, number: int, value: tuple[Any, ...]) -> bool:
+        """See ``Transport``."""
+        assert self._tickets is not None
+        if not self._tickets.take(number):
+            return False
+        self._on_message(value, -1)
+        return True
 
     def _preparing(self, what: str) -> None:
         self._send(("preparing", what))

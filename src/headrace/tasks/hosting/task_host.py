@@ -31,6 +31,8 @@ class NoObject(Exception):
 class ActorLeft(Exception):
     """The actor ended itself, by ``sys.exit()`` or ``exit_actor()``."""
 
+    is_end = True  # it begins nothing that it was sent ahead
+
 
 class CallStopped(Exception):
     """The call was cancelled while it ran."""
