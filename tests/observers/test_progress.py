@@ -8,23 +8,18 @@ import json
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import headrace as hr
 from headrace.core.events import (
     BatchShrunk,
-    Event,
     RowsRead,
     RunFinished,
     RunStarted,
     ShardCommitted,
     ShardRetried,
-    Worked,
     WorkerReady,
 )
 from headrace.core.work import Fault, Faults, Ledger, Timings
@@ -225,8 +220,9 @@ class TestBar:
     ) -> None:
         with running(terminal, monkeypatch) as (progress, clock):
             (before,) = terminal.lines()
-            progress.on_event(RowsRead(0, 0, 500))
             clock.now += 1.0
+            for shard in range(5):
+                progress.on_event(RowsRead(shard % 2, shard, 100))
             progress.tick()
             (line,) = terminal.lines()
             assert before.endswith("0.0 %      0 of 1,000 rows  0:01 elapsed  -:-- left")
@@ -393,103 +389,6 @@ class TestFrames:
             print(" and half")
             print("rest", end="")
         assert terminal.lines() == ["half and half", "rest"]
-
-
-# ------------------------------------------------------------ simulated runs
-
-
-@dataclass(frozen=True)
-class Steady:
-    """Workers that do shards of equal size at equal speed, and say now and then how far they are."""
-
-    shards: int
-    workers: int
-    rows: int  # of a shard
-    seconds: float  # for a shard
-    reports: int  # for a shard, beside its end
-    done: int  # shards of an earlier driver
-    known: bool  # whether rows are known before
-
-    def events(self) -> list[tuple[float, Event]]:
-        found: list[tuple[float, int, Event]] = []
-        for number, shard in enumerate(range(self.done, self.shards)):
-            worker = number % self.workers
-            began = (number // self.workers + worker / self.workers) * self.seconds
-            for report in range(self.reports):
-                at = began + self.seconds * (report + 1) / (self.reports + 1)
-                rows = self.rows * (report + 1) // (self.reports + 1)
-                found.append((at, shard, RowsRead(worker, shard, rows)))
-                found.append((at, shard, Worked(0, worker, shard, 0, 0.1, "going on")))
-            found.append((began + self.seconds, shard, committed(shard, self.rows)))
-        return [(at, event) for at, _, event in sorted(found, key=lambda each: each[:2])]
-
-    def play(self) -> Iterator[tuple[float, float, float | None]]:
-        """Yield the time, the share and the time left at each tick."""
-        clock, total = Clock(), self.rows * self.shards if self.known else -1
-        view = Shown()
-        progress = Progress(io.StringIO())
-        progress._view, progress._in_notebook = view, True
-        bus = EventBus([progress], clock=clock)
-        bus.on_event(
-            RunStarted("r", "/out", self.shards, self.done, self.done * self.rows, total, self.workers)
-        )
-        for worker in range(self.workers):
-            bus.on_event(WorkerReady(worker, 0.0))
-        began, every = clock.now, max(0.2, self.seconds / 20)
-        tick = began + every
-        for at, event in self.events():
-            while tick < began + at:
-                clock.now, tick = tick, tick + every
-                bus.tick()
-                if view.drawn:
-                    yield clock.now - began, view.share, view.left
-            clock.now = began + at
-            bus.on_event(event)
-        assert bus.state.share == 1.0
-        progress.close()
-
-
-class Shown:
-    """A view that remembers."""
-
-    def __init__(self) -> None:
-        self.share, self.drawn = 0.0, False
-        self.left: float | None = None
-
-    def draw(self, state: RunState, now: float, left: float | None) -> None:
-        self.drawn = True
-        self.share, self.left = state.share or 0.0, left
-
-    def say(self, line: str) -> None:
-        raise AssertionError(line)
-
-    def close(self) -> None:
-        pass
-
-
-runs = st.builds(
-    Steady,
-    shards=st.integers(30, 60),
-    workers=st.integers(1, 4),
-    rows=st.integers(100, 100_000),
-    seconds=st.floats(0.5, 20.0),
-    reports=st.integers(0, 6),
-    done=st.integers(0, 4),
-    known=st.booleans(),
-)
-
-
-@settings(max_examples=30, deadline=None, derandomize=True)
-@given(run=runs)
-def test_the_share_never_falls_and_the_time_left_is_right_from_a_third_on(run: Steady) -> None:
-    shown = list(run.play())
-    shares = [share for _, share, _ in shown]
-    assert shares == sorted(shares)
-    whole = run.events()[-1][0]
-    for at, _, left in shown:
-        if whole / 3 <= at:
-            assert left is not None
-            assert abs(left - (whole - at)) <= max(3.0, 0.04 * whole, 0.2 * (whole - at)), (at, left, whole)
 
 
 class TestVerbs:

@@ -54,7 +54,10 @@ class RunDescribed(msgspec.Struct, frozen=True):
 
 
 class RunStarted(msgspec.Struct, frozen=True):
-    """A run begins or goes on: ``shards_done`` of ``shards`` were committed before, with so many rows and bytes."""
+    """A run begins or goes on: ``shards_done`` of ``shards`` were committed before, with so many rows and bytes.
+
+    ``last_shards``: how many rows the last shards have, -1 where that is not known.
+    """
 
     run: str
     output: str
@@ -67,15 +70,17 @@ class RunStarted(msgspec.Struct, frozen=True):
     rejected_done: int = 0
     nulled_done: int = 0
     bytes_done: int = 0
+    last_shards: tuple[int, ...] = ()
 
 
 class RowsRead(msgspec.Struct, frozen=True):
-    """A worker got on inside its shard; not yet committed, may be told again after a retry."""
+    """A worker got on inside its shard of ``of`` rows (-1 if that is not known); may be told again after a retry."""
 
     worker: int
     shard: int
     rows: int
     faults: Faults = Faults()
+    of: int = -1
 
 
 class WorkerReady(msgspec.Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from itertools import pairwise
@@ -11,25 +12,30 @@ WINDOW = 30.0  # seconds over which speed is measured: long enough to be steady,
 SAMPLE = 1.0  # seconds between two samples
 LATE = 6.0  # seconds by which a sample may lag behind: a record has one every 5 s at least, written twice a second
 
+_SHORTEST_WINDOW, _LONGEST_WINDOW = (
+    2.0,
+    300.0,
+)  # seconds over which the speed is measured that tells how long the rest takes
 _FIRST_SAMPLES = 0.15  # seconds between the first ones
 
 Unit = Literal["rows", "shards"]
+Point = tuple[float, int, float]  # time, what was done by then, and for how long workers had worked
 
 
 class Pace:
-    """Rows and shards that were done, as (time, number) for the last half minute, and since the beginning.
+    """Rows and shards that were done, as (time, number) for the last minutes, and since the beginning.
 
     >>> pace = Pace()
     >>> pace.restart(100.0, rows=0, shards=0)
-    >>> pace.note(104.0, rows=200, shards=1)
-    >>> pace.rate(104.0, "rows"), pace.time_left(104.0, "rows", total=300)
-    (50.0, 2.0)
+    >>> pace.note(104.0, rows=200, shards=1, worked=8.0)
+    >>> pace.rate(104.0, "rows"), pace.rate_of_one(104.0, "rows")
+    (50.0, 25.0)
     """
 
     def __init__(self) -> None:
         self.begun = False  # whether anything was noted
         self.since: tuple[float, int, int] = (0.0, 0, 0)  # the time, rows and shards from which it counts
-        self._done: dict[Unit, deque[tuple[float, int]]] = {"rows": deque(), "shards": deque()}
+        self._done: dict[Unit, deque[Point]] = {"rows": deque(), "shards": deque()}
 
     def restart(self, at: float, rows: int, shards: int) -> None:
         """Count from here on."""
@@ -38,44 +44,59 @@ class Pace:
             points.clear()
         self.note(at, rows, shards)
 
-    def note(self, at: float, rows: int, shards: int) -> None:
-        """Note how much is done at ``at``."""
+    def note(self, at: float, rows: int, shards: int, worked: float = 0.0) -> None:
+        """Note how much is done at ``at``, for which workers have ``worked`` so many seconds, added up."""
         for points, done in zip(self._done.values(), (rows, shards), strict=True):
             if not points or done != points[-1][1]:
-                points.append((at, done))
-            while len(points) > 2 and points[1][0] <= at - WINDOW - LATE:
+                points.append((at, done, worked))
+            while len(points) > 2 and points[1][0] <= at - _LONGEST_WINDOW - LATE:
                 points.popleft()
 
     def due(self, at: float, noted: float) -> bool:
         """Tell whether there should be another sample, after the one at ``noted``."""
         return at - noted >= min(SAMPLE, max(_FIRST_SAMPLES, 0.2 * (at - self.since[0])))
 
-    def time_left(self, now: float, unit: Unit, total: int) -> float | None:
-        """Return the seconds that the rest will take; None while nothing was done at all.
+    def rate(self, now: float, unit: Unit) -> float:
+        """Return the rate over half a minute that ends when something was done last, or later if more is overdue."""
+        points = self._points(unit)
+        start, end = _window(points, now, WINDOW)
+        return (points[-1][1] - _at(points, start)[0]) / (end - start) if end > start else 0.0
 
-        Work arrives in portions: since the last one, time went on, but no more of it counts than portions take.
-        Where nothing was done in the last half minute, as a batch takes long or rows are read again, the rate since
-        the first worker was ready counts.
+    def long_rate(self, now: float, unit: Unit, since: float = 0.0) -> tuple[float, float]:
+        """Return the rate that tells how long the rest takes, and the seconds that have passed since what it counts.
+
+        It is measured over half of the time so far, as what one stage has made ahead goes faster than what follows;
+        but over five minutes at most, and since ``since`` where that is some time ago. Where nothing was done in that
+        time, as a batch takes long or rows are read again, the rate since the first worker was ready counts.
         """
         points = self._points(unit)
-        left = max(0, total - points[-1][1]) if points else 0
-        if rate := self.rate(now, unit):
-            waited = min(max(0.0, now - points[-1][0]), _longest_gap(points))
-            return max(0.0, left / rate - waited)
-        rate = self._whole_rate(now, unit)
-        return left / rate if rate > 0 else None
+        start, end = self._long_window(points, now, _SHORTEST_WINDOW)
+        gap = _longest_gap(points)
+        if since > start and end - since >= max(3 * gap, (end - self.since[0]) / 10):
+            start = since
+        done = points[-1][1] - _at(points, start)[0] if end > start else 0
+        if done > 0:
+            return done / (end - start), min(max(0.0, now - points[-1][0]), gap)
+        done = points[-1][1] - self.since[1 + (unit == "shards")] if points else 0
+        return max(0, done) / (now - self.since[0]) if now > self.since[0] else 0.0, 0.0
 
-    def rate(self, now: float, unit: Unit) -> float:
-        """Return the rate over the window that ends when something was done last, or later if more is overdue."""
-        points = self._points(unit)
-        if not points:
-            return 0.0
-        end = max(points[-1][0], now - max(LATE, _longest_gap(points)))
-        start = max(points[0][0], end - WINDOW)
-        done = points[-1][1] - _done_at(points, start)
-        return max(0.0, done) / (end - start) if end > start else 0.0
+    def rate_of_one(self, now: float, unit: Unit) -> float:
+        """Return what one worker does in a second of its work; 0 if that is not known.
 
-    def _points(self, unit: Unit) -> list[tuple[float, int]]:
+        It is measured over half of the time so far, but half a minute at least and five at most.
+        """
+        points = list(self._done[unit])
+        start, _ = self._long_window(points, now, WINDOW)
+        if not points or start >= points[-1][0]:
+            start = self.since[0]
+        done, worked = _at(points, start) if points else (0, 0.0)
+        seconds = points[-1][2] - worked if points else 0.0
+        return max(0.0, points[-1][1] - done) / seconds if seconds > 0 else 0.0
+
+    def _long_window(self, points: Sequence[Point], now: float, least: float) -> tuple[float, float]:
+        return _window(points, now, min(_LONGEST_WINDOW, max(least, (now - self.since[0]) / 2)))
+
+    def _points(self, unit: Unit) -> list[Point]:
         """Return when how much was done, as far as it is remembered.
 
         The first portion takes longer where several workers share the work, and does not count once there are more.
@@ -84,24 +105,24 @@ class Pace:
         began = bool(points) and points[0][0] == self.since[0]
         return points[1:] if began and len(points) > 3 else points
 
-    def _whole_rate(self, now: float, unit: Unit) -> float:
-        if not self._done[unit]:
-            return 0.0
-        since, *before = self.since
-        done = self._done[unit][-1][1] - before[unit == "shards"]
-        return done / (now - since) if now > since else 0.0
+
+def _window(points: Sequence[Point], now: float, seconds: float) -> tuple[float, float]:
+    """Return the time that ends when something was done last, or later if more is overdue."""
+    if not points:
+        return now, now
+    end = max(points[-1][0], now - max(LATE, _longest_gap(points)))
+    return max(points[0][0], end - seconds), end
 
 
-def _longest_gap(points: Sequence[tuple[float, int]]) -> float:
+def _longest_gap(points: Sequence[Point]) -> float:
     return max((later[0] - earlier[0] for earlier, later in pairwise(points)), default=0.0)
 
 
-def _done_at(points: Sequence[tuple[float, int]], time: float) -> float:
-    """Return what was done at a time: between two points, work went on evenly."""
-    before = points[0]
-    for point in points:
-        if point[0] > time:
-            share = (time - before[0]) / (point[0] - before[0])
-            return before[1] + share * (point[1] - before[1])
-        before = point
-    return before[1]
+def _at(points: Sequence[Point], time: float) -> tuple[float, float]:
+    """Return what was done at a time, and for how long workers had worked: between two points, it went on evenly."""
+    after = bisect_right(points, time, key=lambda point: point[0])
+    if after == 0 or after == len(points):
+        return points[min(after, len(points) - 1)][1:]
+    (earlier, less, worked), (later, more, longer) = points[after - 1 : after + 1]
+    share = (time - earlier) / (later - earlier)
+    return less + share * (more - less), worked + share * (longer - worked)

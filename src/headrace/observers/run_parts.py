@@ -1,4 +1,4 @@
-"""What a run consists of: the processes that drove it, and its stages with what their workers did."""
+"""What a run consists of: the processes that drove it, its stages with what their workers did, and open shards."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from headrace.core.events import RunDescribed, RunFinished, RunStarted
+from headrace.core.events import RowsRead, RunDescribed, RunFinished, RunStarted
+from headrace.observers.sums import UnderWay
 
 BUSY = 0.7  # share of its time: the least of a stage that is the bottleneck
 LONGEST = 1e9  # seconds: a longer time was not measured
 
+_SILENT, _SILENCES = 10.0, 3.0  # seconds, and times what is usual: who is silent for longer has nothing to do
 _AHEAD = 0.2  # by which that has to be more than any other stage's
 
 
@@ -75,6 +77,79 @@ class StageState(msgspec.Struct):
     def work(self) -> float:
         """Seconds of anything but waiting."""
         return self.read + self.decode + self.steps + self.write
+
+
+class OpenShards:
+    """The shards that workers of the last stage are in the midst of, with the rows that were read and that failed.
+
+    ``worked``: the seconds that all workers have worked until their last news, added up.
+
+    >>> shards = OpenShards()
+    >>> shards.begin(worker=1, at=90.0)
+    >>> shards.put(RowsRead(worker=1, shard=7, rows=50), at=100.0)
+    >>> shards.rows, shards.worked, shards.workers()
+    (50, 10.0, (1,))
+    """
+
+    def __init__(self) -> None:
+        self.rows = self.failed = 0
+        self.worked = 0.0
+        self._shards: dict[int, UnderWay] = {}
+        self._failed: dict[int, int] = {}  # shard → rows, where there are any
+        self._news: dict[int, float] = {}  # worker → when it was ready, or said something last
+        self._silence = 0.0  # the longest between two news of a worker
+
+    def begin(self, worker: int, at: float) -> None:
+        """A worker is ready."""
+        self._news[worker] = at
+
+    def news(self, worker: int, at: float) -> None:
+        """A worker has worked until now."""
+        silence = max(0.0, at - self._news.get(worker, at))
+        self.worked += silence
+        self._silence = max(self._silence, silence)
+        self._news[worker] = at
+
+    def put(self, event: RowsRead, at: float) -> None:
+        """Note how far a worker is in its shard."""
+        self.forget(event.shard)
+        self.news(event.worker, at)
+        self._shards[event.shard] = UnderWay(event.worker, event.rows, event.of, at)
+        self.rows += event.rows
+        if failed := event.faults.total:
+            self._failed[event.shard] = failed
+            self.failed += failed
+
+    def forget(self, shard: int) -> None:
+        """A shard is done, or begins anew."""
+        if (known := self._shards.pop(shard, None)) is not None:
+            self.rows -= known.rows
+            self.failed = max(0, self.failed - self._failed.pop(shard, 0))
+
+    def forget_worker(self, worker: int) -> None:
+        """A worker is gone, and what it was at begins anew."""
+        self._news.pop(worker, None)
+        for shard in [shard for shard, known in self._shards.items() if known.worker == worker]:
+            self.forget(shard)
+
+    def workers(self) -> tuple[int, ...]:
+        """Return the workers that are at a shard, in their order."""
+        return tuple(sorted({known.worker for known in self._shards.values()}))
+
+    def idle(self, now: float) -> int:
+        """Return how many workers have been silent for so long that they seem to have nothing to do."""
+        heard = now - max(_SILENT, _SILENCES * self._silence)
+        return sum(at < heard for at in self._news.values())
+
+    def each(self, left: int, now: float) -> tuple[UnderWay, ...]:
+        """Return the shards, in the order of their workers; where more are ``left``, with those just begun."""
+        found = sorted(self._shards.values(), key=lambda known: (known.worker, known.at))
+        known = {each.worker for each in found}
+        heard = now - max(_SILENT, _SILENCES * self._silence)
+        begun = sorted(
+            (at, worker) for worker, at in self._news.items() if worker not in known and at >= heard
+        )
+        return (*found, *(UnderWay(worker, 0, -1, at) for at, worker in begun[: max(0, left - len(found))]))
 
 
 def busy_share(seconds: float, wait: float, capacity: float) -> float:

@@ -34,9 +34,10 @@ from headrace.core.events import (
     WorkerReady,
     WorkerRetired,
 )
-from headrace.observers.pace import LATE, WINDOW, Pace
-from headrace.observers.run_parts import LONGEST, Driver, StageState, busy_share
-from headrace.observers.sums import TIMES, CommitSum, ProgressSample, Unlisted, WorkSum, added
+from headrace.observers.pace import LATE, WINDOW, Pace, Unit
+from headrace.observers.run_parts import LONGEST, Driver, OpenShards, StageState, busy_share
+from headrace.observers.sums import TIMES, CommitSum, ProgressSample, UnderWay, Unlisted, WorkSum, added
+from headrace.observers.time_left import is_near_the_end, sized, time_of_the_last
 
 Phase = Literal["starting", "loading", "running", "ended"]
 """Before the first shard; workers start and load models, and none is ready; at work; ended."""
@@ -85,9 +86,9 @@ class RunState:
         self.sample = ProgressSample(0, 0)
         self.sampled_at = 0.0
         self._pace = Pace()
-        self._under_way: dict[int, tuple[int, int, int]] = {}  # shard → (worker, rows read, rows failed)
-        self._rows_under_way = self._failed_under_way = 0
+        self._open = OpenShards()
         self._working: tuple[int, ...] = ()  # in the midst of a shard, as the last sample of a record has it
+        self._read_back: ProgressSample | None = None  # the last sample of a record
         self._share = 0.0
         self._ceilings: dict[str, int] = {}
         self._sizes: dict[str, dict[int, int]] = {}
@@ -111,27 +112,25 @@ class RunState:
             case RunStarted():
                 self._start(event, at)
             case RowsRead():
-                self._forget(event.shard)
-                self._under_way[event.shard] = event.worker, event.rows, event.faults.total
-                self._rows_under_way += event.rows
-                self._failed_under_way += event.faults.total
+                self._open.put(event, at)
                 self._reach(0)
             case ShardCommitted():
-                self._forget(event.shard)
+                self._open.forget(event.shard)
                 self._commit(CommitSum.of(event))
             case CommitSum():
-                self._failed_under_way = max(0, self._failed_under_way - event.rejected - event.nulled)
+                self._open.failed = max(0, self._open.failed - event.rejected - event.nulled)
                 self._commit(event)
             case ProgressSample():
                 self.shards = event.planned or self.shards
                 self.shards_done = max(self.shards_done, event.shards)
-                self._failed_under_way = max(0, event.failed - self.rejected - self.nulled)
-                self._working = event.working
+                self._open.failed = max(0, event.failed - self.rejected - self.nulled)
+                self._working, self._read_back = event.working, event
                 self._reach(event.rows)
                 self._take_sample(at)
             case WorkerReady():
                 self._worker_ready(event, at)
             case Worked():
+                self._open.news(event.worker, at)
                 self._work(WorkSum.of(event, at, self.ready.get(event.worker, 0.0)))
             case WorkSum():
                 self._work(event)
@@ -168,8 +167,8 @@ class RunState:
         self.written, self.rejected, self.nulled = event.written_done, event.rejected_done, event.nulled_done
         self.bytes = event.bytes_done
         self.shards, self.shards_done = event.shards, event.shards_done
-        self._under_way, self._rows_under_way, self._failed_under_way = {}, 0, 0
-        self._working = ()
+        self._open = OpenShards()
+        self._working, self._read_back = (), None
         self._share = 0.0
         self._reach(0)
         self._count_from_here(at)
@@ -177,6 +176,7 @@ class RunState:
     def _worker_ready(self, event: WorkerReady, at: float) -> None:
         driver = self.drivers[-1]
         self.ready[event.worker] = at
+        self._open.begin(event.worker, at)
         driver.loading = max(driver.loading, event.seconds)
         if driver.first_ready is None:
             driver.first_ready = max(0.0, at - driver.began)
@@ -204,15 +204,10 @@ class RunState:
         self._reach(0)
 
     def _reach(self, rows: int) -> None:
-        self.rows = max(self.rows, rows, self.read + self._rows_under_way)
+        self.rows = max(self.rows, rows, self.read + self._open.rows)
         done, total = (self.rows, self.rows_expected) if self._by_rows else (self.shards_done, self.shards)
         if total:
             self._share = max(self._share, min(1.0, done / total))
-
-    def _forget(self, shard: int) -> None:
-        _, rows, failed = self._under_way.pop(shard, (0, 0, 0))
-        self._rows_under_way -= rows
-        self._failed_under_way = max(0, self._failed_under_way - failed)
 
     def _work(self, work: WorkSum) -> None:
         stage = self.stages.setdefault(work.stage, StageState())
@@ -249,7 +244,7 @@ class RunState:
     def _incident(self, event: Folded) -> None:
         match event:
             case ShardRetried():
-                self._forget(event.shard)
+                self._open.forget(event.shard)
                 self.counts[RETRIED_SHARDS] += 1
             case ShardDivided():
                 self.shards += max(0, event.parts - 1)
@@ -257,9 +252,7 @@ class RunState:
                     self.counts[DIVIDED] += 1
             case WorkerLost():
                 self.counts[LOST] += 1
-                lost = [shard for shard, (worker, *_) in self._under_way.items() if worker == event.worker]
-                for shard in lost:
-                    self._forget(shard)
+                self._open.forget_worker(event.worker)
             case WorkerRetired():
                 self.counts[RETIRED] += 1
             case CallRetried():
@@ -291,10 +284,29 @@ class RunState:
 
     def _take_sample(self, at: float) -> None:
         self.sample, self.sampled_at = self._present(), at
-        self._pace.note(at, self.rows, self.shards_done)
+        self._pace.note(at, self.rows, self.shards_done, self.sample.worked)
 
     def _present(self) -> ProgressSample:
-        return ProgressSample(self.rows, self.shards_done, self.shards, self.failed, self.working)
+        return ProgressSample(
+            *(self.rows, self.shards_done, self.shards, self.failed, self.working), *self._near_the_end()
+        )
+
+    def _near_the_end(self) -> tuple[float, int, tuple[UnderWay, ...]]:
+        """Return how long workers have worked, how many are idle, and what they are at if few shards are left."""
+        known, ready = self._read_back, self._alike
+        if known is not None:
+            return known.worked, known.idle, known.last
+        if not ready:
+            return 0.0, 0, ()
+        left, idle = self.shards - self.shards_done, self._open.idle(self.at)
+        near = self._open.worked > 0 and is_near_the_end(left, ready - idle)
+        last = self._open.each(left, self.at) if near else ()
+        return round(self._open.worked, 3), idle, last
+
+    @property
+    def _alike(self) -> int:
+        """How many workers are ready, if all of them do the same."""
+        return len(self.ready) if len(self.stage_names) < 2 else 0
 
     # ------------------------------------------------------------ how far
 
@@ -322,7 +334,7 @@ class RunState:
     @property
     def failed(self) -> int:
         """Rows that were rejected, or got a null for a result, including those of shards not committed yet."""
-        return self.rejected + self.nulled + self._failed_under_way
+        return self.rejected + self.nulled + self._open.failed
 
     @property
     def share(self) -> float | None:
@@ -347,10 +359,29 @@ class RunState:
 
     def time_left(self, now: float) -> float | None:
         """Return the seconds that the rest will take; None while nothing was done at all."""
-        expected = self.rows_expected
-        if expected is None:
-            return self._pace.time_left(now, "shards", self.shards)
-        return self._pace.time_left(now, "rows", expected)
+        total, sample = self._rows_in_all, self.sample
+        workers = max(0, self._alike - sample.idle)
+        unit: Unit = "rows" if total is not None else "shards"
+        changed = 0.0 if workers else max((at for at in self.ready.values() if at <= now), default=0.0)
+        rate, waited = self._pace.long_rate(now, unit, changed)
+        of_one = self._pace.rate_of_one(now, unit) if workers else 0.0
+        rate = of_one * workers or rate
+        if rate <= 0:
+            return None
+        shards = max(0, self.shards - sample.shards)
+        left = max(0.0, total - sample.rows) if total is not None else shards
+        if total is not None and of_one and sample.last:
+            planned = self.drivers[-1].started.last_shards if self.drivers[-1].started else ()
+            under_way, waiting = sized(sample.last, shards, left, planned)
+            return time_of_the_last(under_way, waiting, workers=workers, rate=of_one, now=now)
+        return max(0.0, left / rate - waited)
+
+    @property
+    def _rows_in_all(self) -> float | None:
+        """Rows of the input, or how many they will be if the rest is as what was committed; None before that."""
+        if self._by_rows:
+            return self.rows_expected
+        return self.shards * self.read / self.shards_done if self.shards_done else None
 
     @property
     def seconds(self) -> float:
@@ -405,7 +436,7 @@ class RunState:
     @property
     def working(self) -> tuple[int, ...]:
         """The workers of the last stage that are in the midst of a shard, as far as they said so."""
-        return tuple(sorted({worker for worker, *_ in self._under_way.values()})) or self._working
+        return self._open.workers() or self._working
 
     def under_way(self, now: float) -> list[tuple[float, float]]:
         """Return from when to when workers of the last stage have been at what has not ended yet."""

@@ -110,11 +110,22 @@ class CommitSum(msgspec.Struct):
         self.shard = self.attempt = -1
 
 
+class UnderWay(msgspec.Struct, frozen=True, array_like=True):
+    """A shard that a worker is at: by the time ``at`` it had read ``rows`` of its rows; -1 if these are not known."""
+
+    worker: _Count
+    rows: _Count
+    of: int
+    at: _Time
+
+
 class ProgressSample(msgspec.Struct, frozen=True):
     """How far a run was at one moment: rows read, shards committed and planned, rows that failed.
 
     Rows read and failed include those of shards that are not committed yet. ``working``: the workers of the last
-    stage that are in the midst of one.
+    stage that are in the midst of one. In a run of one stage, ``worked`` has the seconds that workers have worked on
+    these rows, added up, ``idle`` how many of them seem to have nothing to do, and ``last`` the shards under way,
+    once few are left.
     """
 
     rows: _Count
@@ -122,6 +133,9 @@ class ProgressSample(msgspec.Struct, frozen=True):
     planned: _Count = 0
     failed: _Count = 0
     working: tuple[_Count, ...] = ()
+    worked: _Seconds = 0.0
+    idle: _Count = 0
+    last: tuple[UnderWay, ...] = ()
 
 
 class Unlisted(msgspec.Struct, frozen=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.events import MetricsCounted, RunFinished, RunStarted
+from headrace.observers.time_left import LAST_SHARDS
 from headrace.output import reporting
 from headrace.output.folder import HOME
 from headrace.result import Metrics, Result
@@ -30,6 +31,7 @@ def started(job: Job, workers: int) -> RunStarted:
         before.rejected,
         before.nulled,
         state.bytes,
+        tuple(shard.rows for shard in job.shards[-LAST_SHARDS:]),
     )
 
 

@@ -156,11 +156,13 @@ def _run(
 def _announce(plan: Plan, context: RunContext, shards: list[Shard], events: EventBus, started: float) -> None:
     """Send the events that begin a run whose rows are read."""
     from headrace.core.events import RunStarted
+    from headrace.observers.time_left import LAST_SHARDS
 
     execution = context.execution
     events.on_event(describe_reading(plan, execution, elapsed=time.monotonic() - started))
     rows = rows_expected(plan, shards)
-    events.on_event(RunStarted("", "", len(shards), 0, 0, rows, execution.workers))
+    last = tuple(shard.rows for shard in shards[-LAST_SHARDS:])
+    events.on_event(RunStarted("", "", len(shards), 0, 0, rows, execution.workers, last_shards=last))
 
 
 def committed(record: CommitRecord) -> ShardCommitted:

@@ -489,6 +489,7 @@ class _Attempt:
                     self._task.shard.index,
                     self._meter.done_rows,
                     self._meter.faults(words=self._program.policy.show_data),
+                    self._task.shard.rows,
                 )
             )
 

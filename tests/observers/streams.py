@@ -1,0 +1,193 @@
+"""Runs that never were, as streams of events: workers that share shards, with what is usual and cannot be planned.
+
+What a stream may have is what ``Stream`` has fields for. What it has not, nobody can foresee: see its text.
+"""
+
+from __future__ import annotations
+
+import heapq
+import io
+import random
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from headrace.core.events import Event, RowsRead, RunStarted, ShardCommitted, Worked, WorkerReady
+from headrace.core.work import Ledger, Timings
+from headrace.observers.progress import Progress
+from headrace.observers.run_state import RunState
+from headrace.observers.time_left import LAST_SHARDS
+from headrace.session.event_bus import EventBus
+
+from .histories import Time, described
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A run of one stage or two, whose workers take shards in order, the next one free the next shard.
+
+    What nobody can foresee is not in it, and only that:
+
+    - A rate that changes for good after a third of the run: a worker that joins or is lost later, rows that take
+      another time in the rest than before, a machine that is slower from then on.
+    - A run in which workers have said next to nothing by a third of it: here a batch takes a thirtieth of the time at
+      most, so that each has done ten.
+    - That one batch takes seconds longer than others, as the last one may: long batches are alike but for a quarter
+      of a second.
+    - The rows of each shard, where neither these nor the rows in all are known before: shards are alike there, and
+      each worker has done one by a third of the run.
+    """
+
+    sizes: tuple[int, ...]  # rows of each shard
+    workers: int
+    pace: float  # rows that a worker does in a second
+    batch: float  # seconds that a batch takes, after each of which a worker says how far it is
+    noise: float = 0.0  # of a batch's time: standard deviation of its share
+    swell: float = 0.0  # by which the machine is slower and faster, in turns of a twentieth of the run
+    start: float = 0.0  # until the first worker is ready, as a share of the work: processes, models
+    late: float = 0.0  # until the last worker is ready, likewise
+    stages: int = 1  # the last one gets what the others make, some blocks ahead
+    done: int = 0  # shards of an earlier driver
+    known: bool = True  # whether rows are known before
+    seed: int = 0
+    told: list[tuple[float, Event]] = field(default_factory=list, compare=False, repr=False)
+
+    @property
+    def seconds(self) -> float:
+        """How long the work takes, about."""
+        return sum(self.sizes[self.done :]) / self.pace / self.workers
+
+    def events(self) -> list[tuple[float, Event]]:
+        """Return what happens, and when; the last is the last shard's commit."""
+        if not self.told:
+            times = self._ready()
+            found = self._pipeline(times) if self.stages > 1 else self._shards(times)
+            self.told.extend(sorted(found, key=lambda each: each[0]))
+        return self.told
+
+    def _ready(self) -> list[float]:
+        first, last = self.start * self.seconds, self.late * self.seconds
+        return [first + (last - first) * i / max(1, self.workers - 1) for i in range(self.workers)]
+
+    def _shards(self, ready: list[float]) -> list[tuple[float, Event]]:
+        found: list[tuple[float, Event]] = [(at, WorkerReady(i, 0.1)) for i, at in enumerate(ready)]
+        free = [(at, worker) for worker, at in enumerate(ready)]
+        heapq.heapify(free)
+        dice = random.Random(self.seed)
+        for shard in range(self.done, len(self.sizes)):
+            began, worker = heapq.heappop(free)
+            end = began
+            for rows, end in self._batches(shard, began, dice):
+                if rows < self.sizes[shard]:
+                    of = self.sizes[shard] if self.known else -1
+                    found.append((end, RowsRead(worker, shard, rows, of=of)))
+            found += self._ended(shard, worker, 0, end, end - began)
+            heapq.heappush(free, (end, worker))
+        return found
+
+    def _batches(self, shard: int, now: float, dice: random.Random) -> Iterator[tuple[int, float]]:
+        """Yield the rows done of a shard, and when."""
+        whole = self.sizes[shard]
+        number = max(1, round(whole / self.pace / self.batch))
+        turn = self.seconds / 20
+        for batch in range(number):
+            rows = whole * (batch + 1) // number - whole * batch // number
+            slow = 1 + self.swell * (1 if int(now / turn) % 2 else -1)
+            now += rows / self.pace * slow * max(0.2, dice.gauss(1.0, self.noise))
+            yield whole * (batch + 1) // number, now
+
+    def _ended(
+        self, shard: int, worker: int, stage: int, at: float, seconds: float
+    ) -> list[tuple[float, Event]]:
+        rows = self.sizes[shard]
+        return [
+            (at, Worked(stage, worker, shard, 0, seconds, "done", rows)),
+            (at, ShardCommitted(shard, 0, Ledger(rows, rows), 1000, Timings())),
+        ]
+
+    def _pipeline(self, ready: list[float]) -> list[tuple[float, Event]]:
+        """One stage makes blocks, at most eight ahead; one worker with a model takes them, five times as fast.
+
+        The workers of the earlier stage are ready at once; ``start`` is when the last stage's is, ``late`` when the
+        last one of the earlier is.
+        """
+        model = ready[0]
+        makers = [0.0, *(at for at in ready[1:])]
+        found: list[tuple[float, Event]] = [(at, WorkerReady(i, 0.1)) for i, at in enumerate(makers)]
+        found.append((model, WorkerReady(self.workers, 0.1)))
+        dice, free = random.Random(self.seed), [(at, worker) for worker, at in enumerate(makers)]
+        heapq.heapify(free)
+        taken: deque[float] = deque()
+        consumed = model
+        for shard in range(self.done, len(self.sizes)):
+            began, before, rows, end = 0.0, 0, 0, consumed
+            number = max(1, round(self.sizes[shard] / self.pace / self.batch))
+            for block in range(number):
+                at, worker = heapq.heappop(free)
+                if len(taken) >= 8:
+                    at = max(at, taken.popleft())
+                rows = self.sizes[shard] * (block + 1) // number
+                seconds = (rows - before) / self.pace * max(0.2, dice.gauss(1.0, self.noise))
+                heapq.heappush(free, (at + seconds, worker))
+                found.append((at + seconds, Worked(0, worker, shard, 0, seconds, "going on")))
+                consumed = max(consumed, at + seconds) + (rows - before) / self.pace / self.workers / 5
+                taken.append(consumed)
+                began, before, end = began or at, rows, consumed
+                if rows < self.sizes[shard]:
+                    found.append((consumed, RowsRead(self.workers, shard, rows, of=self.sizes[shard])))
+            found += self._ended(shard, self.workers, 1, end, end - began)
+        return found
+
+    def play(self) -> Iterator[tuple[float, float, float | None]]:
+        """Yield the time, the share and the time left at each tick."""
+        clock, events = Time(), self.events()
+        view, progress = Shown(), Progress(io.StringIO())
+        progress._view, progress._in_notebook = view, True
+        bus = EventBus([progress], clock=clock)
+        names = [
+            (f"stage {i}", self.workers if i + 1 < self.stages or i == 0 else 1) for i in range(self.stages)
+        ]
+        bus.on_event(described(*names, elapsed=0.0))
+        rows = sum(self.sizes) if self.known else -1
+        bus.on_event(
+            RunStarted(
+                "r",
+                "/out",
+                len(self.sizes),
+                self.done,
+                sum(self.sizes[: self.done]),
+                rows,
+                self.workers,
+                last_shards=self.sizes[-LAST_SHARDS:] if self.known else (-1,),
+            )
+        )
+        began, every = clock.now, min(1.0, max(0.2, events[-1][0] / 300))
+        tick = began + every
+        for at, event in events:
+            while tick < began + at:
+                clock.now, tick = tick, tick + every
+                bus.tick()
+                if view.drawn:
+                    yield clock.now - began, view.share, view.left
+            clock.now = began + at
+            bus.on_event(event)
+        assert bus.state.share == 1.0
+        progress.close()
+
+
+class Shown:
+    """A view that remembers."""
+
+    def __init__(self) -> None:
+        self.share, self.drawn = 0.0, False
+        self.left: float | None = None
+
+    def draw(self, state: RunState, now: float, left: float | None) -> None:
+        self.drawn = True
+        self.share, self.left = state.share or 0.0, left
+
+    def say(self, line: str) -> None:
+        raise AssertionError(line)
+
+    def close(self) -> None:
+        pass
