@@ -32,6 +32,8 @@ class Stream:
       another time in the rest than before, a machine that is slower from then on.
     - A run in which workers have said next to nothing by a third of it: here a batch takes a thirtieth of the time at
       most, so that each has done ten.
+    - What was made ahead while a model was loaded, and goes in no time: it is no measure of the rest, and a tenth of
+      the run here at most. A run of two stages takes ten seconds at least.
     - That one batch takes seconds longer than others, as the last one may: long batches are alike but for a quarter
       of a second.
     - The rows of each shard, where neither these nor the rows in all are known before: shards are alike there, and
@@ -106,7 +108,7 @@ class Stream:
         ]
 
     def _pipeline(self, ready: list[float]) -> list[tuple[float, Event]]:
-        """One stage makes blocks, at most eight ahead; one worker with a model takes them, five times as fast.
+        """One stage makes blocks, some ahead; one worker with a model takes them, five times as fast.
 
         The workers of the earlier stage are ready at once; ``start`` is when the last stage's is, ``late`` when the
         last one of the earlier is.
@@ -118,13 +120,13 @@ class Stream:
         dice, free = random.Random(self.seed), [(at, worker) for worker, at in enumerate(makers)]
         heapq.heapify(free)
         taken: deque[float] = deque()
-        consumed = model
+        consumed, ahead = model, max(1, min(8, int(self.seconds / 10 / self.batch * self.workers)))
         for shard in range(self.done, len(self.sizes)):
             began, before, rows, end = 0.0, 0, 0, consumed
             number = max(1, round(self.sizes[shard] / self.pace / self.batch))
             for block in range(number):
                 at, worker = heapq.heappop(free)
-                if len(taken) >= 8:
+                if len(taken) >= ahead:
                     at = max(at, taken.popleft())
                 rows = self.sizes[shard] * (block + 1) // number
                 seconds = (rows - before) / self.pace * max(0.2, dice.gauss(1.0, self.noise))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import logging
 import sys
 import threading
 from collections.abc import Iterator
@@ -226,7 +227,7 @@ class TestBar:
             progress.tick()
             (line,) = terminal.lines()
             assert before.endswith("0.0 %      0 of 1,000 rows  0:01 elapsed  -:-- left")
-            assert line.startswith("running  ━━━━━━━━━━──────────   50.0 %") and line.endswith(
+            assert line.startswith("running  ━━━━━━━━━─────────   50.0 %") and line.endswith(
                 "50.0 %    500 of 1,000 rows     250 rows/s  0:02 elapsed  0:02 left"
             )
             assert len(line) <= 100
@@ -245,6 +246,22 @@ class TestBar:
             lines = terminal.lines()
             assert lines[:2] == ["one", "two [red]plain[/red]"]
             assert len(lines) == 3 and "0.0 %" in lines[2]
+
+    def test_logging_that_was_set_up_before_stands_above_the_bar(
+        self, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        handler = logging.StreamHandler(terminal.stream)
+        log = logging.getLogger("theirs")
+        log.addHandler(handler)
+        try:
+            with running(terminal, monkeypatch) as (progress, _):
+                log.warning("be careful")
+                progress.tick()
+                told, bar = terminal.lines()
+                assert told == "be careful" and "0.0 %" in bar
+            assert handler.stream is terminal.stream
+        finally:
+            log.removeHandler(handler)
 
     def test_too_little_memory_stands_above_the_bar(
         self, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
@@ -338,7 +355,7 @@ class TestFrames:
         view.draw(state, 112.0, 3725.0)
         first, *stages = terminal.lines()
         view.close()
-        assert all(len(line) < columns for line in (first, *stages)) and len(stages) == 2
+        assert all(len(line) <= columns - len("^C") - 1 for line in (first, *stages)) and len(stages) == 2
         wanted = {
             30: ["running", "8.3 %"],
             60: ["running", "8.3 %", "100 k rows/s", "1:02:05 left", "3 failed"],
@@ -359,6 +376,13 @@ class TestFrames:
         monkeypatch.setattr(terminal.stream, "write", written.append)
         live.draw(["z"])
         assert written == ["\x1b[?2026h\r\x1b[3A\x1b[Jz\x1b[K\x1b[?2026l"]
+        live.close()
+
+    def test_fewer_lines_leave_nothing_of_more(self, terminal: Terminal) -> None:
+        live = LiveLines(terminal.stream)
+        live.draw(["first", "second", "third"])
+        live.draw(["only"])
+        assert terminal.lines() == ["only"]
         live.close()
 
     def test_an_ascii_terminal_gets_ascii(self, monkeypatch: pytest.MonkeyPatch) -> None:

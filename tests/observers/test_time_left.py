@@ -45,7 +45,7 @@ def streams(draw: st.DrawFn) -> Stream:
         case "late":
             found |= {"start": draw(share) / 2, "late": draw(share)}
         case "noise":
-            found["noise"] = 0.3
+            found["noise"] = 0.2
         case "swell":
             found["swell"] = 0.1
         case "stages":
@@ -62,6 +62,8 @@ def streams(draw: st.DrawFn) -> Stream:
     if kind in ("sizes", "all"):
         sizes = st.lists(st.floats(0.25, 1.75), min_size=shards, max_size=shards)
         found["sizes"] = tuple(round(size * rows) for size in draw(sizes))
+    if kind == "stages":  # ten seconds at least
+        found["sizes"] = (max(rows, 10 * pace * workers // shards + 1),) * shards
     work = sum(found["sizes"][found.get("done", 0) :]) / pace / workers
     found["batch"] = min(found["batch"], work / 30)
     if kind == "batches":

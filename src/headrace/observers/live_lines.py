@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import re
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TextIO, cast
 
 from headrace.core.terminal import visible
@@ -15,13 +16,15 @@ from headrace.core.terminal import visible
 _BEGIN, _END = "\x1b[?2026h", "\x1b[?2026l"  # a terminal that knows them shows the whole frame at once
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 _USUAL = (80, 24)
+_ECHO = 3  # columns: a Ctrl-C, and the last one, after which a terminal goes on in the next row
 
 
 class LiveLines:
     """Draws lines over the ones before, each frame in one write; nothing is written for a frame that is the same.
 
     The lines must fit the terminal: ``size()`` says how big it is now. While they are shown, the standard streams, if
-    they are terminals, print above them, by whole lines. All methods may be called from any thread.
+    they are terminals, print above them, by whole lines, and so do handlers of ``logging`` that write to them. All
+    methods may be called from any thread.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -35,10 +38,20 @@ class LiveLines:
             if is_terminal(getattr(sys, name)):
                 above = _Above(self, getattr(sys, name))
                 self._redirected.append((name, above))
+                for handler in _handlers_to(above.below):
+                    handler.setStream(above)
                 setattr(sys, name, above)
 
     def size(self) -> tuple[int, int]:
-        """Return the columns and lines of the terminal."""
+        """Return the columns and lines that may be written to.
+
+        Some columns stay free: the terminal shows a Ctrl-C as ``^C``, and a line that goes on in the next row because
+        of it could not be taken away.
+        """
+        columns, lines = self._terminal_size()
+        return max(1, columns - _ECHO), lines
+
+    def _terminal_size(self) -> tuple[int, int]:
         try:
             columns, lines = os.get_terminal_size(self._stream.fileno())
         except (OSError, ValueError):
@@ -53,9 +66,11 @@ class LiveLines:
     def draw(self, lines: Sequence[str]) -> None:
         """Show these lines in the place of those before."""
         with self._lock:
-            width = self.size()[0]
+            width = self._terminal_size()[0]
             if self._open and (list(lines) != self._shown or width != self._width):
-                self._write(self._erased(width) + "\n".join(f"{line}\x1b[K" for line in lines))
+                foot = "\n".join(f"{line}\x1b[K" for line in lines)
+                fewer = len(lines) < len(self._shown) and width == self._width
+                self._write(self._erased(width) + foot + ("\x1b[J" if fewer else ""))
                 self._shown, self._width = list(lines), width
 
     def say(self, text: str) -> None:
@@ -65,7 +80,7 @@ class LiveLines:
     def print_above(self, text: str) -> None:
         """Leave whole lines above, as they are."""
         with self._lock:
-            width = self.size()[0]
+            width = self._terminal_size()[0]
             foot = "\n".join(f"{line}\x1b[K" for line in self._shown)
             self._write(f"{self._erased(width)}\x1b[J{text}{foot}")
             self._width = width
@@ -76,10 +91,12 @@ class LiveLines:
             for name, above in self._redirected:
                 if getattr(sys, name) is above:
                     setattr(sys, name, above.below)
+                for handler in _handlers_to(above):
+                    handler.setStream(above.below)
                 above.end()
             self._redirected = []
             if self._open and self._shown:
-                self._write(f"{self._erased(self.size()[0])}\x1b[J")
+                self._write(f"{self._erased(self._terminal_size()[0])}\x1b[J")
             self._open, self._shown = False, []
 
     def _erased(self, width: int) -> str:
@@ -94,6 +111,15 @@ class LiveLines:
     def _write(self, text: str) -> None:
         self._stream.write(f"{_BEGIN}{text}{_END}")
         self._stream.flush()
+
+
+def _handlers_to(stream: Any) -> Iterator[logging.StreamHandler[Any]]:
+    """Yield the handlers of all loggers that write to a stream; they keep the one that they were made with."""
+    loggers = [logging.root, *list(logging.root.manager.loggerDict.values())]
+    for logger in loggers:
+        for handler in getattr(logger, "handlers", ()):
+            if isinstance(handler, logging.StreamHandler) and handler.stream is stream:
+                yield handler
 
 
 class _Above(io.TextIOBase):

@@ -12,10 +12,8 @@ WINDOW = 30.0  # seconds over which speed is measured: long enough to be steady,
 SAMPLE = 1.0  # seconds between two samples
 LATE = 6.0  # seconds by which a sample may lag behind: a record has one every 5 s at least, written twice a second
 
-_SHORTEST_WINDOW, _LONGEST_WINDOW = (
-    2.0,
-    300.0,
-)  # seconds over which the speed is measured that tells how long the rest takes
+_LONGEST_WINDOW = 300.0  # seconds over which the speed is measured that tells how long the rest takes
+_SHORTEST_WINDOW = 1.0  # likewise, in a run of several stages
 _FIRST_SAMPLES = 0.15  # seconds between the first ones
 
 Unit = Literal["rows", "shards"]

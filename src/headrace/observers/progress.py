@@ -209,8 +209,8 @@ class TerminalView:
     def draw(self, state: RunState, now: float, left: float | None) -> None:
         """See ``View``."""
         columns, rows = self._live.size()
-        lines = [self._first(state, now, left, columns - 1)]
-        stages = stage_texts(state, now, columns - 1)
+        lines = [self._first(state, now, left, columns)]
+        stages = stage_texts(state, now, columns)
         if len(stages) < rows - 1:
             lines += [self._styled(line, "2") for line in stages]
         self._live.draw(lines)

@@ -12,7 +12,7 @@ from headrace.observers.run_parts import bottleneck
 from headrace.observers.run_state import RETRIED_SHARDS, RunState
 
 GAP = 2  # columns between two fields
-LEAST_BAR, MOST_BAR = 10, 40  # columns
+LEAST_BAR, MOST_BAR = 8, 40  # columns
 _NAME = 16  # columns of a stage's name, at least
 _SLOWEST, _QUICKEST = 5.0, 0.5  # seconds over which the time left is smoothed
 
