@@ -73,6 +73,28 @@ def say(text: str, stream: TextIO | None, *, lead: str = "", end: str = "\n") ->
     stream.flush()
 
 
+def wrapped(text: str, columns: int) -> str:
+    r"""Return lines of ours that fit a terminal: a longer list goes on in the next line, behind a comma.
+
+    A line is left as it is if it is none, or has an address that people may want to copy as a whole.
+
+    >>> print(wrapped("workers: 63 % predict(Fare), 16 % loading models, 14 % starting", 40))
+    workers: 63 % predict(Fare),
+      16 % loading models, 14 % starting
+    """
+    found: list[str] = []
+    for line in text.split("\n"):
+        rest, indent = line, ""
+        while len(indent + rest) > columns and "/" not in line:
+            end = rest.rfind(", ", 0, columns - len(indent))
+            if end < 0:
+                break
+            found.append(f"{indent}{rest[: end + 1]}")
+            rest, indent = rest[end + 2 :], "  "
+        found.append(indent + rest)
+    return "\n".join(found)
+
+
 def in_notebook() -> bool:
     """Say whether this process is the kernel of a notebook; IPython is not imported for that."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()

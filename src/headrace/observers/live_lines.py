@@ -118,7 +118,7 @@ def _handlers_to(stream: Any) -> Iterator[logging.StreamHandler[Any]]:
     loggers = [logging.root, *list(logging.root.manager.loggerDict.values())]
     for logger in loggers:
         for handler in getattr(logger, "handlers", ()):
-            if isinstance(handler, logging.StreamHandler) and handler.stream is stream:
+            if isinstance(handler, logging.StreamHandler) and vars(handler).get("stream") is stream:
                 yield handler
 
 

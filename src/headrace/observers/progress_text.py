@@ -68,7 +68,7 @@ def fields(state: RunState, now: float, left: float | None) -> list[Field]:
         if speed or left is not None:
             found.append(Field("speed", f"{count(speed) + ' rows/s':>13}", 4))
     found.append(Field("elapsed", f"{clock(present_elapsed(state, now))} elapsed", 7))
-    if at_work and phase != "finishing":
+    if at_work and phase != "finishing" and (left is not None or phase == "running"):
         found.append(Field("left", f"{clock(left) if left is not None else '-:--'} left", 2))
     if state.failed:
         found.append(Field("failed", f"{state.failed:,} {_failed(state)}", 3))
@@ -106,7 +106,7 @@ def rows_text(state: RunState) -> str:
 
 
 def fitting(found: list[Field], width: int) -> tuple[list[Field], int]:
-    """Leave out what is least important until the rest fits into ``width`` columns; also return those of the bar.
+    """Return what fits into ``width`` columns, the most important first, and the columns of the bar.
 
     >>> some = [Field("phase", "running", 0), Field("bar", "", 5), Field("share", "42.3 %", 1)]
     >>> [field.name for field in fitting(some, 30)[0]], fitting(some, 30)[1]
@@ -114,14 +114,15 @@ def fitting(found: list[Field], width: int) -> tuple[list[Field], int]:
     >>> [field.name for field in fitting(some, 20)[0]]
     ['phase', 'share']
     """
-    kept = list(found)
-    while True:
-        taken = sum(len(field.text) for field in kept) + GAP * (len(kept) - 1)
-        room = width - taken
-        has_bar = any(field.name == "bar" for field in kept)
-        if room >= (LEAST_BAR if has_bar else 0) or len(kept) == 1:
-            return kept, min(room, MOST_BAR) if has_bar else 0
-        kept.remove(max(kept, key=lambda field: field.rank))
+    kept: list[Field] = []
+    room = width + GAP
+    for field in sorted(found, key=lambda field: field.rank):
+        taken = GAP + (LEAST_BAR if field.name == "bar" else len(field.text))
+        if taken <= room or not kept:
+            kept.append(field)
+            room -= taken
+    bar = min(MOST_BAR, LEAST_BAR + max(0, room)) if any(field.name == "bar" for field in kept) else 0
+    return [field for field in found if field in kept], bar
 
 
 def progress_line(state: RunState, now: float, left: float | None = None) -> str:

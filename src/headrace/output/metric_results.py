@@ -97,6 +97,8 @@ def _text(value: Any) -> str:
         low, high = getattr(value, "low", None), getattr(value, "high", None)
         between = f" ({low:.6g} to {high:.6g})" if low is not None and high is not None else ""
         return f"{float(value):.6g}{between}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {_text(each)}" for key, each in value.items())
     if isinstance(value, (list, tuple)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.core.terminal import in_notebook, say
+from headrace.core.terminal import in_notebook, say, wrapped
 from headrace.errors import (
     REFUSALS,
     HeadraceError,
@@ -237,7 +238,10 @@ def _say(options: RunOptions, text: str) -> None:
         command = invocation.current()
         stream = sys.stdout if in_notebook() else sys.stderr  # which a notebook shows as an error
         with contextlib.suppress(OSError, ValueError, AttributeError):  # standard error is closed
-            say(text if command is None else command.words(text), stream)
+            told = text if command is None else command.words(text)
+            if getattr(stream, "isatty", bool)():
+                told = wrapped(told, shutil.get_terminal_size().columns - 1)
+            say(told, stream)
 
 
 def _asked_schema(plan: Plan, settled: bytes | None) -> bytes | None:
