@@ -168,6 +168,11 @@ def test_structure_adapters_and_what_is_asked_once(engines, folder, tmp_path):
     assert not engines[-1].requests[0].structure
     assert inline(rows.prompt("{text}", model, sampling={"lora": "legal"})).take(1)[0]["answer"] == "legal"
     assert vllm_engine._rank(model) == 32
+    rows = hr.from_items([{"text": "the vote", "adapter": each} for each in ("legal", None, "other")])
+    asked = rows.prompt("{text}", model, overrides={"lora": "adapter"}, sampling={"max_tokens": 9})
+    with pytest.warns(UserWarning, match="BadRow.*the adapters here are legal"):
+        made = inline(asked, on_error="reject").take_all()
+    assert [row["answer"] for row in made] == ["legal", "vote the"]
 
 
 def test_answers_are_kept_by_the_weights(engines, folder, tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ArgumentError
@@ -17,8 +17,7 @@ _OWN = {
     "messages": "the template makes them",
     "n": "each row gets one answer; flat_map before makes several rows of one",
     "stream": "answers are read as a whole",
-    "tools": "answers are texts, and nobody here would carry out what a model calls",
-    "tool_choice": "answers are texts, and nobody here would carry out what a model calls",
+    "tools": "say tools=",
     "response_format": "say schema=",
 }
 
@@ -115,6 +114,54 @@ def given_count(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ArgumentError(f"{name}={value!r}: it takes a whole number of at least 0.")
     return value
+
+
+def given_overrides(value: Any, model: Any) -> dict[str, str]:
+    """Read which parameters come from which columns."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(
+        isinstance(each, str) and each for pair in value.items() for each in pair
+    ):
+        raise ArgumentError(
+            f"overrides={value!r:.80}: it takes columns by parameter, such as {{'max_tokens': 'limit'}}."
+        )
+    for name in value:
+        if name in _OWN:
+            raise ArgumentError(f"overrides= has {name!r}, and that is not for here: {_OWN[name]}.")
+    if not is_endpoint(model) and not is_engine(model):
+        raise ArgumentError(
+            "overrides= is for endpoints and VLLM; a Transformers model computes rows together."
+        )
+    if is_engine(model):
+        model.check_names(value)
+    return dict(value)
+
+
+def given_tools(value: Any, model: Any, schema: Any) -> tuple[dict[str, Any], ...]:
+    """Read the tools that a model may call."""
+    if value is None:
+        return ()
+    if not is_endpoint(model):
+        raise ArgumentError(
+            "tools= is for endpoints: who reads a model's calls out of its words is the server."
+        )
+    if schema is not None:
+        raise ArgumentError(
+            "tools= and schema=: a call of a tool is no answer of that form. Give one of them."
+        )
+    if (
+        not isinstance(value, Sequence)
+        or not value
+        or not all(isinstance(each, Mapping) and "type" in each for each in value)
+    ):
+        raise ArgumentError(
+            f"tools={value!r:.80}: it takes a list as OpenAI's, [{{'type': 'function', 'function': {{'name': …}}}}]."
+        )
+    try:
+        return tuple(json.loads(json.dumps(list(value), allow_nan=False)))
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"tools={value!r:.80}: it cannot be sent as JSON: {error}.") from None
 
 
 def given_order(value: Any, model: Any) -> str:

@@ -17,8 +17,10 @@ from headrace.dataset.prompt_arguments import (
     given_folder,
     given_model,
     given_order,
+    given_overrides,
     given_sampling,
     given_schema,
+    given_tools,
     given_truncation,
     is_endpoint,
     is_engine,
@@ -60,6 +62,8 @@ class PromptVerbs(DatasetBase):
         output: str = "answer",
         system: str | None = None,
         sampling: Mapping[str, Any] | None = None,
+        overrides: Mapping[str, str] | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
         schema: Any = None,
         guided: bool = True,
         repairs: int = 1,
@@ -97,6 +101,12 @@ class PromptVerbs(DatasetBase):
             What stands before the messages as the system's.
         sampling
             Parameters of each request, as the server knows them: ``{"temperature": 0.0, "max_tokens": 200}``.
+        overrides
+            Parameters of each request that a column gives, by their names: ``{"max_tokens": "limit"}``. A null leaves
+            what ``sampling`` says.
+        tools
+            Tools that the model may call, as OpenAI describes them. Nobody carries them out: what it calls is in
+            ``answer_tool_calls`` as JSON text, null for none, and ``answer`` is null where it says nothing else.
         schema
             What an answer has to be: a JSON schema, a pydantic model, a list of choices, or ``re.compile(…)``. The
             server is asked to see to it, each answer is checked, and the column has its type: a struct for an object
@@ -160,6 +170,8 @@ class PromptVerbs(DatasetBase):
             given_caps(max_cost, max_total_tokens, model),
             "" if cache is None else given_folder(cache),
             given_order(order, model),
+            given_overrides(overrides, model),
+            given_tools(tools, model, schema),
         )
         if is_engine(model):
             engine: Any = model
@@ -277,7 +289,7 @@ def _step(asked: Any, keep: Any, replace: bool, options: Any) -> Prompt:
     model = Model(
         Function(prompter, version=version, model=True),
         asked.output,
-        asked.template.columns,
+        asked.columns,
         False,
         BATCH_ROWS,
         "pyarrow",
@@ -303,7 +315,7 @@ def _local_step(asked: Any, keep: Any, replace: bool, options: Any) -> Prompt:
     model = Model(
         Function(prompter, version=options.get("version"), model=True),
         asked.output,
-        asked.template.columns,
+        asked.columns,
         False,
         asked.endpoint.batch_size * ROWS_PER_BATCH,
         "pyarrow",

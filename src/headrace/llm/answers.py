@@ -34,6 +34,13 @@ class Asked:
     caps: Caps = field(default_factory=Caps)
     cache: str = ""
     order: str = "arrival"
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    tools: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are read: those of the template, and those that parameters come from."""
+        return tuple(dict.fromkeys((*self.template.columns, *self.overrides.values())))
 
 
 class AnswerColumns:
@@ -45,6 +52,7 @@ class AnswerColumns:
         answers = pa.string() if asked.schema is None else asked.schema.type
         fields = [(output, answers), (f"{output}_finish_reason", pa.string())]
         fields += [(f"{output}_{name}", kind) for name, kind in COUNTS]
+        fields += [(f"{output}_tool_calls", pa.string())] * bool(asked.tools)
         fields += [(f"{output}_raw", pa.string())] * asked.keep_raw
         self.result = pa.schema(fields)
         self.columns = tuple(self.result.names)
@@ -69,13 +77,14 @@ class AnswerColumns:
         value: Any = self._checked(answer)
         if self.asked.schema is not None:
             value = self.asked.schema.read(value)
+        calls = (answer.tool_calls or None,) if self.asked.tools else ()
         raw = (answer.raw,) if self.asked.keep_raw else ()
         return (
-            value, answer.finish_reason, answer.prompt_tokens, answer.completion_tokens, answer.latency, *raw
+            value, answer.finish_reason, answer.prompt_tokens, answer.completion_tokens, answer.latency, *calls, *raw
         )  # fmt: skip
 
-    def _checked(self, answer: Answer) -> str:
-        """Return the text of an answer that is whole; else raise why it is not."""
+    def _checked(self, answer: Answer) -> str | None:
+        """Return the text of an answer that is whole, None if it only calls tools; else raise why it is not."""
         if answer.finish_reason == "length" and self.asked.on_truncated != "keep":
             raise Truncated(
                 f"the answer was cut after {answer.completion_tokens:,} tokens; raise max_tokens in "
@@ -84,7 +93,7 @@ class AnswerColumns:
             )
         if answer.finish_reason == "content_filter":
             raise Filtered("the server's filter held the answer back")
-        if answer.text is None:
+        if answer.text is None and not (self.asked.tools and answer.tool_calls):
             raise NoText(f"the answer has no text (finish_reason {answer.finish_reason!r})")
         return answer.text
 

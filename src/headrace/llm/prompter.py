@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 from collections import deque
 from collections.abc import Mapping
@@ -12,11 +13,11 @@ from typing import Any, Protocol
 import msgspec
 import pyarrow as pa
 
-from headrace.errors import HeadraceError
+from headrace.errors import ArgumentError, HeadraceError
 from headrace.llm.answers import AnswerColumns, Asked, added, with_max_tokens
 from headrace.llm.client import Client, Reply
 from headrace.llm.endpoint import Endpoint
-from headrace.llm.refusals import NoText
+from headrace.llm.refusals import BadRow, NoText
 from headrace.llm.spending import Spending
 from headrace.llm.store import Answer, AnswerStore, key_of
 from headrace.llm.template import Messages
@@ -90,6 +91,7 @@ class Prompter(AnswerColumns):
         return (
             "prompt", *asked.endpoint.identity(), asked.template.messages, dict(asked.sampling),
             str(asked.on_truncated), schema, asked.keep_raw,
+            *((dict(asked.overrides),) if asked.overrides else ()), *((list(asked.tools),) if asked.tools else ()),
         )  # fmt: skip
 
     def weights(self) -> str:
@@ -152,7 +154,7 @@ class Prompter(AnswerColumns):
 
     async def _row(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
         messages = self.asked.template.render(row)
-        request = self._request(messages)
+        request = self._request(messages, row)
         schema = self.asked.schema
         key = key_of(
             request,
@@ -163,8 +165,14 @@ class Prompter(AnswerColumns):
         )
         return self.row_of(await self._once(key, request))
 
-    def _request(self, messages: Messages) -> dict[str, Any]:
-        request = {"model": self.asked.endpoint.model, "messages": messages, **self.asked.sampling}
+    def _request(self, messages: Messages, row: Mapping[str, Any]) -> dict[str, Any]:
+        asked = self.asked
+        request = {"model": asked.endpoint.model, "messages": messages, **asked.sampling}
+        for name, column in asked.overrides.items():
+            if row[column] is not None:
+                request[name] = parameter(name, row[column], column, asked.endpoint)
+        if asked.tools:
+            request["tools"] = asked.tools
         return request if self.asked.schema is None else self.asked.schema.asking(request)
 
     # ------------------------------------------------------------ equal requests are asked once
@@ -193,7 +201,8 @@ class Prompter(AnswerColumns):
         assert started is not None
         answer = await self._ask(request)
         larger = self.asked.on_truncated
-        if answer.finish_reason == "length" and isinstance(larger, int):
+        limit = request.get("max_completion_tokens", request.get("max_tokens", 0))
+        if answer.finish_reason == "length" and isinstance(larger, int) and limit < larger:
             request = with_max_tokens(request, larger)
             answer = added(answer, await self._ask(request))
         for _ in range(self.asked.repairs if self.asked.schema is not None else 0):
@@ -259,6 +268,7 @@ def answer_of(data: Mapping[str, Any], latency: float, *, keep_raw: bool) -> Ans
     usage = data.get("usage")
     usage = usage if isinstance(usage, dict) else {}
     text = message.get("content")
+    calls = message.get("tool_calls")
     return Answer(
         text if isinstance(text, str) else None,
         str(choice.get("finish_reason") or ""),
@@ -266,7 +276,25 @@ def answer_of(data: Mapping[str, Any], latency: float, *, keep_raw: bool) -> Ans
         _count(usage, "completion_tokens") or 0,
         round(latency, 6),
         msgspec.json.encode(data).decode() if keep_raw else "",
+        tool_calls=msgspec.json.encode(calls).decode() if isinstance(calls, list) and calls else "",
     )
+
+
+def parameter(name: str, value: Any, column: str, model: Any) -> Any:
+    """Return a parameter of a request that a row gives; raises ``BadRow`` for a value that makes none."""
+    try:
+        if name in ("max_tokens", "max_completion_tokens"):
+            if isinstance(value, bool) or value != int(value) or value < 1:
+                raise ValueError("it takes a whole number of at least 1")
+            value = int(value)
+        if not isinstance(model, Endpoint):
+            model.check_value(name, value)
+        msgspec.json.encode(value)
+        if isinstance(value, bytes) or (isinstance(value, float) and not math.isfinite(value)):
+            raise ValueError("requests do not say that")
+    except (TypeError, ValueError, ArgumentError) as error:
+        raise BadRow(f"column {column!r} holds {value!r:.60} for {name}: {error}") from None
+    return value
 
 
 def tokens_of(data: Mapping[str, Any], prompt_tokens: int) -> tuple[int, int]:

@@ -28,7 +28,10 @@ create table if not exists spent_by_run (run text primary key, requests integer,
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a model said. ``tries``: how many answers it took, where some had to be asked for again."""
+    """What a model said. ``tries``: how many answers it took, where some had to be asked for again.
+
+    ``tool_calls``: which tools it calls, as JSON text.
+    """
 
     text: str | None
     finish_reason: str
@@ -37,6 +40,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     latency: float
     raw: str = ""
     tries: int = 1
+    tool_calls: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import hashlib
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from headrace.core.arguments import known_arguments
@@ -163,11 +163,16 @@ class VLLM:
 
     def check_sampling(self, sampling: Mapping[str, Any]) -> None:
         """Refuse parameters that the engine does not take."""
+        self.check_names(sampling)
         for name, value in sampling.items():
+            self.check_value(name, value)
+
+    def check_names(self, names: Iterable[str]) -> None:
+        """Refuse names of parameters that the engine does not take."""
+        for name in names:
             if name not in SAMPLING:
                 hint = nearest(name, SAMPLING) or f" It has: {', '.join(SAMPLING)}."
                 raise ArgumentError(f"sampling= has {name!r}, which a VLLM model does not take.{hint}")
-            self.check_value(name, value)
 
     def check_value(self, name: str, value: Any) -> None:
         """Refuse a value that makes no sense, for all rows or for one."""

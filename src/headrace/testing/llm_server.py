@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from aiohttp import web
     from typing_extensions import Self
 
-Answers = Callable[[str], str]
+Answers = Callable[[str], Any]
 Latency = float | Callable[[random.Random], float]
 
 
@@ -29,7 +29,7 @@ class FakeLLMServer:
     ----------
     answer
         What is said to a prompt, the text of the last message; default: the prompt itself. What it raises is an error
-        of the server, 500.
+        of the server, 500. A list is what tools it calls, in a chat.
     latency
         Seconds that an answer takes, or a function of a ``random.Random`` that gives them.
     key
@@ -145,8 +145,10 @@ class FakeLLMServer:
             content = body["messages"][-1]["content"]
             said = self._answer(content if isinstance(content, str) else json.dumps(content))
             limit = body.get("max_completion_tokens", body.get("max_tokens"))
-            text, reason = _cut(said, limit)
-            message = {"role": "assistant", "content": text}
+            text, reason = _cut(said if isinstance(said, str) else "", limit)
+            message: dict[str, Any] = {"role": "assistant", "content": text}
+            if isinstance(said, list):
+                message, reason = {"role": "assistant", "content": None, "tool_calls": said}, "tool_calls"
             choice = {"index": 0, "message": message, "finish_reason": reason}
             return {
                 "object": "chat.completion",
