@@ -29,6 +29,7 @@ ENGINES: Mapping[str, EngineTraits] = {
 RAY_ADDRESS = "ray://"
 Mode = Literal["resume", "overwrite", "ignore", "error"]
 OnChange = Literal["refuse", "continue", "restart"]
+WorkerStart = Literal["fork", "spawn"]
 
 
 _PRICE = re.compile(r"\s*([^\d\s.,+-]{0,8})\s*(\d+(?:\.\d+)?)\s*([^\d\s.,+-]{0,8})\s*")
@@ -186,6 +187,13 @@ class RunOptions:
         Seconds after which a worker that the operating system has stopped is given up and replaced; and after which a
         run in which nobody is at work ends, with the stacks of all workers. A model that is being loaded and a batch
         that is being computed are work.
+    worker_start
+        How worker processes of this machine are started. ``"fork"``: the first as a new Python, which imports numpy
+        and pyarrow, the others as copies of it from before it ran any code of yours, where that is safe (Linux, and
+        nothing imported so far has started a thread). ``"spawn"``: each as a new Python.
+    keep_template
+        Seconds that what workers are copied from waits for the next run of this process, so that its first worker
+        starts at once, too. None: it ends with the run.
     observers
         Objects that see the events of a run that writes, each by its ``on_event(event)``; if they have ``tick()``, it
         is called about five times a second, and ``close()`` at the end. One that raises is logged and dropped.
@@ -224,6 +232,8 @@ class RunOptions:
     batch_timeout: float | None = None
     commit_every: float | None = 30.0
     stall_timeout: float = 300.0
+    worker_start: WorkerStart = "fork"
+    keep_template: float | None = None
     observers: tuple[Any, ...] = ()
     price_per_hour: float | str | None = None
     report_values: bool = False
@@ -397,7 +407,7 @@ def _plain(name: str, value: Any) -> Any:
     return value
 
 
-_SECONDS = ("stall_timeout", "batch_timeout", "commit_every")
+_SECONDS = ("stall_timeout", "batch_timeout", "commit_every", "keep_template")
 
 
 def _check(name: str, value: Any) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 import headrace as hr
 from headrace.engines.local import wire
-from headrace.engines.local.process import Spawner
+from headrace.engines.local.spawner import Spawner, Starting
 from headrace.errors import HeadraceError
 
 
@@ -90,7 +90,7 @@ def test_a_driver_with_too_few_descriptors_says_so() -> None:
 
 def test_a_message_that_could_not_be_sent_ends_its_worker() -> None:
     """Nobody would hear of it otherwise, and who waits for the answer would wait for ever."""
-    spawner = Spawner()
+    spawner = Spawner(Starting())
     worker = spawner.worker(1)
     try:
         worker.send(("value", 1), 987_654)  # the system knows no such descriptor

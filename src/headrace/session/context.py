@@ -228,7 +228,8 @@ class Run:
 
 
 def _engine(execution: ExecutionPlan) -> Engine:
-    # One core is left for the driver, which imports and plans meanwhile; the other workers start after that.
+    # One core is left for the driver, which imports and plans meanwhile; the other workers start after that, or are
+    # forked from what the first has imported by then.
     first = execution.stages[0]
     warm = min(first.workers, max(1, execution.capacity.cpus - 1))
     return open_engine(execution.options, warm, first.threads, execution.block_budget)

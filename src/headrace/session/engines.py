@@ -11,6 +11,7 @@ from headrace.core.ports import Capacity, Engine
 from headrace.engines.inline import InlineEngine
 from headrace.engines.local import machine
 from headrace.engines.local.engine import LocalEngine
+from headrace.engines.local.spawner import Starting
 from headrace.errors import MissingLibrary
 from headrace.options import RunOptions
 
@@ -31,8 +32,12 @@ def memory_of_nodes() -> int:
     return found
 
 
+_PRELOAD = ("numpy", "pyarrow.parquet", "headrace.worker.attempt")  # what workers need whatever the plan
+
+
 def open_engine(options: RunOptions, warm: int, threads: int, budget: int) -> Engine:
-    """Open the engine of a run; on this machine, it starts ``warm`` workers already, with ``threads`` threads each.
+    """Open the engine of a run; on this machine, it starts ``warm`` workers already, with ``threads`` threads each,
+    or one from which the others are forked.
 
     ``budget``: the memory for blocks between stages, in bytes.
     """
@@ -46,7 +51,10 @@ def open_engine(options: RunOptions, warm: int, threads: int, budget: int) -> En
         return RayEngine(pool_timeout=options.ray.pool_timeout)
     if options.traits.in_process:
         return InlineEngine()
-    return (kind or LocalEngine)(warm, threads, devices=machine.devices(), budget=budget)
+    starting = Starting(options.worker_start, _PRELOAD, keep=options.keep_template or 0.0)
+    if starting.forks:
+        warm = min(warm, 1)  # the others are forked from what it has imported
+    return (kind or LocalEngine)(warm, threads, devices=machine.devices(), budget=budget, starting=starting)
 
 
 def worker_extras(options: RunOptions) -> Mapping[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 from headrace.core.arguments import Unsupported, known_arguments
 from headrace.core.process import hold_standard_streams
 from headrace.engines.local import machine
+from headrace.engines.local.spawner import Starting
 from headrace.errors import ArgumentError, EngineError, ResourcesUnavailable
 from headrace.options import MOVED, Ray, RunOptions
 from headrace.plan.parameters import given_number
@@ -82,7 +83,9 @@ def connect(
     capacity = capacity_for(options)
     cpus = cores or RunOptions.from_environment().workers or max(1, capacity.cpus)
     if not options.traits.is_cluster:
-        return Executor(Core.local(cpus, options.memory_limit or capacity.memory, _devices(num_gpus)))
+        starting = Starting(options.worker_start, eager=cpus > 1, keep=options.keep_template or 0.0)
+        memory = options.memory_limit or capacity.memory
+        return Executor(Core.local(cpus, memory, _devices(num_gpus), starting))
     gpus = capacity.gpus if num_gpus is None else _whole(num_gpus)
     memory = options.memory_limit or memory_of_nodes()
     ray = options.ray

@@ -14,6 +14,7 @@ from typing import Any
 from headrace.core.warn import warn
 from headrace.engines.local import machine
 from headrace.engines.local.engine import LocalEngine
+from headrace.engines.local.spawner import Starting
 from headrace.engines.object_store import StoredObject
 from headrace.engines.references import holder_of
 from headrace.errors import ArgumentError, HeadraceError, NotPicklable, ResourcesUnavailable
@@ -89,9 +90,9 @@ class Core:
         atexit.register(self._at_exit)
 
     @classmethod
-    def local(cls, cpus: float, memory: int, devices: Sequence[str]) -> Core:
+    def local(cls, cpus: float, memory: int, devices: Sequence[str], starting: Starting) -> Core:
         """Return the core of an executor on this machine."""
-        engine = LocalEngine(devices=devices)
+        engine = LocalEngine(devices=devices, starting=starting)
         workers = LocalWorkers(engine, devices, max(1, int(cpus)), time.monotonic)
         return cls(engine, Admission(cpus, memory, len(devices)), workers, cores=machine.capacity().cpus)
 

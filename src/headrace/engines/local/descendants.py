@@ -1,10 +1,14 @@
-"""The processes that a process has started, as the kernel lists them."""
+"""The processes that a process has started, as the kernel lists them, and how they end with it."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
 
 
 def descendants(pid: int) -> list[int]:
@@ -26,3 +30,11 @@ def end_descendants(pid: int) -> None:
     for process in descendants(pid):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(process, signal.SIGKILL)
+
+
+def die_with(parent: int) -> None:
+    """Ask the kernel to end this process when its parent ends, where it can. A fork has to ask again."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)

@@ -1,7 +1,8 @@
 """Worker processes on this machine, over inherited socket pairs: no daemon, no port, nothing to clean up.
 
-Workers are fresh interpreters (no fork: the driver may hold threads and locks of native libraries). They start
-before the driver imports what it needs for planning, so that both import at the same time.
+The first worker is a fresh interpreter (no fork of the driver: it may hold threads and locks of native libraries). It
+starts before the driver imports what it needs for planning, so that both import at the same time. The others are
+forked from a copy of the first that has imported and nothing else, where that is safe: see ``template``.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from headrace.core.ports import PoolSpec
 from headrace.core.work import BlockRef
 from headrace.engines.local.gpus import Gpus, Seats
 from headrace.engines.local.pool import LocalPool
-from headrace.engines.local.process import Spawner
 from headrace.engines.local.slot_registry import SPARE, SlotRegistry, spare_of
+from headrace.engines.local.spawner import Spawner, Starting
 from headrace.engines.object_store import ObjectStore
 from headrace.engines.pool import Notify
 
@@ -26,13 +27,20 @@ class LocalEngine:
     """
 
     def __init__(
-        self, warm: int = 0, threads: int = 1, *, devices: Sequence[str] = (), budget: int | None = None
+        self,
+        warm: int = 0,
+        threads: int = 1,
+        *,
+        devices: Sequence[str] = (),
+        budget: int | None = None,
+        starting: Starting | None = None,
     ) -> None:
         self._pools: list[LocalPool] = []
         self._slots = SlotRegistry(SPARE if budget is None else spare_of(budget))
         self._gpus = Gpus(devices)
         self._threads = threads
-        self._spawner = Spawner()
+        self._closed = False
+        self._spawner = Spawner.kept_or_new(starting or Starting())
         self._warm = [self._spawner.worker(threads) for _ in range(warm)]
 
     def start(self, spec: PoolSpec, notify: Notify) -> LocalPool:
@@ -42,6 +50,8 @@ class LocalEngine:
             seats = Seats(spec.devices)
         else:
             seats = self._gpus.reserve(spec.num_gpus, spec.size, spec.most or spec.size)
+        if max(spec.size, spec.most or 0) > len(warm):
+            self._spawner.expect_more()
         # If the factory cannot be pickled, warm workers stay ours to end.
         try:
             pool = LocalPool(spec, notify, warm, self._spawner.worker, seats, self._slots, self._free)
@@ -87,7 +97,9 @@ class LocalEngine:
             worker.end(kill=True)
             worker.release()
         self._warm.clear()
-        self._spawner.close()
+        if not self._closed:  # what was kept may be another engine's by now
+            self._closed = True
+            self._spawner.close()
 
     def _free(self, refs: list[BlockRef]) -> None:
         """Tell workers which of their blocks are not needed any more, and which slots are too many."""

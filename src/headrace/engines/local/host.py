@@ -33,8 +33,8 @@ from headrace.core.ports import WorkerContext
 from headrace.core.process import become_worker
 from headrace.core.terminal import say
 from headrace.core.work import BlockRef
-from headrace.engines.local import wire
-from headrace.engines.local.descendants import end_descendants
+from headrace.engines.local import template, wire
+from headrace.engines.local.descendants import die_with, end_descendants
 from headrace.engines.local.tickets import TicketReader
 from headrace.engines.out_of_band_pickle import OutOfBandPickle, ReceivedPickle, unpack
 from headrace.engines.worker_cache import WorkerCache
@@ -43,13 +43,18 @@ from headrace.engines.worker_loop import WorkerLoop, flush_streams
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_PR_SET_PDEATHSIG = 1
 _TRIM_EVERY = 0.5  # seconds
 
 
-def main(fd: int, parent: int, pause: float) -> None:
-    """Serve the driver at the other end of socket ``fd`` until it says so or is gone, after ``pause`` seconds."""
-    _die_with(parent)
+def main(
+    fd: int, parent: int, pause: float, *, modules: tuple[str, ...], control: int = -1, blas: int = 0
+) -> None:
+    """Serve the driver at the other end of socket ``fd`` until it says so or is gone, after ``pause`` seconds.
+
+    ``modules`` are imported first. With ``control``, this process may be asked to make others by fork, by the socket
+    of that number; see ``template``. ``blas``: numpy's BLAS was loaded for one thread, and shall have so many.
+    """
+    die_with(parent)
     become_worker()
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # whatever the driver was started with
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it hides how what the user starts has ended
@@ -60,18 +65,13 @@ def main(fd: int, parent: int, pause: float) -> None:
     warnings.filterwarnings("ignore", message="The given NumPy array is not writ")
     faulthandler.enable(all_threads=False)  # a crash in native code says where it was
     faulthandler.register(signal.SIGUSR1)  # when asked, every thread does
+    if control >= 0:
+        template.import_all(modules)
+        fd, pause = template.stand_by(fd, control, parent, blas)
     sock = socket.socket(fileno=fd)
     sock.setblocking(True)
     os.register_at_fork(after_in_child=sock.close)  # a child must not look like us to the driver
-    SocketTransport(sock).serve(pause)
-
-
-def _die_with(parent: int) -> None:
-    """Ask the kernel to end this process when the driver ends, where it can."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
+    SocketTransport(sock).serve(pause, modules)
 
 
 class SocketTransport:
@@ -90,11 +90,11 @@ class SocketTransport:
         self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         self._trimmed = time.monotonic()
 
-    def serve(self, pause: float) -> None:
+    def serve(self, pause: float, modules: tuple[str, ...]) -> None:
         """Do what is asked, then end this process."""
         threading.Thread(target=self._listen, name="headrace-listen", daemon=True).start()
         if not (pause and self._ended.wait(pause)):
-            _preload()
+            template.import_all(modules)  # while the driver still plans
             self._loop.run()
         try:
             self._loop.close()
@@ -287,9 +287,3 @@ def _print_fatal(error: BaseException, task: str = "read a message from its driv
             say(f"This worker could not {task}: {error}.{wire.advice(error)}", sys.stderr)
         else:
             say("".join(traceback.format_exception(error)), sys.stderr, end="")
-
-
-def _preload() -> None:
-    """Import what every program needs while the driver still plans."""
-    import numpy  # noqa: F401
-    import pyarrow.parquet  # noqa: F401

@@ -5,17 +5,16 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import queue
 import select
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any
+from contextlib import ExitStack
+from typing import IO, Any, Protocol
 
 from headrace.core.process import hold_standard_streams
 from headrace.engines.deaths import Death
@@ -28,23 +27,26 @@ from headrace.engines.local.tickets import Tickets
 from headrace.engines.pool import Message, WorkerHandle
 from headrace.errors import EngineError
 
-_BOOT = "import sys; sys.path[:] = {path!r}; from headrace.engines.local.host import main; main({fd}, {pid}, {pause})"
-_THREADS = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-    "ARROW_IO_THREADS",
-)
-# Arrow's default, mimalloc, keeps 40 to 100 MiB per worker that nobody uses. The system's allocator gives them
-# back; with glibc's own thresholds it maps every batch anew, and a job that only moves data is 4 % slower.
-_ALLOCATOR = {
-    "ARROW_DEFAULT_MEMORY_POOL": "system",
-    "MALLOC_MMAP_THRESHOLD_": str(16 << 20),
-    "MALLOC_TRIM_THRESHOLD_": str(64 << 20),
-}
 _END_WITHIN = 10.0
+
+
+class Process(Protocol):
+    """A child of this process, as ``subprocess.Popen`` has it."""
+
+    pid: int
+    returncode: int | None
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Wait for its end; return its exit status or, below zero, the signal. Popen raises after ``timeout``."""
+        ...
+
+    def kill(self) -> None:
+        """End it."""
+        ...
+
+    def send_signal(self, sig: int) -> None:
+        """Send a signal, if it still runs."""
+        ...
 
 
 class WorkerProcess(WorkerHandle):
@@ -55,8 +57,8 @@ class WorkerProcess(WorkerHandle):
 
     _numbers = itertools.count()
 
-    def __init__(self, threads: int, pause: float, watcher: Watcher) -> None:
-        """``pause``: seconds that the process waits before it imports anything big."""
+    def __init__(self, start: Callable[[int, int, int], Process], watcher: Watcher) -> None:
+        """``start`` is called with descriptors of the process: its end of the socket, its stdout and its stderr."""
         super().__init__(next(self._numbers))
         self.visible: tuple[str, ...] | None = None
         self.heard_at = time.monotonic()
@@ -68,32 +70,20 @@ class WorkerProcess(WorkerHandle):
         self._watcher = watcher
         self._oom_kills = oom_kills()
         hold_standard_streams()  # a socket by such a number would not reach the worker
-        try:
-            ours, theirs = socket.socketpair()
-        except OSError as error:
-            raise _not_started(error) from error
-        ours.setblocking(True)  # whatever socket.setdefaulttimeout says
-        theirs.setblocking(True)
-        environment = {name: str(threads) for name in _THREADS} | _ALLOCATOR | dict(os.environ)
-        boot = _BOOT.format(path=sys.path, fd=theirs.fileno(), pid=os.getpid(), pause=pause)
-        try:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", boot],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=environment,
-                start_new_session=True,  # it leads a group, which ends with it; Ctrl-C comes to the driver only
-            )
-        except OSError as error:
-            ours.close()
-            raise _not_started(error) from error
-        finally:
-            theirs.close()
-        self.sock = ours
+        with ExitStack() as ours, ExitStack() as theirs:
+            try:
+                self.sock, sock = socket.socketpair()
+                ours.enter_context(self.sock)
+                theirs.enter_context(sock)
+                self.sock.setblocking(True)  # whatever socket.setdefaulttimeout says
+                sock.setblocking(True)
+                pipes = [_pipe(ours, theirs) for _ in range(2)]
+                self.process = start(sock.fileno(), *(pipe[1] for pipe in pipes))
+            except OSError as error:
+                raise _not_started(error) from error
+            self.relays = [Relay(pipes[0][0], "stdout"), Relay(pipes[1][0], "stderr")]
+            ours.pop_all()
         self.pidfd = _pidfd(self.process.pid)
-        self.relays = [Relay(self.process.stdout, "stdout"), Relay(self.process.stderr, "stderr")]
 
     def send(self, message: Message, attached: int | None = None) -> None:
         """See ``WorkerHandle``: with a descriptor. If the worker is dead, the listener will find out."""
@@ -189,7 +179,7 @@ class WorkerProcess(WorkerHandle):
 
     def death(self) -> Death:
         """Return how the process ended, with the last lines that it wrote to stderr."""
-        code, out_of_memory = self.process.wait(), None
+        code, out_of_memory = self.process.wait() or 0, None
         kills = oom_kills() if code == -signal.SIGKILL else None
         if kills is not None and self._oom_kills is not None:
             out_of_memory = kills > self._oom_kills
@@ -197,48 +187,15 @@ class WorkerProcess(WorkerHandle):
         return Death(self.process.pid, code, self.preparing, self.relays[1].tail(), out_of_memory, unknown)
 
 
+def _pipe(ours: ExitStack, theirs: ExitStack) -> tuple[IO[bytes], int]:
+    """Open a pipe that is closed with ``ours`` at the end that is read, and with ``theirs`` at the other."""
+    read, write = os.pipe()
+    theirs.callback(os.close, write)
+    return ours.enter_context(os.fdopen(read, "rb")), write
+
+
 def _not_started(error: OSError) -> EngineError:
     return EngineError(f"A worker process could not be started: {error.strerror}.{wire.advice(error)}")
-
-
-class Spawner:
-    """Starts worker processes in one thread, which lives until ``close``.
-
-    A process that asked to die with its parent dies with the *thread* that started it, and the user's threads come
-    and go.
-    """
-
-    def __init__(self) -> None:
-        self._wanted: queue.SimpleQueue[tuple[Future[WorkerProcess], int, float] | None] = queue.SimpleQueue()
-        self._watcher = Watcher()
-        self._thread = threading.Thread(target=self._run, name="headrace-spawn", daemon=True)
-        wire.start(self._thread)
-
-    def worker(self, threads: int, pause: float = 0.0) -> WorkerProcess:
-        """Start a process, from any thread."""
-        future: Future[WorkerProcess] = Future()
-        self._wanted.put((future, threads, pause))
-        return future.result()
-
-    def close(self) -> None:
-        """End the thread; on Linux, the kernel ends every process that is left with it."""
-        self._wanted.put(None)
-        self._thread.join()
-        self._watcher.close()
-
-    def _run(self) -> None:
-        while (wanted := self._wanted.get()) is not None:
-            future, threads, pause = wanted
-            try:
-                worker = WorkerProcess(threads, pause, self._watcher)
-            except BaseException as error:
-                future.set_exception(error)
-            else:
-                self._watcher.add(worker.process.pid)
-                future.set_result(worker)
-                self._watcher.start()
-                del worker
-            del wanted, future  # who waits for the next one holds no worker
 
 
 def _pidfd(pid: int) -> int:

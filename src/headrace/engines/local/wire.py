@@ -1,4 +1,4 @@
-"""Frames between a pool and its workers: ``<u64 length>`` and a pickle, maybe with one file descriptor."""
+"""Frames between a pool and its workers: ``<u64 length>`` and a pickle, maybe with file descriptors."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from headrace.errors import EngineError
 _LENGTH = struct.Struct("<Q")
 
 
-def send(sock: socket.socket, message: Any, fd: int = -1) -> None:
-    """Send one message; blocks until all of it is on its way."""
+def send(sock: socket.socket, message: Any, *fds: int) -> None:
+    """Send one message, with descriptors; blocks until all of it is on its way. One of -1 is none."""
     body = pickle.dumps(message, protocol=5)
     header = _LENGTH.pack(len(body))
-    if fd >= 0:
-        socket.send_fds(sock, [header], [fd])
+    if fds and fds[0] >= 0:
+        socket.send_fds(sock, [header], fds)
         sock.sendall(body)
     elif len(body) < 1 << 16:
         sock.sendall(header + body)
@@ -35,7 +35,13 @@ def receive(sock: socket.socket) -> tuple[Any, int]:
 
     Raises ``EOFError`` or ``ConnectionError`` when the other side is gone.
     """
-    header, fds = _take(sock, _LENGTH.size, 1)
+    message, fds = receive_with(sock, 1)
+    return message, fds[0] if fds else -1
+
+
+def receive_with(sock: socket.socket, most: int) -> tuple[Any, list[int]]:
+    """Wait for one message, as ``receive``; returns it with the descriptors that came along, ``most`` at most."""
+    header, fds = _take(sock, _LENGTH.size, most)
     while 0 < len(header) < _LENGTH.size:
         more = sock.recv(_LENGTH.size - len(header))
         if not more:
@@ -50,7 +56,7 @@ def receive(sock: socket.socket) -> tuple[Any, int]:
         if not count:
             raise EOFError
         at += count
-    return pickle.loads(body), fds[0] if fds else -1
+    return pickle.loads(body), fds
 
 
 NO_MORE = (

@@ -1,0 +1,191 @@
+"""The template of a driver's workers, and the workers that it forks, as the driver holds them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from headrace.engines.local import wire
+from headrace.engines.local.template import ForkRequest
+
+_ANSWERS_WITHIN = 30.0  # seconds: its worker imports first, perhaps from a slow disk
+_FREE = (
+    "HEADRACE_",
+    "PYTEST_CURRENT_TEST",
+)  # beginnings of variables that nothing reads while it is imported
+THREADS = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "ARROW_IO_THREADS",
+)
+_LIMITS = [getattr(resource, name) for name in sorted(dir(resource)) if name.startswith("RLIMIT_")]
+_OF_STATUS = ("Umask", "Uid", "Gid", "Groups", "SigIgn", "Cap", "NoNewPrivs", "Seccomp", "Cpus_", "Mems_")
+
+
+class Process:
+    """A child of this process that it has not started itself; ``returncode`` is as in ``subprocess``."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._lock = threading.Lock()
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Wait for its end, or for some seconds, and return its exit status: None if it goes on."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            with self._lock:
+                if self.returncode is None:
+                    self._reap(os.WNOHANG if end is not None else 0)
+                if self.returncode is not None or (end is not None and time.monotonic() >= end):
+                    return self.returncode
+            time.sleep(0.005)
+
+    def _reap(self, options: int) -> None:
+        try:
+            pid, status = os.waitpid(self.pid, options)
+        except ChildProcessError:  # the program ignores SIGCHLD, or waits for strangers' children
+            self.returncode = 0
+        else:
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it has ended and its number may be another's."""
+        if self.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it."""
+        self.send_signal(signal.SIGKILL)
+
+
+class Template:
+    """A process that forks workers; see ``template``. All but ``ask`` is for one thread, that of the ``Spawner``.
+
+    Parameters
+    ----------
+    sock
+        To a first worker that stands by.
+    environment, threads
+        What that worker was started with.
+    """
+
+    def __init__(self, sock: socket.socket, environment: Mapping[str, str], threads: int) -> None:
+        self._sock = sock
+        self._environment = environment
+        self._threads = threads
+        self._circumstances = circumstances()
+        self._process: Process | None = None
+        self._sets_blas = False
+        self._asked = False
+        self._asking = threading.Lock()
+        self.closed = False
+        self.refused = ""  # why it cannot fork, if it said so
+
+    def ask(self) -> None:
+        """Have the first worker make the template once it has imported; does not wait."""
+        with self._asking:
+            if not self._asked:
+                self._asked = True
+                with contextlib.suppress(OSError):  # the worker has gone
+                    wire.send(self._sock, ("template",))
+
+    def fits(self, environment: Mapping[str, str], threads: int) -> bool:
+        """Say whether a fork would be what a process is that this one starts now."""
+        if self.closed or circumstances() != self._circumstances:
+            return False
+        names = environment.keys() | self._environment.keys()
+        differ = {name for name in names if environment.get(name) != self._environment.get(name)}
+        if threads != self._threads:
+            differ -= {name for name in THREADS if name not in os.environ}
+        return all(name.startswith(_FREE) for name in differ)
+
+    def is_current(self, environment: Callable[[int], Mapping[str, str]]) -> bool:
+        """Say whether it is there, and fits what this process would start now."""
+        return self._asked and self.fits(environment(self._threads), self._threads)
+
+    def fork(
+        self, environment: Mapping[str, str], threads: int, path: list[str], pause: float, fds: list[int]
+    ) -> Process | None:
+        """Fork a worker with such descriptors: its end of the socket, stdout and stderr.
+
+        Returns None if it has to be spawned; raises ``OSError`` if the kernel allows no further process.
+        """
+        try:
+            folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
+        except OSError:  # it may be entered, but not read
+            return None
+        try:
+            if self._process is None and not self._meet():
+                self.close()
+                return None
+            if threads != self._threads and not self._sets_blas:
+                return None
+            request = ForkRequest(dict(environment), path, pause, self._limits(threads))
+            wire.send(self._sock, request, *fds, folder)
+            kind, value = wire.receive(self._sock)[0]
+        except (EOFError, OSError):  # it was ended, or does not answer
+            self.close()
+            return None
+        finally:
+            os.close(folder)
+        if kind == "failed":
+            raise OSError(value, os.strerror(value))
+        if kind == "refused":
+            self.refused = value
+            self.close()
+            return None
+        return Process(value)
+
+    def close(self) -> None:
+        """End it."""
+        if self._asked and self._process is None and not self.closed:
+            with contextlib.suppress(EOFError, OSError):
+                self._meet()  # who is not known cannot be waited for
+        self.closed = True
+        self._sock.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def _meet(self) -> bool:
+        """Wait until it is there; return False if there will be none."""
+        self._sock.settimeout(_ANSWERS_WITHIN)
+        self.ask()
+        answer, _ = wire.receive(self._sock)
+        if answer[0] == "refused":
+            self.refused, self.closed = answer[1], True
+            return False
+        _, pid, self._sets_blas = answer
+        self._process = Process(pid)
+        return True
+
+    def _limits(self, threads: int) -> dict[str, int]:
+        """Return what a fork has to set by calls, as its libraries have read the variables of the first worker."""
+        limits = {"OPENBLAS_NUM_THREADS": threads} if threads != 1 else {}
+        if threads != self._threads:
+            limits |= {"OMP_NUM_THREADS": threads, "ARROW_IO_THREADS": threads}
+        return {name: number for name, number in limits.items() if name not in os.environ}
+
+
+def circumstances() -> object:
+    """Return what this thread hands down to processes that it starts, beside its environment, for comparison."""
+    handed: list[object] = [tuple(sys.path), sys.executable, os.getpriority(os.PRIO_PROCESS, 0)]
+    handed += [resource.getrlimit(limit) for limit in _LIMITS]
+    for name in ("status", "cgroup", "oom_score_adj"):
+        with contextlib.suppress(OSError), open(f"/proc/thread-self/{name}") as file:
+            handed += [line for line in file if name != "status" or line.startswith(_OF_STATUS)]
+    return handed
