@@ -1,4 +1,4 @@
-"""For tests of your own sources, sinks and engines: contract suites, fakes, and faults on demand.
+"""For tests of your own sources, sinks, verbs and engines: contract suites, fakes, and faults on demand.
 
 A contract is a class of pytest tests; subclass it, override ``make``, and pytest runs every promise of the
 port. Only the contracts need pytest, and they are imported when first asked for.
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from headrace.testing.predictors import PredictorContract
     from headrace.testing.sinks import FileSinkContract
     from headrace.testing.sources import SourceContract
+    from headrace.testing.steps import StepContract
     from headrace.testing.submitting import SubmittingPredictorContract
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "SimulatedLLMEngine",
     "SimulatedPrefixCache",
     "SourceContract",
+    "StepContract",
     "SubmittingPredictorContract",
     "failpoints",
 ]
@@ -51,6 +53,7 @@ _HOMES = {
     "SimulatedLLMEngine": "llm_engine",
     "SimulatedPrefixCache": "llm_engine",
     "SourceContract": "sources",
+    "StepContract": "steps",
     "SubmittingPredictorContract": "submitting",
 }
 

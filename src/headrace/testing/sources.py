@@ -51,7 +51,7 @@ def read_sound(source: Source, split: Split, columns: list[str] | None = None, r
     def bad(row: int, count: int, error: Exception) -> None:
         nonlocal at
         assert (row, count > 0) == (at, True), f"row {row} is told after row {at}"
-        assert isinstance(error, SourceError)
+        assert isinstance(error, SourceError), f"bad() takes a SourceError, not {error!r}"
         told[range(row, row + count)] = error
         at += count
 
@@ -175,6 +175,7 @@ class SourceContract:
         assert found == sorted(numbers), "other rows are bad"
         with pytest.raises(SourceError):  # without ``bad``, they are an error
             read_all(source, rows=rows)
+            pytest.fail("bad is None, and read() raised nothing at rows that make no sense")
 
     def test_a_file_that_changes_is_noticed(self, source: Source) -> None:
         if not source.files():

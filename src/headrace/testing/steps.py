@@ -1,0 +1,155 @@
+"""What steps promise, with what runs them, as tests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import cloudpickle
+import pyarrow as pa
+import pytest
+
+import headrace as hr
+from headrace.core.work import Split
+from headrace.errors import BadReturn, UnknownColumn
+from headrace.plan.steps.base import Step
+from headrace.worker.program import StepChain
+from headrace.worker.rows import Rows, RowSpan
+from headrace.worker.steps.base import running
+from headrace.worker.user_code import Meter, StepCounts
+
+CUTS = (1, 2, 7, 1000)
+
+
+class StepContract:
+    """The contract of a verb: of its step and of what runs it. Override ``make`` and ``rows``."""
+
+    def make(self) -> Step:
+        """Return the step."""
+        raise NotImplementedError
+
+    def rows(self) -> pa.Table:
+        """Return ten rows or more on which it has something to do, with a column that it does not need."""
+        raise NotImplementedError
+
+    def expected(self) -> Sequence[dict[str, Any]] | None:
+        """Return the rows that come out. Default: None, they are not compared."""
+        return None
+
+    def _run(self, step: Step, cut: int = 1000, rows: pa.Table | None = None) -> tuple[pa.Table, StepCounts]:
+        """Send rows through the step in batches of ``cut``; return what comes out, and what was counted."""
+        table = (self.rows() if rows is None else rows).combine_chunks()
+        meter = Meter(1)
+        chain = StepChain([step], lambda rows: "here")
+        try:
+            budgets = [] if step.row_limit is None else [step.row_limit]
+            made = [part.batch for part in chain.run(_cut(table, cut), meter, budgets) if len(part)]
+        finally:
+            chain.close()
+        assert made, "no row comes out: make() and rows() shall give some"
+        return pa.Table.from_batches(made), meter.steps[0]
+
+    def _planned(self, *steps: Step) -> hr.Dataset:
+        data = hr.from_arrow(self.rows()).with_options(engine="inline", progress=False)
+        for step in steps:
+            data = data.with_step(step)
+        return data
+
+    def test_there_is_something_to_test(self) -> None:
+        rows = self.rows()
+        assert rows.num_rows >= 10
+        assert set(rows.column_names) - set(self.make().reads()), "a column is missing that it does not read"
+        expected = self.expected()
+        if expected is not None:
+            _same(self._run(self.make())[0].to_pylist(), list(expected))
+
+    def test_a_step_that_has_travelled_does_the_same(self) -> None:
+        step = self.make()
+        travelled: Step = cloudpickle.loads(cloudpickle.dumps(step))
+        assert (travelled.label(), travelled.shape()) == (step.label(), step.shape())
+        _same(self._run(travelled)[0].to_pylist(), self._run(step)[0].to_pylist())
+
+    @pytest.mark.parametrize("cut", CUTS)
+    def test_any_cut_of_the_rows_gives_the_same(self, cut: int) -> None:
+        whole, _ = self._run(self.make())
+        found, _ = self._run(self.make(), cut)
+        assert found.schema.equals(whole.schema), "the types depend on where batches end"
+        _same(found.to_pylist(), whole.to_pylist())
+
+    @pytest.mark.parametrize("cut", CUTS)
+    def test_every_row_is_counted(self, cut: int) -> None:
+        made, counts = self._run(self.make(), cut)
+        assert counts.given == made.num_rows
+        came, went = counts.taken + counts.added, counts.given + counts.rejected + counts.dropped
+        assert came == went, (
+            "rows that are dropped or added are counted by context.count_dropped and count_added"
+        )
+
+    def test_it_tells_how_many_rows_come_out(self) -> None:
+        step, rows = self.make(), self.rows().num_rows
+        made = self._run(step)[0].num_rows
+        assert step.rows_after(rows) in (None, made)
+        assert not step.one_to_one or made == rows, "one_to_one = True, and rows are dropped or added"
+        assert step.makes_rows or made <= rows, "rows are added, and makes_rows is False"
+        assert self._planned(step).count() == made
+
+    def test_it_tells_which_columns_come_out(self) -> None:
+        step, rows = self.make(), self.rows()
+        made, _ = self._run(step)
+        told = step.columns_after(list(rows.column_names))
+        assert told in (None, made.column_names)
+        carried = step.carried({name: name for name in rows.column_names})
+        assert set(carried) <= set(made.column_names)
+        for name, before in carried.items():
+            assert made.schema.field(name).type == rows.schema.field(before).type
+            if step.passes_values and step.one_to_one:
+                _same(made[name].to_pylist(), rows[before].to_pylist())
+
+    def test_a_batch_without_rows_tells_the_columns(self) -> None:
+        made, _ = self._run(self.make())
+        (batch,) = self.rows().combine_chunks().to_batches()
+        try:
+            empty = running(self.make()).on_no_rows(batch.slice(0, 0))
+        except BadReturn:
+            pytest.skip("only rows would tell")
+        assert empty.num_rows == 0
+        assert empty.schema.remove_metadata().equals(made.schema.remove_metadata())
+
+    def test_what_it_needs_is_read(self) -> None:
+        step = self.make()
+        made, _ = self._run(step)
+        for name in made.column_names:
+            alone = self._planned(step).select_columns([name])
+            _same(alone.take_all(), made.select([name]).to_pylist())
+
+    def test_a_column_that_is_not_there_is_refused_before_the_run(self) -> None:
+        step = self.make()
+        if not step.reads():
+            pytest.skip("it asks for no column by name")
+        with pytest.raises(UnknownColumn, match=step.verb):
+            step.check_columns([name for name in self.rows().column_names if name not in step.reads()])
+
+    def test_what_it_is_given_stays_as_it_is(self) -> None:
+        rows = self.rows()
+        before = rows.to_pylist()
+        self._run(self.make(), rows=rows)
+        _same(rows.to_pylist(), before)
+
+    def test_it_has_a_name_and_a_shape(self) -> None:
+        step, again = self.make(), self.make()
+        assert step.label().startswith(step.verb)
+        shape = step.shape()
+        assert json.loads(json.dumps(shape)) == shape == again.shape()
+        assert shape["verb"] == step.verb
+
+
+def _cut(table: pa.Table, size: int) -> Iterator[Rows]:
+    for start in range(0, table.num_rows, size):
+        (batch,) = table.slice(start, size).combine_chunks().to_batches()
+        yield Rows(batch, (RowSpan(Split(0, 0, table.num_rows), start, batch.num_rows),))
+
+
+def _same(found: Any, expected: Any) -> None:
+    """Compare by the texts of values, so that NaN is like NaN."""
+    assert repr(found) == repr(expected)
