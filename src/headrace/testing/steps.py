@@ -10,10 +10,11 @@ import cloudpickle
 import pyarrow as pa
 import pytest
 
-import headrace as hr
 from headrace.core.work import Split
+from headrace.dataset.dataset import Dataset
 from headrace.errors import BadReturn, UnknownColumn
 from headrace.plan.steps.base import Step
+from headrace.readers.from_memory import from_arrow
 from headrace.worker.program import StepChain
 from headrace.worker.rows import Rows, RowSpan
 from headrace.worker.steps.base import running
@@ -50,8 +51,8 @@ class StepContract:
         assert made, "no row comes out: make() and rows() shall give some"
         return pa.Table.from_batches(made), meter.steps[0]
 
-    def _planned(self, *steps: Step) -> hr.Dataset:
-        data = hr.from_arrow(self.rows()).with_options(engine="inline", progress=False)
+    def _planned(self, *steps: Step) -> Dataset:
+        data = from_arrow(self.rows()).with_options(engine="inline", progress=False)
         for step in steps:
             data = data.with_step(step)
         return data
