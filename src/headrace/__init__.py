@@ -88,7 +88,7 @@ if TYPE_CHECKING:
     )
     from headrace.readers.parquet import read_parquet
     from headrace.readers.samples import read_numpy, read_webdataset
-    from headrace.readers.tables import read_delta
+    from headrace.readers.tables import read_delta, read_iceberg
     from headrace.result import Result
     from headrace.session.models import load_model
     from headrace.tasks import ActorPool, Executor, Ref, connect
@@ -171,6 +171,7 @@ __all__ = [  # noqa: RUF022 - in plain order, capitals first
     "read_binary_files",
     "read_csv",
     "read_delta",
+    "read_iceberg",
     "read_images",
     "read_json",
     "read_numpy",
@@ -225,7 +226,7 @@ _HOMES = {
         "from_torch",
     ),
     "headrace.readers.databases": ("read_sql",),
-    "headrace.readers.tables": ("read_delta",),
+    "headrace.readers.tables": ("read_delta", "read_iceberg"),
     "headrace.readers.samples": ("read_numpy", "read_webdataset"),
     "headrace.readers.parquet": ("read_parquet",),
     "headrace.readers.files": tuple(name for name in __all__ if name.startswith("read_")),

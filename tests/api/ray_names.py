@@ -6,6 +6,7 @@ VERBS_OFFERED = """
     random_sample repartition rename_columns schema select_columns show size_bytes stats std sum take take_all
     take_batch to_daft to_pandas to_tf train_test_split union unique with_column write_csv write_json
     write_images write_numpy write_parquet write_webdataset zip write_sql write_delta
+    write_iceberg
 """
 
 VERBS_REFUSED = """
@@ -16,20 +17,21 @@ VERBS_REFUSED = """
     split_proportionately streaming_split streaming_train_test_split summary to_arrow_refs to_dask
     to_mars to_modin to_numpy_refs to_pandas_refs to_random_access_dataset to_spark
     with_columns write_bigquery write_clickhouse write_datasink
-    write_iceberg write_kafka write_lance write_mongo write_orc
+    write_kafka write_lance write_mongo write_orc
     write_snowflake write_tfrecords write_turbopuffer
 """
 
 FUNCTIONS_OFFERED = """
     from_arrow from_daft from_huggingface from_items from_numpy from_pandas from_spark from_torch
-    range range_tensor read_binary_files read_csv read_delta read_images read_json read_numpy read_parquet read_sql
+    range range_tensor read_binary_files read_csv read_delta read_iceberg read_images read_json read_numpy
+    read_parquet read_sql
     read_text read_webdataset
 """
 
 FUNCTIONS_REFUSED = """
     from_arrow_refs from_blocks from_dask from_mars from_modin from_numpy_refs from_pandas_refs
     from_tf read_audio read_avro read_bigquery read_clickhouse read_databricks_tables
-    read_datasource read_delta_sharing_tables read_hudi read_iceberg read_kafka
+    read_datasource read_delta_sharing_tables read_hudi read_kafka
     read_lance read_lerobot read_mcap read_mongo read_orc read_snowflake
     read_tfrecords read_unity_catalog read_videos read_zarr
 """
@@ -127,6 +129,10 @@ ARGUMENTS = {
         "path catalog mode partition_by storage_options schema_mode filesystem name description ray_remote_args "
         "concurrency"
     ),
+    "Dataset.write_iceberg": (
+        "table_identifier catalog_kwargs catalog snapshot_properties mode overwrite_filter upsert_kwargs "
+        "overwrite_kwargs ray_remote_args concurrency"
+    ),
     "Dataset.write_sql": "sql connection_factory ray_remote_args concurrency",
     "read_webdataset": (
         "paths filesystem parallelism num_cpus num_gpus memory arrow_open_stream_args partition_filter decoder "
@@ -160,6 +166,10 @@ ARGUMENTS = {
     "read_delta": (
         "path version storage_options filesystem catalog columns parallelism num_cpus num_gpus memory shuffle "
         "include_paths concurrency override_num_blocks ray_remote_args " + PLACED
+    ),
+    "read_iceberg": (
+        "table_identifier row_filter parallelism selected_fields snapshot_id scan_kwargs catalog_kwargs catalog "
+        "num_cpus num_gpus memory override_num_blocks ray_remote_args " + PLACED
     ),
     "read_images": (
         "paths filesystem parallelism num_cpus num_gpus memory arrow_open_file_args partition_filter "

@@ -66,3 +66,17 @@ def test_secrets_and_wrong_places(bucket, monkeypatch):
     with pytest.raises(hr.errors.StoreFailed) as raised:
         hr.read_delta(f"{bucket.url}/t", storage_options={"retries": 0}).count()
     assert SECRET not in str(raised.value)
+
+
+def test_an_iceberg_table(bucket, tmp_path, port):
+    from tables.test_iceberg import Lake
+
+    server = {"s3.endpoint": f"http://127.0.0.1:{port}", "s3.region": "us-east-1"}
+    shop = Lake(tmp_path, warehouse=bucket.url, **server)
+    assert hundred().write_iceberg("shop.t", catalog=shop.where).rows == 100
+    assert shop.ids() == [*range(100)] and shop.snapshots() == 1
+    assert hundred().write_iceberg("shop.t", catalog=shop.where).resumed
+    hundred().limit(3).write_iceberg("shop.t", catalog=shop.where, mode="overwrite")
+    assert shop.ids() == [0, 1, 2] and shop.snapshots() == 2
+    found = hr.read_iceberg("shop.t", catalog=shop.where, row_filter="id > 0").with_options(engine="inline")
+    assert found.take_all() == [{"id": 1}, {"id": 2}]

@@ -118,3 +118,87 @@ class LakeWriteVerbs(TableWriteVerbs):
             )
 
         return self._write(sink, schema, _MODES[mode], on_change, durability)
+
+    @known_arguments(also=ray_unsupported.WRITE_ICEBERG)
+    def write_iceberg(
+        self,
+        table_identifier: str,
+        *,
+        catalog: str | Mapping[str, Any] | None = None,
+        catalog_kwargs: Mapping[str, Any] | None = None,
+        mode: Literal["append", "overwrite", "error"] = "append",
+        output: str = OUTPUT,
+        compression: str | None = "auto",
+        schema: pa.Schema | None = None,
+        on_change: OnChange | None = None,
+        durability: Durability | None = None,
+    ) -> Result:
+        """Run the plan and add its rows to an Iceberg table, all in one snapshot at the end.
+
+        Workers write Parquet files below the data of the table. When all are there, one snapshot adds them, with the
+        name of the run in its summary: after a kill at any moment, or an answer that was lost, the table itself says
+        whether it has them, and they are added once. Readers see the old snapshot until then.
+
+        Parameters
+        ----------
+        table_identifier, catalog, catalog_kwargs
+            As for :func:`read_iceberg`. The table is made if there is none, where the catalogue lets clients say
+            where a table lies (SQL, Glue, Hive, DynamoDB; not REST). Tables with partitions are refused.
+        mode
+            ``"append"`` adds the rows. ``"overwrite"`` replaces all rows, in the same one snapshot; older ones stay
+            readable. ``"error"`` refuses a table that is there.
+        output
+            The name of the folder that this run has below the data of the table, as in ``write_delta``.
+        compression, schema, on_change, durability
+            As in ``write_parquet``.
+
+        Raises
+        ------
+        SinkError
+            A column is of a type that no Iceberg table has, is not in the table, or does not fit it; or the table was
+            changed meanwhile so that the parts do not fit. The table is as it was then.
+        OutputExists
+            ``mode="error"``, and there is a table.
+        MissingLibrary
+            ``pyiceberg`` is not installed: the extra ``iceberg``.
+        ArgumentError, PlanChanged, ForeignOutput, RunLocked, OutputWriteFailed, SourceError, StepError, WorkerDied
+            As in ``write_parquet``.
+
+        Examples
+        --------
+        >>> import tempfile, headrace as hr
+        >>> folder = tempfile.mkdtemp()
+        >>> lake = {"type": "sql", "uri": f"sqlite:///{folder}/lake.db", "warehouse": folder}
+        >>> data = hr.range(3).with_options(engine="inline", progress=False)
+        >>> data.write_iceberg("shop.numbers", catalog=lake).rows
+        3
+        >>> _ = data.write_iceberg("shop.numbers", catalog=lake, output="more")
+        >>> hr.read_iceberg("shop.numbers", catalog=lake).count()
+        6
+        """
+        from headrace.core.tables.iceberg import Catalog, given_identifier, place_of
+
+        if mode not in _MODES:
+            raise ArgumentError(f"write_iceberg: mode= is 'append', 'overwrite' or 'error', not {mode!r}.")
+        identifier = given_identifier(table_identifier, "write_iceberg")
+        where = Catalog.given(catalog, catalog_kwargs, "write_iceberg")
+        name = given_output(output, "write_iceberg")
+
+        def sink() -> Sink:
+            from headrace.sinks.tables.iceberg import IcebergSink, location_of
+            from headrace.sinks.tables.sink import free_folder
+
+            location, options = location_of(where, identifier)
+            data = within(place_of(location), "data")
+            folder = free_folder(data, name, options) if mode == "overwrite" else name
+            return IcebergSink(
+                within(data, folder),
+                identifier=identifier,
+                catalog=where,
+                location=location,
+                storage_options=options,
+                table_mode=mode,
+                compression=compression,
+            )
+
+        return self._write(sink, schema, _MODES[mode], on_change, durability)

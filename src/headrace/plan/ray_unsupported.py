@@ -68,7 +68,6 @@ NO_VERBS = {
     "write_clickhouse": f"{_DATABASE}.",
     "write_datasink": "Ray's datasinks commit by other rules. A sink of your own fills the port "
     "headrace.core.ports.Sink.",
-    "write_iceberg": f"{_FORMAT}: PyIceberg's Table.add_files takes the files.",
     "write_kafka": f"{_DATABASE}.",
     "write_lance": f"{_FORMAT}: lance.write_dataset takes what pyarrow.dataset reads of the folder.",
     "write_mongo": f"{_DATABASE}.",
@@ -175,7 +174,6 @@ NO_FUNCTIONS = {
     "port headrace.core.ports.Source.",
     "read_delta_sharing_tables": f"{_SERVER}.",
     "read_hudi": f"{_NO_READER} its own library reads.",
-    "read_iceberg": f"{_NO_READER} PyIceberg's table.scan().to_arrow() reads.",
     "read_kafka": f"{_SERVER}.",
     "read_lance": f"{_NO_READER} lance.dataset(path).to_table() reads.",
     "read_lerobot": "there is no reader for it. Its tables are Parquet, for read_parquet.",
@@ -394,6 +392,11 @@ READ_SQL: dict[str, Unsupported] = {
 
 READ_DELTA: dict[str, Unsupported] = {name: each for name, each in READ.items() if name != "filter"}
 
+READ_ICEBERG: dict[str, Unsupported] = {
+    **{name: each for name, each in READ.items() if name != "catalog"},
+    "scan_kwargs": _unset("snapshot_id=, as_of=, row_filter= and selected_fields= say what is read."),
+}
+
 READ_JSON: dict[str, Unsupported] = {
     **READ,
     "lines": Unsupported("one object stands on each line, in any case", None),
@@ -461,6 +464,14 @@ WRITE_DELTA: dict[str, Unsupported] = {
     "catalog": _unset("a table is given by its folder or its address."),
     "name": _unset("give a table its name and description by the engine that looks after it."),
     "description": _unset("give a table its name and description by the engine that looks after it."),
+}
+
+WRITE_ICEBERG: dict[str, Unsupported] = {
+    **{name: each for name, each in WRITE.items() if name != "catalog"},
+    "snapshot_properties": _unset("the snapshot has the name of the run; others are not set."),
+    "overwrite_filter": _unset("mode='overwrite' replaces all rows."),
+    "upsert_kwargs": _unset("rows are not matched by a key."),
+    "overwrite_kwargs": _unset("mode='overwrite' replaces all rows."),
 }
 
 WRITE_WEBDATASET: dict[str, Unsupported] = {

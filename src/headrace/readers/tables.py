@@ -81,7 +81,7 @@ def read_delta(
         raise ArgumentError(f"read_delta: version= is the number of a version, such as 3, not {version!r}.")
     if isinstance(columns, str):
         raise ArgumentError(f"columns is a list of names; write columns=[{columns!r}].")
-    place, moment = given_table(path, "read_delta"), _moment(timestamp)
+    place, moment = given_table(path, "read_delta"), _moment(timestamp, "read_delta: timestamp")
     options = checked(storage_options)
 
     def made(columns: Sequence[str] | None = None, condition: Any = None) -> DeltaSource:
@@ -100,13 +100,95 @@ def read_delta(
     return Dataset.from_source(made(wanted, condition)).filter(expr=condition).select_columns([*columns])
 
 
-def _moment(given: datetime | str | None) -> str | None:
+@known_arguments(also=ray_unsupported.READ_ICEBERG)
+def read_iceberg(
+    table_identifier: str,
+    *,
+    catalog: str | Mapping[str, Any] | None = None,
+    catalog_kwargs: Mapping[str, Any] | None = None,
+    snapshot_id: int | None = None,
+    as_of: datetime | str | None = None,
+    row_filter: Any = None,
+    selected_fields: Sequence[str] | None = None,
+) -> Dataset:
+    """Read one snapshot of an Iceberg table; only the columns that the plan needs are decoded.
+
+    Rows are read by PyIceberg, file by file: deletions by position, renamed columns and types that became wider
+    included. The snapshot is settled when the dataset is first looked at, and belongs to what a run is recognised
+    by: a run that goes on after a kill reads the same one, whatever was written to the table meanwhile.
+
+    Parameters
+    ----------
+    table_identifier
+        The name of the table with its namespace, ``"shop.sales"``.
+    catalog, catalog_kwargs
+        The name of a catalogue in the configuration of PyIceberg (environment variables or ``~/.pyiceberg.yaml``), or
+        a dict of its properties; ``catalog_kwargs`` is Ray Data's name of such a dict. Credentials are refused
+        here: they come from the environment, or that file.
+    snapshot_id, as_of
+        Which snapshot, by its number; or the one that was the latest at a moment: a ``datetime`` (without a time
+        zone: UTC), or text such as ``"2026-11-22T06:00:00Z"``. None: the latest.
+    row_filter
+        Which rows to take: text such as ``"price > 4 and day = '2026-11-22'"``, or an expression of PyIceberg. Files
+        that have none of them are not opened; other rows are not counted as read.
+    selected_fields
+        The columns to read, in this order; None, or ``("*",)``, reads all.
+
+    Raises
+    ------
+    NothingMatched
+        There is no such table. Raised, like the next ones, when the dataset is first looked at.
+    SourceError
+        The catalogue cannot be opened; there is no such snapshot; or the table has what PyIceberg cannot read, such
+        as deletions by equality.
+    MissingLibrary
+        ``pyiceberg`` is not installed: the extra ``iceberg``.
+    ArgumentError, UnknownColumn, UnreadableFile, InputChanged, StoreFailed
+        As in ``read_parquet``.
+
+    Examples
+    --------
+    >>> import tempfile, headrace as hr
+    >>> folder = tempfile.mkdtemp()
+    >>> lake = {"type": "sql", "uri": f"sqlite:///{folder}/lake.db", "warehouse": folder}
+    >>> data = hr.range(3).with_options(engine="inline", progress=False)
+    >>> _ = data.write_iceberg("shop.numbers", catalog=lake)
+    >>> hr.read_iceberg("shop.numbers", catalog=lake, row_filter="id > 1").take_all()
+    [{'id': 2}]
+    """
+    from headrace.core.tables.iceberg import Catalog, given_identifier
+    from headrace.sources.tables.iceberg import IcebergSource
+
+    if snapshot_id is not None and as_of is not None:
+        raise ArgumentError(
+            "read_iceberg: snapshot_id= and as_of= both say which snapshot; give one of them."
+        )
+    if snapshot_id is not None and (isinstance(snapshot_id, bool) or not isinstance(snapshot_id, int)):
+        raise ArgumentError(f"read_iceberg: snapshot_id= is the number of a snapshot, not {snapshot_id!r}.")
+    if isinstance(selected_fields, str):
+        raise ArgumentError(
+            f"selected_fields is a list of names; write selected_fields=[{selected_fields!r}]."
+        )
+    moment = _moment(as_of, "read_iceberg: as_of")
+    columns = None if selected_fields is None or tuple(selected_fields) == ("*",) else list(selected_fields)
+    source = IcebergSource(
+        given_identifier(table_identifier, "read_iceberg"),
+        Catalog.given(catalog, catalog_kwargs, "read_iceberg"),
+        snapshot=snapshot_id,
+        moment=None if moment is None else int(datetime.fromisoformat(moment).timestamp() * 1000),
+        row_filter=row_filter,
+        columns=columns,
+    )
+    return Dataset.from_source(source)
+
+
+def _moment(given: datetime | str | None, what: str) -> str | None:
     if given is None:
         return None
     try:
         when = given if isinstance(given, datetime) else datetime.fromisoformat(given.replace("Z", "+00:00"))
     except (AttributeError, ValueError):
         raise ArgumentError(
-            f"read_delta: timestamp= is a datetime, or text such as '2026-11-22T06:00:00Z', not {given!r}."
+            f"{what}= is a datetime, or text such as '2026-11-22T06:00:00Z', not {given!r}."
         ) from None
     return (when if when.tzinfo else when.replace(tzinfo=timezone.utc)).isoformat()

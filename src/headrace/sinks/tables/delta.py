@@ -16,7 +16,6 @@ from headrace.core import failpoints
 from headrace.core.files import safe_files
 from headrace.core.files.durable import sync_fd, sync_folder
 from headrace.core.stores.addresses import is_address
-from headrace.core.stores.options import Options
 from headrace.core.tables.delta import library, opened, storage, told
 from headrace.core.tables.places import within
 from headrace.core.work import StagedFile
@@ -60,12 +59,12 @@ class DeltaSink(LakeSink):
 
     def look(self) -> Columns | None:
         """Return the columns of the table, if there is one that can be written to."""
-        table = opened(self.place, self._store)
+        table = opened(self.place, self.options_of_store)
         return None if table is None else self._columns_of(table)
 
     def committed(self, run: str = "") -> bool:
         """Say whether the table has the transaction of this run, or of another."""
-        table = opened(self.place, self._store)
+        table = opened(self.place, self.options_of_store)
         return table is not None and table.transaction_version(self.application(run)) is not None
 
     def add_to_table(self, files: Sequence[StagedFile], schema: pa.Schema | None) -> None:
@@ -73,7 +72,7 @@ class DeltaSink(LakeSink):
         mark = int(digest_of(files)[:15], 16)
         parts: Parts | None = None
         for attempt in range(_TRIES):
-            table = opened(self.place, self._store)
+            table = opened(self.place, self.options_of_store)
             before = -1 if table is None else table.version()
             if table is not None and self._is_done(table, mark):
                 break
@@ -89,7 +88,7 @@ class DeltaSink(LakeSink):
             except library().exceptions.CommitFailedError:  # somebody else was faster, or the answer was lost
                 time.sleep(random.uniform(0, 0.01 * 2 ** min(attempt, 8)))
             except Exception as error:
-                now = opened(self.place, self._store)
+                now = opened(self.place, self.options_of_store)
                 if now is not None and self._is_done(now, mark):
                     break
                 if table is not None or now is None:  # else somebody else has just made it
@@ -139,7 +138,7 @@ class DeltaSink(LakeSink):
             actions,
             mode="error",
             partition_by=folders,
-            storage_options=storage(self.place, self._store),
+            storage_options=storage(self.place, self.options_of_store),
             commit_properties=about,
         )
 
@@ -162,11 +161,6 @@ class DeltaSink(LakeSink):
             )
 
     # ------------------------------------------------------------ the table
-
-    @property
-    def _store(self) -> Options:
-        assert isinstance(self.storage_options, tuple)
-        return self.storage_options
 
     def _is_done(self, table: Any, mark: int) -> bool:
         done = table.transaction_version(self.application())
@@ -222,7 +216,7 @@ class Parts:
         full = [file for file in files if file.rows]
         lone = [] if full else files[:1]
         try:
-            found = footers([within(sink.root, file.name) for file in full or lone], sink._store)
+            found = footers([within(sink.root, file.name) for file in full or lone], sink.options_of_store)
             return cls(full, found if full else [], found[0].schema.to_arrow_schema() if lone else None)
         except OSError as error:
             raise OutputWriteFailed(

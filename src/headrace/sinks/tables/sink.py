@@ -14,14 +14,14 @@ import pyarrow.compute as pc
 from headrace.core.files.hive import folder_name, hive_values
 from headrace.core.stores.addresses import is_address, parse_output
 from headrace.core.stores.clients import client_for
-from headrace.core.stores.options import checked
+from headrace.core.stores.options import Options, checked
 from headrace.core.tables.places import within
+from headrace.core.tables.types import fits, stored
 from headrace.core.work import Durability, StagedFile
 from headrace.errors import OutputExists, SinkError
 from headrace.sinks.files import SUCCESS, FileSink
 from headrace.sinks.parquet import ParquetEncoder, ParquetSink
 from headrace.sinks.staged import StagedStream
-from headrace.sinks.tables.types import fits, stored
 
 _SHOWN = 20
 
@@ -47,6 +47,7 @@ class LakeSink(ParquetSink):
 
     kind: ClassVar[str] = "table"
     what: ClassVar[str] = "table"
+    adding: ClassVar[str] = "schema_mode='merge' adds columns"
 
     # ------------------------------------------------------------ the table, for subclasses
 
@@ -54,6 +55,12 @@ class LakeSink(ParquetSink):
     def place(self) -> str:
         """Where the table is: the folder above."""
         return self.root.rpartition("/")[0] or "/"
+
+    @property
+    def options_of_store(self) -> Options:
+        """What is known of the store, as a tuple."""
+        assert isinstance(self.storage_options, tuple)
+        return self.storage_options
 
     def look(self) -> Columns | None:
         """Return what the table is; None if there is none."""
@@ -67,9 +74,13 @@ class LakeSink(ParquetSink):
         """Make the parts rows of the table in one commit, unless that was done. ``schema``: that of the run."""
         raise NotImplementedError
 
-    def check_type(self, column: pa.Field, kind: pa.DataType) -> str:
-        """Say why the table cannot have a column of this stored type; "" if it can."""
-        return ""
+    def kind_of(self, kind: pa.DataType) -> pa.DataType | None:
+        """Return the type in which a column is written; None if no table of this format has one."""
+        return stored(kind)
+
+    def written(self, schema: pa.Schema) -> pa.Schema:
+        """Return columns as files have them: with what else is noted there of each."""
+        return schema
 
     # ------------------------------------------------------------ in workers, too
 
@@ -98,13 +109,12 @@ class LakeSink(ParquetSink):
         found = []
         there = None if self._columns is None else self._columns.schema
         for column in schema:
-            kind = stored(column.type)
+            kind = self.kind_of(column.type)
             named = column.name in self.partition_by and not folders
-            why = "no table has such a type" if kind is None else self.check_type(column, kind)
-            if why or kind is None:
+            if kind is None:
                 raise SinkError(
-                    f"The column {column.name!r} is of type {column.type}, which cannot be written to a {self.what}: "
-                    f"{why}. Make another type of it in a step, such as a text, or leave it out by drop_columns."
+                    f"The column {column.name!r} is of type {column.type}, which no {self.what} has. Make another "
+                    "type of it in a step, such as a text, or leave it out by drop_columns."
                 )
             if there is not None:
                 kind = self._fitting(column.name, kind, there)
@@ -120,15 +130,16 @@ class LakeSink(ParquetSink):
                 return kind
             raise SinkError(
                 f"The {self.what} {self.place} has no column {name!r}; it has {', '.join(there.names[:_SHOWN])}. "
-                "schema_mode='merge' adds columns; or rename or drop it here."
+                f"{self.adding}; or rename or drop it here."
             )
         held = there.field(at).type
-        if not fits(kind, stored(held) or held):
+        there_kind = self.kind_of(held) or held
+        if not fits(kind, there_kind):
             raise SinkError(
                 f"The column {name!r} is of type {kind}, and the {self.what} {self.place} has it as {held}, which "
                 "does not hold all its values as they are. Convert the column in a step, or write to another table."
             )
-        return stored(held) or held
+        return there_kind
 
     def _check_left_out(self, schema: pa.Schema, there: pa.Schema) -> None:
         for column in there:
@@ -143,7 +154,7 @@ class LakeSink(ParquetSink):
         required = (
             set() if self._columns is None else {f.name for f in self._columns.schema if not f.nullable}
         )
-        return _TypedEncoder(self, stream, self.stored(schema), required)
+        return _TypedEncoder(self, stream, self.written(self.stored(schema)), required)
 
     # ------------------------------------------------------------ in the driver
 
@@ -156,7 +167,7 @@ class LakeSink(ParquetSink):
         if columns is not None and not bound.committed():
             if self.table_mode == "error":
                 raise OutputExists(
-                    f"There is a {self.what} at {self.place} already, and mode='error' was asked for. mode='append' "
+                    f"The {self.what} {self.place} is there already, and mode='error' was asked for. mode='append' "
                     "adds to it, mode='overwrite' replaces its rows."
                 )
             self._check_partitions(columns)

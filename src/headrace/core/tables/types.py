@@ -86,3 +86,21 @@ def fits(kind: pa.DataType, there: pa.DataType) -> bool:
         names = [field.name for field in kind] == [field.name for field in there]
         return bool(names and all(fits(a.type, b.type) for a, b in zip(kind, there, strict=True)))
     return False
+
+
+def compact(kind: pa.DataType) -> pa.DataType:
+    """Return a type with 32-bit offsets where a library gives 64-bit ones.
+
+    >>> print(compact(pa.large_list(pa.large_string())))
+    list<item: string>
+    """
+    if pt.is_large_string(kind):
+        return pa.string()
+    if pt.is_large_binary(kind):
+        return pa.binary()
+    if pt.is_list(kind) or pt.is_large_list(kind):
+        field = kind.value_field
+        return pa.list_(pa.field(field.name, compact(field.type), field.nullable))
+    if pt.is_struct(kind):
+        return pa.struct([pa.field(field.name, compact(field.type), field.nullable) for field in kind])
+    return pa.map_(compact(kind.key_type), compact(kind.item_type)) if pt.is_map(kind) else kind

@@ -1,0 +1,270 @@
+"""Parts as files of an Iceberg table, added by one snapshot that names the run."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from headrace.core import failpoints
+from headrace.core.tables.iceberg import Catalog, opened, place_of, store_options, told
+from headrace.core.tables.places import within
+from headrace.core.tables.types import stored
+from headrace.core.work import StagedFile
+from headrace.errors import OutputExists, OutputWriteFailed, SinkError, SourceError
+from headrace.sinks.tables.sink import Columns, LakeSink, digest_of
+from headrace.sinks.tables.statistics import footers
+
+_TRIES = 20
+_AT_ONCE = 16
+_RUN, _PARTS = "headrace.run", "headrace.parts"
+
+
+@dataclass(frozen=True)
+class IcebergSink(LakeSink):
+    """A folder of parts below the data of an Iceberg table.
+
+    The snapshot that adds them has the run's name, and a digest of the parts, in its summary. Columns have the
+    numbers of the table's, so that readers find them whatever they are called later.
+    """
+
+    identifier: str = field(kw_only=True)
+    catalog: Catalog = field(kw_only=True, repr=False)
+    location: str = field(kw_only=True)
+
+    kind: ClassVar[str] = "Iceberg table"
+    what: ClassVar[str] = "Iceberg table"
+    adding: ClassVar[str] = "Add it to the table first (table.update_schema())"
+
+    @property
+    def place(self) -> str:
+        """The name of the table."""
+        return self.identifier
+
+    def describe(self) -> dict[str, Any]:
+        """Return the table, and how it is written to."""
+        return {**super().describe(), "table": self.identifier}
+
+    def kind_of(self, kind: pa.DataType) -> pa.DataType | None:
+        """Return the type of a column: there are no integers of less than 32 bits."""
+        found = stored(kind)
+        return None if found is None else _widened(found)
+
+    def written(self, schema: pa.Schema) -> pa.Schema:
+        """Return columns with the numbers that they have, or will have, in the table."""
+        there = _arrow(_iceberg(schema)) if self._columns is None else self._columns.schema
+        return pa.schema([_numbered(column, there.field(column.name)) for column in schema])
+
+    # ------------------------------------------------------------ the table
+
+    def look(self) -> Columns | None:
+        """Return the columns of the table, if there is one that can be written to."""
+        table = self._opened()
+        return None if table is None else self._columns_of(table)
+
+    def committed(self, run: str = "") -> bool:
+        """Say whether the table has a snapshot of this run, or of another."""
+        table = self._opened()
+        return table is not None and _parts_of(table, run or self._run) is not None
+
+    def _opened(self) -> Any | None:
+        return opened(self.identifier, self.catalog)
+
+    def _columns_of(self, table: Any) -> Columns:
+        if not table.spec().is_unpartitioned():
+            raise SinkError(
+                f"The Iceberg table {self.identifier} is partitioned ({table.spec()}), and is not written to here. "
+                "Write to a table without partitions, and insert its rows by an engine that divides them."
+            )
+        if place_of(table.location()) != place_of(self.location):
+            raise SinkError(
+                f"The Iceberg table {self.identifier} lies at {table.location()} now, and this run began at "
+                f"{self.location}. Write with another output=."
+            )
+        return Columns(_arrow(table.schema()))
+
+    def add_to_table(self, files: Sequence[StagedFile], schema: pa.Schema | None) -> None:
+        """Commit the parts, on the very snapshot that they were compared with."""
+        digest = digest_of(files)
+        full = [file for file in files if file.rows]
+        if schema is None and files and not full:  # of the part without rows that a run without rows has
+            (footer,) = footers([within(self.root, files[0].name)], self.options_of_store)
+            schema = footer.schema.to_arrow_schema()
+        for attempt in range(_TRIES):
+            table = self._opened()
+            if table is not None and self._is_done(table, digest):
+                return
+            if schema is None and table is None:  # no column is known
+                return
+            if table is not None and self.table_mode == "error":
+                raise OutputExists(
+                    f"An Iceberg table {self.identifier} was made while this run went on, and mode='error' was asked "
+                    "for. Its rows are as they were: mode='append' adds to them."
+                )
+            if self._commit(table, full, schema, digest):
+                return
+            time.sleep(random.uniform(0, 0.01 * 2 ** min(attempt, 8)))
+        raise OutputWriteFailed(
+            f"Others commit to the Iceberg table {self.identifier} again and again, at the same time: {_TRIES} tries "
+            "to add the rows of this run failed. They are kept: run the same command again when there is less to do."
+        )
+
+    def _commit(
+        self, table: Any | None, files: list[StagedFile], schema: pa.Schema | None, digest: str
+    ) -> bool:
+        """Commit; False if somebody else was faster."""
+        from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError, ValidationException
+
+        try:
+            transaction = self._begun(table, schema)
+            self._add(transaction, table, self._data_files(transaction, files), digest)
+            failpoints.hit("table.filled")
+            self._send(transaction)
+        except (CommitFailedException, TableAlreadyExistsError, ValidationException):
+            return False
+        except SinkError:
+            raise
+        except Exception as error:
+            now = self._opened()
+            if now is not None and self._is_done(now, digest):
+                return True
+            if table is None and now is not None:
+                return False
+            try:
+                with told("add the rows of this run to the Iceberg table", self.identifier):
+                    raise error
+            except SourceError as words:
+                raise SinkError(
+                    f"{words} The table has none of them, and they are kept: run the same command again."
+                ) from None
+        return True
+
+    def _begun(self, table: Any | None, schema: pa.Schema | None) -> Any:
+        if table is None:
+            assert schema is not None
+            made = _iceberg(self.stored(schema))
+            return self.catalog.load().create_table_transaction(self.identifier, made, location=self.location)
+        now = self._columns_of(table)
+        if schema is not None:
+            replace(self, _columns=now).stored(schema)  # names its columns, if they are others now
+        table.metadata.properties["commit.retry.num-retries"] = "0"  # in memory: tries again are ours
+        return table.transaction()
+
+    def _data_files(self, transaction: Any, files: list[StagedFile]) -> list[Any]:
+        from pyiceberg.io.pyarrow import parquet_file_to_data_file
+
+        above = self.location.rstrip("/") + self.root[len(place_of(self.location)) :]
+        metadata, io = transaction.table_metadata, transaction._table.io
+
+        def made(file: StagedFile) -> Any:
+            try:
+                return parquet_file_to_data_file(io, metadata, within(above, file.name))
+            except (ValueError, KeyError) as error:
+                raise SinkError(
+                    f"The Iceberg table {self.identifier} was changed while this run went on, and {file.name} does "
+                    f"not fit its columns any more: {' '.join(str(error).split())[:300]}. Nothing was added: write "
+                    "with another output=, so that the parts are made anew."
+                ) from None
+
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="headrace-footers") as threads:
+            return list(threads.map(made, files))
+
+    def _add(self, transaction: Any, table: Any | None, parts: list[Any], digest: str) -> None:
+        about = {_RUN: self._run, _PARTS: digest}
+        update = transaction.update_snapshot(snapshot_properties=about)
+        old = (
+            []
+            if table is None or self.table_mode != "overwrite"
+            else [t.file for t in table.scan().plan_files()]
+        )
+        with update.overwrite() if old else update.fast_append() as snapshot:
+            for file in old:
+                snapshot.delete_data_file(file)
+            for file in parts:
+                snapshot.append_data_file(file)
+
+    def _send(self, transaction: Any) -> None:
+        transaction.commit_transaction()
+
+    def _is_done(self, table: Any, digest: str) -> bool:
+        parts = _parts_of(table, self._run)
+        if parts is not None and parts != digest:
+            raise SinkError(
+                f"The Iceberg table {self.identifier} has rows of this run already, from other parts than those in "
+                f"{self.root}: they were made again after the table had them. Nothing was added. See which rows are "
+                "right, and write others with another output=."
+            )
+        return parts is not None
+
+
+def location_of(catalog: Catalog, identifier: str) -> tuple[str, dict[str, Any]]:
+    """Return where a table lies, or where its catalogue would put it; and what is to know of the store there."""
+    table, found = opened(identifier, catalog), catalog.load()
+    if table is not None:
+        location, properties = str(table.location()), {**found.properties, **table.io.properties}
+    elif not hasattr(found, "_resolve_table_location"):
+        raise SinkError(
+            f"There is no Iceberg table {identifier}, and where one lies its catalogue settles when it makes it. "
+            "Make the table first (catalog.create_table), then run again."
+        )
+    else:
+        namespace, _, name = identifier.rpartition(".")
+        with told("find a place for the Iceberg table", identifier):
+            found.create_namespace_if_not_exists(namespace)
+            location, properties = str(found._resolve_table_location(None, namespace, name)), found.properties
+    return location, dict(store_options(properties, place_of(location)))
+
+
+def _parts_of(table: Any, run: str) -> str | None:
+    for snapshot in table.metadata.snapshots:
+        about = snapshot.summary.additional_properties if snapshot.summary is not None else {}
+        if about.get(_RUN) == run:
+            return str(about.get(_PARTS))
+    return None
+
+
+def _iceberg(schema: pa.Schema) -> Any:
+    """Return a schema of the library, with the numbers that a new table gives to its columns."""
+    from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids
+    from pyiceberg.schema import assign_fresh_schema_ids
+
+    return assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(schema))
+
+
+def _arrow(schema: Any) -> pa.Schema:
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+    return schema_to_pyarrow(schema, include_field_ids=True)
+
+
+def _widened(kind: pa.DataType) -> pa.DataType:
+    if pt.is_int8(kind) or pt.is_int16(kind):
+        return pa.int32()
+    if pt.is_list(kind):
+        return pa.list_(pa.field("element", _widened(kind.value_type)))
+    if pt.is_struct(kind):
+        return pa.struct([pa.field(each.name, _widened(each.type)) for each in kind])
+    return pa.map_(_widened(kind.key_type), _widened(kind.item_type)) if pt.is_map(kind) else kind
+
+
+def _numbered(column: pa.Field, like: pa.Field) -> pa.Field:
+    """Return a column with the numbers and the nullability of another, and of what is in it."""
+    return pa.field(
+        column.name, _numbered_type(column.type, like.type), like.nullable, metadata=like.metadata
+    )
+
+
+def _numbered_type(kind: pa.DataType, like: pa.DataType) -> pa.DataType:
+    if pt.is_list(kind):
+        return pa.list_(_numbered(kind.value_field, like.value_field))
+    if pt.is_struct(kind):
+        return pa.struct([_numbered(each, like.field(each.name)) for each in kind])
+    if pt.is_map(kind):
+        return pa.map_(_numbered(kind.key_field, like.key_field), _numbered(kind.item_field, like.item_field))
+    return kind

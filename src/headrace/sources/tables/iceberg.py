@@ -1,0 +1,216 @@
+"""A snapshot of an Iceberg table: its files, read by the library, with deletions and changed columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from headrace.core.files.input_files import InputFile
+from headrace.core.locations import Location
+from headrace.core.ports import Bad
+from headrace.core.tables.iceberg import Catalog, opened, place_of, store_options, told
+from headrace.core.warn import warn
+from headrace.core.work import Split
+from headrace.errors import NothingMatched, SourceError, UnreadableFile
+from headrace.sources.file_source import FileSource
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What a snapshot says: which rows of which files, by the library's own values."""
+
+    table: str
+    snapshot: int | None
+    metadata: Any
+    io: Any
+    projection: Any
+    condition: Any
+    schema: pa.Schema
+    tasks: Mapping[str, Any] = field(repr=False)
+
+
+class IcebergSource(FileSource[Scan]):
+    """Reads one snapshot of an Iceberg table, a split for each file. It is settled when first looked at."""
+
+    reads_objects = True
+
+    def __init__(
+        self,
+        identifier: str,
+        catalog: Catalog,
+        *,
+        snapshot: int | None = None,
+        moment: int | None = None,
+        row_filter: Any = None,
+        columns: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__("/")
+        self._identifier = identifier
+        self._catalog = catalog
+        self._snapshot = snapshot
+        self._moment = moment
+        self._filter = row_filter
+        self._columns = None if columns is None else tuple(columns)
+        self._scan: Scan | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """Return the table, its snapshot, and what is read of it."""
+        scan = self._settled()
+        return {
+            "kind": "iceberg",
+            "table": self._identifier,
+            "id": scan.table,
+            "snapshot": scan.snapshot,
+            "filter": None if self._filter is None else str(self._filter),
+            "columns": None if self._columns is None else list(self._columns),
+        }
+
+    def as_planned(self, described: Mapping[str, Any]) -> IcebergSource:
+        """Return this source with the snapshot that a run was planned with, unless another one was asked for."""
+        asked = self._snapshot is not None or self._moment is not None
+        mine = self.describe()
+        snapshot = described.get("snapshot")
+        same = {**mine, "snapshot": snapshot} == dict(described)
+        if asked or not same or snapshot == mine["snapshot"] or not isinstance(snapshot, int):
+            return self
+        warn(
+            f"The Iceberg table {self._identifier} has a newer snapshot, {mine['snapshot']}; this run was planned "
+            f"with {snapshot}, and goes on with that. A run with another output= reads the newer one."
+        )
+        copy: IcebergSource = object.__new__(type(self))
+        unread: dict[str, Any] = {"_snapshot": snapshot, "_scan": None, "_files": [], "_inspected": None}
+        copy.__dict__ = {**self._without_handles(), **unread}
+        return copy
+
+    def schema(self) -> pa.Schema:
+        """Return the columns of the snapshot."""
+        return self._settled().schema
+
+    def inspect(self, files: list[InputFile]) -> Scan:
+        """Everything is known from the snapshot."""
+        return self._settled()
+
+    def splits(self) -> list[Split]:
+        """List the files. Rows are known where none is deleted or filtered."""
+        scan = self.refreshed()
+        return [self._split(number, scan.tasks[str(file.path)]) for number, file in enumerate(self._files)]
+
+    def _split(self, number: int, task: Any) -> Split:
+        from pyiceberg.expressions import AlwaysTrue
+
+        whole = not task.delete_files and task.residual == AlwaysTrue()
+        return Split(
+            number, 0, 1, task.file.record_count if whole else -1, task.file.file_size_in_bytes * 3, 0
+        )
+
+    def read_rows(
+        self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Read a file's rows by the library: columns by their numbers, without those that are deleted."""
+        import pyarrow as pa
+        from pyiceberg.io.pyarrow import ArrowScan, _read_all_delete_files
+
+        from headrace.core.arrow.batch import empty_columns
+        from headrace.sources.schemas import read_guarded, select
+
+        scan, path = self._settled(), self.file(split.file).path
+        target = scan.schema if columns is None else select(scan.schema, columns)
+        wanted = target.names or scan.schema.names[:1]
+        task = scan.tasks[str(path)]
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            reader = ArrowScan(scan.metadata, scan.io, scan.projection.select(*wanted), scan.condition)
+            deleted = _read_all_delete_files(scan.io, [task])
+            yield from reader._record_batches_from_scan_tasks_and_deletes([task], deleted)
+
+        def damaged(error: Exception) -> Exception:
+            return UnreadableFile(
+                f"Cannot read {path!r} of the Iceberg table {self._identifier}: {str(error).rstrip('.')}."
+            )
+
+        for batch in read_guarded(batches(), damaged):
+            if target.names:
+                arrays = [batch.column(field.name).cast(field.type) for field in target]
+                made = pa.RecordBatch.from_arrays(arrays, schema=target)
+            else:
+                made = empty_columns(batch.num_rows)
+            for start in range(0, made.num_rows, batch_rows):
+                yield made.slice(start, batch_rows)
+
+    def locate(self, split: Split, row: int) -> Location:
+        """Name the file, and the row among those that are read of it."""
+        return Location(self.file(split.file).path, row)
+
+    def _listed(self) -> list[InputFile]:
+        return self._recorded(list(self._settled().tasks))
+
+    def _recorded(self, paths: Sequence[str]) -> list[InputFile]:
+        scan = self._settled()
+        self._storage = store_options(scan.io.properties, next(iter(paths), ""))
+        try:
+            return super()._recorded(paths)
+        except SourceError as error:
+            raise type(error)(
+                f"{error} The Iceberg table {self._identifier} names it in its snapshot {scan.snapshot}: it may have "
+                "been removed when snapshots expired. Read a later one."
+            ) from error
+
+    def _settled(self) -> Scan:
+        if self._scan is None:
+            self._scan = self._planned()
+        return self._scan
+
+    def _planned(self) -> Scan:
+        import pyarrow as pa
+        from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+        from headrace.core.tables.types import compact
+        from headrace.sources.schemas import select
+
+        table = opened(self._identifier, self._catalog)
+        if table is None:
+            raise NothingMatched(f"There is no Iceberg table {self._identifier} in the catalogue.")
+        with told("read the snapshots of the Iceberg table", self._identifier):
+            chosen = self._chosen(table)
+            options = {} if self._filter is None else {"row_filter": self._filter}
+            scan = table.scan(snapshot_id=chosen, **options)
+            every = schema_to_pyarrow(scan.projection(), include_field_ids=False)
+            tasks = list(scan.plan_files()) if chosen is not None else []
+        schema = pa.schema([pa.field(f.name, compact(f.type), f.nullable) for f in every])
+        if self._columns is not None:
+            schema = select(schema, self._columns)
+        found = {place_of(task.file.file_path): task for task in tasks}
+        ordered = dict(sorted(found.items()))
+        return Scan(
+            str(table.metadata.table_uuid),
+            chosen,
+            table.metadata,
+            table.io,
+            scan.projection(),
+            scan.row_filter,
+            schema,
+            ordered,
+        )
+
+    def _chosen(self, table: Any) -> int | None:
+        if self._snapshot is not None:
+            if table.snapshot_by_id(self._snapshot) is None:
+                known = [each.snapshot_id for each in table.metadata.snapshots][-3:]
+                raise SourceError(
+                    f"The Iceberg table {self._identifier} has no snapshot {self._snapshot}; its last ones are "
+                    f"{', '.join(map(str, known)) or 'none'}."
+                )
+            return self._snapshot
+        if self._moment is not None:
+            found = table.snapshot_as_of_timestamp(self._moment)
+            if found is None:
+                raise SourceError(
+                    f"The Iceberg table {self._identifier} has no snapshot of that time: its first one is later."
+                )
+            return int(found.snapshot_id)
+        current = table.current_snapshot()
+        return None if current is None else int(current.snapshot_id)
