@@ -35,10 +35,11 @@ def check_local(asked: Any, max_cost: Any, max_total_tokens: Any, cache: Any) ->
 
 
 def is_endpoint(model: Any) -> bool:
-    """Say whether a model is an endpoint."""
+    """Say whether a model is an endpoint, or several of one model."""
     from headrace.llm.endpoint import Endpoint
+    from headrace.llm.endpoints import Endpoints
 
-    return isinstance(model, Endpoint)
+    return isinstance(model, (Endpoint, Endpoints))
 
 
 def is_engine(model: Any) -> bool:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
     from headrace.llm.endpoint import Endpoint
+    from headrace.llm.endpoints import Endpoints
     from headrace.llm.transformers import Transformers
     from headrace.llm.vllm import VLLM
     from headrace.plan.steps.predict import Prompt
@@ -57,7 +58,7 @@ class PromptVerbs(DatasetBase):
     def prompt(
         self,
         template: str | Sequence[Mapping[str, Any]],
-        model: Endpoint | Transformers | VLLM,
+        model: Endpoint | Endpoints | Transformers | VLLM,
         *,
         output: str = "answer",
         system: str | None = None,
@@ -91,7 +92,7 @@ class PromptVerbs(DatasetBase):
             ``[{"role": "user", "content": "{question}"}]``. In a part of a message of the kind ``image_url``, a
             column with the bytes of an image may stand for the address.
         model
-            Where it is asked: ``hr.llm.Endpoint(base_url, model)``; or what each worker loads:
+            Where it is asked: ``hr.llm.Endpoint(base_url, model)``, ``hr.llm.Endpoints([…])``; or what workers load:
             ``hr.llm.VLLM(folder)``, or ``hr.llm.Transformers(folder)``, which is only told of ``schema``.
         output
             The name of the column of the answers, of type string. Beside it there are ``answer_finish_reason``
@@ -264,6 +265,8 @@ def _given_embedder(model: Any, output: str, batch_size: Any, dimensions: Any) -
         if dimensions is not None and not given_count("dimensions", dimensions):
             raise ArgumentError("dimensions=0: it takes a whole number of at least 1.")
         return Embedder(model, output, dimensions), model.max_in_flight * EMBED_WINDOW
+    if is_endpoint(model):
+        raise ArgumentError("embed: hr.llm.Endpoints is for prompt; give one hr.llm.Endpoint.")
     if dimensions is not None:
         raise ArgumentError("dimensions= is for endpoints; a SentenceTransformer has truncate_dim.")
     from headrace.predictors.sentence_transformers import SentenceTransformersPredictor

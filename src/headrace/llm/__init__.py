@@ -6,12 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace.llm.endpoint import Endpoint
+    from headrace.llm.endpoints import Endpoints
+    from headrace.llm.server import Server
     from headrace.llm.transformers import Transformers
     from headrace.llm.vllm import VLLM
 
-__all__ = ["VLLM", "Endpoint", "Transformers"]
+__all__ = ["VLLM", "Endpoint", "Endpoints", "Server", "Transformers"]
 
-_HOMES = {"Endpoint": "endpoint", "Transformers": "transformers", "VLLM": "vllm"}
+_HOMES = {
+    "Endpoint": "endpoint",
+    "Endpoints": "endpoints",
+    "Server": "server",
+    "Transformers": "transformers",
+    "VLLM": "vllm",
+}
 
 
 def __getattr__(name: str) -> Any:

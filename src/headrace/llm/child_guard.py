@@ -19,18 +19,26 @@ print("on guard", flush=True)
 sys.stdin.read()
 for pid, fd in guarded:
     try:
-        os.kill(pid, signal.SIGKILL) if fd is None else signal.pidfd_send_signal(fd, signal.SIGKILL)
+        if sys.argv[1:]:
+            os.killpg(pid, signal.SIGKILL)
+        elif fd is None:
+            os.kill(pid, signal.SIGKILL)
+        else:
+            signal.pidfd_send_signal(fd, signal.SIGKILL)
     except OSError:
         pass
 """
 
 
 class ChildGuard:
-    """A small process that waits for the end of this one, and then kills ``pids``; ``close`` has it do so at once."""
+    """A small process that waits for the end of this one, and then kills ``pids``; ``close`` has it do so at once.
 
-    def __init__(self, pids: Sequence[int]) -> None:
+    ``groups``: each is the number of a group of processes, and all of these are killed.
+    """
+
+    def __init__(self, pids: Sequence[int], *, groups: bool = False) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _GUARD],
+            [sys.executable, "-I", "-S", "-c", _GUARD, *["groups"] * groups],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,

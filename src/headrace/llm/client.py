@@ -67,10 +67,13 @@ class Client:
         *,
         anthropic: bool = False,
         order: str = "arrival",
+        max_retries: int | None = None,
     ) -> None:
+        """``max_retries``: other than the endpoint says."""
         self.endpoint = endpoint
         self.retried: deque[str] = deque(maxlen=10_000)  # names of errors, until somebody takes them
         self._anthropic = anthropic
+        self._max_retries = endpoint.max_retries if max_retries is None else max_retries
         self._key = endpoint.key()
         self._url = endpoint.base_url + path
         self._server = urlsplit(endpoint.base_url)
@@ -172,7 +175,7 @@ class Client:
     def _give_up(self, again: Again, tries: int, *, heard: bool) -> None:
         """Raise if a request has had its tries: a server that answers nobody ends the run, else it is the row's."""
         silent = again.kind is NoAnswer and not self._answered
-        most = min(TRIES_UNHEARD, self.endpoint.max_retries + 1) if silent else self.endpoint.max_retries + 1
+        most = min(TRIES_UNHEARD, self._max_retries + 1) if silent else self._max_retries + 1
         patient = again.wait is None or again.wait <= LONGEST_PAUSE
         if tries < most and patient:
             return

@@ -17,6 +17,7 @@ from headrace.errors import ArgumentError, HeadraceError
 from headrace.llm.answers import AnswerColumns, Asked, added, with_max_tokens
 from headrace.llm.client import Client, Reply
 from headrace.llm.endpoint import Endpoint
+from headrace.llm.endpoints import Endpoints
 from headrace.llm.refusals import BadRow, NoText
 from headrace.llm.spending import Spending
 from headrace.llm.store import Answer, AnswerStore, key_of
@@ -63,6 +64,10 @@ def asker_of(model: Any, order: str) -> Asker:
     """Return what asks a model."""
     if isinstance(model, Endpoint):
         return Client(model, order=order)
+    if isinstance(model, Endpoints):
+        from headrace.llm.pool import PoolClient
+
+        return PoolClient(model, order)
     from headrace.llm.vllm_client import VLLMClient
 
     return VLLMClient(model, order)
@@ -287,7 +292,7 @@ def parameter(name: str, value: Any, column: str, model: Any) -> Any:
             if isinstance(value, bool) or value != int(value) or value < 1:
                 raise ValueError("it takes a whole number of at least 1")
             value = int(value)
-        if not isinstance(model, Endpoint):
+        if not isinstance(model, (Endpoint, Endpoints)):
             model.check_value(name, value)
         msgspec.json.encode(value)
         if isinstance(value, bytes) or (isinstance(value, float) and not math.isfinite(value)):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import Any
 
 from headrace.errors import SpendingCapReached
-from headrace.llm.endpoint import Endpoint
 from headrace.llm.store import AnswerStore, Spent
 
 ANSWER_TOKENS = 512
@@ -29,7 +29,7 @@ class Spending:
     way any more and the next request would, the run ends.
     """
 
-    def __init__(self, caps: Caps, endpoint: Endpoint, store: AnswerStore, label: str) -> None:
+    def __init__(self, caps: Caps, endpoint: Any, store: AnswerStore, label: str) -> None:
         self._caps, self._endpoint, self._store, self._label = caps, endpoint, store, label
         self._reserved_tokens = 0
         self._reserved_cost = 0.0

@@ -46,6 +46,8 @@ class FakeLLMServer:
         How many words a prompt may have; four letters of a text to embed count as one.
     seed
         Of these shares and latencies.
+    port
+        Where it listens; 0: where there is room.
 
     ``url`` is what an ``Endpoint`` takes. ``requests`` holds the bodies of all requests, ``times`` when each began
     (of ``time.monotonic``), ``outcomes`` counts how they ended; ``most_at_once`` says how many were worked on at a
@@ -74,6 +76,7 @@ class FakeLLMServer:
         failures: float = 0.0,
         context: int = 1_000_000,
         seed: int = 0,
+        port: int = 0,
     ) -> None:
         self.requests: list[dict[str, Any]] = []
         self.times: list[float] = []
@@ -85,6 +88,7 @@ class FakeLLMServer:
         self._slots_count, self._rate, self._context = slots, requests_per_minute, context
         self._shares = {"429": too_many, "reset": resets, "malformed": malformed, "500": failures}
         self._random = random.Random(seed)
+        self._port = port
         self._accepted: deque[float] = deque()  # of the last second
         self._at_once = 0
         self._loop = asyncio.new_event_loop()
@@ -124,6 +128,7 @@ class FakeLLMServer:
         self._stop = asyncio.Event()
         self._slots = asyncio.Semaphore(self._slots_count)
         app = web.Application(client_max_size=1 << 30)
+        app.router.add_get("/v1/models", self._models)
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_post("/v1/completions", self._completion)
         app.router.add_post("/v1/embeddings", self._embeddings)
@@ -132,13 +137,20 @@ class FakeLLMServer:
         app.router.add_post("/v1/messages", self._messages)
         runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
         await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0, backlog=1024).start()
+        await web.TCPSite(runner, "127.0.0.1", self._port, backlog=1024).start()
         self.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
         self._ready.set()
         await self._stop.wait()
         await runner.cleanup()
 
     # ------------------------------------------------------------ what is asked
+
+    async def _models(self, request: web.Request) -> web.StreamResponse:
+        from aiohttp import web
+
+        return web.json_response(
+            {"object": "list", "data": [{"id": self._model or "fake", "object": "model"}]}
+        )
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         def made(body: dict[str, Any]) -> dict[str, Any]:
@@ -313,3 +325,10 @@ def _cut(text: str, limit: int | None) -> tuple[str, str]:
 
 def _usage(prompt: int, completion: int) -> dict[str, int]:
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+
+if __name__ == "__main__":  # python -m headrace.testing.llm_server PORT
+    import sys
+
+    with FakeLLMServer(port=int(sys.argv[1])):
+        threading.Event().wait()

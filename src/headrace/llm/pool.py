@@ -1,0 +1,138 @@
+"""Asks several endpoints of one model: each by its share, and not those that do not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.errors import EndpointUnavailable
+from headrace.llm.client import FIRST_WAIT, LONGEST_WAIT, Client, Reply
+from headrace.llm.endpoint import Endpoint
+from headrace.llm.endpoints import Endpoints
+from headrace.llm.order import made_order
+from headrace.llm.refusals import ConnectionLost, Malformed, NoAnswer, RateLimited, ServerFailed
+from headrace.llm.slots import Slots
+from headrace.llm.template import text_of
+
+FIRST_REST = 10.0
+LONGEST_REST = 300.0
+OWN_RETRIES = 1
+"""How often a request is sent to the same server again before another one gets it."""
+_ELSEWHERE = (RateLimited, ServerFailed, NoAnswer, ConnectionLost, Malformed)
+
+
+@dataclass(slots=True)
+class Member:
+    """One of the endpoints, and how it does. ``client`` None: it has to be made when it is asked."""
+
+    endpoint: Endpoint
+    share: float
+    client: Client | None = None
+    under_way: int = 0
+    rest: float = 0.0  # as long as it was left alone; 0: it answers
+    alone_until: float = 0.0
+
+    def failed(self, now: float) -> None:
+        """Leave it alone for a while, twice as long each time."""
+        self.rest = min(2 * self.rest or FIRST_REST, LONGEST_REST)
+        self.alone_until = now + self.rest
+
+
+def chosen(members: list[Member], now: float) -> Member | None:
+    """Return whose turn it is: of those that answer, who has the least under way for its share; None for nobody.
+
+    One that was left alone gets a single request first.
+    """
+    able = [each for each in members if now >= each.alone_until and not (each.rest and each.under_way)]
+    return min(able, key=lambda each: (each.under_way + 1) / each.share, default=None)
+
+
+class PoolClient:
+    """Asks the endpoints of a pool, from one event loop. Made and used there."""
+
+    def __init__(
+        self, pool: Endpoints, order: str = "arrival", *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.retried: deque[str] = deque(maxlen=10_000)
+        self._clock = clock
+        self._members = [
+            Member(endpoint, share) for endpoint, share in zip(pool.endpoints, pool.shares, strict=True)
+        ]
+        self._tries = len(self._members) + max(each.max_retries for each in pool.endpoints)
+        self._slots = Slots(pool.max_in_flight, made_order(order))
+
+    async def open(self) -> None:
+        """Make ready to send."""
+        for each in self._members:
+            await self._open(each)
+
+    async def _open(self, member: Member) -> Client:
+        client = Client(member.endpoint, max_retries=min(OWN_RETRIES, member.endpoint.max_retries))
+        client.retried = self.retried
+        await client.open()
+        member.client = client
+        return client
+
+    async def close(self) -> None:
+        """Close connections."""
+        for each in self._members:
+            if each.client is not None:
+                await each.client.close()
+
+    def input_ends(self, ended: bool) -> None:
+        """Note whether others come but those that are on their way."""
+        self._slots.order.input_ends(ended)
+
+    def end(self, error: BaseException) -> None:
+        """Send nothing any more: all who wait, and who come later, get the error."""
+        self._slots.end(error)
+        for each in self._members:
+            if each.client is not None:
+                each.client.end(error)
+
+    async def ask(self, body: Mapping[str, Any], tokens: int) -> Reply:
+        """Return the answer of one of them; raises a ``RowError``, or what ends the run."""
+        await self._slots.acquire(text_of(body.get("messages")))
+        try:
+            for sent in range(1_000_000):
+                member = chosen(self._members, self._clock())
+                if member is None:
+                    await self._nobody()
+                    continue
+                try:
+                    return await self._of(member, body, tokens)
+                except EndpointUnavailable:
+                    if all(self._clock() < each.alone_until for each in self._members):
+                        raise
+                except _ELSEWHERE:
+                    if sent + 1 >= self._tries:
+                        raise
+                    await asyncio.sleep(min(FIRST_WAIT * 2**sent, LONGEST_WAIT))
+            raise AssertionError
+        finally:
+            self._slots.release()
+
+    async def _of(self, member: Member, body: Mapping[str, Any], tokens: int) -> Reply:
+        member.under_way += 1
+        try:
+            client = member.client or await self._open(member)
+            try:
+                reply = await client.ask(body, tokens)
+            except EndpointUnavailable:
+                if member.client is client:  # the first to hear of it
+                    member.client = None
+                    member.failed(self._clock())
+                    await client.close()
+                raise
+            member.rest = 0.0
+            return reply
+        finally:
+            member.under_way -= 1
+
+    async def _nobody(self) -> None:
+        """Wait: those that are left alone are tried again by another request just now."""
+        await asyncio.sleep(0.05)
