@@ -14,7 +14,7 @@ import pytest
 import headrace as hr
 from headrace.compat import ray
 from headrace.compat.ray.util import ActorPool
-from headrace.errors import ArgumentError, EngineError, HeadraceError, NotOffered
+from headrace.errors import ArgumentError, EngineError, HeadraceError, NotOffered, ResourcesUnavailable
 
 from .test_calls import fifo, through
 
@@ -153,8 +153,8 @@ def test_beginning_twice(begun: None) -> None:
         (lambda: ray.remote(retry_exceptions=True)(len), r"retry_exceptions=…\).*catch it, and call again"),
         (lambda: ray.gets, r"ray\.gets is not offered here\. Did you mean 'get'"),
         (
-            lambda: ray.data.read_delta,
-            r"ray\.data\.read_delta is not offered here: there is no reader for this",
+            lambda: ray.data.read_lance,
+            r"ray\.data\.read_lance is not offered here: there is no reader for this",
         ),
         (lambda: ray.util.placement_group, r"ray\.util\.placement_group is not offered"),
         (lambda: ray.train.Trainer, r"ray\.train\.Trainer is not offered"),
@@ -314,3 +314,22 @@ def test_data_are_headraces_verbs() -> None:
 )
 def test_batch_prediction(module: str, name: str) -> None:
     assert getattr(getattr(ray.train, module), name) is getattr(hr, name)
+
+
+def test_without_cores_what_needs_none_runs_and_the_rest_is_refused() -> None:
+    ray.shutdown()
+    ray.init(num_cpus=0)
+    try:
+        assert "CPU" not in ray.cluster_resources() and ray.available_resources()["CPU"] == 0
+        free = ray.remote(num_cpus=0)(abs)
+        assert ray.get([free.remote(-number) for number in range(3)]) == [0, 1, 2]  # as Ray prints
+        with pytest.raises(
+            ResourcesUnavailable, match="needs 1 cores, and this executor was made with num_cpus=0"
+        ):
+            ray.remote(abs).remote(1)  # Ray waits for ever
+        with pytest.raises(ResourcesUnavailable, match="num_cpus=0"):
+            ray.remote(num_cpus=1)(dict).remote()
+    finally:
+        ray.shutdown()
+    with pytest.raises(ArgumentError, match="workers=0: it takes a number above zero"):
+        hr.connect(workers=0)

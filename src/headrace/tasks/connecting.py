@@ -43,6 +43,7 @@ def connect(
     workers, num_cpus
         How many cores there are for calls, each of which takes one unless it says otherwise; two names for the same.
         Default: what this process may use; on Ray, what the cluster has. More than that: the cluster is to grow.
+        ``num_cpus=0``: only calls that say ``num_cpus=0``, and actors that take no core, run at all.
     num_gpus
         How many devices there are for calls; default: all that this process sees, or that the cluster has.
     memory_limit
@@ -81,7 +82,8 @@ def connect(
     hold_standard_streams()
     options = _options(engine, memory_limit)
     capacity = capacity_for(options)
-    cpus = cores or RunOptions.from_environment().workers or max(1, capacity.cpus)
+    usual = RunOptions.from_environment().workers or max(1, capacity.cpus)
+    cpus = usual if cores is None else cores
     if not options.traits.is_cluster:
         starting = Starting(options.worker_start, eager=cpus > 1, keep=options.keep_template or 0.0)
         memory = options.memory_limit or capacity.memory
@@ -105,8 +107,8 @@ def _given_cores(workers: int | None, num_cpus: float | None) -> float | None:
         return None
     if workers is not None and cores != int(cores):
         raise ArgumentError(f"workers={workers!r}: it takes a whole number; num_cpus= takes parts of cores.")
-    if not cores:
-        raise ArgumentError(f"{name}=0: it takes a number above zero.")
+    if not cores and workers is not None:
+        raise ArgumentError("workers=0: it takes a number above zero.")
     return cores
 
 

@@ -285,6 +285,11 @@ class Core:
                 f"{label} can never run here: it needs {needs.num_cpus:g} cores, and this executor may use "
                 f"{self.admission.cpus:g} of the cluster's. Ask for less, or give it more (workers=)."
             )
+        if needs.num_cpus and not self.admission.cpus:
+            raise ResourcesUnavailable(
+                f"{label} can never run here: it needs {needs.num_cpus:g} cores, and this executor was made with "
+                "num_cpus=0. Say num_cpus=0 of it, too, or give the executor cores."
+            )
         if needs.num_cpus > self.admission.cpus:
             if not self._warned:
                 self._warned = True

@@ -84,7 +84,10 @@ def shutdown(_exiting_interpreter: bool = False) -> None:
 
 def cluster_resources() -> dict[str, float]:
     """Return all resources: ``CPU``, ``GPU``, and ``memory`` in bytes."""
-    return _named(session().limits)
+    named = _named(session().limits)
+    return {
+        name: number for name, number in named.items() if number
+    }  # as Ray: what there is none of is left out
 
 
 def available_resources() -> dict[str, float]:
