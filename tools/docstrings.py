@@ -140,6 +140,11 @@ class Prose(griffe.Extension):
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         """Rewrite the docstrings of ``pkg``."""
+        metrics = pkg["accumulators"]
+        for name in (
+            metrics.exports or ()
+        ):  # griffe leaves names out that come by ``*`` and were imported there
+            pkg.set_member(str(name), griffe.Alias(str(name), metrics[str(name)].target_path, parent=pkg))
         targets = {}
         for name in documented():
             shown = pkg[name.removeprefix("headrace.")]

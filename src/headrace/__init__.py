@@ -2,285 +2,119 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from headrace.version import __version__
+from headrace.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from headrace import errors, llm, observers
-    from headrace.accumulators import (
-        AUROC,
-        MAE,
-        MSE,
-        NDCG,
-        R2,
-        Accuracy,
-        AveragePrecision,
-        BrierScore,
-        By,
-        Calibration,
-        ConfusionMatrix,
-        Count,
-        DistinctCount,
-        Histogram,
-        LogLoss,
-        Mean,
-        MinMax,
-        PrecisionRecallF1,
-        Quantiles,
-        RecallAtK,
-        Sum,
-        TopK,
-        TorchMetric,
-        Variance,
+    from headrace import errors as errors
+    from headrace import llm as llm
+    from headrace import observers as observers
+    from headrace.accumulators import *
+    from headrace.compat.air.batch_predictor import BatchPredictor as BatchPredictor
+    from headrace.compat.air.checkpoint import Checkpoint as Checkpoint
+    from headrace.compat.air.library_checkpoints import KerasCheckpoint as KerasCheckpoint
+    from headrace.compat.air.library_checkpoints import LightGBMCheckpoint as LightGBMCheckpoint
+    from headrace.compat.air.library_checkpoints import OnnxCheckpoint as OnnxCheckpoint
+    from headrace.compat.air.library_checkpoints import SklearnCheckpoint as SklearnCheckpoint
+    from headrace.compat.air.library_checkpoints import XGBoostCheckpoint as XGBoostCheckpoint
+    from headrace.compat.air.torch_checkpoint import TorchCheckpoint as TorchCheckpoint
+    from headrace.compat.air.transformers_checkpoint import TransformersCheckpoint as TransformersCheckpoint
+    from headrace.core.arrow.ragged import RaggedTensorType as RaggedTensorType
+    from headrace.dataset.dataset import Dataset as Dataset
+    from headrace.options import Ray as Ray
+    from headrace.options import RunOptions as RunOptions
+    from headrace.output.verification import Verification as Verification
+    from headrace.output.verify import verify as verify
+    from headrace.plan.column_expressions import ColumnExpression as ColumnExpression
+    from headrace.plan.column_expressions import col as col
+    from headrace.plan.column_expressions import lit as lit
+    from headrace.plan.strategies import ActorPoolStrategy as ActorPoolStrategy
+    from headrace.plan.strategies import TaskPoolStrategy as TaskPoolStrategy
+    from headrace.predictors.keras.predictor import KerasPredictor as KerasPredictor
+    from headrace.predictors.lightgbm import LightGBMPredictor as LightGBMPredictor
+    from headrace.predictors.mlflow import MLflowPredictor as MLflowPredictor
+    from headrace.predictors.onnx.predictor import OnnxPredictor as OnnxPredictor
+    from headrace.predictors.sentence_transformers import (
+        SentenceTransformersPredictor as SentenceTransformersPredictor,
     )
-    from headrace.compat.air.batch_predictor import BatchPredictor
-    from headrace.compat.air.checkpoint import Checkpoint
-    from headrace.compat.air.library_checkpoints import (
-        KerasCheckpoint,
-        LightGBMCheckpoint,
-        OnnxCheckpoint,
-        SklearnCheckpoint,
-        XGBoostCheckpoint,
-    )
-    from headrace.compat.air.torch_checkpoint import TorchCheckpoint
-    from headrace.compat.air.transformers_checkpoint import TransformersCheckpoint
-    from headrace.core.arrow.ragged import RaggedTensorType
-    from headrace.dataset.dataset import Dataset
-    from headrace.options import Ray, RunOptions
-    from headrace.output.verification import Verification
-    from headrace.output.verify import verify
-    from headrace.plan.column_expressions import ColumnExpression, col, lit
-    from headrace.plan.strategies import ActorPoolStrategy, TaskPoolStrategy
-    from headrace.predictors.keras.predictor import KerasPredictor
-    from headrace.predictors.lightgbm import LightGBMPredictor
-    from headrace.predictors.mlflow import MLflowPredictor
-    from headrace.predictors.onnx.predictor import OnnxPredictor
-    from headrace.predictors.sentence_transformers import SentenceTransformersPredictor
-    from headrace.predictors.sklearn import SklearnPredictor
-    from headrace.predictors.torch.predictor import TorchPredictor
-    from headrace.predictors.transformers import TransformersPredictor
-    from headrace.predictors.xgboost import XGBoostPredictor
-    from headrace.readers.databases import read_sql
-    from headrace.readers.files import (
-        read_binary_files,
-        read_csv,
-        read_images,
-        read_json,
-        read_rejected,
-        read_text,
-    )
-    from headrace.readers.from_libraries import (
-        from_daft,
-        from_huggingface,
-        from_polars,
-        from_ray,
-        from_spark,
-        from_torch,
-    )
-    from headrace.readers.from_memory import (
-        from_arrow,
-        from_items,
-        from_numpy,
-        from_pandas,
-        range,
-        range_tensor,
-    )
-    from headrace.readers.parquet import read_parquet
-    from headrace.readers.samples import read_numpy, read_webdataset
-    from headrace.readers.tables import read_delta, read_iceberg
-    from headrace.result import Result
-    from headrace.session.models import load_model
-    from headrace.tasks import ActorPool, Executor, Ref, connect
-
-__all__ = [  # noqa: RUF022 - in plain order, capitals first
-    "AUROC",
-    "Accuracy",
-    "ActorPool",
-    "ActorPoolStrategy",
-    "AveragePrecision",
-    "BatchPredictor",
-    "BrierScore",
-    "By",
-    "Calibration",
-    "Checkpoint",
-    "ColumnExpression",
-    "ConfusionMatrix",
-    "Count",
-    "Dataset",
-    "DistinctCount",
-    "Executor",
-    "Histogram",
-    "KerasCheckpoint",
-    "KerasPredictor",
-    "LightGBMCheckpoint",
-    "LightGBMPredictor",
-    "LogLoss",
-    "MAE",
-    "MLflowPredictor",
-    "MSE",
-    "Mean",
-    "MinMax",
-    "NDCG",
-    "OnnxCheckpoint",
-    "OnnxPredictor",
-    "PrecisionRecallF1",
-    "Quantiles",
-    "R2",
-    "RaggedTensorType",
-    "Ray",
-    "RecallAtK",
-    "Ref",
-    "Result",
-    "RunOptions",
-    "SentenceTransformersPredictor",
-    "SklearnCheckpoint",
-    "SklearnPredictor",
-    "Sum",
-    "TaskPoolStrategy",
-    "TopK",
-    "TorchCheckpoint",
-    "TorchMetric",
-    "TorchPredictor",
-    "TransformersCheckpoint",
-    "TransformersPredictor",
-    "Variance",
-    "Verification",
-    "XGBoostCheckpoint",
-    "XGBoostPredictor",
-    "__version__",
-    "col",
-    "connect",
-    "errors",
-    "from_arrow",
-    "from_daft",
-    "from_huggingface",
-    "from_items",
-    "from_numpy",
-    "from_pandas",
-    "from_polars",
-    "from_ray",
-    "from_spark",
-    "from_torch",
-    "lit",
-    "llm",
-    "load_model",
-    "observers",
-    "range",
-    "range_tensor",
-    "read_binary_files",
-    "read_csv",
-    "read_delta",
-    "read_iceberg",
-    "read_images",
-    "read_json",
-    "read_numpy",
-    "read_parquet",
-    "read_rejected",
-    "read_sql",
-    "read_text",
-    "read_webdataset",
-    "verify",
-]
-
-_METRICS = (
-    "AUROC",
-    "MAE",
-    "MSE",
-    "NDCG",
-    "R2",
-    "Accuracy",
-    "AveragePrecision",
-    "BrierScore",
-    "By",
-    "Calibration",
-    "ConfusionMatrix",
-    "Count",
-    "DistinctCount",
-    "Histogram",
-    "LogLoss",
-    "Mean",
-    "MinMax",
-    "PrecisionRecallF1",
-    "Quantiles",
-    "RecallAtK",
-    "Sum",
-    "TopK",
-    "TorchMetric",
-    "Variance",
-)
+    from headrace.predictors.sklearn import SklearnPredictor as SklearnPredictor
+    from headrace.predictors.torch.predictor import TorchPredictor as TorchPredictor
+    from headrace.predictors.transformers import TransformersPredictor as TransformersPredictor
+    from headrace.predictors.xgboost import XGBoostPredictor as XGBoostPredictor
+    from headrace.readers.databases import *
+    from headrace.readers.files import *
+    from headrace.readers.from_libraries import *
+    from headrace.readers.from_memory import *
+    from headrace.readers.parquet import *
+    from headrace.readers.samples import *
+    from headrace.readers.tables import *
+    from headrace.result import Result as Result
+    from headrace.session.models import load_model as load_model
+    from headrace.tasks import ActorPool as ActorPool
+    from headrace.tasks import Executor as Executor
+    from headrace.tasks import Ref as Ref
+    from headrace.tasks import connect as connect
 
 _HOMES = {
-    "headrace.accumulators": _METRICS,
     "headrace.compat.air.batch_predictor": ("BatchPredictor",),
     "headrace.compat.air.checkpoint": ("Checkpoint",),
-    "headrace.core.arrow.ragged": ("RaggedTensorType",),
-    "headrace.dataset.dataset": ("Dataset",),
-    "headrace.tasks": ("ActorPool", "Executor", "Ref", "connect"),
-    "headrace.readers.from_libraries": (
-        "from_daft",
-        "from_huggingface",
-        "from_polars",
-        "from_ray",
-        "from_spark",
-        "from_torch",
+    "headrace.compat.air.library_checkpoints": (
+        "KerasCheckpoint",
+        "LightGBMCheckpoint",
+        "OnnxCheckpoint",
+        "SklearnCheckpoint",
+        "XGBoostCheckpoint",
     ),
-    "headrace.readers.databases": ("read_sql",),
-    "headrace.readers.tables": ("read_delta", "read_iceberg"),
-    "headrace.readers.samples": ("read_numpy", "read_webdataset"),
-    "headrace.readers.parquet": ("read_parquet",),
-    "headrace.readers.files": tuple(name for name in __all__ if name.startswith("read_")),
-    "headrace.compat.air.library_checkpoints": tuple(
-        f"{library}Checkpoint" for library in ("Keras", "LightGBM", "Onnx", "Sklearn", "XGBoost")
-    ),
-    "headrace.readers.from_memory": (
-        "from_arrow",
-        "from_items",
-        "from_numpy",
-        "from_pandas",
-        "range",
-        "range_tensor",
-    ),
-    "headrace.session.models": ("load_model",),
-    "headrace.options": ("Ray", "RunOptions"),
-    "headrace.result": ("Result",),
-    "headrace.plan.column_expressions": ("ColumnExpression", "col", "lit"),
-    "headrace.plan.strategies": ("ActorPoolStrategy", "TaskPoolStrategy"),
-    "headrace.output.verification": ("Verification",),
-    "headrace.output.verify": ("verify",),
-    "headrace.predictors.keras.predictor": ("KerasPredictor",),
-    "headrace.predictors.lightgbm": ("LightGBMPredictor",),
-    "headrace.predictors.mlflow": ("MLflowPredictor",),
-    "headrace.predictors.onnx.predictor": ("OnnxPredictor",),
-    "headrace.predictors.sentence_transformers": ("SentenceTransformersPredictor",),
-    "headrace.predictors.sklearn": ("SklearnPredictor",),
-    "headrace.predictors.torch.predictor": ("TorchPredictor",),
-    "headrace.predictors.transformers": ("TransformersPredictor",),
-    "headrace.predictors.xgboost": ("XGBoostPredictor",),
     "headrace.compat.air.torch_checkpoint": ("TorchCheckpoint",),
     "headrace.compat.air.transformers_checkpoint": ("TransformersCheckpoint",),
+    "headrace.core.arrow.ragged": ("RaggedTensorType",),
+    "headrace.dataset.dataset": ("Dataset",),
+    "headrace.options": ("Ray", "RunOptions"),
+    "headrace.output.verification": ("Verification",),
+    "headrace.output.verify": ("verify",),
+    "headrace.plan.column_expressions": ("ColumnExpression", "col", "lit"),
+    "headrace.plan.strategies": ("ActorPoolStrategy", "TaskPoolStrategy"),
+    "headrace.result": ("Result",),
+    "headrace.session.models": ("load_model",),
+    "headrace.tasks": ("ActorPool", "Executor", "Ref", "connect"),
 }
+_MODULES = ("errors", "llm", "observers")
+_ROOMS = ("readers", "accumulators", "predictors")  # what is public in them is public here
+
+
+def _home_of(name: str) -> str | None:
+    """Return the module that has a public name."""
+    for home, names in _HOMES.items():
+        if name in names:
+            return home
+    rooms = _ROOMS[:1] if name.islower() else _ROOMS[1:]
+    return next(filter(None, (import_module(f"headrace.{room}").home_of(name) for room in rooms)), None)
+
+
+def _public() -> list[str]:
+    names = {"__version__", *_MODULES, *(name for names in _HOMES.values() for name in names)}
+    return sorted(names.union(*(import_module(f"headrace.{room}").names() for room in _ROOMS)))
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: a worker needs few of them, and start-up is imports."""
-    import importlib
-
-    if name in ("accumulators", "errors", "llm", "observers"):
-        return importlib.import_module(f"headrace.{name}")
-    for home, names in _HOMES.items():
-        if name in names:
-            value = getattr(importlib.import_module(home), name)
-            globals()[name] = value
-            return value
+    if name in (*_MODULES, "accumulators"):
+        return import_module(f"headrace.{name}")
+    if name == "__all__":
+        return globals().setdefault("__all__", _public())
     if name.startswith("_"):
         raise AttributeError(f"module 'headrace' has no attribute {name!r}")
-    errors = importlib.import_module("headrace.errors")
-    unsupported = importlib.import_module("headrace.plan.ray_unsupported")
+    home = _home_of(name)
+    if home is not None:
+        return globals().setdefault(name, getattr(import_module(home), name))
+    errors = import_module("headrace.errors")
+    unsupported = import_module("headrace.plan.ray_unsupported")
     reason = unsupported.NO_FUNCTIONS.get(name) or unsupported.FAMILIAR_FUNCTIONS.get(name)
     try:
         raise errors.NotOffered(
-            f"Headrace has no {name}{f': {reason}' if reason else '.' + errors.nearest(name, __all__)}"
+            f"Headrace has no {name}{f': {reason}' if reason else '.' + errors.nearest(name, _public())}"
         )
     except AttributeError as error:
         error.__traceback__ = None  # so that no line of ours stands between the user's and the message
@@ -288,4 +122,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return _public()

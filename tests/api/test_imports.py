@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -98,3 +100,24 @@ def test_every_public_name_is_there() -> None:
     assert sorted(hr.__all__) == list(hr.__all__)
     assert all(getattr(hr, name) is not None for name in hr.__all__)
     assert set(dir(hr)) >= set(hr.__all__)
+
+
+def test_what_type_checkers_see_is_what_is_there() -> None:
+    import headrace as hr
+    from headrace import accumulators, predictors, readers
+
+    (block,) = (node for node in ast.parse(Path(hr.__file__).read_text()).body if isinstance(node, ast.If))
+    found = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    stars = {node.module for node in found if node.names[0].name == "*"}
+    assert stars == {"headrace.accumulators", *(f"headrace.readers.{name}" for name in readers.MODULES)}
+    named = {each.asname: node.module for node in found for each in node.names if each.name != "*"}
+    rooms = {name: predictors.home_of(name) for name in predictors.names()}
+    homes = {name: home for home, names in hr._HOMES.items() for name in names}
+    assert named == {**rooms, **homes, **dict.fromkeys(hr._MODULES, "headrace")}
+    assert set(hr.__all__) == {*named, *accumulators.__all__, *readers.names(), "__version__"}
+    files = {
+        path.stem
+        for path in Path(readers.__file__).parent.glob("*.py")
+        if "\n__all__ = [" in path.read_text()
+    }
+    assert files == set(readers.MODULES)

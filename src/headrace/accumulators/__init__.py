@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace.accumulators.base import Estimate
     from headrace.accumulators.by import By
     from headrace.accumulators.classes import Accuracy, ConfusionMatrix, PrecisionRecallF1
     from headrace.accumulators.moments import Count, Mean, MinMax, Sum, Variance
@@ -35,7 +34,6 @@ __all__ = [
     "ConfusionMatrix",
     "Count",
     "DistinctCount",
-    "Estimate",
     "Histogram",
     "LogLoss",
     "Mean",
@@ -50,7 +48,6 @@ __all__ = [
 ]
 
 _HOMES = {
-    "base": ("Estimate",),
     "by": ("By",),
     "classes": ("Accuracy", "ConfusionMatrix", "PrecisionRecallF1"),
     "moments": ("Count", "Mean", "MinMax", "Sum", "Variance"),
@@ -64,16 +61,26 @@ _HOMES = {
 }
 
 
+def home_of(name: str) -> str | None:
+    """Return the module that has a metric."""
+    return next((f"{__name__}.{home}" for home, names in _HOMES.items() if name in names), None)
+
+
+def names() -> list[str]:
+    """Return the names of all metrics."""
+    return __all__
+
+
 def __getattr__(name: str) -> Any:
     """Import a metric when it is first used."""
     import importlib
 
-    for home, names in _HOMES.items():
-        if name in names:
-            value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
-            globals()[name] = value
-            return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = home_of(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -166,7 +166,7 @@ def _made(call: ast.Call, text: str) -> Any:
     """Make a metric of ours; names that stand alone are names of columns."""
     from headrace import accumulators
 
-    known = [each for each in accumulators.__all__ if each not in ("Estimate", "TorchMetric")]
+    known = [each for each in accumulators.__all__ if each != "TorchMetric"]
     kind = call.func.id if isinstance(call.func, ast.Name) else ast.unparse(call.func)
     if kind not in known:
         raise _no_metric(

@@ -84,7 +84,7 @@ def _metric_from(shape: Any) -> Any:
     from headrace import accumulators
 
     kind = shape.get("kind") if isinstance(shape, dict) else None
-    if kind not in accumulators.__all__ or kind in ("Estimate", "TorchMetric"):
+    if kind not in accumulators.__all__ or kind == "TorchMetric":
         return None
     cls = getattr(accumulators, kind)
     settings = {name: value for name, value in shape.items() if name != "kind"}

@@ -8,6 +8,8 @@ from headrace.dataset.dataset import Dataset
 from headrace.errors import ArgumentError
 from headrace.plan import ray_unsupported
 
+__all__ = ["read_sql"]
+
 
 @known_arguments(also=ray_unsupported.READ_SQL)
 def read_sql(

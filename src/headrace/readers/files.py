@@ -20,6 +20,8 @@ from headrace.sources.files import PathArgument, absolute_paths
 if TYPE_CHECKING:
     import pyarrow as pa
 
+__all__ = ["read_binary_files", "read_csv", "read_images", "read_json", "read_rejected", "read_text"]
+
 
 @known_arguments(also=READ_CSV)
 def read_csv(

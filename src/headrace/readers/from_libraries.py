@@ -16,6 +16,8 @@ from headrace.plan import ray_unsupported
 if TYPE_CHECKING:
     import pyarrow as pa
 
+__all__ = ["from_daft", "from_huggingface", "from_polars", "from_ray", "from_spark", "from_torch"]
+
 
 @known_arguments(also=ray_unsupported.BLOCKS)
 def from_huggingface(dataset: Any) -> Dataset:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
+__all__ = ["from_arrow", "from_items", "from_numpy", "from_pandas", "range", "range_tensor"]
+
 
 @known_arguments(also=ray_unsupported.BLOCKS)
 def from_items(items: Sequence[Any]) -> Dataset:

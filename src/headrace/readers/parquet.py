@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from headrace.plan.column_expressions import ColumnExpression
 
+__all__ = ["read_parquet"]
+
 
 @known_arguments(also=ray_unsupported.READ_PARQUET)
 def read_parquet(

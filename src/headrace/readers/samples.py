@@ -12,6 +12,8 @@ from headrace.plan import ray_unsupported
 from headrace.readers.files import warn_of_unfinished
 from headrace.sources.files import PathArgument
 
+__all__ = ["read_numpy", "read_webdataset"]
+
 
 @known_arguments(also=ray_unsupported.READ_NUMPY)
 def read_numpy(

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from headrace.plan.column_expressions import ColumnExpression
 
+__all__ = ["read_delta", "read_iceberg"]
+
 
 @known_arguments(also=ray_unsupported.READ_DELTA)
 def read_delta(

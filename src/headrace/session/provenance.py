@@ -14,12 +14,18 @@ from headrace.core.files import safe_files
 from headrace.core.files.artifacts import Artifact
 from headrace.plan.logical import Plan
 from headrace.plan.steps.base import Step
+from headrace.predictors.registry import LIBRARIES
 
 _INPUTS = 5
 _PACKAGES = (
-    "numpy", "pyarrow", "pandas", "torch", "transformers", "onnxruntime", "sklearn", "xgboost", "lightgbm",
-    "keras", "tensorflow", "PIL", "ray",
-)  # fmt: skip
+    "numpy",
+    "pyarrow",
+    "pandas",
+    *(library.name for library in LIBRARIES),
+    "tensorflow",
+    "PIL",
+    "ray",
+)
 _SECRET = re.compile(r"(?i)(pass(word|wd)?|secret|token|credential|api[-_]?key|access[-_]?key)")
 _USERINFO = re.compile(r"(://[^/@\s:]*):[^/\s]*@")  # of an address: user and password
 _GIT_BYTES = 1 << 20
