@@ -74,25 +74,29 @@ def say(text: str, stream: TextIO | None, *, lead: str = "", end: str = "\n") ->
 
 
 def wrapped(text: str, columns: int) -> str:
-    r"""Return lines of ours that fit a terminal: a longer list goes on in the next line, behind a comma.
+    r"""Return lines of ours that fit a terminal: a longer one goes on in the next, behind a comma if there is one.
 
-    A line is left as it is if it is none, or has an address that people may want to copy as a whole.
+    One with an address stays as it is, so that people can copy it as a whole.
 
     >>> print(wrapped("workers: 63 % predict(Fare), 16 % loading models, 14 % starting", 40))
     workers: 63 % predict(Fare),
       16 % loading models, 14 % starting
     """
-    found: list[str] = []
-    for line in text.split("\n"):
-        rest, indent = line, ""
-        while len(indent + rest) > columns and "/" not in line:
-            end = rest.rfind(", ", 0, columns - len(indent))
-            if end < 0:
-                break
-            found.append(f"{indent}{rest[: end + 1]}")
-            rest, indent = rest[end + 2 :], "  "
-        found.append(indent + rest)
-    return "\n".join(found)
+    return "\n".join(part for line in text.split("\n") for part in _wrapped(line, columns))
+
+
+def _wrapped(line: str, columns: int) -> list[str]:
+    found, rest = list[str](), line
+    while len(rest) > columns and "/" not in line.replace("rows/s", ""):
+        ends = [match.start() for match in re.finditer(r"(?<=[^ ]) ", rest)]
+        fitting = [end for end in ends if end <= columns]
+        behind = [end for end in fitting if rest[end - 1] in ",;:)" and end > columns // 2]
+        if not ends:
+            break
+        end = max(behind or fitting or ends[:1])
+        found.append(rest[:end])
+        rest = f"  {rest[end + 1 :]}"
+    return [*found, rest]
 
 
 def in_notebook() -> bool:
