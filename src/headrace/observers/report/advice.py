@@ -91,7 +91,8 @@ def _cause(facts: Facts) -> tuple[str, str, str]:
     if frames:
         path, line, function = ([each for each in frames if not _LIBRARY.search(each[0])] or frames)[-1]
         error = facts.trace.strip().rsplit("\n", 1)[-1]
-        return f"Correct {function}", error[:300], f"{path}:{line}"
+        called = f"Correct {function}()" if function.isidentifier() else "Correct the line"
+        return called, error[:300], f"{path}:{line}"
     return "Mend what it failed with", facts.error.strip().split("\n")[0][:300], ""
 
 

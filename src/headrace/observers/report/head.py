@@ -12,11 +12,13 @@ from headrace.observers.report.advice import Advice, advice
 from headrace.observers.report.facts import Facts
 from headrace.observers.report.history import History
 from headrace.observers.report.html import Html, join, pairs, tag
-from headrace.observers.report.verdict import slow_part, verdict
+from headrace.observers.report.verdict import slow_part, speed, verdict
 from headrace.observers.time_spent import all_parts, stage_times
 
 _FIRST = 3  # pieces of advice in the head; more of them stand below
 _COMMAND = re.compile(r"^(headrace|python\S*|hr\.) ?")
+
+_KEPT = re.compile(r" The [\d,]+ rows that were committed before are kept in [^\n]*$")  # as the verdict says
 
 _SIGNS = {
     "complete": ("✓", "Complete"),
@@ -36,18 +38,20 @@ def head(history: History, facts: Facts) -> Html:
     """Return the verdict, what to do next, and the numbers that matter most."""
     sign, word = _SIGNS[facts.status]
     sentence = verdict(history, facts)
-    rest = sentence.removeprefix(word)
+    rest = sentence.removeprefix(word).replace(" %", "\u00a0%")
     first = history.drivers[0].began if history.drivers else 0.0
     about = [tag("code", facts.output)] + ([f"run {facts.run}"] if facts.run else [])
     if first:
         about.append(tag("time", f"{moment(first)} UTC", datetime=f"{moment(first).replace(' ', 'T')}Z"))
     badge = tag("span", tag("span", f"{sign} ", aria_hidden="true"), word, class_="badge")
     slow = slow_part(history)
+    if slow and facts.status not in ("complete", "under way"):  # whose numbers may stand further down
+        slow = f"{speed(history)}; {slow}" if speed(history) else slow
     return tag(
         "header",
         tag("p", join(about, " · "), class_="about"),
         tag("h1", badge, rest),
-        tag("p", slow, class_="lead") if slow and facts.status in ("complete", "under way") else "",
+        tag("p", slow, class_="lead") if slow else "",
         _error(facts),
         tag("div", _next(history, facts), _time(history), class_="answers"),
         pairs(_key_numbers(history, facts), class_="key"),
@@ -58,14 +62,19 @@ def head(history: History, facts: Facts) -> Html:
 def _error(facts: Facts) -> Html:
     if facts.status != "failed":
         return Html("")
-    words = [
-        tag("pre", facts.error.strip(), class_="error", tabindex="0", role="region", aria_label="The error")
-    ]
+    error = _KEPT.sub("", facts.error.strip())
+    words = [tag("pre", error, class_="error", tabindex="0", role="region", aria_label="The error")]
     if facts.row:
         words.append(tag("p", "The row: ", tag("code", facts.row)))
     elif "It was working on" in facts.error and ", row " in facts.error:
         words.append(
-            tag("p", "The row's values are hidden: headrace report --values shows them.", class_="note")
+            tag(
+                "p",
+                "The row's values are hidden: ",
+                tag("code", "headrace report --values"),
+                " shows them.",
+                class_="note",
+            )
         )
     if facts.trace:
         trace = tag(

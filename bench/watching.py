@@ -1,0 +1,135 @@
+"""``python -m bench.watching``: what progress, record and report add to the smallest job.
+
+A hundred rows, each run a fresh process with standard error on a pseudo-terminal, by turns with nothing, with one of
+the three and with all of them. What is left out is not even imported. The bar is 10 ms of wall time for all, by the
+median of the differences within rounds. CPU seconds, of all processes of the run, say what is behind it where others
+work on the machine, too; `--nice` keeps these away.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pty
+import random
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench import data
+
+PARTS = ("progress", "record", "report")
+BAR = 0.010
+
+PROGRAM = """
+import sys, types
+parts, data, out = sys.argv[1].split("+"), sys.argv[2], sys.argv[3]
+
+class Nothing:
+    def __init__(self, *_, **__): pass
+    def on_event(self, event): pass
+
+if "record" not in parts:
+    stub = types.ModuleType("headrace.observers.record")
+    stub.Record, stub.EVENTS = Nothing, "events.jsonl"
+    sys.modules[stub.__name__] = stub
+if "report" not in parts:
+    import contextlib
+    from headrace.output import reporting
+    reporting.write_report, reporting.assets_loaded = (lambda *_, **__: None), contextlib.nullcontext
+from bench.contenders.headrace import predictions
+predictions("tiny", data).with_options(progress=None if "progress" in parts else False).write_parquet(out)
+"""
+
+
+def measured(parts: Sequence[str], source: Path, out: Path, nice: int) -> tuple[float, float]:
+    """Run the job once, with these parts; return the wall seconds and the CPU seconds of all its processes."""
+    shutil.rmtree(out, ignore_errors=True)
+    os.sync()
+    ours, theirs = pty.openpty()
+    drained = threading.Thread(target=drain, args=(ours,), daemon=True)
+    drained.start()
+    paths = [str(data.ROOT), str(data.ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "TERM": "xterm-256color"}
+    command = [sys.executable, "-c", PROGRAM, "+".join(parts) or "none", str(source), str(out)]
+    before, used = time.perf_counter(), cpu()
+    subprocess.run(
+        ["nice", "-n", str(nice), *command] if nice else command,
+        env=env,
+        stdin=theirs,
+        stderr=theirs,
+        check=True,
+    )
+    took = time.perf_counter() - before, cpu() - used
+    os.close(theirs)
+    drained.join(5.0)
+    os.close(ours)
+    return took
+
+
+def cpu() -> float:
+    """Return the CPU seconds of all processes that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def drain(terminal: int) -> None:
+    """Read what is drawn, as a terminal does."""
+    while True:
+        try:
+            if not os.read(terminal, 65536):
+                return
+        except OSError:  # nobody draws any more
+            return
+
+
+def line(name: str, differences: Sequence[float]) -> str:
+    """Return what a part costs: the median of the differences, and between what it lies in 95 of 100 samples."""
+    dice = random.Random(0)
+    medians = sorted(statistics.median(dice.choices(differences, k=len(differences))) for _ in range(2_000))
+    low, middle, high = medians[50], statistics.median(differences), medians[-51]
+    return f"{name:>10}  {middle * 1000:+6.1f} ms  ({low * 1000:+.1f} to {high * 1000:+.1f})"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--nice", type=int, default=0, help="for the runs: -15, say, which needs rights")
+    parser.add_argument("--data", type=Path, default=data.ROOT / "bench" / ".data")
+    options = parser.parse_args()
+    source = data.ensure("tiny", options.data, 1)
+    kinds: dict[str, tuple[str, ...]] = {"nothing": (), **{part: (part,) for part in PARTS}, "all": PARTS}
+    took: dict[str, list[tuple[float, float]]] = {name: [] for name in kinds}
+    with tempfile.TemporaryDirectory(prefix="run-", dir=options.data) as scratch:
+        for turn in range(-2, options.rounds):  # the first two fill caches
+            names = list(kinds)
+            random.Random(turn).shuffle(names)
+            found = {
+                name: measured(kinds[name], source, Path(scratch) / "out", options.nice) for name in names
+            }
+            if turn >= 0:
+                for name in names:
+                    took[name].append(found[name])
+    whole = 0.0
+    for i, what in enumerate(("wall", "CPU")):
+        nothing = [each[i] for each in took["nothing"]]
+        print(f"{what}: {statistics.median(nothing):.3f} s with nothing, median of {options.rounds} rounds")
+        for name in (*PARTS, "all"):
+            differences = [each[i] - without for each, without in zip(took[name], nothing, strict=True)]
+            print(line(name, differences))
+            whole = statistics.median(differences) if (i, name) == (0, "all") else whole
+    print(f"the bar, {BAR * 1000:.0f} ms for all: {'met' if whole <= BAR else 'missed'}")
+    return int(whole > BAR)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
