@@ -148,6 +148,11 @@ class RunOptions:
         ``"continue"`` (keep committed shards, do the others with the new code) or ``"restart"`` (do all anew, unless
         all that is committed was made by the present code). ``"continue"`` also takes input files in that are new
         since the run was planned: as further shards, behind the others.
+    incremental
+        True: where a run of the same plan is finished, process only the input files that are new, as a further run of
+        the same output, whose parts appear when all are there; nothing new, no work. Other code than before is taken
+        for them, and the rows that it did not make are named, unless ``on_change`` is given to the verb. See
+        docs/resume.md.
     durability
         ``"power"``: what is committed survives a loss of power; ``"process"``: only kill -9.
     max_attempts
@@ -220,6 +225,7 @@ class RunOptions:
     progress: bool | None = None
     mode: Mode = "resume"
     on_change: OnChange = "refuse"
+    incremental: bool = False
     durability: Durability = "power"
     max_attempts: int = 3
     shard_rows: int | None = None

@@ -55,6 +55,10 @@ class Result:
         True if an earlier driver had begun it.
     left_out
         Input files that came after the run was planned; none of their rows is in the output.
+    runs
+        The runs of this output as ``_SUCCESS`` names them, the last one last: each a dict with ``run``, ``began``,
+        ``ended``, ``seconds``, ``input_files``, ``rows_read``, ``rows``, ``rejected``, ``files``, ``bytes`` and
+        ``code``. More than one where ``incremental=True`` took new input files in.
     """
 
     rows: int
@@ -69,6 +73,7 @@ class Result:
     seconds: float
     resumed: bool = False
     left_out: tuple[str, ...] = ()
+    runs: tuple[dict[str, Any], ...] = ()
     summary: str = field(default="", repr=False)
 
     def __str__(self) -> str:

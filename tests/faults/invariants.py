@@ -36,6 +36,7 @@ def check(
     assert success["files"] == len(files)
     assert success["bytes"] == sum(file["size"] for file in files)
     assert "ledger" in success
+    check_runs(output, success)
     check_listing(output, success["run"], {file["name"] for file in files})
     assert_unlocked(output)
     before = stamps(output)
@@ -46,6 +47,17 @@ def check(
     assert stamps(output) == before
     check_listing(output, success["run"], {file["name"] for file in files})
     assert_unlocked(output)
+
+
+def check_runs(output: Path, success: dict[str, Any]) -> None:
+    """The runs that ``_SUCCESS`` names add up to the output, and each has a record of its own."""
+    runs, first = success["runs"], success["run"]
+    assert [each["run"] for each in runs] == [first, *(f"{first}-{i}" for i in range(2, len(runs) + 1))]
+    for name in ("rows", "files", "bytes"):
+        assert sum(each[name] for each in runs) == success[name], name
+    assert all(each["began"] <= each["ended"] for each in runs)
+    records = {f"events-{number}.jsonl" for number in range(1, len(runs))}
+    assert {path.name for path in (output / HOME / first).glob("events-*")} == records
 
 
 def check_rejected(output: Path, rejected: Sequence[int], names: list[str]) -> None:
@@ -82,6 +94,7 @@ def check_listing(output: Path, run: str, names: set[str]) -> None:
     assert set(os.listdir(output / HOME)) == {"lock", "current", run}
     assert (output / HOME / "current").read_text().strip() == run
     told = {"events.jsonl", "report.html"}
+    told |= {path.name for path in (output / HOME / run).glob("events-*.jsonl")}  # of earlier runs
     assert set(os.listdir(output / HOME / run)) - {"staging"} == {"plan", "journal", "manifest"} | told
     staging = output / HOME / run / "staging"
     assert not staging.exists() or not list(staging.iterdir())

@@ -113,7 +113,7 @@ def _written(path: Path, then: Callable[[], Any]) -> Callable[[bytes], Any]:
 def _of_outputs(folder: Path) -> dict[str, Parser]:
     from headrace.observers import record_reader
     from headrace.observers.run_state import RunState
-    from headrace.output import commit, journal, names, reporting
+    from headrace.output import journal, names, reporting, saved_plan
     from headrace.session import invocation
 
     folder.mkdir()
@@ -146,7 +146,7 @@ def _of_outputs(folder: Path) -> dict[str, Parser]:
     return {
         "journal": Parser(_written(scratch / "journal", of_journal), found("journal"), damaged=_framed),
         "plan": Parser(
-            _written(scratch / "plan", lambda: commit.read_plan_at(scratch)),
+            _written(scratch / "plan", lambda: saved_plan.read_plan_at(scratch)),
             plans,
             share=3.0,
             damaged=_with_its_hash,

@@ -9,8 +9,8 @@ import pytest
 
 from headrace.core.work import Shard, Task
 from headrace.errors import HeadraceError, OutputWriteFailed
-from headrace.output.commit import read_plan
 from headrace.output.folder import OutputFolder
+from headrace.output.saved_plan import read_plan
 from headrace.sinks.parquet import ParquetSink
 
 from .invariants import check

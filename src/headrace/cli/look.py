@@ -186,6 +186,7 @@ def _run(run: SavedRun, *, complete: bool) -> dict[str, Any]:
             "rejected": ledger.rejected,
             "nulled": ledger.nulled,
         },
+        "runs": len(run.state.runs),
         "files": run.state.files,
         "bytes": run.state.bytes,
         "command": command["argv"] if command is not None else None,
@@ -203,7 +204,8 @@ def _run_lines(facts: dict[str, Any]) -> list[str]:
         f"  {kind} {facts['run']}: {facts['state']}, {facts['shards_done']:,} of {facts['shards']:,} shards, "
         f"{human.plural(rows['read'], 'row')} read, {human.count(rows['written'])} written{aside}, "
         f"{human.plural(facts['files'], 'file')}, {human.size(facts['bytes'])}",
-        f"    begun {facts['created']}, by Headrace {facts['headrace']}",
+        f"    begun {facts['created']}, by Headrace {facts['headrace']}"
+        + (f"; {facts['runs']} runs, the later ones of new input files" if facts["runs"] > 1 else ""),
     ]
     if facts["command"] is not None:
         lines.append(f"    headrace {texts.in_shell(facts['command'])}")

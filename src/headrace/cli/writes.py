@@ -69,6 +69,14 @@ class Output:
             rich_help_panel=_PANEL,
         ),
     ] = None
+    incremental: Annotated[
+        bool | None,
+        typer.Option(
+            "--incremental",
+            help="Add the rows of input files that are new since the last run into OUT; nothing new, no work.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
     stats: Annotated[
         Path | None,
         typer.Option(
@@ -100,9 +108,9 @@ class Output:
         result: Result = write(texts.output_of(output), **options)
         return result
 
-    def modes(self) -> dict[str, str]:
+    def modes(self) -> dict[str, str | bool]:
         """Return what is to happen to an output that is there, as far as it was given."""
-        given = {"mode": self.mode, "on_change": self.on_change}
+        given = {"mode": self.mode, "on_change": self.on_change, "incremental": self.incremental}
         return {name: value for name, value in given.items() if value is not None}
 
     def check_stats(self, out: Path | None) -> None:

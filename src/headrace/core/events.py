@@ -71,6 +71,7 @@ class RunStarted(msgspec.Struct, frozen=True):
     nulled_done: int = 0
     bytes_done: int = 0
     last_shards: tuple[int, ...] = ()
+    number: int = 1  # of the runs of this output
 
 
 class RowsRead(msgspec.Struct, frozen=True):

@@ -38,6 +38,7 @@ class SampleWriteVerbs(WriteVerbs):
         max_rows_per_file: int | None = None,
         mode: Mode | None = None,
         on_change: OnChange | None = None,
+        incremental: bool | None = None,
         durability: Durability | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Result:
@@ -49,7 +50,7 @@ class SampleWriteVerbs(WriteVerbs):
 
         Parameters
         ----------
-        path, schema, min_rows_per_file, max_rows_per_file, mode, on_change, durability
+        path, schema, min_rows_per_file, max_rows_per_file, mode, on_change, incremental, durability
             As in ``write_parquet``.
         storage_options
             As in ``write_parquet``.
@@ -87,10 +88,10 @@ class SampleWriteVerbs(WriteVerbs):
             )
 
         if column is None:
-            return self._write(sink, schema, mode, on_change, durability, rows)
+            return self._write(sink, schema, mode, on_change, durability, rows, incremental)
         (name,) = given_names("write_numpy", [column])
         chosen = self.with_step(SelectColumns((name,)))
-        result = chosen._write(sink, schema, mode, on_change, durability, rows)
+        result = chosen._write(sink, schema, mode, on_change, durability, rows, incremental)
         self._note(result.summary)
         return result
 
@@ -104,6 +105,7 @@ class SampleWriteVerbs(WriteVerbs):
         max_rows_per_file: int | None = None,
         mode: Mode | None = None,
         on_change: OnChange | None = None,
+        incremental: bool | None = None,
         durability: Durability | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Result:
@@ -117,7 +119,7 @@ class SampleWriteVerbs(WriteVerbs):
 
         Parameters
         ----------
-        path, schema, min_rows_per_file, max_rows_per_file, mode, on_change, durability
+        path, schema, min_rows_per_file, max_rows_per_file, mode, on_change, incremental, durability
             As in ``write_parquet``.
         storage_options
             As in ``write_parquet``.
@@ -148,7 +150,7 @@ class SampleWriteVerbs(WriteVerbs):
                 given_folder(path), storage_options=storage_options, max_rows_per_file=rows.most
             )
 
-        return self._write(sink, schema, mode, on_change, durability, rows)
+        return self._write(sink, schema, mode, on_change, durability, rows, incremental)
 
     @known_arguments(also=ray_unsupported.WRITE)
     def write_images(
@@ -161,6 +163,7 @@ class SampleWriteVerbs(WriteVerbs):
         schema: pa.Schema | None = None,
         mode: Mode | None = None,
         on_change: OnChange | None = None,
+        incremental: bool | None = None,
         durability: Durability | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Result:
@@ -171,7 +174,7 @@ class SampleWriteVerbs(WriteVerbs):
 
         Parameters
         ----------
-        path, schema, mode, on_change, durability, storage_options
+        path, schema, mode, on_change, incremental, durability, storage_options
             As in ``write_parquet``.
         column
             The column of pixels: uint8, of shape (height, width) or (height, width, channels), 1 to 4 of these.
@@ -213,6 +216,6 @@ class SampleWriteVerbs(WriteVerbs):
 
         wanted = [column] if names in (None, column) else [column, names]
         chosen = self.with_step(SelectColumns(given_names("write_images", wanted)))
-        result = chosen._write(sink, schema, mode, on_change, durability)
+        result = chosen._write(sink, schema, mode, on_change, durability, incremental=incremental)
         self._note(result.summary)
         return result

@@ -47,6 +47,7 @@ class WriteVerbs(DatasetBase):
         max_rows_per_file: int | None = None,
         mode: Mode | None = None,
         on_change: OnChange | None = None,
+        incremental: bool | None = None,
         durability: Durability | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Result:
@@ -77,7 +78,7 @@ class WriteVerbs(DatasetBase):
             or parts of a file, are not cut for it; a filter leaves fewer rows, and so does the end of the input.
         max_rows_per_file
             No file has more rows; a shard that has more becomes several files.
-        mode, on_change, durability
+        mode, on_change, incremental, durability
             See ``RunOptions``; here they override ``with_options``.
         storage_options
             For an address such as ``"s3://bucket/out"``: what is no secret of its store, as in readers.
@@ -121,7 +122,7 @@ class WriteVerbs(DatasetBase):
                 partition_by=folders,
             )
 
-        return self._write(sink, schema, mode, on_change, durability, rows)
+        return self._write(sink, schema, mode, on_change, durability, rows, incremental)
 
     @known_arguments(also=ray_unsupported.WRITE)
     def write_csv(
@@ -139,6 +140,7 @@ class WriteVerbs(DatasetBase):
         max_rows_per_file: int | None = None,
         mode: Mode | None = None,
         on_change: OnChange | None = None,
+        incremental: bool | None = None,
         durability: Durability | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Result:
@@ -146,7 +148,8 @@ class WriteVerbs(DatasetBase):
 
         Parameters
         ----------
-        path, schema, partition_by, partition_cols, min_rows_per_file, max_rows_per_file, mode, on_change, durability
+        path, schema, partition_by, partition_cols, min_rows_per_file, max_rows_per_file, mode, on_change,
+        incremental, durability
             As in ``write_parquet``.
         storage_options
             As in ``write_parquet``.
@@ -191,7 +194,7 @@ class WriteVerbs(DatasetBase):
                 partition_by=folders,
             )
 
-        return self._write(sink, schema, mode, on_change, durability, rows)
+        return self._write(sink, schema, mode, on_change, durability, rows, incremental)
 
     @known_arguments(also=ray_unsupported.WRITE)
     def write_json(
@@ -206,6 +209,7 @@ class WriteVerbs(DatasetBase):
         max_rows_per_file: int | None = None,
         mode: Mode | None = None,
         on_change: OnChange | None = None,
+        incremental: bool | None = None,
         durability: Durability | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Result:
@@ -213,7 +217,8 @@ class WriteVerbs(DatasetBase):
 
         Parameters
         ----------
-        path, schema, partition_by, partition_cols, min_rows_per_file, max_rows_per_file, mode, on_change, durability
+        path, schema, partition_by, partition_cols, min_rows_per_file, max_rows_per_file, mode, on_change,
+        incremental, durability
             As in ``write_parquet``.
         storage_options
             As in ``write_parquet``.
@@ -246,7 +251,7 @@ class WriteVerbs(DatasetBase):
                 partition_by=folders,
             )
 
-        return self._write(sink, schema, mode, on_change, durability, rows)
+        return self._write(sink, schema, mode, on_change, durability, rows, incremental)
 
     @known_arguments
     def write_to(
@@ -256,6 +261,7 @@ class WriteVerbs(DatasetBase):
         schema: pa.Schema | None = None,
         mode: Mode | None = None,
         on_change: OnChange | None = None,
+        incremental: bool | None = None,
         durability: Durability | None = None,
     ) -> Result:
         """Run the plan and write its rows with a sink of your own: anything that fills the ``Sink`` port.
@@ -267,7 +273,7 @@ class WriteVerbs(DatasetBase):
         ----------
         sink
             Where the rows go; a subclass of ``headrace.sinks.files.FileSink`` needs a suffix and an encoder.
-        schema, mode, on_change, durability
+        schema, mode, on_change, incremental, durability
             As in ``write_parquet``.
 
         Raises
@@ -289,7 +295,7 @@ class WriteVerbs(DatasetBase):
                 f"write_to({sink!r}): it takes an object with the methods of the Sink port, such as an instance of a "
                 "subclass of headrace.sinks.files.FileSink. write_parquet, write_csv and write_json take a folder."
             )
-        return self._write(lambda: sink, schema, mode, on_change, durability)
+        return self._write(lambda: sink, schema, mode, on_change, durability, incremental=incremental)
 
     def _write(
         self,
@@ -299,13 +305,22 @@ class WriteVerbs(DatasetBase):
         on_change: OnChange | None,
         durability: Durability | None,
         rows: RowsPerFile = RowsPerFile(),  # noqa: B008 - frozen
+        incremental: bool | None = None,
     ) -> Result:
         if schema is not None and not hasattr(schema, "serialize"):
             raise ArgumentError(
                 f"schema={schema!r} is not a pyarrow.Schema, such as pa.schema({{'x': pa.int64()}})."
             )
-        given = {"mode": mode, "on_change": on_change, "durability": durability, "shard_rows": rows.least}
+        given = {
+            "mode": mode,
+            "on_change": on_change,
+            "incremental": incremental,
+            "durability": durability,
+            "shard_rows": rows.least,
+        }
         options = self._options.updated({name: value for name, value in given.items() if value is not None})
+        if options.incremental and options.on_change == "refuse" and on_change is None:
+            options = options.updated({"on_change": "continue"})
         result = writing.write(self._plan, lambda plan: plan.into(sink(), schema), options)
         self._note(result.summary)
         return result

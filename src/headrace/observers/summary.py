@@ -25,12 +25,13 @@ def summary(
     rows_before: int = 0,
     left_out: Sequence[str] = (),
     metrics: Sequence[str] = (),
+    notes: Sequence[str] = (),
 ) -> str:
     """Say what a run did: rows in and out and where the rest went, time, output, what the workers did.
 
     ``steps`` are the labels of the plan's steps, in the order of the ledger; without them rows that a step
     took away are just "dropped". ``rows_before`` rows were read by an earlier run of the same output, and do
-    not count for the speed; if they are all, nothing was done now. ``metrics`` are lines of their own.
+    not count for the speed; if they are all, nothing was done now. ``metrics`` and ``notes`` are lines of their own.
 
     >>> from headrace.core.work import Ledger, Timings
     >>> ledger = Ledger(1_200_000, 900_000, steps=((1_200_000, 900_000),), dropped=(300_000,))
@@ -70,6 +71,7 @@ def summary(
     lines += batch_lines(event.batches)
     lines += ceiling_lines(event.ceilings)
     lines += pressure_lines(event)
+    lines += notes
     if left_out:
         lines.append(f"not in it: {plural(len(left_out), 'input file')} that came after the run was planned")
     return visible("\n".join(lines))

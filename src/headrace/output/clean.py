@@ -66,7 +66,7 @@ def remove(
             drop = [
                 run.name
                 for run in (next_run(root), current_run(root))
-                if run is not None and not _is_complete(root, run)
+                if run is not None and not run.standing(root)
             ]
         if unfinished or everything:
             for name in drop:
@@ -100,14 +100,14 @@ def _unneeded(root: Path, *, unfinished: bool) -> Iterator[tuple[str, str]]:
     runs = [run for run in (current_run(root), next_run(root)) if run is not None]
     if unfinished:
         for run in runs:
-            if not _is_complete(root, run):
+            if not run.standing(root):
                 parts = "the plan, journal and staged parts of a run that is not complete"
                 report = "the record and report of a run that ended before it committed anything"
                 yield f"{HOME}/{run.name}", parts if run.records else report
                 yield from (
                     (name, "a part of a run that is not complete") for name in _parts(root, {run.name})
                 )
-        runs = [run for run in runs if _is_complete(root, run)]
+        runs = [run for run in runs if run.standing(root)]
     named = {pointer(root, "current"), pointer(root, "next")}
     for entry in sorted((root / HOME).iterdir()):
         path = f"{HOME}/{entry.name}"

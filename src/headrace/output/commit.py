@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,7 +21,7 @@ from headrace.core.files import safe_files
 from headrace.core.metric_states import STATES, side_files
 from headrace.core.ports import Sink
 from headrace.core.work import CommitRecord, Durability, Faults, Ledger, Shard, SideFile, Timings
-from headrace.errors import JournalDamaged, OutputWriteFailed, PlanChanged
+from headrace.errors import OutputWriteFailed, PlanChanged
 from headrace.output import journal as journals
 from headrace.output.folder import OutputFolder
 from headrace.output.journal import (
@@ -37,9 +37,10 @@ from headrace.output.journal import (
     Swapping,
 )
 from headrace.output.publishing import table_of
+from headrace.output.run_list import RunEntry, RunTotals
+from headrace.output.saved_plan import divided, grown, write_plan
 from headrace.output.small_files import remove_tree, remove_unlisted_states, sync_folder
 from headrace.plan.physical import SavedPlan
-from headrace.version import __version__
 
 
 @dataclass(slots=True)
@@ -62,6 +63,8 @@ class JournalState:
     faults: Faults = field(default_factory=Faults)
     ceilings: dict[str, int] = field(default_factory=dict)
     shard_too_big: bool = False  # a shard did not fit into memory
+    runs: list[RunEntry] = field(default_factory=list)  # of the output; the last may not have finished
+    hidden: bool = False  # the last of several runs has not finished, and its parts are not published
 
     def add(self, record: CommitRecord) -> None:
         """Add a committed shard. One number beyond the last is a part without rows, for the schema."""
@@ -77,11 +80,29 @@ class JournalState:
             before = self.passed or [0] * len(record.passed)
             self.passed = [a + b for a, b in zip(before, record.passed, strict=True)]
 
+    def grow(self, record: Grown) -> None:
+        """Take in that later input files became further shards, of the last run or of a new one."""
+        if record.number:
+            first = record.shards[0].index
+            self.runs.append(RunEntry(record.number, first, record.at, len(record.files)))
+        else:
+            self.runs[-1].files += len(record.files)
+        self.hidden = record.hidden
+        self.finished, self.swapping = False, None
+
+    def end(self, seconds: float, at: float | None = None) -> None:
+        """Take in that the last run has finished; ``at`` is when, None: now."""
+        self.seconds += seconds
+        self.hidden = False
+        self.runs[-1].seconds += seconds
+        self.runs[-1].ended = time.time() if at is None else at
+
 
 class ShardCommitter:
     """Commits and publishes the shards of one run, and finishes it.
 
-    ``hidden`` keeps parts in staging until ``finish`` swaps them in for the run that is in force.
+    ``hidden`` keeps parts in staging until ``finish`` publishes them all: in place of the run that is in force, or
+    beside the parts of earlier runs of this output.
     """
 
     def __init__(
@@ -105,6 +126,8 @@ class ShardCommitter:
         self._journal = journal
         self.publisher = output.publisher(sink, plan.run, hidden=hidden)
         self.left_out: tuple[str, ...] = ()  # input files that came after the run was planned
+        self.gone: tuple[str, ...] = ()  # input files that are not there any more; their rows stay
+        self.runs: list[dict[str, Any]] = []  # as _SUCCESS names them
         self.on_published: Callable[[CommitRecord], None] = lambda record: None
 
     def settle(self, schema: bytes) -> None:
@@ -146,28 +169,38 @@ class ShardCommitter:
         self.state.done.extend(bytes(len(parts) - 1))
 
     def grow(self, files: Sequence[tuple[str, int, int]], shards: Sequence[Shard]) -> None:
-        """Record that later input files are taken in as further shards; a finished run becomes unfinished."""
+        """Record that later input files are taken in as further shards; a finished run becomes unfinished.
+
+        If it had finished, they begin a further run of the output, which stays hidden until it is complete.
+        """
         table = table_of(self.sink)
         if table is not None and table.committed():
             raise PlanChanged(
                 f"The run in {self.output} is finished, and new input cannot be added to it: {table.why_not_grown()}."
             )
+        state = self.state
         beyond = [record for record in self.committed() if record.shard >= len(self.plan.shards)]
-        if not self.hidden:
+        number = len(state.runs) + 1 if state.runs[-1].ended else 0
+        aside = not self.hidden and state.finished and not beyond
+        if not self.hidden and not aside:
             self.output.remove_success()
         for record in beyond:  # the part without rows: there may be rows now
             self._journal.append(Revoked(record.shard))
-        grown_by = Grown(tuple(files), tuple(shards))
+        grown_by = Grown(tuple(files), tuple(shards), number, aside or state.hidden, time.time())
         self._journal.append(grown_by)
         self._journal.sync()
         for record in beyond:
-            self.state.files -= len(record.files)
-            self.state.bytes -= sum(file.size for file in record.files)
+            state.files -= len(record.files)
+            state.bytes -= sum(file.size for file in record.files)
             self.output.remove_named([file.name for file in record.files])
         self.plan = grown(self.plan, grown_by)
-        self.state.done.extend(bytes(len(shards)))
-        self.state.finished, self.state.swapping = False, None
+        state.done.extend(bytes(len(shards)))
+        state.grow(grown_by)
         self.output.make(self.plan.run)
+        if aside:
+            self.hidden = True
+            self.publisher.close()
+            self.publisher = self.output.publisher(self.sink, self.plan.run, hidden=True)
 
     def commit(self, record: CommitRecord) -> None:
         """Accept a shard's record; it counts from the next ``flush`` on."""
@@ -181,7 +214,7 @@ class ShardCommitter:
 
     def revoke(self, records: list[CommitRecord]) -> None:
         """Take back commits whose files are gone, so that their shards are run again."""
-        if not self.hidden:
+        if not self.hidden or any(record.shard < self.state.runs[-1].shard for record in records):
             self.output.remove_success()
         for record in records:
             self._journal.append(Revoked(record.shard))
@@ -209,13 +242,14 @@ class ShardCommitter:
         return self._journal.durability
 
     def finish(self, seconds: float, summary: dict[str, Any]) -> None:
-        """Everything is committed: write the manifest, swap if hidden, write ``_SUCCESS``."""
+        """Everything is committed: swap if hidden, write the manifest, write ``_SUCCESS``."""
         self.flush()
-        digest = self._write_manifest()
-        failpoints.hit("finish.manifest")
         if self.hidden:
             self._swap(seconds, summary)
         self._add_to_table()
+        self.state.end(seconds)
+        digest = self._write_manifest()
+        failpoints.hit("finish.manifest")
         success = {
             "run": self.plan.run,
             "rows": self.state.ledger.written,
@@ -224,12 +258,12 @@ class ShardCommitter:
             "shards": sum(self.state.done),
             "manifest": f"_headrace/{self.plan.run}/manifest",
             "manifest_sha256": digest,
+            "runs": self.runs,
             **summary,
         }
         self.publisher.finish(msgspec.json.format(msgspec.json.encode(success), indent=2) + b"\n")
-        self.state.seconds += seconds
         self.state.finished = True
-        self._journal.append(Finished(seconds))
+        self._journal.append(Finished(seconds, self.state.runs[-1].ended))
         self._journal.sync()
         failpoints.hit("finish.closed")
         remove_tree(self.folder / "staging")
@@ -252,7 +286,10 @@ class ShardCommitter:
         table.add_to_table(parts, schema)
 
     def _swap(self, seconds: float, summary: dict[str, Any]) -> None:
-        """Replace the current run. Every step may be repeated after a crash."""
+        """Replace the current run, or publish what a further run of it has made.
+
+        Every step may be repeated after a crash. A reader finds the old ``_SUCCESS``, or none, or the new one.
+        """
         old = self.output.current()
         if self.state.swapping is None:
             self.state.swapping = Swapping(old or "", seconds, summary)
@@ -265,7 +302,8 @@ class ShardCommitter:
         failpoints.hit("swap.removed")
         self.publisher.publish(self.committed())
         self.output.sync_published()
-        self.output.point("current", self.plan.run)
+        if old != self.plan.run:
+            self.output.point("current", self.plan.run)
         failpoints.hit("swap.pointed")
         self.output.point("next", None)
         if old is not None and old != self.plan.run:
@@ -283,7 +321,13 @@ class ShardCommitter:
                 yield record.states
 
     def _write_manifest(self) -> str:
-        files = sorted((file.name, file) for record in self.committed() for file in record.files)
+        totals = RunTotals(self.state.runs)
+        files = []
+        for record in self.committed():
+            totals.add(record)
+            files += [(file.name, file) for file in record.files]
+        files.sort()
+        self.runs = totals.listed(self.plan.run, self.state.codes)
         lines = (
             msgspec.json.encode({"name": name, "rows": file.rows, "size": file.size, "crc32": file.crc32})
             for name, file in files
@@ -329,69 +373,6 @@ def begin(
             output.forget(plan.run)
         raise
     state = JournalState(bytearray(len(plan.shards)), code=plan.code, codes={0: plan.code})
+    state.runs = [RunEntry(1, 0, plan.created, len(plan.files))]
     sink = bind_sink(sink, output, plan, durability)
     return ShardCommitter(output, plan, sink, journal, state, hidden=pointer == "next", empty=True)
-
-
-def divided(plan: SavedPlan, record: Divided) -> SavedPlan:
-    """Return the plan with a shard in parts; unchanged if it was saved with them."""
-    first, *others = record.parts
-    if others[0].index < len(plan.shards):
-        return plan
-    shards = [*plan.shards, *others]
-    shards[first.index] = first
-    return msgspec.structs.replace(plan, shards=shards)
-
-
-def grown(plan: SavedPlan, record: Grown) -> SavedPlan:
-    """Return the plan with further files and shards; unchanged if it was saved with them."""
-    if record.shards[0].index < len(plan.shards):
-        return plan
-    return msgspec.structs.replace(
-        plan, files=[*plan.files, *record.files], shards=[*plan.shards, *record.shards]
-    )
-
-
-def write_plan(output: OutputFolder, plan: SavedPlan, *, named: bool = True) -> None:
-    """Save a run's plan, with its hash in front. ``named`` False: the caller syncs its folder."""
-    data = plan.encode()
-    output.save(plan.run, "plan", hashlib.sha256(data).digest() + data, named=named)
-
-
-def read_plan(output: OutputFolder, run: str) -> SavedPlan:
-    """Read a run's saved plan; a damaged one is refused."""
-    return read_plan_at(output.folder(run))
-
-
-def read_plan_at(folder: Path) -> SavedPlan:
-    """Read the saved plan in a run's folder."""
-    path = folder / "plan"
-    try:
-        data = safe_files.content(path)
-    except OSError as error:
-        raise JournalDamaged(_unreadable_plan(f"cannot be read: {error.strerror}", str(path))) from error
-    if hashlib.sha256(data[32:]).digest() != data[:32]:
-        raise JournalDamaged(_unreadable_plan("is damaged", str(path)))
-    try:
-        return SavedPlan.decode(data[32:])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise JournalDamaged(_of_another_version(path, data[32:])) from error
-
-
-def _of_another_version(path: Path, data: bytes) -> str:
-    known: Any = None
-    with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
-        known = msgspec.msgpack.decode(data)
-    version = known.get("headrace") if isinstance(known, dict) else None
-    who = f"Headrace {version}" if version not in (None, __version__) else "another version of Headrace"
-    return (
-        f"The saved plan {path} is of a form that this version, {__version__}, does not know: {who} has written it. "
-        "Nothing was changed: go on with that version, or a newer one, or write to a new folder."
-    )
-
-
-def _unreadable_plan(how: str, path: str) -> str:
-    return (
-        f"The saved plan {path} {how}. Without it, it is not known which rows its shards hold, so nothing was "
-        "changed. Restore the file from a copy, or write to a new folder."
-    )

@@ -21,7 +21,7 @@ from headrace.observers.run_state import RunState, memory_of
 from headrace.observers.time_spent import all_parts, stage_times, told
 from headrace.output.folder import HOME
 from headrace.output.lock import holder
-from headrace.output.reporting import REPORT, committed_in, folder_of, success_of
+from headrace.output.reporting import REPORT, committed_in, folder_of, number_in, success_of
 from headrace.output.stores.snapshots import looked_at
 
 _SILENT = 10.0  # seconds without an event after which `status` says so
@@ -57,9 +57,9 @@ class Follower:
 
     def told(self, folder: Path, *, alive: bool) -> RunStatus:
         """Return how the run in a folder is; ``alive``: a driver is at work."""
-        success = success_of(self._root, folder.name)
         self._read()
         state = self._state
+        success = success_of(self._root, folder.name, number_in(state))
         ended = state.last is None or state.last.finished is not None
         complete = success is not None and (ended or not alive)
         committed = committed_in(folder) if not complete and not alive else None
@@ -80,6 +80,9 @@ class Follower:
         return 0.0
 
     def _read(self) -> None:
+        with contextlib.suppress(OSError):
+            if (self._folder / EVENTS).lstat().st_size < self._at:  # a further run has begun its own
+                self._begin(self._folder)
         data = safe_files.read(self._folder / EVENTS, self._at)
         self._at += len(data)
         whole, newline, self._rest = (self._rest + data).rpartition(b"\n")
@@ -185,6 +188,7 @@ class RunStatus:
         return {
             "output": self.facts.output,
             "run": self.facts.run,
+            "number": number_in(state),
             "status": self.facts.status,
             "error": self.facts.error,
             "rows_read": self.rows,
@@ -213,6 +217,8 @@ class RunStatus:
         """Return the same in words: names and values."""
         state, known = self.state, self.facts
         found = [("status", self._status())]
+        if number_in(state) > 1:
+            found.append(("run", f"number {number_in(state)} of this output"))
         rows = f"{self.rows:,}"
         if self.rows_expected is not None and not self.ended:
             share = math.floor(100 * (state.share or 0.0)) / 100

@@ -5,30 +5,61 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
 import msgspec
 
 from headrace.core.arrow.output_schema import describe_difference
+from headrace.core.human import plural
 from headrace.core.ports import Source
 from headrace.core.stores.addresses import is_address
 from headrace.core.warn import warn
 from headrace.core.work import Shard, Split
-from headrace.errors import ForeignOutput, InputChanged
-from headrace.output.commit import ShardCommitter, write_plan
+from headrace.errors import ArgumentError, ForeignOutput, InputChanged
+from headrace.output.commit import ShardCommitter
+from headrace.output.publishing import table_of
+from headrace.output.saved_plan import write_plan
 from headrace.plan.logical import Plan
 from headrace.plan.partitioning import Partitioning
 
 InputFile: TypeAlias = tuple[str, int, int]
 
 
+def check_incremental(plan: Plan, files: Sequence[InputFile], mode: str) -> None:
+    """Refuse what ``incremental=True`` cannot be: in another mode, or for a source that lists no files one by one."""
+    if mode != "resume":
+        raise ArgumentError(
+            f"incremental=True with mode={mode!r}: an incremental output is added to, so it takes mode='resume' "
+            "only. Leave one of the two out."
+        )
+    if plan.sink is not None and table_of(plan.sink) is not None:
+        raise ArgumentError(
+            "incremental=True: a table takes the rows of a run in one commit, and cannot be added to by further runs of "
+            "the same output yet. Process new files with another output=, or write files with write_parquet."
+        )
+    if not files or plan.source.splits_from(len(files)) is None:
+        raise ArgumentError(
+            "incremental=True: what is new is found out by files, and this source does not list files that can be "
+            "told apart. It works for read_parquet, read_csv, read_json and the like, with one source; "
+            "a union or zip of several, a query, or values in memory are written whole, with mode='overwrite'."
+        )
+
+
 def reconcile(
-    plan: Plan, committer: ShardCommitter, files: list[InputFile], partitioning: Partitioning | None = None
+    plan: Plan,
+    committer: ShardCommitter,
+    files: list[InputFile],
+    partitioning: Partitioning | None = None,
+    *,
+    incremental: bool = False,
 ) -> Plan:
     """Let shards that are still to do be made from the input as it is now; refuse where committed ones read
-    what has changed. New files are left out, unless ``partitioning`` says how they become further shards."""
+    what has changed. New files are left out, unless ``partitioning`` says how they become further shards.
+
+    ``incremental``: rows of files that are gone stay; any other change of a file that was read is refused.
+    """
     saved = committer.plan
     before = saved.files
     if before == files:
@@ -37,7 +68,11 @@ def reconcile(
     known = {file[0] for file in before}
     new = [path for path in now if path not in known]
     changed = {i for i, file in enumerate(before) if now.get(file[0]) != file}
-    _refuse_changed(plan.source, committer, changed)
+    if incremental:
+        changed -= _gone_for_good(plan.source, committer, changed, now)
+        _refuse_rewritten(plan.source, committer, changed)
+    else:
+        _refuse_changed(plan.source, committer, changed)
     gone = [before[i][0] for i in sorted(changed) if before[i][0] not in now]
     if new and (partitioning is None or gone or plan.source.splits_from(len(files)) is None):
         _warn_left_out(new, committer)
@@ -49,11 +84,13 @@ def reconcile(
             f"The input file {gone[0]} is gone since the run in {committer.output} was planned, and a shard "
             "that is still to do reads it. Bring it back, or write to another folder."
         )
-    paths = [file[0] for file in before]
+    there = next((path for path in now if path in known), new[0] if new else "")
+    paths = [file[0] if file[0] in now else there for file in before]  # nothing reads those in others' places
     source = plan.source.pinned(paths)
     if changed and not committer.state.finished:
         shards = _replan(source, committer, changed)
-        committer.plan = msgspec.structs.replace(saved, files=source.files(), shards=shards)
+        present = [is_ if was[0] in now else was for was, is_ in zip(before, source.files(), strict=True)]
+        committer.plan = msgspec.structs.replace(saved, files=present, shards=shards)
         write_plan(committer.output, committer.plan)
     if new and partitioning is not None:
         source = _add_files(source, [*paths, *new], committer, partitioning)
@@ -64,8 +101,8 @@ def _warn_left_out(new: Sequence[str], committer: ShardCommitter) -> None:
     noun = "1 input file is" if len(new) == 1 else f"{len(new)} input files are"
     warn(
         f"{noun} new since the run in {committer.output} was planned and left out of it: "
-        f"{', '.join(new[:3])}{' …' if len(new) > 3 else ''}. on_change='continue' takes new files in, as further "
-        "shards behind the others; mode='overwrite' replaces this output by one made from all of them."
+        f"{', '.join(new[:3])}{' …' if len(new) > 3 else ''}. incremental=True, or on_change='continue', takes new "
+        "files in, behind the others; mode='overwrite' replaces this output by one made from all of them."
     )
     committer.left_out = tuple(new)
 
@@ -80,8 +117,8 @@ def _add_files(
         raise InputChanged(
             f"The new input files, {paths[first]} the first of them, have other columns than those that the run in "
             f"{committer.output} was planned with: {describe_difference(source.schema(), whole.schema())}. "
-            "Nothing was touched: leave them out (without on_change='continue'), write to another folder, or make "
-            "the output again with mode='overwrite'."
+            "Nothing was touched: take them out of the input, or leave them out (without on_change='continue' or "
+            "incremental=True), write to another folder, or make the output again with mode='overwrite'."
         )
     splits = whole.splits_from(first)
     assert splits is not None
@@ -107,6 +144,36 @@ def _refuse_changed(source: Source, committer: ShardCommitter, changed: set[int]
                         "touched: bring the old file back, write to another folder, or make the output again "
                         "with mode='overwrite'."
                     )
+
+
+def _gone_for_good(
+    source: Source, committer: ShardCommitter, changed: set[int], now: Mapping[str, InputFile]
+) -> set[int]:
+    """Return the files that are gone and that no shard which is still to do reads: their rows stay."""
+    files = committer.plan.files
+    gone = {i for i in changed if files[i][0] not in now} - _to_be_read(source, committer)
+    committer.gone = tuple(files[i][0] for i in sorted(gone))
+    return gone
+
+
+def _to_be_read(source: Source, committer: ShardCommitter) -> set[int]:
+    done = () if committer.state.finished else committer.plan.shards
+    left = (shard for shard in done if not committer.state.done[shard.index])
+    return {file for shard in left for split in shard.splits for file in source.files_of(split)}
+
+
+def _refuse_rewritten(source: Source, committer: ShardCommitter, changed: set[int]) -> None:
+    """Refuse files that are others than those whose rows are in the output, or that had none."""
+    others = sorted(changed - _to_be_read(source, committer))
+    if others:
+        path, size, _ = committer.plan.files[others[0]]
+        more = f", and {plural(len(others) - 1, 'other file')}" if len(others) > 1 else ""
+        raise InputChanged(
+            f"The input file {path}{more} was written again since its rows were added to {committer.output} (it had "
+            f"{size:,} bytes, or another time or version). incremental=True adds the rows of new files and replaces "
+            "none. Nothing was touched: bring the old file back and give the new content a name of its own, write to "
+            "another folder, or make the output again from all files with mode='overwrite' and without incremental."
+        )
 
 
 def _replan(source: Source, committer: ShardCommitter, changed: set[int]) -> list[Shard]:

@@ -79,10 +79,17 @@ class Divided(msgspec.Struct, frozen=True, tag="divided", array_like=True):
 
 
 class Grown(msgspec.Struct, frozen=True, tag="grown", array_like=True):
-    """Input files that are new since the plan become further shards, after the others. The run is not finished."""
+    """Input files that are new since the plan become further shards, after the others. The run is not finished.
+
+    ``number``: they begin the output's run of this number; 0: they join the last one, which had not finished.
+    ``hidden``: its parts stay out of sight until all are there, as ``_SUCCESS`` speaks of those before it.
+    """
 
     files: tuple[tuple[str, int, int], ...]
     shards: tuple[Shard, ...]
+    number: int = 0
+    hidden: bool = False
+    at: float = 0.0
 
 
 class Swapping(msgspec.Struct, frozen=True, tag="swapping", array_like=True):
@@ -97,9 +104,10 @@ class Swapping(msgspec.Struct, frozen=True, tag="swapping", array_like=True):
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finished", array_like=True):
-    """Everything is published; ``seconds`` is the wall time over all drivers that worked on it."""
+    """Everything is published; ``seconds`` is the wall time of the driver that finished it, ``at`` when that was."""
 
     seconds: float
+    at: float = 0.0
 
 
 Record = (

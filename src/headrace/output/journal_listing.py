@@ -14,7 +14,6 @@ import msgspec
 from headrace.core.files import safe_files
 from headrace.core.work import CommitRecord, Shard, SideFile, Split
 from headrace.errors import JournalDamaged
-from headrace.output.commit import read_plan_at
 from headrace.output.journal import (
     Divided,
     Finished,
@@ -28,6 +27,7 @@ from headrace.output.journal import (
     Swapping,
 )
 from headrace.output.journal_frames import HEAD, frames, valid_end, valid_length
+from headrace.output.saved_plan import read_plan_at
 
 _decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
 
@@ -128,7 +128,8 @@ def _fields(record: Record, shards: dict[int, Shard], files: list[str]) -> dict[
         case Grown():
             files += [name for name, *_ in record.files]
             added = [{"name": name, "size": size} for name, size, _ in record.files]
-            return {"files": added, "shards": [_shard(shard, shards) for shard in record.shards]}
+            listed = [_shard(shard, shards) for shard in record.shards]
+            return {"run": record.number or None, "files": added, "shards": listed, "hidden": record.hidden}
         case Swapping():
             return {"replaces": record.old, "seconds": record.seconds}
         case Finished():

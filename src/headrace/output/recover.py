@@ -10,7 +10,7 @@ from headrace.core.metric_states import are_there, side_files
 from headrace.core.ports import Sink
 from headrace.core.work import CommitRecord, Durability
 from headrace.output import journal as journals
-from headrace.output.commit import JournalState, ShardCommitter, bind_sink, divided, grown, read_plan
+from headrace.output.commit import JournalState, ShardCommitter, bind_sink
 from headrace.output.folder import OutputFolder
 from headrace.output.journal import (
     Contents,
@@ -27,6 +27,8 @@ from headrace.output.journal import (
 )
 from headrace.output.names import check_names
 from headrace.output.publishing import table_of
+from headrace.output.run_list import RunEntry
+from headrace.output.saved_plan import divided, grown, read_plan
 from headrace.output.small_files import remove_any, remove_unlisted_states
 from headrace.plan.physical import SavedPlan
 from headrace.version import __version__
@@ -58,6 +60,7 @@ def recover(
             journal.sync()
         plan, state = replay(plan, contents.notes())
         sink = bind_sink(sink, output, plan, durability)
+        hidden = hidden or state.hidden
         committer = ShardCommitter(output, plan, sink, journal, state, hidden=hidden, empty=True)
         lost, staged, published, states = _check_files(
             committer, check_names(contents.in_force(), run, folder)
@@ -81,6 +84,7 @@ def recover(
 def replay(plan: SavedPlan, notes: Iterable[Record]) -> tuple[SavedPlan, JournalState]:
     """Read everything but the commits, which are added one by one when their files are checked."""
     state = JournalState(bytearray(), code=plan.code, codes={0: plan.code})
+    state.runs = [RunEntry(1, 0, plan.created, 0)]
     for record in notes:
         if isinstance(record, Settled):
             state.schema = record.schema
@@ -91,7 +95,7 @@ def replay(plan: SavedPlan, notes: Iterable[Record]) -> tuple[SavedPlan, Journal
             state.codes[record.number] = record.code
         elif isinstance(record, Finished):
             state.finished = True
-            state.seconds += record.seconds
+            state.end(record.seconds, record.at or plan.created)
         elif isinstance(record, Revoked):
             state.finished, state.swapping = False, None
         elif isinstance(record, Swapping):
@@ -101,7 +105,8 @@ def replay(plan: SavedPlan, notes: Iterable[Record]) -> tuple[SavedPlan, Journal
             state.shard_too_big = state.shard_too_big or not record.early
         elif isinstance(record, Grown):
             plan = grown(plan, record)
-            state.finished, state.swapping = False, None
+            state.grow(record)
+    state.runs[0].files = len(plan.files) - sum(run.files for run in state.runs[1:])
     state.done.extend(bytes(len(plan.shards)))
     return plan, state
 

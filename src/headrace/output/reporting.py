@@ -18,6 +18,7 @@ from headrace.core.files import safe_files
 from headrace.core.work import REJECTED, Ledger
 from headrace.errors import HeadraceError, NothingMatched, nearest
 from headrace.observers.record import EVENTS
+from headrace.observers.record_reader import listed
 from headrace.version import __version__
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from headrace.observers.report.facts import Facts, JournalTotals, RejectedSample
     from headrace.observers.report.history import History
+    from headrace.observers.run_state import RunState
 
 REPORT = "report.html"
 COMPARISON = "comparison.html"
@@ -63,6 +65,17 @@ def _load_assets() -> None:
         page.load_assets()
 
 
+def begin_record(folder: Path, number: int) -> None:
+    """Let a run of an output that has earlier ones begin a record of its own; theirs become ``events-1.jsonl``, ….
+
+    Called by each driver of the run; only the first finds the record of the run before.
+    """
+    before = folder / f"events-{number - 1}.jsonl"
+    if number > 1 and not before.exists():
+        with contextlib.suppress(OSError):
+            os.rename(folder / EVENTS, before)
+
+
 def write_missing_report(root: Path, folder: Path, *, output: str = "") -> None:
     """Write the report of a finished run if it is not there."""
     if not (folder / REPORT).exists():
@@ -95,8 +108,8 @@ def read(
     from headrace.observers.report.facts import facts
     from headrace.observers.report.history import history
 
-    success = success_of(root, folder.name)
     known = history(lines_of(safe_files.read(folder / EVENTS)))
+    success = success_of(root, folder.name, number_in(known))
     described = known.last.described if known.last is not None else None
     shown = described is not None and described.options.get("show_data") != "False"  # unknown: hidden
     samples = _samples(root, folder, values=values, words=values or shown)
@@ -167,13 +180,21 @@ def write(path: Path, page: str) -> None:
     safe_files.write(path, page.encode(), lasting=False)
 
 
-def success_of(root: Path, run: str) -> Mapping[str, Any] | None:
-    """Return the content of ``_SUCCESS``, if it is there and belongs to this run."""
+def number_in(state: RunState) -> int:
+    """Return which run of its output a record is about."""
+    started = state.last.started if state.last is not None else None
+    return started.number if started is not None else 1
+
+
+def success_of(root: Path, run: str, number: int = 1) -> Mapping[str, Any] | None:
+    """Return the content of ``_SUCCESS``, if it is there, belongs to this run, and names so many of its runs."""
     try:
         success = msgspec.json.decode(safe_files.read(root / "_SUCCESS"))
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    return success if isinstance(success, dict) and success.get("run") == run else None
+    if not isinstance(success, dict) or success.get("run") != run:
+        return None
+    return success if number == 1 or len(listed(success, "runs")) >= number else None
 
 
 def _samples(root: Path, folder: Path, *, values: bool, words: bool) -> list[RejectedSample]:

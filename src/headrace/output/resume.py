@@ -25,7 +25,7 @@ from headrace.core.work import Durability, Shard
 from headrace.errors import REFUSALS, HeadraceError, InputChanged, OutputExists, PlanChanged
 from headrace.output.commit import JournalState, ShardCommitter, begin, read_plan
 from headrace.output.folder import SUCCESS, OutputFolder, check_parts, new_run_name
-from headrace.output.input_changes import InputFile, check_apart, reconcile
+from headrace.output.input_changes import InputFile, check_apart, check_incremental, reconcile
 from headrace.output.journal import Contents
 from headrace.output.publishing import table_of
 from headrace.output.recover import peek, recover
@@ -46,6 +46,7 @@ class OpenRequest:
     durability: Durability
     partitioning: Partitioning
     version: str
+    incremental: bool = False
 
 
 class Job:
@@ -66,6 +67,7 @@ class Job:
         self.committer = committer
         self.resumed = resumed
         self.recorded = recorded
+        self.code: Mapping[str, str] = {}  # of the plan, as it is now
 
     @property
     def shards(self) -> list[Shard]:
@@ -120,7 +122,10 @@ def open_job(plan: Plan, request: OpenRequest) -> Job:
     output = opened_output(plan.sink)
     try:
         with output.named():
-            return _JobOpener(plan, output, files, request).job()
+            opener = _JobOpener(plan, output, files, request)
+            job = opener.job()
+            job.code = opener.code
+            return job
     except BaseException:
         output.close(forget=True)
         raise
@@ -155,7 +160,9 @@ class _JobOpener:
         self._files = files
         self._request = request
         self._shape = msgspec.json.encode(shape_of(plan), order="sorted").decode()
-        self._code = code_of(plan.steps)
+        self.code = self._code = code_of(plan.steps)
+        if request.incremental:
+            check_incremental(plan, files, request.mode)
 
     def job(self) -> Job:
         swapped = self._finish_swap()
@@ -193,7 +200,7 @@ class _JobOpener:
             if run is None:
                 continue
             saved, state, contents = peek(self._output, run)
-            unfinished = not state.finished or run == swapped
+            unfinished = (not state.finished or run == swapped) and not state.hidden
             same = saved.shape == self._shape and state.code == self._code
             same = same and (next(contents.in_force(), None) is not None or self._is_as_planned(saved))
             if (
@@ -307,19 +314,30 @@ class _JobOpener:
         return False
 
     def _finish_swap(self) -> str | None:
-        """An overwrite that was complete when its driver died takes its place first, whatever is asked now."""
-        run = self._output.next()
+        """An overwrite that was complete when its driver died takes its place first, whatever is asked now.
+
+        A further run of the current output that was complete is published likewise.
+        """
+        current, run = self._output.current(), self._output.next()
+        if current is not None:
+            state = peek(self._output, current)[1]
+            if state.hidden and state.swapping is not None:
+                self._finish(current)
         if run is None or peek(self._output, run)[1].swapping is None:
             return None
+        return run if self._finish(run) else None
+
+    def _finish(self, run: str) -> bool:
+        """Publish what a driver was about to publish; False if some of it is gone meanwhile."""
         committer = recover(self._output, run, self._sink, durability=self._request.durability, hidden=True)
         try:
             swapping = committer.state.swapping
             if swapping is None:
-                return None
+                return False
             committer.finish(swapping.seconds, swapping.summary)
         finally:
             committer.close()
-        return run
+        return True
 
     def _begin(self) -> Job:
         plan, request = self._plan, self._request
@@ -345,8 +363,12 @@ class _JobOpener:
         committer = recover(self._output, run, self._sink, durability=self._request.durability, hidden=hidden)
         state = committer.state
         try:
-            partitioning = self._request.partitioning if self._request.on_change == "continue" else None
-            plan = reconcile(self._plan, committer, self._files, partitioning)
+            request = self._request
+            grows = request.incremental or request.on_change == "continue"
+            partitioning = request.partitioning if grows else None
+            plan = reconcile(
+                self._plan, committer, self._files, partitioning, incremental=request.incremental
+            )
             if state.code != self._code and 0 in state.done and not state.finished:
                 committer.revise(self._code)
         except BaseException:

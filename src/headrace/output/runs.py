@@ -5,18 +5,23 @@ Everything here only reads; no lock is kept, nothing is swept.
 
 from __future__ import annotations
 
+import itertools
 import os
 from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from headrace.core.files import safe_files
 from headrace.core.work import CommitRecord
 from headrace.errors import JournalDamaged, NothingMatched, nearest
 from headrace.output import journal as journals
-from headrace.output.commit import JournalState, read_plan_at
+from headrace.output.commit import JournalState
 from headrace.output.folder import HOME, SUCCESS
+from headrace.output.journal import Grown
 from headrace.output.names import check_names, read_pointer
 from headrace.output.recover import replay
+from headrace.output.saved_plan import read_plan_at
 from headrace.plan.physical import SavedPlan
 
 
@@ -48,6 +53,26 @@ class SavedRun:
                 except OSError:
                     return False
         return True
+
+    def standing(self, root: Path) -> bool:
+        """Say whether ``_SUCCESS`` speaks of parts of this run: of all, or of those before a further run's."""
+        ended = self.finished or self.state.hidden
+        return ended and not self.hidden and (root / SUCCESS).exists()
+
+    def before_further_run(self) -> SavedRun:
+        """Return the run as it was when it had last finished, where a further run is not complete."""
+        first = self.state.runs[-1]
+        shards, files = self.plan.shards[: first.shard], self.plan.files[: -first.files]
+        plan = msgspec.structs.replace(self.plan, shards=shards, files=files)
+        notes = itertools.takewhile(
+            lambda note: not (isinstance(note, Grown) and note.number == first.number),
+            journals.read(self.folder / "journal").notes(),
+        )
+        plan, state = replay(plan, notes)
+        records = tuple(record for record in self.records if record.shard < first.shard)
+        for record in records:
+            state.add(record)
+        return SavedRun(self.name, self.folder, False, plan, state, records, 0)
 
     @property
     def counted(self) -> bool:

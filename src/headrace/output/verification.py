@@ -54,7 +54,7 @@ class Verification:
         Those of ``metrics`` whose columns are in the output as they were measured, in Parquet: they were computed
         from the files, too.
     note
-        Who is writing, or that an overwrite is under way; else an empty string.
+        Who is writing, or that an overwrite or a further run is under way; else an empty string.
 
     >>> import pathlib
     >>> Verification(pathlib.Path("out"), "k3f9a2xq", "unfinished").good

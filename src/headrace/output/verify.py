@@ -104,7 +104,9 @@ def _verified(output: Looked, threads: int, on_file: OnFile) -> Verification:
         kind = "plan" if str(error).startswith("The saved plan") else "journal"
         file = f"_headrace/{name}/{kind}"
         return Verification(place, name, "damaged", (Finding(kind, file, str(error)),))
-    return _Verifier(output, run).verification(threads, on_file)
+    further = run.state.hidden and run.standing(root)
+    run = run.before_further_run() if further else run
+    return _Verifier(output, run).verification(threads, on_file, further=further)
 
 
 def _no_pointer(output: Looked) -> tuple[Finding, ...]:
@@ -129,7 +131,7 @@ class _Verifier:
         self._unchecked: list[str] = []
         self._recounted: list[str] = []
 
-    def verification(self, threads: int, on_file: OnFile) -> Verification:
+    def verification(self, threads: int, on_file: OnFile, *, further: bool) -> Verification:
         run, state = self._run, self._run.state
         success = self._success()
         self._check_files(threads, on_file)
@@ -143,6 +145,7 @@ class _Verifier:
         damaged = any(finding.kind != "unfinished" for finding in self._findings)
         unfinished = any(finding.kind == "unfinished" for finding in self._findings)
         overwrite = pointer(self._root, "next") is not None
+        begun = "an overwrite" if overwrite else "a further run"
         return Verification(
             self._output.place,
             run.name,
@@ -155,8 +158,8 @@ class _Verifier:
             metrics,
             tuple(self._unchecked),
             tuple(self._recounted),
-            "an overwrite has started and is not complete; until it is, this output is valid"
-            if overwrite
+            f"{begun} has started and is not complete; until it is, this output is valid"
+            if overwrite or further
             else "",
         )
 
@@ -178,6 +181,9 @@ class _Verifier:
 
     def _check_file(self, file: StagedFile) -> Finding | None:
         with self._output.opened(file.name) as path:
+            if path.exists() or self._output.store is None or not self._run.state.hidden:
+                return self._checked(file, path)
+        with self._output.opened(f"_headrace/{self._run.name}/parts/{file.name}") as path:
             return self._checked(file, path)
 
     def _checked(self, file: StagedFile, path: Path) -> Finding | None:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.events import MetricsCounted, RunFinished, RunStarted
+from headrace.core.human import plural
+from headrace.observers.record_reader import listed
 from headrace.observers.time_left import LAST_SHARDS
 from headrace.output import reporting
 from headrace.output.folder import HOME
+from headrace.output.run_list import older_rows
 from headrace.result import Metrics, Result
 from headrace.session.read import rows_expected
 
 if TYPE_CHECKING:
     from headrace.output.resume import Job
+    from headrace.output.run_list import OlderRows
 
 
 def started(job: Job, workers: int) -> RunStarted:
@@ -32,6 +36,7 @@ def started(job: Job, workers: int) -> RunStarted:
         before.nulled,
         state.bytes,
         tuple(shard.rows for shard in job.shards[-LAST_SHARDS:]),
+        len(state.runs),
     )
 
 
@@ -59,6 +64,36 @@ def ledger_of(job: Job) -> dict[str, Any]:
     steps = steps_of(ledger, [step.label() for step in job.plan.steps])
     whole = {name: getattr(ledger, name) for name in ("read", "written", "rejected", "nulled")}
     return {**whole, "steps": steps}
+
+
+def older_of(job: Job) -> OlderRows | None:
+    """Return which rows of the output other code has made than that of the plan as it is now."""
+    if job.recorded is not None:
+        return None
+    committer = job.committer
+    codes = committer.state.codes
+    if all(code == job.code for code in codes.values()):
+        return None
+    return older_rows(committer.committed(), job.shards, codes, job.code, job.plan.source.files_of)
+
+
+def notes_of(job: Job) -> list[str]:
+    """Return lines on an output of several runs: which one this was, and what of the others is not as it would be."""
+    state, lines = job.committer.state, []
+    if len(state.runs) > 1 and job.recorded is None:
+        last = state.runs[-1]
+        lines.append(f"run {last.number} of this output, of {plural(last.files, 'new input file')}")
+    if job.committer.gone:
+        gone = plural(len(job.committer.gone), "input file")
+        lines.append(f"read by an earlier run and gone since: {gone}; the rows stay")
+    older = older_of(job)
+    return [*lines, str(older)] if older is not None else lines
+
+
+def runs_of(job: Job) -> tuple[dict[str, Any], ...]:
+    """Return the runs of the output as ``_SUCCESS`` names them."""
+    success = reporting.success_of(job.output.root, job.committer.plan.run) or {}
+    return tuple(each for each in listed(success, "runs") if isinstance(each, dict))
 
 
 def metrics_of(job: Job) -> tuple[Metrics, dict[str, Any]]:
@@ -100,11 +135,13 @@ def result_of(job: Job, event: RunFinished, metrics: Metrics, rows_before: int =
         seconds=event.seconds,
         resumed=job.resumed,
         left_out=job.committer.left_out,
+        runs=runs_of(job),
         summary=summary(
             event,
             steps=job.labels,
             rows_before=rows_before,
             left_out=job.committer.left_out,
             metrics=lines(metrics),
+            notes=notes_of(job),
         ),
     )

@@ -63,7 +63,14 @@ def write(plan: Plan, complete: Callable[[Plan], Plan], options: RunOptions) -> 
         from headrace.output.resume import OpenRequest, open_job
 
         partitioning = context.execution.partitioning
-        request = OpenRequest(options.mode, options.on_change, options.durability, partitioning, __version__)
+        request = OpenRequest(
+            options.mode,
+            options.on_change,
+            options.durability,
+            partitioning,
+            __version__,
+            options.incremental,
+        )
         with open_job(plan, request) as job:
             if job.complete:
                 result = _finished_before(job, options)
@@ -83,7 +90,8 @@ def _finished_before(job: Job, options: RunOptions) -> Result:
     result = job_events.result_of(
         job, job_events.finished(job, 0.0), metrics, job.committer.state.ledger.read
     )
-    _say(options, f"finished in an earlier run, nothing to do: {result.summary}")
+    before = "nothing is new, nothing to do" if options.incremental else "nothing to do"
+    _say(options, f"finished in an earlier run, {before}: {result.summary}")
     return result
 
 
@@ -91,6 +99,7 @@ def _write(job: Job, context: RunContext, progress: Progress | None, started: fl
     """Run the shards that are not done, finish the output and report."""
     options, committer = context.options, job.committer
     rows_before = committer.state.ledger.read
+    reporting.begin_record(committer.folder, len(committer.state.runs))
     events = EventBus.of(options, committer.folder, progress)
     with contextlib.closing(events):
         run = _composed(job, context, events, started)
@@ -175,7 +184,11 @@ def _finish(
         _save_source_columns(job)
     metrics, charts = job_events.metrics_of(job)
     seconds = time.monotonic() - started
-    job.committer.finish(seconds, {"ledger": job_events.ledger_of(job), **reported(metrics)})
+    summary: dict[str, Any] = {"ledger": job_events.ledger_of(job), **reported(metrics)}
+    older = job_events.older_of(job)
+    if older is not None:
+        summary["older"] = older.data()
+    job.committer.finish(seconds, summary)
     return metrics, charts, seconds
 
 

@@ -41,7 +41,7 @@ def remove(
     try:
         runs = [run for run in (next_run(output.root), current_run(output.root)) if run is not None]
         names = [name for name in (output.next(), output.current()) if name is not None]
-        drop = [run.name for run in runs if not _is_complete(output.there, run)]
+        drop = [run.name for run in runs if not run.standing(output.root)]
         for name in names if everything else drop if unfinished else ():
             output.forget(name)
         output.remove_named([name for name in now if name != f"{HOME}/lock"])
@@ -63,7 +63,7 @@ def _all(there: Listing) -> Iterator[tuple[str, str]]:
 def _unneeded(output: Looked, *, unfinished: bool) -> Iterator[tuple[str, str]]:
     there = output.there
     runs = [run for run in (current_run(output.root), next_run(output.root)) if run is not None]
-    dropped = {run.name for run in runs if unfinished and not _is_complete(there, run)}
+    dropped = {run.name for run in runs if unfinished and not run.standing(output.root)}
     for name in there:
         run = name.split("/")[1] if name.startswith(f"{HOME}/") and name.count("/") > 1 else ""
         if run in dropped or _is_part(name, dropped):

@@ -1,0 +1,165 @@
+"""The runs of one output: the first, and each that took in files which were new since the one before.
+
+They share a plan and a journal; a run's shards are those from its first on, up to the next run's. The entries here
+come from the journal's records and stand in ``_SUCCESS``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+import msgspec
+
+from headrace.core.human import plural
+from headrace.core.work import CommitRecord, Ledger, Shard, Split
+
+Code = Mapping[str, str]
+
+
+@dataclass(slots=True)
+class RunEntry:
+    """One run of an output: its number, its first shard, when it began and ended, how many input files it took in.
+
+    ``ended`` is 0 until it has finished; times are seconds since 1970.
+    """
+
+    number: int
+    shard: int
+    began: float
+    files: int
+    ended: float = 0.0
+    seconds: float = 0.0
+
+    def name(self, first: str) -> str:
+        """Return the run's name: the first gives its name to the parts and to all later ones.
+
+        >>> RunEntry(1, 0, 0.0, 3).name("k3f9a2xq"), RunEntry(2, 8, 0.0, 1).name("k3f9a2xq")
+        ('k3f9a2xq', 'k3f9a2xq-2')
+        """
+        return first if self.number == 1 else f"{first}-{self.number}"
+
+
+@dataclass(slots=True)
+class _Totals:
+    ledger: Ledger = field(default_factory=Ledger)
+    parts: int = 0
+    bytes: int = 0
+    revisions: set[int] = field(default_factory=set)
+
+
+class RunTotals:
+    """Adds up commit records by the run that they belong to."""
+
+    def __init__(self, entries: Sequence[RunEntry]) -> None:
+        self._entries = entries
+        self._totals = [_Totals() for _ in entries]
+
+    def add(self, record: CommitRecord) -> None:
+        """Add a shard's record to its run."""
+        at = next(i for i in reversed(range(len(self._entries))) if self._entries[i].shard <= record.shard)
+        totals = self._totals[at]
+        totals.ledger += record.ledger
+        totals.revisions.add(record.revision)
+        for file in record.files:
+            if file.is_part:
+                totals.parts += 1
+                totals.bytes += file.size
+
+    def listed(self, first: str, codes: Mapping[int, Code]) -> list[dict[str, Any]]:
+        """Return the runs as ``_SUCCESS`` names them. ``code`` has a digest for each version of the functions that
+        made rows of the run: the same digest, the same functions."""
+        return [
+            {
+                "run": entry.name(first),
+                "began": time_text(entry.began),
+                "ended": time_text(entry.ended),
+                "seconds": round(entry.seconds, 3),
+                "input_files": entry.files,
+                "rows_read": totals.ledger.read,
+                "rows": totals.ledger.written,
+                "rejected": totals.ledger.rejected,
+                "files": totals.parts,
+                "bytes": totals.bytes,
+                "code": [digest_of(codes.get(number, {})) for number in sorted(totals.revisions)],
+            }
+            for entry, totals in zip(self._entries, self._totals, strict=True)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class OlderRows:
+    """Rows of an output that were made by other code than what is asked for now: of how many input files, by what."""
+
+    files: int
+    rows: int
+    steps: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """Say it in one line.
+
+        >>> print(OlderRows(31, 12_000, ("predict(Model)",)))
+        rows of 31 files (12,000 rows) were made by an older predict(Model)
+        """
+        return f"rows of {plural(self.files, 'file')} ({plural(self.rows, 'row')}) were made by an older {self._of}"
+
+    @property
+    def _of(self) -> str:
+        return " and ".join(self.steps) or "plan"
+
+    def data(self) -> dict[str, Any]:
+        """Return it as ``_SUCCESS`` has it."""
+        return {"input_files": self.files, "rows": self.rows, "steps": list(self.steps)}
+
+
+def older_rows(
+    records: Iterable[CommitRecord],
+    shards: Sequence[Shard],
+    codes: Mapping[int, Code],
+    code: Code,
+    files_of: Callable[[Split], range],
+) -> OlderRows | None:
+    """Return what was made by other code than ``code``; None if nothing was."""
+    others = {number for number, known in codes.items() if known != code}
+    if not others:
+        return None
+    files: set[int] = set()
+    rows, made = 0, set()
+    for record in records:
+        if record.revision in others and record.shard < len(shards):
+            made.add(record.revision)
+            rows += record.ledger.written
+            for split in shards[record.shard].splits:
+                files.update(files_of(split))
+    if not made:
+        return None
+    steps = sorted(
+        (int(place.partition(":")[0]), place.partition(" of ")[2])
+        for number in made
+        for place, mark in codes[number].items()
+        if code.get(place) != mark
+    )
+    return OlderRows(len(files), rows, tuple(dict.fromkeys(name for _, name in steps)))
+
+
+def digest_of(code: Code) -> str:
+    """Return a short digest of a plan's functions.
+
+    >>> digest_of({}) == digest_of({}), len(digest_of({"0: the code of map(f)": "7a"}))
+    (True, 16)
+    """
+    return hashlib.sha256(msgspec.json.encode(code, order="sorted")).hexdigest()[:16]
+
+
+def time_text(seconds: float) -> str | None:
+    """Return a moment in UTC as text; None for 0.
+
+    >>> time_text(1_790_000_000.0), time_text(0.0)
+    ('2026-09-21T14:13:20Z', None)
+    """
+    if not seconds:
+        return None
+    return datetime.fromtimestamp(seconds, tz=timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,81 @@
+"""A run's saved plan: its file, and the shards that came to it later."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from headrace.core.files import safe_files
+from headrace.errors import JournalDamaged
+from headrace.output.folder import OutputFolder
+from headrace.output.journal import Divided, Grown
+from headrace.plan.physical import SavedPlan
+from headrace.version import __version__
+
+
+def divided(plan: SavedPlan, record: Divided) -> SavedPlan:
+    """Return the plan with a shard in parts; unchanged if it was saved with them."""
+    first, *others = record.parts
+    if others[0].index < len(plan.shards):
+        return plan
+    shards = [*plan.shards, *others]
+    shards[first.index] = first
+    return msgspec.structs.replace(plan, shards=shards)
+
+
+def grown(plan: SavedPlan, record: Grown) -> SavedPlan:
+    """Return the plan with further files and shards; unchanged if it was saved with them."""
+    if record.shards[0].index < len(plan.shards):
+        return plan
+    return msgspec.structs.replace(
+        plan, files=[*plan.files, *record.files], shards=[*plan.shards, *record.shards]
+    )
+
+
+def write_plan(output: OutputFolder, plan: SavedPlan, *, named: bool = True) -> None:
+    """Save a run's plan, with its hash in front. ``named`` False: the caller syncs its folder."""
+    data = plan.encode()
+    output.save(plan.run, "plan", hashlib.sha256(data).digest() + data, named=named)
+
+
+def read_plan(output: OutputFolder, run: str) -> SavedPlan:
+    """Read a run's saved plan; a damaged one is refused."""
+    return read_plan_at(output.folder(run))
+
+
+def read_plan_at(folder: Path) -> SavedPlan:
+    """Read the saved plan in a run's folder."""
+    path = folder / "plan"
+    try:
+        data = safe_files.content(path)
+    except OSError as error:
+        raise JournalDamaged(_unreadable_plan(f"cannot be read: {error.strerror}", str(path))) from error
+    if hashlib.sha256(data[32:]).digest() != data[:32]:
+        raise JournalDamaged(_unreadable_plan("is damaged", str(path)))
+    try:
+        return SavedPlan.decode(data[32:])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise JournalDamaged(_of_another_version(path, data[32:])) from error
+
+
+def _of_another_version(path: Path, data: bytes) -> str:
+    known: Any = None
+    with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+        known = msgspec.msgpack.decode(data)
+    version = known.get("headrace") if isinstance(known, dict) else None
+    who = f"Headrace {version}" if version not in (None, __version__) else "another version of Headrace"
+    return (
+        f"The saved plan {path} is of a form that this version, {__version__}, does not know: {who} has written it. "
+        "Nothing was changed: go on with that version, or a newer one, or write to a new folder."
+    )
+
+
+def _unreadable_plan(how: str, path: str) -> str:
+    return (
+        f"The saved plan {path} {how}. Without it, it is not known which rows its shards hold, so nothing was "
+        "changed. Restore the file from a copy, or write to a new folder."
+    )

@@ -1,0 +1,369 @@
+"""An output that takes in what is new, run after run: by random histories, and each promise by itself.
+
+A history is files that come and go, runs, runs that are killed at any point, and other functions. After each step the
+output is compared with what a few lines of Python say that it has to be.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import random
+import shutil
+import signal
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import headrace as hr
+from headrace.core import failpoints
+from headrace.errors import ArgumentError, HeadraceError, InputChanged, PlanChanged
+from headrace.output import clean
+from headrace.output.follow import Follower
+
+from .invariants import check, manifest, parts, rows_in, rows_of, stamps
+from .job import ROWS, Job, make_input, write_input
+
+SEEDS, SOAK_SEEDS = 2, 400
+STEPS = 12
+MORE = 90  # rows of a later file
+POINTS = (
+    *(
+        "recover.opened",
+        "recover.revoked",
+        "recover.swept",
+        "journal.append",
+        "journal.sync",
+        "journal.synced",
+    ),
+    *(
+        "attempt.started",
+        "stage.closed",
+        "swap.recorded",
+        "swap.removed",
+        "publish.rename",
+        "publish.renamed",
+    ),
+    *("swap.pointed", "finish.manifest", "finish.success", "finish.closed"),
+)
+NEW = {"incremental": True}
+_processes = multiprocessing.get_context("forkserver")
+_processes.set_forkserver_preload(
+    [
+        *(
+            "faults.job",
+            "pyarrow.parquet",
+            "pyarrow.compute",
+            "headrace.output.resume",
+            "headrace.sinks.parquet",
+        ),
+        *("headrace.worker.schema_inference", "headrace.driver.loop", "headrace.observers.report.page"),
+        *("headrace.engines.inline", "headrace.worker.attempt", "headrace.output.metric_results"),
+    ]
+)
+
+
+def ran(job: Job, faults: dict[str, str]) -> None:
+    """What a driver process does."""
+    job.here(faults, **NEW)
+
+
+@dataclass
+class History:
+    """One output, and what is to be in it: ``kept`` by the runs that ended, ``new`` by the next."""
+
+    job: Job
+    dice: random.Random
+    kept: list[dict[str, int]] = field(default_factory=list)
+    kept_files: list[Path] = field(default_factory=list)
+    new: dict[Path, range] = field(default_factory=dict)
+    factors: set[int] = field(default_factory=set)  # that rows of new files may have
+    runs: int = 0
+    next_id: int = 0
+    came: int = 0  # files
+
+    @property
+    def output(self) -> Path:
+        return Path(self.job.output)
+
+    def add(self) -> None:
+        """A file comes, of up to 150 rows, somewhere among the others by its name; at times without any row."""
+        rows = self.dice.choice([0, 1, 40, 100, 150])
+        ids = range(self.next_id, self.next_id + rows)
+        path = write_input(Path(self.job.source), self.next_id, ids)
+        named = path.with_name(f"{self.dice.choice('abcxyz')}-{self.came:03d}.parquet")
+        self.came += 1
+        path.rename(named)
+        self.new[named] = ids
+        self.next_id += rows
+
+    def remove(self) -> None:
+        """A file whose rows are in the output goes."""
+        if len(self.kept_files) > 1:
+            self.kept_files.pop(self.dice.randrange(len(self.kept_files))).unlink()
+
+    def change(self) -> None:
+        """The function becomes another."""
+        self.job = replace(self.job, factor=self.dice.randint(2, 9))
+
+    def kill(self) -> None:
+        """A run is killed at some point, if it comes so far."""
+        point = f"kill@{self.dice.choice([1, 1, 2, 3])}"
+        self.factors.add(self.job.factor)
+        driver = _processes.Process(target=ran, args=(self.job, {self.dice.choice(POINTS): point}))
+        driver.start()
+        driver.join(60)
+        assert driver.exitcode in (0, -signal.SIGKILL), driver.exitcode
+        self.see()
+
+    def see(self) -> None:
+        """While a run is not complete, the state before it stays readable; complete is only what says so."""
+        if not (self.output / "_SUCCESS").exists():
+            if self.kept:
+                there = [row for name in parts(self.output) for row in rows_in(self.output, name)]
+                assert there[: len(self.kept)] == self.kept
+            return
+        success = json.loads((self.output / "_SUCCESS").read_text())
+        listed = manifest(self.output, success)
+        assert sorted(file["name"] for file in listed) == parts(self.output)
+        if (
+            len(success["runs"]) > self.runs
+        ):  # it was killed after the end, or has ended what one before had left
+            self.take_in(len(success["runs"]))
+        assert rows_of(self.output) == self.kept
+        verified = hr.verify(self.output)
+        assert verified.good, str(verified)
+        assert verified.rows == success["rows"]
+
+    def take_in(self, runs: int) -> None:
+        """Further runs have ended: rows from before are as they were, and whole new files behind them."""
+        found = rows_of(self.output)
+        assert found[: len(self.kept)] == self.kept
+        later = found[len(self.kept) :]
+        files = {ids.start: path for path, ids in self.new.items() if len(ids)}
+        at = 0
+        while at < len(later):  # in any order, each row once
+            path = files.pop(later[at]["id"])
+            ids = self.new.pop(path)
+            self.kept_files.append(path)
+            rows = later[at : at + len(ids)]
+            assert [row["id"] for row in rows] == list(ids)
+            assert all(row["product"] in {row["id"] * factor for factor in self.factors} for row in rows)
+            at += len(ids)
+        assert 0 <= runs - self.runs <= 2  # one that had been killed, and one more
+        assert (runs > self.runs) == (bool(later) or not self.runs)
+        self.kept, self.runs = found, runs
+
+    def run(self) -> None:
+        """A run ends in peace."""
+        self.factors.add(self.job.factor)
+        result = self.job.here(**NEW)
+        self.take_in(len(result.runs))
+        assert not any(self.new.values())  # but for files without rows
+        self.kept_files += self.new
+        self.new, self.factors = {}, set()
+        assert result.rows == len(self.kept) == sum(run["rows"] for run in result.runs)
+        verified = hr.verify(self.output)
+        assert verified.good, str(verified)
+        if not self.job.metrics:  # which have big states beside the journal
+            check(self.output, self.kept, lambda: self.job.here(**NEW))
+
+
+def play(folder: Path, seed: int, steps: int = STEPS) -> None:
+    """Play one history."""
+    dice = random.Random(seed)
+    (folder / "in").mkdir(parents=True)
+    job = Job(str(folder / "in"), str(folder / "out"), metrics=seed % 4 == 3)
+    history = History(job, dice)
+    history.add()
+    for _ in range(steps):
+        step = dice.choice(["add", "add", "add", "remove", "change", "kill", "kill", "kill", "run", "run"])
+        getattr(history, step)()
+    history.run()
+    if job.metrics:
+        assert history.job.metrics_of()["rows"] == len(history.kept)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_histories(tmp_path: Path, seed: int) -> None:
+    play(tmp_path / "one", seed)
+
+
+@pytest.mark.soak
+def test_many_histories(tmp_path: Path) -> None:
+    for seed in range(SEEDS, SEEDS + SOAK_SEEDS):
+        print(f"seed {seed}")
+        play(tmp_path / "one", seed, steps=40)
+        shutil.rmtree(tmp_path / "one")
+
+
+# ---------------------------------------------------------------- one promise each
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    make_input(tmp_path / "in", files=2)
+    return Job(str(tmp_path / "in"), str(tmp_path / "out"))
+
+
+def more(job: Job, number: int, rows: int = MORE) -> None:
+    write_input(Path(job.source), number, range(number * 1_000, number * 1_000 + rows))
+
+
+def expected(job: Job, *numbers: int, factor: int = 3) -> list[dict[str, int]]:
+    ids = [*range(2 * ROWS), *(i for number in numbers for i in range(number * 1_000, number * 1_000 + MORE))]
+    return [{"id": i, "product": i * (3 if i < 2 * ROWS else factor)} for i in ids]
+
+
+def run_folder(job: Job) -> Path:
+    home = Path(job.output) / "_headrace"
+    return home / (home / "current").read_text().strip()
+
+
+def test_what_is_said(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+    job.here(**NEW)
+    before, told = stamps(Path(job.output)), {"progress": True, **NEW}
+    result = job.here(**told)
+    assert "nothing is new, nothing to do" in capsys.readouterr().err
+    assert result.resumed and stamps(Path(job.output)) == before
+    more(job, 5)
+    (Path(job.source) / "in-00.parquet").unlink()
+    other = replace(job, factor=7)
+    result = other.here(**told)
+    said = capsys.readouterr().err
+    assert "run 2 of this output, of 1 new input file\n" in said
+    assert "gone since: 1 input file; the rows stay\n" in said
+    assert "rows of 2 files (200 rows) were made by an older map_batches(times)\n" in said
+    assert rows_of(Path(job.output)) == expected(job, 5, factor=7)
+    assert [(run["run"], run["rows"], run["input_files"]) for run in result.runs] == [
+        (result.run, 200, 2),
+        (f"{result.run}-2", MORE, 1),
+    ]
+    assert result.runs[0]["code"] != result.runs[1]["code"]
+    older = json.loads((Path(job.output) / "_SUCCESS").read_text())["older"]
+    assert older == {"input_files": 2, "rows": 200, "steps": ["map_batches(times)"]}
+    check(Path(job.output), expected(job, 5, factor=7), lambda: other.here(**NEW))
+    first = (run_folder(job) / "events-1.jsonl").read_text().splitlines()
+    assert json.loads(first[-1])["event"] == "finished" and '"number":1' in "".join(first)
+    status = Follower(Path(job.output)).poll()
+    assert (status.facts.status, status.data()["number"]) == ("complete", 2)
+
+
+def test_what_is_refused(job: Job) -> None:
+    job.here(**NEW)
+    more(job, 5)
+    before = stamps(Path(job.output))
+    with pytest.raises(PlanChanged, match="on_change='continue'"):
+        replace(job, factor=7).dataset(**NEW, engine="inline").write_parquet(job.output, on_change="refuse")
+    path = write_input(Path(job.source), 1, range(5))
+    with pytest.raises(InputChanged, match=r"in-01\.parquet was written again.*mode='overwrite'") as caught:
+        job.here(**NEW)
+    assert "\n" not in str(caught.value)
+    path.unlink()
+    pq.write_table(pa.table({"id": ["a"]}), Path(job.source) / "other.parquet")
+    with pytest.raises(HeadraceError, match=r"other\.parquet"):
+        job.here(**NEW)
+    (Path(job.source) / "other.parquet").unlink()
+    for mode in ("overwrite", "ignore", "error"):
+        with pytest.raises(ArgumentError, match=f"mode='{mode}'"):
+            job.here(mode=mode, **NEW)
+    data = hr.range(3).with_options(engine="inline", progress=False)
+    with pytest.raises(ArgumentError, match="what is new is found out by files"):
+        data.write_parquet(f"{job.output}-2", incremental=True)
+    assert not Path(f"{job.output}-2").exists()
+    with pytest.raises(ArgumentError, match="incremental=3"):
+        data.write_parquet(f"{job.output}-2", incremental=3)  # type: ignore[arg-type]
+    assert stamps(Path(job.output)) == before
+
+
+def test_while_a_further_run_is_not_complete(job: Job) -> None:
+    """It was killed: what was complete is, for readers and for every command; whoever goes on needs no word."""
+    job.here(**NEW)
+    before = stamps(Path(job.output))
+    more(job, 5)
+    more(job, 6)
+    with pytest.raises((HeadraceError, OSError)):
+        job.here({"attempt.started": "EIO@2"}, **NEW)
+    assert stamps(Path(job.output)) == before and rows_of(Path(job.output)) == expected(job)
+    verified = hr.verify(job.output)
+    assert (verified.state, verified.rows, verified.files) == ("good", 200, 2)
+    assert verified.note.startswith("a further run has started and is not complete")
+    found = Follower(Path(job.output)).poll()
+    assert (found.facts.status, found.data()["number"]) == ("failed", 2)
+    for unfinished in (False, True):
+        assert not clean.leftovers(Path(job.output), unfinished=unfinished)
+    part = Path(job.output) / parts(Path(job.output))[0]
+    part.write_bytes(part.read_bytes()[:-1] + b"?")
+    assert not hr.verify(job.output).good
+    part.unlink()  # it is made again, and hidden until all is there: so nothing is complete until then
+    with pytest.raises((HeadraceError, OSError)):
+        job.here({"attempt.started": "EIO"})
+    assert not (Path(job.output) / "_SUCCESS").exists() and len(parts(Path(job.output))) == 1
+    assert hr.verify(job.output).state == "unfinished"
+    job.here()
+    check(Path(job.output), expected(job, 5, 6), lambda: job.here(**NEW))
+
+
+def test_the_input_is_emptied_after_each_run(job: Job) -> None:
+    job.here(**NEW)
+    for number in (5, 6, 7):
+        for path in Path(job.source).iterdir():
+            path.unlink()
+        more(job, number)
+        job.here(**NEW)
+    assert rows_of(Path(job.output)) == expected(job, 5, 6, 7) and hr.verify(job.output).good
+
+
+def test_a_file_that_goes_before_it_was_read(job: Job) -> None:
+    job.here(**NEW)
+    more(job, 5)
+    with pytest.raises((HeadraceError, OSError)):
+        job.here({"attempt.started": "EIO"}, **NEW)
+    (Path(job.source) / "in-05.parquet").unlink()
+    with pytest.raises(InputChanged, match=r"in-05\.parquet is gone.*Bring it back"):
+        job.here(**NEW)
+    more(job, 5)
+    job.here(**NEW)
+    check(Path(job.output), expected(job, 5), lambda: job.here(**NEW))
+
+
+def test_restart_and_overwrite_leave_one_run(job: Job) -> None:
+    job.here(**NEW)
+    more(job, 5)
+    job.here(**NEW)
+    other = replace(job, factor=7)
+    assert len(other.here(on_change="restart", **NEW).runs) == 1
+    assert rows_of(Path(job.output)) == [{"id": i["id"], "product": i["id"] * 7} for i in expected(job, 5)]
+    more(job, 6)
+    with pytest.raises((HeadraceError, OSError)):
+        other.here({"swap.recorded": "EIO"}, **NEW)
+    result = job.here(mode="overwrite")
+    assert len(result.runs) == 1 and "older" not in json.loads((Path(job.output) / "_SUCCESS").read_text())
+    check(Path(job.output), expected(job, 5, 6), lambda: job.here(**NEW))
+
+
+@pytest.mark.parametrize("kind", ["csv", "json", "numpy"])
+def test_other_formats_with_rows_that_are_set_aside(job: Job, tmp_path: Path, kind: str) -> None:
+    def run(**options: Any) -> hr.Result:
+        data = replace(job, bad=50).dataset(engine="inline", **options)
+        result: hr.Result = getattr(data, f"write_{kind}")(job.output, incremental=True)
+        return result
+
+    assert run().rejected == 4
+    more(job, 5)
+    with pytest.raises((HeadraceError, OSError)):
+        failpoints.activate({"swap.recorded": "EIO"})
+        try:
+            run()
+        finally:
+            failpoints.activate({})
+    assert hr.read_rejected(job.output).count() == 4
+    result = run()
+    assert (result.rows, result.rejected, len(result.runs)) == (2 * ROWS + MORE - 6, 6, 2)
+    assert result.runs[1]["rejected"] == 2 and hr.verify(job.output).good
+    assert hr.read_rejected(job.output).count() == 6
+    assert getattr(hr, f"read_{kind}")(job.output).count() == result.rows
