@@ -6,7 +6,8 @@ import signal
 
 import pytest
 
-from faults.job import FILES, ROWS, Job, make_input
+import headrace as hr
+from faults.job import FILES, ROWS, Job, make_input, write_input
 from stores import outputs
 
 # One driver after the other, each killed at its point; the last one ends the run.
@@ -53,6 +54,25 @@ def test_an_overwrite_killed_again_and_again(job, bucket, tmp_path, points):
             assert outputs.invariants.rows_of(kept) == job.expected() and (kept / "_SUCCESS").exists()
     assert new.here(mode="overwrite").rows == FILES * ROWS
     outputs.check(bucket, new.expected(), new.here, tmp_path)
+
+
+def test_a_further_run_killed_again_and_again(job, bucket, tmp_path):
+    """Until all of its parts are there, the bucket is what it was; then the store copies them, and says so."""
+    first = job.here(incremental=True)
+    kept, before = job.expected(), outputs.tags(bucket)
+    write_input(tmp_path / "in", 8, range(8_000, 8_000 + ROWS))
+    write_input(tmp_path / "in", 9, range(9_000, 9_000 + ROWS))
+    for point, passage in [("store.uploaded", 1), ("store.append", 3), ("swap.recorded", 1)]:
+        assert killed(job, point, passage, incremental=True)
+        assert outputs.tags(bucket) == before
+    verified = hr.verify(job.output)
+    assert verified.good and verified.rows == len(kept) and "further run" in verified.note
+    assert killed(job, "publish.rename", 2, incremental=True)
+    there = outputs.copied(bucket, tmp_path / "there")
+    assert not (there / "_SUCCESS").exists() and outputs.invariants.rows_of(there)[: len(kept)] == kept
+    result = job.here(incremental=True)
+    assert [run["run"] for run in result.runs] == [first.run, f"{first.run}-2"]
+    outputs.check(bucket, job.expected(), lambda: job.here(incremental=True), tmp_path)
 
 
 def test_folders_and_rows_that_were_set_aside(job, bucket, tmp_path):
