@@ -36,8 +36,8 @@ def check_incremental(plan: Plan, files: Sequence[InputFile], mode: str) -> None
         )
     if plan.sink is not None and table_of(plan.sink) is not None:
         raise ArgumentError(
-            "incremental=True: a table takes the rows of a run in one commit, and cannot be added to by further runs of "
-            "the same output yet. Process new files with another output=, or write files with write_parquet."
+            "incremental=True: a table takes the rows of a run in one commit, and cannot be added to by further runs "
+            "of the same output yet. Process new files with another output=, or write files with write_parquet."
         )
     if not files or plan.source.splits_from(len(files)) is None:
         raise ArgumentError(

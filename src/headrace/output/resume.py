@@ -23,12 +23,13 @@ from headrace.core.stores.addresses import in_object_store
 from headrace.core.warn import warn
 from headrace.core.work import Durability, Shard
 from headrace.errors import REFUSALS, HeadraceError, InputChanged, OutputExists, PlanChanged
-from headrace.output.commit import JournalState, ShardCommitter, begin, read_plan
+from headrace.output.commit import JournalState, ShardCommitter, begin
 from headrace.output.folder import SUCCESS, OutputFolder, check_parts, new_run_name
 from headrace.output.input_changes import InputFile, check_apart, check_incremental, reconcile
 from headrace.output.journal import Contents
 from headrace.output.publishing import table_of
 from headrace.output.recover import peek, recover
+from headrace.output.saved_plan import read_plan
 from headrace.output.small_files import remove_tree
 from headrace.plan import compile as compiler
 from headrace.plan.identity import code_of, difference, shape_of, unrecognised
