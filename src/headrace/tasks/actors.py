@@ -212,6 +212,7 @@ class ActorHandle:
         self._methods = methods
         self._number = -1
         self._strict = strict
+        self._orders: dict[str, TaskOrder] = {}  # of methods without options of their own
         if isinstance(life, ActorLife):
             weakref.finalize(self, life.handles_collected).atexit = False
 
@@ -280,6 +281,17 @@ class ActorHandle:
     ) -> Any:
         core = self._executor._core
         core.check_open()
+        order = self._orders.get(name) if options is None else None
+        if order is None:
+            order = self._ordered(name, options)
+            if options is None:
+                self._orders[name] = order
+        if isinstance(self._life, ActorLife):
+            return self._life.adopt(core.call(order, name, args, kwargs))
+        return core.submit(order, name, args, kwargs)
+
+    def _ordered(self, name: str, options: CallOptions | None) -> TaskOrder:
+        """Return what is said about a call of a method."""
         options = options or CallOptions()
         if options.max_retries is None:
             options = replace(options, max_retries=self._retries)
@@ -288,9 +300,5 @@ class ActorHandle:
         returns = options.num_returns
         if returns is None and self._methods is not None:
             returns = self._methods.get(name)
-        label = f"{self._label}.{name}"
-        if isinstance(self._life, ActorLife):
-            call = core.call(TaskOrder(label, options, returns, "method"), name, args, kwargs)
-            return self._life.adopt(call)
-        order = TaskOrder(label, options, returns, "method", self._life.number)
-        return core.submit(order, name, args, kwargs)
+        actor = -1 if isinstance(self._life, ActorLife) else self._life.number
+        return TaskOrder(f"{self._label}.{name}", options, returns, "method", actor)
