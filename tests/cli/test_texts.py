@@ -155,7 +155,7 @@ RUN = [
             ["estimate", "job.py", "--seconds", "1"],
             [
                 *FIRST, "rows", "rows_per_second", "startup_seconds", "seconds", "memory_bytes", "output_bytes",
-                "cost", "sample", "notes",
+                "cost", "tokens_in", "tokens_out", "tokens_cost", "sample", "notes",
             ],
         ),
         (

@@ -17,7 +17,8 @@ from headrace.cli.prediction import Prediction
 from headrace.core.terminal import say
 
 if TYPE_CHECKING:
-    from headrace.dataset.estimate import Estimate, Range
+    from headrace.dataset.estimate import Estimate
+    from headrace.dataset.ranges import Range
 
 EXAMPLES = """\
   headrace estimate fare.onnx trips/ --inputs km,hour
@@ -45,7 +46,8 @@ def estimate(
 
     The sample is taken from all over the input, and written to a folder that is gone afterwards. Numbers come with
     ranges: the slowest and the fastest of the last rounds in which every worker did a shard. They hold for this
-    machine, and as far as the sample is like the rest.
+    machine, and as far as the sample is like the rest. Language models are asked for the sample, and say how many
+    tokens all would use, and what that would cost by the endpoint's prices.
     """
     from headrace.dataset.estimate import estimate as sampled
 
@@ -78,6 +80,9 @@ def _data(found: Estimate, price: tuple[float, str] | None) -> dict[str, Any]:
         "memory_bytes": _numbers(found.memory, 0),
         "output_bytes": _numbers(found.size, 0),
         "cost": None,
+        "tokens_in": _numbers(found.read, 0) if found.read else None,
+        "tokens_out": _numbers(found.written, 0) if found.written else None,
+        "tokens_cost": _numbers(found.spent, 6) if found.spent else None,
         "sample": {
             "rows": found.sampled,
             "shards": found.shards,
@@ -102,7 +107,7 @@ def _numbers(value: Range, digits: int) -> dict[str, float | int | None]:
 
 
 def _cost(found: Estimate, per_hour: float) -> Range:
-    from headrace.dataset.estimate import Range
+    from headrace.dataset.ranges import Range
 
     return Range(
         *(each / 3600 * per_hour for each in (found.seconds.low, found.seconds.likely, found.seconds.high))
@@ -129,6 +134,12 @@ def _lines(found: Estimate, price: tuple[float, str] | None) -> list[str]:
         f"memory    {shown(found.memory, human.size)}",
         f"output    {shown(found.size, human.size)}",
     ]
+    if found.read is not None and found.written is not None:
+        lines.append(
+            f"tokens    {shown(found.read, human.count)} in, {shown(found.written, human.count)} out"
+        )
+    if found.spent is not None:
+        lines.append(f"price     {shown(found.spent, _money)} by prices=")
     if price is not None:
         unit = f" {price[1]}" if price[1] else ""
         lines.append(

@@ -8,7 +8,6 @@ seconds; what is under way then is given up.
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import signal
 import tempfile
@@ -25,6 +24,8 @@ from headrace.core.locations import Location
 from headrace.core.ports import Bad, Source
 from headrace.core.row_keys import Keys, Numbers
 from headrace.core.work import Split
+from headrace.dataset.estimate_tokens import TokenUse, token_use
+from headrace.dataset.ranges import Range
 from headrace.engines.local import memory
 from headrace.errors import PlanError
 from headrace.plan.compile import limits_of
@@ -42,40 +43,13 @@ _MOST_SHARDS = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
-    """A number, and between which numbers it may lie."""
-
-    low: float
-    likely: float
-    high: float
-
-    def over(self, amount: Range) -> Range:
-        """Return how long an amount takes at these rates."""
-        return Range(*(a / r if r else math.inf for a, r in (
-            (amount.low, self.high), (amount.likely, self.likely), (amount.high, self.low)
-        )))  # fmt: skip
-
-    def times(self, factor: Range) -> Range:
-        """Return the product."""
-        return Range(self.low * factor.low, self.likely * factor.likely, self.high * factor.high)
-
-    def plus(self, number: float) -> Range:
-        """Return the sum with a number that is known."""
-        return Range(self.low + number, self.likely + number, self.high + number)
-
-    @property
-    def exact(self) -> bool:
-        """True if there is no doubt."""
-        return self.low == self.high
-
-
-@dataclass(frozen=True, slots=True)
 class Estimate:
     """What the whole job would take.
 
     ``rows`` to read; ``rate`` rows a second, once all workers are at work; ``startup`` seconds until then;
     ``seconds`` in all; ``size`` bytes of output; ``memory`` bytes, of the sample at its ordinary and at its peak.
-    ``sampled`` rows were read for this in ``took`` seconds. ``whole``: the sample was all there is.
+    ``sampled`` rows were read for this in ``took`` seconds. ``whole``: the sample was all there is. Of language
+    models ``read`` and ``written`` tokens, and what they cost by ``prices=``; None where nothing says so.
     """
 
     rows: Range
@@ -90,6 +64,9 @@ class Estimate:
     whole: bool
     rejected: int = 0
     notes: tuple[str, ...] = ()
+    read: Range | None = None
+    written: Range | None = None
+    spent: Range | None = None
 
 
 def estimate(dataset: Dataset, seconds: float) -> Estimate:
@@ -113,8 +90,9 @@ def estimate(dataset: Dataset, seconds: float) -> Estimate:
         replace(plan, source=Sample(plan.source, pieces)),
         options.updated({"shard_rows": 1, "progress": False, "mode": "resume", "observers": observers}),
     )
-    _run(sample, watch)
-    return extrapolated(watch, rows, workers, whole=watch.rows >= rows.likely and not limits)
+    use = _run(sample, watch)
+    found = extrapolated(watch, rows, workers, whole=watch.rows >= rows.likely and not limits)
+    return found if use is None else replace(found, **use.of(rows, exact=found.whole))
 
 
 # ---------------------------------------------------------------- which rows
@@ -308,8 +286,8 @@ def _interruptible(number: signal.Signals) -> Iterator[None]:
         signal.signal(number, signal.SIG_IGN)
 
 
-def _run(sample: Dataset, watch: SampleObserver) -> None:
-    """Write the sample to a folder that is gone afterwards."""
+def _run(sample: Dataset, watch: SampleObserver) -> TokenUse | None:
+    """Write the sample to a folder that is gone afterwards; return what its language models used."""
     ended = threading.Event()
     main = threading.main_thread().ident or 0
 
@@ -335,6 +313,7 @@ def _run(sample: Dataset, watch: SampleObserver) -> None:
         except KeyboardInterrupt:
             if not watch.stopped:
                 raise
+        return token_use(sample._plan, os.path.join(folder, "sample"))
 
 
 # ---------------------------------------------------------------- what follows
