@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -12,14 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.cli.answer import Answer
-from headrace.cli.exits import DONE, REJECTS
+from headrace.cli.exits import DONE, REJECTS, UsageMistake
 from headrace.core.human import duration
+from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
     from headrace.llm.batch_file import BatchCounts, BatchFiles
+    from headrace.llm.vllm import VLLM
 
 EXAMPLES = """\
   headrace run-batch -i in.jsonl -o out.jsonl --endpoint http://localhost:8000/v1
+  headrace run-batch -i in.jsonl -o out.jsonl --vllm qwen3-8b/
   headrace run-batch -i in.jsonl -o out.jsonl --endpoint https://api.openai.com/v1 --api-key-env OPENAI_API_KEY
 """
 _LIMITS = "Limits"
@@ -40,9 +44,24 @@ def run_batch(
         ),
     ],
     endpoint: Annotated[
-        str,
+        str | None,
         typer.Option("--endpoint", metavar="URL", help="The server, up to and with /v1.", show_default=False),
-    ],
+    ] = None,
+    vllm: Annotated[
+        Path | None,
+        typer.Option(
+            "--vllm",
+            metavar="FOLDER",
+            help="A model that vLLM runs here, instead of a server.",
+            show_default=False,
+        ),
+    ] = None,
+    vllm_options: Annotated[
+        str | None,
+        typer.Option(
+            "--vllm-options", metavar="JSON", help="Arguments of hr.llm.VLLM: '{\"max_model_len\": 8192}'."
+        ),
+    ] = None,
     errors: Annotated[
         Path | None,
         typer.Option(
@@ -78,7 +97,7 @@ def run_batch(
         bool, typer.Option("--progress/--no-progress", help="Show a bar on a terminal.")
     ] = True,
 ) -> Answer:
-    """Send each request of a batch file to an endpoint; write the answers in the order of the requests.
+    """Send each request of a batch file to an endpoint, or a model here; write the answers in the order of requests.
 
     Lines are OpenAI's (custom_id, method, url, body; chat completions, completions, embeddings, responses, rerank) or
     Anthropic's (custom_id, params). All of them are checked before anything is sent. Killed, the same command goes
@@ -88,22 +107,47 @@ def run_batch(
     from headrace.llm.batch_file import BatchFiles, run_batch
     from headrace.llm.endpoint import Endpoint
 
-    server = Endpoint(
-        endpoint,
-        "as each line says",
-        api_key_env=api_key_env,
-        max_in_flight=max_in_flight,
-        requests_per_minute=requests_per_minute,
-        tokens_per_minute=tokens_per_minute,
-        timeout=timeout,
-        max_retries=max_retries,
-    )
+    if (endpoint is None) == (vllm is None):
+        raise UsageMistake("Say who answers: --endpoint URL, or --vllm FOLDER; one of them.")
+    if endpoint is None:
+        assert vllm is not None
+        if any(each is not None for each in (api_key_env, requests_per_minute, tokens_per_minute)):
+            raise UsageMistake(
+                "--api-key-env, --requests-per-minute and --tokens-per-minute are for --endpoint."
+            )
+        model: Any = _engine(vllm, vllm_options)
+    else:
+        model = Endpoint(
+            endpoint,
+            "as each line says",
+            api_key_env=api_key_env,
+            max_in_flight=max_in_flight,
+            requests_per_minute=requests_per_minute,
+            tokens_per_minute=tokens_per_minute,
+            timeout=timeout,
+            max_retries=max_retries,
+        )
     failed = errors or out.with_name(f"{out.name.removesuffix('.jsonl')}.errors.jsonl")
     files = BatchFiles(str(source), str(out), str(failed))
     began = time.monotonic()
     with _bar(shown=progress) as draw:
-        counts = run_batch(files, server, overwrite=overwrite, progress=draw)
+        counts = run_batch(files, model, overwrite=overwrite, progress=draw)
     return _answer(files, counts, time.monotonic() - began)
+
+
+def _engine(folder: Path, options: str | None) -> VLLM:
+    """Return a model that vLLM runs in this process."""
+    from headrace.llm.vllm import VLLM
+
+    try:
+        given = json.loads(options or "{}")
+        return VLLM(folder, **given)
+    except (ValueError, TypeError) as error:
+        if isinstance(error, HeadraceError):
+            raise
+        raise UsageMistake(
+            f"--vllm-options {options}: it takes arguments of hr.llm.VLLM as a JSON object: {error}."
+        ) from None
 
 
 def _answer(files: BatchFiles, counts: BatchCounts, took: float) -> Answer:

@@ -25,6 +25,8 @@ from headrace.llm.client import Client
 from headrace.llm.endpoint import Endpoint
 from headrace.llm.refusals import RowError
 from headrace.llm.store import AnswerStore, key_of
+from headrace.llm.vllm import VLLM
+from headrace.llm.vllm_client import VLLMClient
 
 WINDOW = 32
 """So many times the requests under way are lines read ahead, for the order."""
@@ -64,12 +66,12 @@ class BatchFiles:
 
 def run_batch(
     files: BatchFiles,
-    endpoint: Endpoint,
+    model: Endpoint | VLLM,
     *,
     overwrite: bool = False,
     progress: Progress = lambda done, lines: None,
 ) -> BatchCounts:
-    """Ask for all requests of a file; go on where an earlier process stopped.
+    """Ask for all requests of a file; go on where an earlier process stopped. A ``VLLM`` answers chats only.
 
     Raises ``UnreadableFile`` for an input that is no batch, ``OutputExists`` for an output that is there,
     ``PlanChanged`` where an output was begun for another input, ``RunLocked`` while another process works on it, and
@@ -94,7 +96,7 @@ def run_batch(
                 for path in (files.out, files.errors)
             )
             try:
-                batch = _Batch(files, endpoint, out, errors, counts, progress)
+                batch = _Batch(files, model, out, errors, counts, progress)
                 asyncio.run(batch.run())
                 for fd in (out, errors):
                     sync_fd(fd)
@@ -153,13 +155,13 @@ class _Batch:
     def __init__(
         self,
         files: BatchFiles,
-        endpoint: Endpoint,
+        model: Endpoint | VLLM,
         out: int,
         errors: int,
         counts: BatchCounts,
         progress: Progress,
     ) -> None:
-        self._files, self._endpoint, self._counts, self._progress = files, endpoint, counts, progress
+        self._files, self._model, self._counts, self._progress = files, model, counts, progress
         self._out, self._errors = out, errors
         self._store = AnswerStore(files.state)
         self._written: list[bytes] = []  # keys of answers that are in the files
@@ -170,8 +172,12 @@ class _Batch:
         """Ask, and write in order."""
         lines = self._lines_left()
         first = next(lines, None)
-        client = Client(self._endpoint, anthropic=first is not None and first.is_anthropic)
-        most = self._endpoint.max_in_flight * WINDOW
+        client: Client | VLLMClient
+        if isinstance(self._model, Endpoint):
+            client = Client(self._model, anthropic=first is not None and first.is_anthropic)
+        else:
+            client = VLLMClient(self._model)
+        most = self._model.max_in_flight * WINDOW
         try:
             await client.open()
             line = first
@@ -232,15 +238,14 @@ class _Batch:
             self._written = []
         self._progress(self._counts.answered + self._counts.failed, self._counts.lines)
 
-    async def _outcome(self, client: Client, line: BatchLine) -> tuple[bool, bytes]:
+    async def _outcome(self, client: Client | VLLMClient, line: BatchLine) -> tuple[bool, bytes]:
         """Return whether a request was answered, and its line of the output or of the errors."""
         key = _key(line)
         kept = self._store.find(key)
         if kept is None:
             try:
-                reply = await client.ask(
-                    line.body, line.size // BYTES_PER_TOKEN + _asked_tokens(line.body), path=line.path
-                )
+                tokens = line.size // BYTES_PER_TOKEN + _asked_tokens(line.body)
+                reply = await client.ask(line.body, tokens, path=line.path)
             except RowError as error:
                 said = failed_line(line, type(error).__name__, str(error))
                 self._window_bytes += len(said)

@@ -12,10 +12,14 @@ from headrace.llm.chat import prompt_tokens
 from headrace.llm.client import Reply
 from headrace.llm.engine_stream import Engine, EngineStream, EngineThread
 from headrace.llm.order import made_order
-from headrace.llm.refusals import BadRow, ContextTooLong, ServerFailed
+from headrace.llm.refusals import BadRow, ContextTooLong, RequestRefused, ServerFailed
 from headrace.llm.template import text_of
-from headrace.llm.vllm import VLLM
+from headrace.llm.vllm import SAMPLING, VLLM
 from headrace.llm.vllm_engine import EngineRequest, Generated
+
+CHATS = "/chat/completions"
+_READ = ("model", "messages", "response_format", "structured_outputs", "user", "metadata", "store")
+_HARMLESS = {"n": 1, "stream": False}
 
 
 class VLLMClient:
@@ -45,8 +49,10 @@ class VLLMClient:
         """Let nobody in any more."""
         self._stream.slots.end(error)
 
-    async def ask(self, body: Mapping[str, Any], tokens: int) -> Reply:
+    async def ask(self, body: Mapping[str, Any], tokens: int, *, path: str = "") -> Reply:
         """Return the answer to a request, as endpoints say it; raises a ``RowError``, or what ends the run."""
+        if path not in ("", CHATS) or not isinstance(body.get("messages"), list):
+            raise RequestRefused(f"a model in this process answers {CHATS} alone, and not {path or 'this'}")
         began = 0.0
         prompt = 0
 
@@ -82,11 +88,10 @@ class VLLMClient:
 
     def _request(self, body: Mapping[str, Any]) -> EngineRequest:
         tokens = prompt_tokens(self._tokenizer, body["messages"], "VLLM")
-        sampling = {
-            name: value
-            for name, value in body.items()
-            if name not in ("model", "messages", "response_format", "structured_outputs", "lora")
-        }
+        sampling = {name: value for name, value in body.items() if name in SAMPLING and name != "lora"}
+        for name, value in body.items():
+            if name not in SAMPLING and name not in _READ and value not in (None, _HARMLESS.get(name)):
+                raise RequestRefused(f"a model in this process knows no {name!r}")
         if not tokens:
             raise BadRow("the prompt is empty")
         limit = sampling.pop("max_completion_tokens", None) or sampling.pop("max_tokens", None)
@@ -103,5 +108,10 @@ def _structure(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the engine sees to of a schema."""
     asked = body.get("response_format")
     if asked is not None:
-        return {"json": asked["json_schema"]["schema"]}
+        try:
+            if asked["type"] != "json_schema":
+                return {"text": {}, "json_object": {"json_object": True}}[asked["type"]]
+            return {"json": asked["json_schema"]["schema"]}
+        except (KeyError, TypeError):
+            raise RequestRefused("its response_format is none that a model in this process knows") from None
     return dict(body.get("structured_outputs") or {})
