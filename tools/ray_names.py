@@ -171,7 +171,7 @@ DIFFERENT = {
         "train_test_split": "here; by a hash of file and row, so that the same rows come again",
         "repartition": "taken, with a warning: neither batches nor workers nor files depend on blocks",
         "stats": "here; of the last run of that dataset",
-        "union": "here; one behind the other, in this order; steps come behind",
+        "union": "here; one behind the other, in this order, each with its own steps",
         "zip": "here; of sources whose equal numbers of rows are known; steps come behind",
         "take take_all take_batch show schema columns": _LAZY,
         "write_delta": "here; one commit for the whole run, and columns are added only with `schema_mode='merge'`",

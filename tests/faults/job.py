@@ -37,6 +37,11 @@ def times(batch: dict[str, Any], factor: int) -> dict[str, Any]:
     return {"id": batch["id"], "product": batch["id"] * factor}
 
 
+def times_row(row: dict[str, Any], factor: int) -> dict[str, Any]:
+    """The same, of a row."""
+    return {"product": row["id"] * factor, "id": row["id"]}
+
+
 def same(batch: dict[str, Any]) -> dict[str, Any]:
     """What the second stage does."""
     return dict(batch)
@@ -117,13 +122,22 @@ class Job:
     bad: int = 0  # one row in so many fails, and is rejected
     metrics: bool = False  # counted by one that sees what is dropped later, and one behind all
     shelves: bool = False  # parts in folders of their own, by a column of three values
+    union: bool = False  # of two datasets, with steps of their own
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def dataset(self, **options: Any) -> Dataset:
         """Build the plan."""
-        dataset = Dataset.from_source(ParquetSource(self.source))
         making: dict[str, Any] = {"num_cpus": 1} if self.staged else {}
-        dataset = dataset.map_batches(times, fn_args=[self.factor], batch_size=30, **making)
+        dataset = Dataset.from_source(ParquetSource(self.source)).map_batches(
+            times, fn_args=[self.factor], batch_size=30, **making
+        )
+        if self.union:
+            files = sorted(map(str, Path(self.source).iterdir()))
+            both = [Dataset.from_source(ParquetSource(each)) for each in (files[:3], files[3:])]
+            first = both[0].map_batches(times, fn_args=[self.factor], batch_size=30, **making)
+            dataset = first.union(
+                both[1].map(times_row, fn_args=[self.factor]).filter(picky_row, fn_args=[9999])
+            )
         if self.metrics:
             dataset = self._counted(dataset)
         elif self.staged:

@@ -106,6 +106,36 @@ def test_worker_killed(job: Job, tmp_path: Path, point: str) -> None:
     check(Path(job.output), job.expected(), job.here)
 
 
+@pytest.mark.parametrize(
+    ("point", "passage", "staged"),
+    [
+        ("journal.append", 1, False),
+        ("journal.synced", 2, False),
+        ("publish.rename", 6, True),
+        pytest.param("finish.success", 1, True, marks=pytest.mark.soak),
+    ],
+)
+def test_driver_of_a_union_killed(job: Job, point: str, passage: int, staged: bool) -> None:
+    united = replace(job, union=True, staged=staged)
+    code, _, err = united.start({point: f"kill@{passage}"}).wait()
+    assert code == -signal.SIGKILL, err
+    result = united.here()
+    assert result.rows == FILES * ROWS
+    check(Path(job.output), job.expected(), united.here)
+
+
+@pytest.mark.parametrize(
+    ("point", "staged"), [("attempt.batch", False), ("upstream.block", True), ("stage.write", True)]
+)
+def test_worker_of_a_union_killed(job: Job, tmp_path: Path, point: str, staged: bool) -> None:
+    united = replace(job, union=True, staged=staged, bad=50)
+    rejected = [i for i in range(FILES * ROWS) if united.fails(i)]
+    code, _, err = united.start({point: f"once:{tmp_path / 'fired'}:kill@2"}).wait()
+    assert code == 0, err
+    assert (tmp_path / "fired").exists()
+    check(Path(job.output), united.expected(), united.here, rejected)
+
+
 @pytest.mark.parametrize(("at", "anew"), crossed(PARTING, [True, False]))
 def test_driver_killed_where_shards_are_parted(job: Job, at: tuple[str, int], anew: bool) -> None:
     point, passage = at

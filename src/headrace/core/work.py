@@ -94,8 +94,9 @@ class Ledger(msgspec.Struct, frozen=True, array_like=True):
     instead of a result. ``steps`` has one ``(rows in, rows out)`` pair for each step of the plan, in order, and
     ``rejects`` how many rows each step rejected. ``dropped``: how many rows each step removed as intended (a filter,
     a limit, a function that returned fewer); ``added``: how many rows more than its input a function returned;
-    ``unused``: rows in a step, or on their way to it, when a later limit needed no more. Each number is counted where
-    it happens; ``plan.accounts`` checks that they agree.
+    ``unused``: rows in a step, or on their way to it, when a later limit needed no more; ``past``: rows that go past
+    a step, which is one of other datasets of a union. Each number is counted where it happens; ``plan.accounts``
+    checks that they agree.
     """
 
     read: int = 0
@@ -107,6 +108,7 @@ class Ledger(msgspec.Struct, frozen=True, array_like=True):
     dropped: tuple[int, ...] = ()
     added: tuple[int, ...] = ()
     unused: tuple[int, ...] = ()
+    past: tuple[int, ...] = ()
 
     def __add__(self, other: Ledger) -> Ledger:
         steps = self.steps or tuple((0, 0) for _ in other.steps)
@@ -121,6 +123,7 @@ class Ledger(msgspec.Struct, frozen=True, array_like=True):
             _summed(self.dropped, other.dropped),
             _summed(self.added, other.added),
             _summed(self.unused, other.unused),
+            _summed(self.past, other.past),
         )
 
 
@@ -213,6 +216,7 @@ class Task(msgspec.Struct, frozen=True):
     each ``limit`` step in order, how many rows may pass it in this shard; ``ceilings``, by the labels of steps, how
     many rows at a time fit into memory. After ``every`` seconds the attempt may end early and leave the rest of its
     shard to another one; 0: never. ``after``: what a reader has got of the shard from an earlier attempt.
+    ``asks_schema``: the attempt ends once it can say what the schema of its rows is.
     """
 
     shard: Shard
@@ -223,6 +227,7 @@ class Task(msgspec.Struct, frozen=True):
     ceilings: dict[str, int] = {}
     every: float = 0.0
     after: Delivered | None = None
+    asks_schema: bool = False
 
 
 class Block(msgspec.Struct, frozen=True, array_like=True):

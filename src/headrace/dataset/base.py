@@ -110,7 +110,13 @@ class DatasetBase:
     def _schema(self) -> pa.Schema:
         from headrace.core.arrow.forms import unmarked
         from headrace.plan.compile import columns_at
+        from headrace.session.unions import branch_plans
 
+        branches = branch_plans(self._plan)
+        if branches:
+            from headrace.sources.union import unified
+
+            return unified([type(self)(plan, self._options)._schema() for plan in branches])
         schema = self._plan.source.schema()
         if None not in columns_at(self._plan.steps, schema):
             return execution.static_schema(self._plan)

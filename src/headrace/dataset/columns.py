@@ -16,6 +16,7 @@ from headrace.plan.parameters import given_names, given_number, given_rows
 from headrace.plan.steps.columns import DropColumns, RenameColumns, SelectColumns
 from headrace.plan.steps.limit import Limit
 from headrace.plan.steps.random_sample import RandomSample
+from headrace.plan.steps.union import innermost
 from headrace.plan.steps.with_column import WithColumn
 
 if TYPE_CHECKING:
@@ -247,6 +248,6 @@ def _sample(plan: Plan, verb: str, part: Any, seed: Any) -> RandomSample:
                 f"{verb} chooses rows by their place in the input, and those that {step.label()} makes have none. "
                 f"Put {verb} before it."
             )
-    number = sum(isinstance(step, RandomSample) for step in plan.steps)
+    number = sum(isinstance(innermost(step), RandomSample) for step in plan.steps)
     call = f"{verb}({part:g}, seed={seed or 0})"
     return RandomSample(0.0, float(within), seed or 0, number, call)

@@ -24,8 +24,10 @@ class CombiningVerbs(DatasetBase):
     def union(self, *other: Self) -> Self:
         """Put the rows of other datasets behind those of this one, in this order.
 
-        A column that one of them lacks is null there; types are widened where no value changes. Steps come behind the
-        union: each dataset is as ``read_*``, ``from_*`` or ``materialize`` made it.
+        Each dataset's steps, those before the union, get its own rows only; steps behind it get all. A column that
+        one dataset lacks is null in its rows; types are widened where no value changes. Where a function makes the
+        columns of a dataset, nobody knows them before it runs: then steps behind the union get each row with the
+        columns of its own dataset, and the output has those of all.
 
         Parameters
         ----------
@@ -35,19 +37,22 @@ class CombiningVerbs(DatasetBase):
         Raises
         ------
         ArgumentError
-            One of them has steps, or is no dataset. ``SchemaMismatch``: two types of a column do not unify.
+            One of them is no dataset, or has ``limit`` or ``accumulate``, which are about all rows: they come behind
+            the union. ``SchemaMismatch``: two types of a column do not unify; raised when it is known.
 
         Examples
         --------
         >>> import headrace as hr
         >>> hr.range(2).union(hr.from_items([{"id": 7, "name": "x"}])).take_all()
         [{'id': 0, 'name': None}, {'id': 1, 'name': None}, {'id': 7, 'name': 'x'}]
+        >>> old, new = hr.range(3).filter(lambda row: row["id"] > 0), hr.range(2).map(lambda row: {"id": -1})
+        >>> old.union(new).map(lambda row: {"id": row["id"] * 10}).take_all()
+        [{'id': 10}, {'id': 20}, {'id': -10}, {'id': -10}]
         """
-        from headrace.sources.union import UnionSource
+        from headrace.session.unions import united
 
-        source = UnionSource(self._sources_with("union", other))
-        source.schema()  # what does not fit is refused here
-        return type(self)(Plan(source), self._options)
+        plans = [each._plan for each in self._datasets_with("union", other)]
+        return type(self)(united(plans), self._options)
 
     @known_arguments
     def zip(self, *other: Self) -> Self:
@@ -81,13 +86,7 @@ class CombiningVerbs(DatasetBase):
 
     def _sources_with(self, verb: str, others: Sequence[Any]) -> list[Source]:
         """Return the sources of this dataset and of others; none may have steps."""
-        if not others:
-            raise ArgumentError(f"{verb}() needs another dataset: a.{verb}(b).")
-        for number, each in enumerate((self, *others), 1):
-            if not isinstance(each, DatasetBase):
-                raise ArgumentError(
-                    f"{verb}: {type(each).__name__} is no dataset; read_* and from_* make some."
-                )
+        for number, each in enumerate(self._datasets_with(verb, others), 1):
             if each._plan.steps:
                 raise ArgumentError(
                     f"{verb}: dataset {number} has steps ({each._plan.steps[0].label()}, …), whose rows nobody knows "
@@ -95,3 +94,14 @@ class CombiningVerbs(DatasetBase):
                     "into memory."
                 )
         return [each._plan.source for each in (self, *others)]
+
+    def _datasets_with(self, verb: str, others: Sequence[Any]) -> list[DatasetBase]:
+        """Return this dataset and others."""
+        if not others:
+            raise ArgumentError(f"{verb}() needs another dataset: a.{verb}(b).")
+        for each in others:
+            if not isinstance(each, DatasetBase):
+                raise ArgumentError(
+                    f"{verb}: {type(each).__name__} is no dataset; read_* and from_* make some."
+                )
+        return [self, *others]

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -23,6 +23,7 @@ from headrace.core.events import Event, ShardCommitted
 from headrace.core.locations import Location
 from headrace.core.ports import Bad, Source
 from headrace.core.row_keys import Keys, Numbers
+from headrace.core.united import UnitedSource
 from headrace.core.work import Split
 from headrace.dataset.estimate_tokens import TokenUse, token_use
 from headrace.dataset.ranges import Range
@@ -151,6 +152,20 @@ class Sample(Source):
     def row_keys(self, split: Split, numbers: Numbers) -> Keys:
         """Return the source's keys."""
         return self._source.row_keys(split, numbers)
+
+    def dataset_of(self, split: Split) -> int:
+        """Return which dataset of a union a split is of."""
+        return cast("UnitedSource", self._source).dataset_of(split)
+
+    def read_own(
+        self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Read a split as its dataset has it."""
+        return cast("UnitedSource", self._source).read_own(split, columns, batch_rows, bad)
+
+    def own_keys(self, split: Split, numbers: Numbers, first: int, stop: int) -> Keys:
+        """Return the keys of some datasets of a union."""
+        return cast("UnitedSource", self._source).own_keys(split, numbers, first, stop)
 
     def close(self) -> None:
         """Close the source."""

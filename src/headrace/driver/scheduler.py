@@ -26,6 +26,7 @@ from headrace.core.work import (
 from headrace.driver.orders import Begin, Order, Prepare, Proceed
 from headrace.driver.schema_settlement import Merge, SchemaSettlement
 from headrace.driver.shard_table import ShardTable
+from headrace.driver.union_settlement import UnionSettlement, Unite
 
 
 @dataclass(slots=True)
@@ -46,7 +47,8 @@ class Scheduler:
     let pass) or ``ordered``, shards are committed in their order. ``reading`` marks a run whose blocks go to a reader
     in the order of shards. Each worker has up to ``ahead`` attempts at a time; with ``has_upstream``, stages before
     this one make what they need, and may begin with it. What a reader needs next never waits behind a later shard, so
-    a later one is only prepared.
+    a later one is only prepared. ``union``: the number of the dataset of each shard, where their
+    schemas are one in the end, and what makes one of them.
     """
 
     def __init__(
@@ -63,9 +65,15 @@ class Scheduler:
         max_attempts: int = 3,
         ahead: int = 2,
         has_upstream: bool = False,
+        union: tuple[Sequence[int], Unite] | None = None,
     ) -> None:
         self._shards = ShardTable(shards, done)
-        self._settlement = SchemaSettlement(merge, schema, self._shards)
+        self._settlement = (
+            SchemaSettlement(merge, schema, self._shards)
+            if union is None
+            else UnionSettlement(merge, union[1], schema, self._shards, union[0])
+        )
+        self._asked: set[int] = set()  # shards that were begun before others, for their schema
         self.retries = 0
         self.error: ErrorReport | None = None
         self._revision = revision
@@ -224,7 +232,8 @@ class Scheduler:
     def _begin(self, shard: int, worker: int, *, prepare: bool = False) -> Begin | Prepare:
         number = self._attempts.get(shard, 0)
         self._attempts[shard] = number + 1
-        task = Task(self._shards[shard], number, self.schema, tuple(self._limits))
+        asks = isinstance(self._settlement, UnionSettlement) and self._settlement.asks
+        task = Task(self._shards[shard], number, self.schema, tuple(self._limits), asks_schema=asks)
         self._open[shard] = _Attempt(worker, number, prepared=task if prepare else None)
         if prepare:
             self._stopped.add(shard)
@@ -240,7 +249,14 @@ class Scheduler:
             return self.head
         if self._retry_heap:
             return heapq.heappop(self._retry_heap)
-        while self._next < len(self._shards) and self._shards.is_committed(self._next):
+        if isinstance(self._settlement, UnionSettlement) and self._settlement.asks:
+            wanted = self._settlement.wanted(self._asked)
+            if wanted is not None:
+                self._asked.add(wanted)
+            return wanted
+        while self._next < len(self._shards) and (
+            self._shards.is_committed(self._next) or self._next in self._asked
+        ):
             self._next += 1
         if self._next == len(self._shards):
             return None

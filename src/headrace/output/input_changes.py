@@ -227,7 +227,7 @@ def _insert_in_order(
         shard = shards[number]
         for at, split in enumerate(shard):
             if _first_file(source, split) > file:
-                if not done[number]:
+                if not done[number] and _same_dataset(source, shard[at], splits[0]):
                     shard[at:at] = splits
                     return
                 break
@@ -235,7 +235,7 @@ def _insert_in_order(
         else:
             continue
         break
-    if before >= 0 and not done[before]:
+    if before >= 0 and not done[before] and _same_dataset(source, shards[before][-1], splits[0]):
         shards[before] += splits
         return
     raise InputChanged(
@@ -243,6 +243,12 @@ def _insert_in_order(
         "planned, and has some now; the shards around it are committed, so its rows have no place. Bring the old "
         "file back, write to another folder, or make the output again with mode='overwrite'."
     )
+
+
+def _same_dataset(source: Source, split: Split, other: Split) -> bool:
+    """Say whether two splits may be in one shard: they may not where datasets of a union have steps of their own."""
+    dataset_of = getattr(source, "dataset_of", None)
+    return dataset_of is None or dataset_of(split) == dataset_of(other)
 
 
 def check_apart(root: str, arguments: Sequence[str], files: Sequence[InputFile]) -> None:

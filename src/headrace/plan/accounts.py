@@ -14,6 +14,7 @@ import msgspec
 
 from headrace.core.work import CommitRecord, Done, ErrorReport, Ledger, Shard, StagedFile
 from headrace.plan.steps.base import Step, is_of_headrace
+from headrace.plan.steps.union import innermost
 
 
 def cut_short(ledger: Ledger, last: int) -> Ledger:
@@ -39,11 +40,15 @@ def unread(ledger: Ledger) -> int:
 def _balances(ledger: Ledger) -> Iterator[tuple[int, int]]:
     """Yield, for each step, the rows that came or were added, and those that went on or stayed."""
     arrived = ledger.read - unread(ledger)
-    for (_, given), aside, dropped, added, unused in zip(
-        ledger.steps, ledger.rejects, ledger.dropped, ledger.added, ledger.unused, strict=True
+    for (_, given), aside, dropped, added, unused, past in zip(
+        ledger.steps, ledger.rejects, ledger.dropped, ledger.added, ledger.unused, _past(ledger), strict=True
     ):
-        yield arrived + added, given + aside + dropped + unused
-        arrived = given
+        yield arrived + added, given + past + aside + dropped + unused
+        arrived = given + past
+
+
+def _past(ledger: Ledger) -> tuple[int, ...]:
+    return ledger.past or (0,) * len(ledger.steps)
 
 
 def is_counted(ledger: Ledger) -> bool:
@@ -65,13 +70,14 @@ def wrong_in(ledger: Ledger, steps: Sequence[str], bare: Sequence[bool] = ()) ->
 def _wrong_step(ledger: Ledger, steps: Sequence[str], bare: Sequence[bool] = ()) -> tuple[str, int | None]:
     """Return what ``wrong_in`` says, and the number of the step that did not count its rows, if it was a step."""
     before, came = "the source", ledger.read - unread(ledger)
-    for i, (label, (taken, given)) in enumerate(zip(steps, ledger.steps, strict=False)):
+    for i, (label, (taken, given), past) in enumerate(zip(steps, ledger.steps, _past(ledger), strict=False)):
+        came -= past
         aside, dropped, added, unused = (
             each[i] for each in (ledger.rejects, ledger.dropped, ledger.added, ledger.unused)
         )
         if taken > came or (taken < came and not unused):
             return f"{came:,} rows left {before} and {taken:,} came to {label}", None
-        if came + added != given + aside + dropped + unused or min(aside, dropped, added, unused) < 0:
+        if came + added != given + aside + dropped + unused or min(aside, dropped, added, unused, past) < 0:
             late = f", {unused:,} not needed any more" if unused else ""
             return (
                 f"{taken:,} rows came to {label} and {given:,} left it, {aside:,} were rejected, "
@@ -79,7 +85,7 @@ def _wrong_step(ledger: Ledger, steps: Sequence[str], bare: Sequence[bool] = ())
             ), i
         if bare and bare[i] and (dropped or added):
             return f"{label} keeps every row, and dropped {dropped:,} and added {added:,}", i
-        before, came = label, given
+        before, came = label, given + past
     if came != ledger.written:
         return f"{came:,} rows left {before} and {ledger.written:,} came to the writer", None
     return "", None
@@ -138,7 +144,7 @@ class Accounts:
         if not wrong:
             return None
         wrong = f"in shard {shard.label()}, {wrong}"
-        if number is None or is_of_headrace(kind := type(self._steps[number])):
+        if number is None or is_of_headrace(kind := type(innermost(self._steps[number]))):
             return ErrorReport("LedgerMismatch", mismatch(wrong))
         return ErrorReport("LedgerMismatch", uncounted(wrong, kind))
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from headrace.core.work import Shard, Split
+from headrace.errors import ColumnExists, UnknownColumn
+from headrace.plan.physical import BranchColumns
 from headrace.plan.steps.base import ALL_COLUMNS, NO_COLUMNS, NeededColumns, Step
+from headrace.plan.steps.union import Conform, Path, in_dataset, paths_of, union_in
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,8 +28,12 @@ SHARES_PER_WORKER = 3
 def columns_at(steps: Sequence[Step], schema: pa.Schema) -> list[list[str] | None]:
     """Return the column names before each step and after the last; None where only running would tell.
 
-    Raises ``UnknownColumn`` and ``ColumnExists`` for what can never work.
+    Raises ``UnknownColumn`` and ``ColumnExists`` for what can never work. Of a union whose datasets have steps of
+    their own, the columns of all of them.
     """
+    paths = paths_of(steps)
+    if paths:
+        return _together([_along(path, source, i, len(steps)) for i, (source, path) in enumerate(paths)])
     names: list[str] | None = list(schema.names)
     places = [names]
     for step in steps:
@@ -37,6 +44,24 @@ def columns_at(steps: Sequence[Step], schema: pa.Schema) -> list[list[str] | Non
     return places
 
 
+def _along(path: Path, schema: pa.Schema, number: int, count: int) -> list[list[str] | None]:
+    """Return the columns of one dataset at each of ``count`` steps, and after the last."""
+    try:
+        places = columns_at([step for _, step in path], schema)
+    except (UnknownColumn, ColumnExists) as error:
+        raise in_dataset(number, error) from None
+    passed = [sum(at < i for at, _ in path) for i in range(count + 1)]
+    return [places[i] for i in passed]
+
+
+def _together(datasets: Sequence[Sequence[list[str] | None]]) -> list[list[str] | None]:
+    """Return the columns that any dataset has, at each place; None where one has columns that nobody knows."""
+    return [
+        None if None in each else list(dict.fromkeys(name for names in each for name in names or ()))
+        for each in zip(*datasets, strict=True)
+    ]
+
+
 def known_columns(
     steps: Sequence[Step], schema: pa.Schema
 ) -> tuple[dict[str, pa.DataType | None], Step | None]:
@@ -44,18 +69,46 @@ def known_columns(
 
     A type is None where only running tells. The step, if there is one, may add columns that nobody knows before.
     """
+    paths = paths_of(steps)
+    if paths:
+        return _known_of_all([known_columns([step for _, step in path], source) for source, path in paths])
     types: dict[str, pa.DataType] = {field.name: field.type for field in schema}
     names: list[str] | None = list(types)
     adds: Step | None = None
     for step in steps:
         names = step.columns_after(names)
-        types = step.carried(types)
+        types = step.types_after(types) if isinstance(step, Conform) else step.carried(types)
         if names is not None:
             adds = None
         elif step.columns_after([]) is None:
             adds = step
     known = list(types) if names is None else names
     return {name: types.get(name) for name in known}, adds
+
+
+def _known_of_all(
+    datasets: Sequence[tuple[dict[str, pa.DataType | None], Step | None]],
+) -> tuple[dict[str, pa.DataType | None], Step | None]:
+    found: dict[str, list[pa.DataType | None]] = {}
+    for columns, _ in datasets:
+        for name, type_ in columns.items():
+            found.setdefault(name, []).append(type_)
+    types = {name: each[0] if each[1:] == each[:-1] else None for name, each in found.items()}
+    return types, next((adds for _, adds in datasets if adds is not None), None)
+
+
+def branch_columns(steps: Sequence[Step], *, output: bool = True) -> list[BranchColumns]:
+    """Return what to read of each dataset of a union whose datasets have steps of their own; [] in other plans."""
+    found = []
+    for number, (schema, path) in enumerate(paths_of(steps)):
+        own = [step for _, step in path]
+        try:
+            columns = columns_to_read(own, schema, output=output)
+        except (UnknownColumn, ColumnExists) as error:
+            raise in_dataset(number, error) from None
+        unread = dict(zip((i for i, _ in path), unread_at(own, schema, columns), strict=True))
+        found.append(BranchColumns(columns, tuple(unread.get(i, frozenset()) for i in range(len(steps)))))
+    return found
 
 
 def columns_to_read(
@@ -67,6 +120,8 @@ def columns_to_read(
     ``UnknownColumn`` and ``ColumnExists`` for what can never work.
     """
     columns_at(steps, schema)
+    if union_in(steps) is not None:
+        return None  # `branch_columns` has those of each dataset
     counted = any(step.reads() for step in steps if step.metrics)
     needed = ALL_COLUMNS if output or not counted else NO_COLUMNS
     for step in reversed(steps):
@@ -90,7 +145,7 @@ def unread_at(
 
 def carried_columns(steps: Sequence[Step], schema: pa.Schema) -> dict[str, str]:
     """Return the columns that come out as they are in the source: what they are called in the end, and there."""
-    return _carried(steps, schema.names)
+    return _carried(steps, schema.names) if union_in(steps) is None else {}
 
 
 def _carried(steps: Sequence[Step], columns: Iterable[str]) -> dict[str, str]:
@@ -113,6 +168,8 @@ def unchanged_metrics(steps: Sequence[Step]) -> tuple[str, ...]:
 
 def values_looked_at(steps: Sequence[Step], schema: pa.Schema, carried: Iterable[str]) -> frozenset[str]:
     """Return the source columns whose values are needed if those in ``carried`` (names in the end) are not."""
+    if union_in(steps) is not None:
+        return frozenset(schema.names)
     needed = NeededColumns(without=frozenset(carried))
     for step in reversed(steps):
         needed = step.values_before(needed, schema)
@@ -144,6 +201,7 @@ def make_shards(
     largest: int = 0,
     small: bool = True,
     shares: int = SHARES_PER_WORKER,
+    begins: Collection[int] = (),
 ) -> list[Shard]:
     """Group neighbouring splits so that workers stay busy to the end and files stay decent.
 
@@ -155,7 +213,8 @@ def make_shards(
     taken to have 100 bytes. With ``batch``, each shard but the last has that many rows at least, whatever else is
     said, and ends where such batches do, as far as splits let it; ``small``: one batch may be a shard. ``largest`` is
     the size of the largest batch where ``batch`` is a common multiple of several: so many rows will do. ``shares``: 1
-    where shards need not be small so that workers end together.
+    where shards need not be small so that workers end together. ``begins``: numbers of splits that each begin a
+    shard in any case.
     """
     largest = largest or batch
     if batch > largest and batch * sum(split.bytes for split in splits) > SHARD_BYTES * sum(
@@ -168,10 +227,10 @@ def make_shards(
     shards: list[Shard] = []
     group: list[Split] = []
     held = rows = 0
-    for split, size in zip(splits, sizes, strict=True):
+    for i, (split, size) in enumerate(zip(splits, sizes, strict=True)):
         share = max(min(max(left / (workers * shares), least), SHARD_BYTES), least if batch else 0)
         full = held + size / 2 >= (share if shard_rows is None else shard_rows)
-        if group and full and _ends_batch(rows, split, batch, largest):
+        if group and (i in begins or (full and _ends_batch(rows, split, batch, largest))):
             shards.append(Shard(len(shards), tuple(group)))
             left -= held
             group, held, rows = [], 0, 0

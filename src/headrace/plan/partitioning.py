@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import cast
 
 from headrace.core.ports import Source
+from headrace.core.united import UnitedSource
 from headrace.core.work import Shard, Split
 from headrace.plan import compile as compiler
 from headrace.plan.physical import Stage
 from headrace.plan.resources import UNDECLARED
 from headrace.plan.steps.base import Step
+from headrace.plan.steps.union import paths_of, union_in
 
 MOST_ROWS = 65_536  # a common multiple of several sizes that is bigger than this is not sought
 READ_AGAIN = 4  # a split that two row ranges share is at most this part of one
@@ -26,7 +30,7 @@ class Partitioning:
     first stage takes a shard as one row range. ``batch``: the number of rows that shards are multiples of, as far as
     splits allow; 0: any. ``largest``: the largest batch size of a step; each shard has so many rows, and with
     ``small`` may have no more. ``workers``: how many workers shards are made for. ``shares``: how many shards are
-    made of what each of them would get.
+    made of what each of them would get. ``apart``: no shard has rows of two datasets of a union.
     """
 
     units: tuple[int, ...]
@@ -37,13 +41,18 @@ class Partitioning:
     workers: int
     shard_rows: int | None = None
     shares: int = compiler.SHARES_PER_WORKER
+    apart: bool = False
 
     def shards(self, source: Source) -> list[Shard]:
         """Return the shards of a source."""
-        return self.shards_of(self._splits(source))
+        splits = self._splits(source)
+        if not self.apart:
+            return self.shards_of(splits)
+        datasets = [cast("UnitedSource", source).dataset_of(split) for split in splits]
+        return self.shards_of(splits, {i for i, (a, b) in enumerate(pairwise(datasets), 1) if a != b})
 
-    def shards_of(self, splits: Sequence[Split]) -> list[Shard]:
-        """Group splits into shards."""
+    def shards_of(self, splits: Sequence[Split], begins: Collection[int] = ()) -> list[Shard]:
+        """Group splits into shards; those with the numbers in ``begins`` each begin one."""
         return compiler.make_shards(
             splits,
             self.workers,
@@ -52,6 +61,7 @@ class Partitioning:
             largest=self.largest,
             small=self.small,
             shares=self.shares,
+            begins=begins,
         )
 
     def _splits(self, source: Source) -> Sequence[Split]:
@@ -74,7 +84,8 @@ class RowRange:
 def partitioning_of(stages: Sequence[Stage], source: Source, shard_rows: int | None = None) -> Partitioning:
     """Return how the input of these stages is divided."""
     units = tuple(map(unit_of, stages))
-    sizes = sizes_of([step for stage in stages for step in stage.steps])
+    steps = [step for stage in stages for step in stage.steps]
+    sizes = sizes_of(steps)
     asks = any(step.keeps_answers for stage in stages for step in stage.steps)
     small = any(map(is_declared, stages)) and not asks
     whole = (
@@ -85,8 +96,9 @@ def partitioning_of(stages: Sequence[Stage], source: Source, shard_rows: int | N
     workers = max(stage.workers for stage in stages) if whole else stages[-1].workers
     # At the end of each shard, a worker waits for the slowest requests: one worker has nobody to divide work with.
     shares = 1 if asks and workers == 1 else compiler.SHARES_PER_WORKER
+    apart = union_in(steps) is not None
     return Partitioning(
-        units, whole, _common(sizes), max(sizes, default=0), small, workers, shard_rows, shares
+        units, whole, _common(sizes), max(sizes, default=0), small, workers, shard_rows, shares, apart
     )
 
 
@@ -112,6 +124,10 @@ def dividable_unit(steps: Sequence[Step]) -> int:
 
     Steps behind a filter or ``flat_map`` do not count: nobody knows how many rows come to them.
     """
+    paths = paths_of(steps)
+    if paths:
+        units = [dividable_unit([step for _, step in path]) for _, path in paths]
+        return _common([unit for unit in units if unit])
     changes = (i for i, step in enumerate(steps) if step.changes_row_count)
     return _common(sizes_of(steps[: next(changes, len(steps))]))
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from headrace.core.ports import Sink, Source
-from headrace.core.work import Durability, OnError, Shard
+from headrace.core.united import UnitedSource
+from headrace.core.work import Durability, OnError, Shard, Split
 from headrace.plan.steps.accumulate import Accumulate
 from headrace.plan.steps.base import Step
 
@@ -47,6 +48,17 @@ class ErrorPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class BranchColumns:
+    """The columns of one dataset of a union whose datasets have steps of their own.
+
+    ``columns`` and ``unread`` as in ``Program``, for its rows.
+    """
+
+    columns: tuple[str, ...] | None
+    unread: tuple[frozenset[str], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Program:
     """All that a worker needs for any shard of the plan. Travels once per worker.
 
@@ -61,6 +73,8 @@ class Program:
     be there when the run goes on, if it has a name. ``own_running``: what runs the steps
     that are not of Headrace. ``carried``: columns of the output that may be copied as they are
     stored, and their names in the source; ``looked_at``: the source columns whose values are needed even so.
+    ``branches``: where datasets of a union have steps of their own, what to read of each; the source is a
+    ``UnitedSource`` then, and each shard is of one of them.
     """
 
     source: Source
@@ -83,6 +97,11 @@ class Program:
     own_running: Mapping[type[Step], type[Any]] = field(default_factory=dict)
     carried: Mapping[str, str] = field(default_factory=dict)
     looked_at: frozenset[str] = frozenset()
+    branches: tuple[BranchColumns, ...] = ()
+
+    def dataset_of(self, splits: Sequence[Split]) -> int:
+        """Return the number of the dataset of a union that some splits are of; 0 where steps are those of all."""
+        return cast("UnitedSource", self.source).dataset_of(splits[0]) if self.branches and splits else 0
 
 
 class SavedPlan(msgspec.Struct, frozen=True):

@@ -21,6 +21,7 @@ from headrace.plan.physical import Program, Stage
 from headrace.session.engines import open_engine, worker_extras
 from headrace.session.execution_plan import ExecutionPlan
 from headrace.session.resumed import NOTHING, Resumed
+from headrace.session.unions import datasets_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -135,6 +136,7 @@ class RunContext:
             bounds=execution.bounds,
             upstream=self._upstream(),
             resumed=resumed,
+            union=datasets_of(plan, shards) if kind == "write" else (),
         )
 
     def _commit_every(self, plan: Plan, *, keeps: bool) -> float:

@@ -18,6 +18,7 @@ from headrace.plan.logical import Plan
 from headrace.plan.physical import ErrorPolicy, Program, Stage
 from headrace.plan.stages import stages_of
 from headrace.plan.steps.base import Step, is_of_headrace
+from headrace.plan.steps.union import innermost
 from headrace.session.capacity import block_budget, missing_gpus
 from headrace.session.copying import why_nothing_copied
 from headrace.session.engines import capacity_for
@@ -144,6 +145,8 @@ class ExecutionPlan:
             else compiler.carried_columns(steps, schema)
         )
         unread = iter(compiler.unread_at(steps, schema, columns))
+        branches = compiler.branch_columns(steps, output=kind != "count")
+        begun = 0
         made = []
         for i, stage in enumerate(self.stages):
             last = i + 1 == len(self.stages)
@@ -168,10 +171,14 @@ class ExecutionPlan:
                 states=states if last else "",
                 parted=partitioning.dividable_unit(plan.steps) if last else 0,
                 folder=folder,
-                own_running=_own_running(stage.steps),
+                own_running=_own_running([innermost(step) for step in stage.steps]),
                 carried=carried,
                 looked_at=compiler.values_looked_at(steps, schema, carried),
+                branches=tuple(
+                    replace(each, unread=each.unread[begun : begun + len(stage.steps)]) for each in branches
+                ),
             )
+            begun += len(stage.steps)
             made.append(program)
         return made
 

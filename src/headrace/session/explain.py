@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from typing import cast
 
 from headrace.core import human
+from headrace.core.ports import Source
 from headrace.core.terminal import visible
+from headrace.core.united import UnitedSource
 from headrace.core.work import Shard
 from headrace.errors import ResourcesUnavailable
 from headrace.options import RunOptions
@@ -16,8 +19,10 @@ from headrace.plan.functions import Function, is_predictor
 from headrace.plan.logical import Plan
 from headrace.plan.physical import Stage
 from headrace.plan.steps.base import Step, StepFunction
+from headrace.plan.steps.union import OnBranch, goes_through
 from headrace.session import copying
 from headrace.session.execution_plan import ExecutionPlan
+from headrace.session.unions import branch_plans
 
 
 class Explanation(str):
@@ -56,11 +61,9 @@ def described(plan: Plan, execution: ExecutionPlan, shards: Sequence[Shard], *, 
     coarse = partitioning.oversized_shards(shards, execution.partitioning.shard_rows)
     alone = idle[0] if len(stages) == 1 else ""
     read = schema.names if columns is None else columns
-    kind = type(plan.source).__name__.removesuffix("Source")
     lines = [
-        f"source   {kind}, {_count(len(plan.source.files()), 'file')}, "
-        f"{'unknown number of' if -1 in rows else f'{sum(rows):,}'} rows",
-        f"columns  reads {len(read)} of {len(schema.names)}: {_listed(read)}",
+        f"source   {_source(plan.source, rows)}",
+        *(_datasets(plan, shards) or [f"columns  reads {len(read)} of {len(schema.names)}: {_listed(read)}"]),
         f"shards   {len(shards):,}{f' ({coarse})' if coarse else ''}",
         f"engine   {options.engine_name}: {_pools(stages)}{alone}, on {_count(capacity.cpus, 'core')}"
         + (f" and {_count(capacity.gpus, 'GPU')}" if any(each.num_gpus for each in stages) else "")
@@ -78,6 +81,33 @@ def described(plan: Plan, execution: ExecutionPlan, shards: Sequence[Shard], *, 
             lines.append(f"         {_pool(stage)}{idle[i]}")
         lines += [f"         {line}" for step in stage.steps for line in _step(step)]
     return "\n".join(lines)
+
+
+def _source(source: Source, rows: Sequence[int]) -> str:
+    """Describe a source with shards of so many rows."""
+    kind = type(source).__name__.removesuffix("Source")
+    number = "unknown number of" if -1 in rows else f"{sum(rows):,}"
+    return f"{kind}, {_count(len(source.files()), 'file')}, {number} {'row' if number == '1' else 'rows'}"
+
+
+def _datasets(plan: Plan, shards: Sequence[Shard]) -> list[str]:
+    """Describe the datasets of a union that have steps of their own; nothing in other plans."""
+    branches, columns = branch_plans(plan), compiler.branch_columns(plan.steps)
+    rows: list[list[int]] = [[] for _ in branches]
+    for shard in shards if branches else ():
+        for split in shard.splits[:1]:
+            rows[cast("UnitedSource", plan.source).dataset_of(split)].append(shard.rows)
+    lines = []
+    for number, (branch, each) in enumerate(zip(branches, columns, strict=True), 1):
+        names = branch.source.schema().names
+        read = names if each.columns is None else each.columns
+        lines.append(f"dataset {number}  {_source(branch.source, rows[number - 1])}")
+        lines.append(f"         reads {len(read)} of {len(names)} columns: {_listed(read)}")
+        own = [
+            step.step for step in plan.steps if isinstance(step, OnBranch) and goes_through(step, number - 1)
+        ]
+        lines.append(f"         {' → '.join(['read', *(step.label() for step in own), 'union'])}")
+    return lines
 
 
 def _limits(execution: ExecutionPlan) -> list[str]:
@@ -124,6 +154,7 @@ def _pool(stage: Stage) -> str:
 
 def _step(step: Step) -> list[str]:
     lines = []
+    of = step.label().removeprefix(step.step.label()) if isinstance(step, OnBranch) else ""
     for each in step.functions():
         if each.predicts:
             how = [f"reads {'all columns' if each.inputs is None else _listed(each.inputs)}"]
@@ -132,7 +163,7 @@ def _step(step: Step) -> list[str]:
         how += [] if each.batch_format is None else [_batches(each)]
         how += _in_flight(each.function, each.max_in_flight)
         weights = f"; {_weights(each.function)}" if each.predicts else ""
-        lines.append(f"{each.label}: {', '.join(how)}{weights}")
+        lines.append(f"{each.label}{of}: {', '.join(how)}{weights}")
     return lines
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from headrace.core.warn import warn
 from headrace.errors import data_hidden
@@ -13,6 +13,8 @@ from headrace.options import RunOptions
 from headrace.plan import compile as compiler
 from headrace.plan import partitioning
 from headrace.plan.logical import Plan
+from headrace.plan.steps.base import Step
+from headrace.plan.steps.union import OnBranch, goes_through, paths_of
 from headrace.session.capacity import lacks_gpus
 from headrace.session.context import RunContext, warn_of_inline
 from headrace.session.describe import describe_reading
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.core.events import ShardCommitted
-    from headrace.core.work import CommitRecord, Shard
+    from headrace.core.united import UnitedSource
+    from headrace.core.work import CommitRecord, Shard, Split
     from headrace.driver.in_memory_committer import InMemoryCommitter
     from headrace.result import Metrics
 
@@ -178,7 +181,9 @@ def rows_expected(plan: Plan, shards: Sequence[Shard]) -> int:
     if any(shard.rows < 0 for shard in shards):
         return -1
     rows = sum(shard.rows for shard in shards)
-    known = _rows_after(plan, rows)  # with a limit, fewer than there are
+    known = _rows_after(
+        plan, [split for shard in shards for split in shard.splits]
+    )  # with a limit, fewer than there are
     return rows if known is None else min(rows, known)
 
 
@@ -224,12 +229,28 @@ def known_count(plan: Plan, options: RunOptions) -> int | None:
         return None
     if options.on_error != "raise" and plan.steps:
         return None
-    return _rows_after(plan, sum(split.rows for split in splits))
+    return _rows_after(plan, splits)
 
 
-def _rows_after(plan: Plan, rows: int) -> int | None:
-    """Return how many of so many rows of the source come out, if that is known; the source is not asked again."""
+def _rows_after(plan: Plan, splits: Sequence[Split]) -> int | None:
+    """Return how many rows of these splits come out, if that is known; the source is not asked again."""
+    steps = plan.without_metrics().steps
+    own = [step for step in steps if isinstance(step, OnBranch)]
+    rows = [sum(split.length for split in splits)]
+    if own:
+        rows = [0] * len(paths_of(steps))
+        for split in splits:
+            rows[cast("UnitedSource", plan.source).dataset_of(split)] += split.length
+    left: int | None = 0
+    for number, each in enumerate(rows):
+        after = _passed((step.step for step in own if goes_through(step, number)), each)
+        left = None if left is None or after is None else left + after
+    return None if left is None else _passed((step for step in steps if not isinstance(step, OnBranch)), left)
+
+
+def _passed(steps: Iterable[Step], rows: int) -> int | None:
+    """Return how many of so many rows come out of some steps, if that is known."""
     left: int | None = rows
-    for step in plan.without_metrics().steps:
+    for step in steps:
         left = None if left is None else step.rows_after(left)
     return left

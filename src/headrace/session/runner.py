@@ -41,7 +41,8 @@ class RunSpec:
     order. ``ahead``: attempts that each worker of the last stage is given at a time. ``memory_limit`` is in bytes,
     None where nobody watches memory; ``driver_memory`` measures that of this process. ``bounds`` has the least and
     most workers of each stage. ``raises``: a poison row ends the run; ``locate`` says where a row stands.
-    ``commit_every`` is in seconds, 0 for never. ``upstream`` schedules the stages before the last.
+    ``commit_every`` is in seconds, 0 for never. ``upstream`` schedules the stages before the last. ``union``: the
+    number of the dataset of each planned shard, where only running tells their schemas.
     """
 
     shards: Sequence[Shard]
@@ -62,6 +63,7 @@ class RunSpec:
     bounds: Sequence[tuple[int, int]] = ()
     upstream: UpstreamScheduler | None = None
     resumed: Resumed = field(default_factory=Resumed)
+    union: Sequence[int] = ()
 
 
 def build_runner(spec: RunSpec, committer: Committer, ports: RunPorts | None = None) -> Runner:
@@ -84,9 +86,18 @@ def build_runner(spec: RunSpec, committer: Committer, ports: RunPorts | None = N
         max_attempts=spec.max_attempts,
         ahead=spec.ahead,
         has_upstream=spec.upstream is not None,
+        union=(spec.union, _one_schema) if spec.union else None,
     )
     policies = policies_of(spec, committer, dividable=scheduler.dividable)
     return Runner(scheduler, committer, policies=policies, upstream=spec.upstream, ports=ports)
+
+
+def _one_schema(schemas: Sequence[bytes]) -> bytes:
+    """Return one schema for several datasets, as a union has it."""
+    from headrace.core.arrow.batch import schema_bytes, schema_from
+    from headrace.sources.union import unified
+
+    return schema_bytes(unified(list(map(schema_from, schemas))))
 
 
 def policies_of(spec: RunSpec, committer: Committer, *, dividable: bool) -> list[Policy]:

@@ -23,11 +23,13 @@ class UnionSource(Source):
     """Reads sources in order, as one schema: columns that one lacks are null there, types are widened without loss.
 
     Their files are numbered on: the numbers of the second source's begin where those of the first end. A source
-    without files has the number behind all files and sources before it.
+    without files has the number behind all files and sources before it. ``apart``: steps come before their rows
+    become one dataset's, so that types need not unify; where they do not, a column is one of texts.
     """
 
-    def __init__(self, sources: Sequence[Source]) -> None:
+    def __init__(self, sources: Sequence[Source], *, apart: bool = False) -> None:
         self._sources = tuple(each for source in sources for each in _flat(source))
+        self._apart = apart
         self.decodes = any(source.decodes for source in sources)
         self.shares_memory = any(source.shares_memory for source in sources)
         self._schema: pa.Schema | None = None
@@ -41,17 +43,19 @@ class UnionSource(Source):
     def schema(self) -> pa.Schema:
         """Return the schema of all; ``SchemaMismatch`` if two have types for a column that do not unify."""
         if self._schema is None:
-            from headrace.sources.schemas import unify
-
-            named = [(f"dataset {i}", source.schema()) for i, source in enumerate(self._sources, 1)]
-            try:
-                self._schema = unify(named)
-            except SchemaMismatch as error:
-                said = str(error).partition(": ")[2].partition(" Rewrite")[0]
-                raise SchemaMismatch(
-                    f"union: {said} Give one of them another type first, or leave the column out."
-                ) from None
+            schemas = [source.schema() for source in self._sources]
+            self._schema = _unified_or_texts(schemas) if self._apart else unified(schemas)
         return self._schema
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The sources, in order; none of them is a union."""
+        return self._sources
+
+    @property
+    def apart(self) -> bool:
+        """True if each dataset has steps of its own."""
+        return self._apart
 
     def forms(self) -> Mapping[str, str]:
         """Return the forms of columns that may hold nulls in some source, or that some source lacks."""
@@ -94,7 +98,8 @@ class UnionSource(Source):
             given[with_files[turn]].append(path)
             last = now[with_files[turn]].get(path, last)
         return UnionSource(
-            [source.pinned(own) if own else source for source, own in zip(self._sources, given, strict=True)]
+            [source.pinned(own) if own else source for source, own in zip(self._sources, given, strict=True)],
+            apart=self._apart,
         )
 
     def splits(self) -> list[Split]:
@@ -143,7 +148,7 @@ class UnionSource(Source):
         names = source.schema().names
         own = [name for name in target.names if name in names]
         read = source.read(inner, None if len(own) == len(names) else own, batch_rows, bad)
-        return _conformed(read, target, f"dataset {number + 1}")
+        return _conformed(read, target, f"dataset {number + 1}", texts=self._apart)
 
     def check_unchanged(self, split: Split) -> None:
         """Check the files of a split."""
@@ -157,11 +162,33 @@ class UnionSource(Source):
 
     def row_keys(self, split: Split, numbers: Numbers) -> Keys:
         """Return the keys of the source; where it has no files, together with its place in the union."""
+        return self.own_keys(split, numbers, 0, max(2, len(self._sources)))
+
+    # ------------------------------------------------------------ where datasets have steps of their own
+
+    def dataset_of(self, split: Split) -> int:
+        """Return the number of a split's source; 0 for all, where rows need not be told apart."""
+        return self._inner(split)[0] if self._apart else 0
+
+    def read_own(
+        self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Read one split as its source has it."""
+        from headrace.core.arrow.forms import marked
+
         number, inner = self._inner(split)
         source = self._sources[number]
-        if len(source.files_of(inner)):
+        forms = source.forms()
+        for batch in source.read(inner, columns, batch_rows, bad):
+            yield marked(batch, forms)
+
+    def own_keys(self, split: Split, numbers: Numbers, first: int, stop: int) -> Keys:
+        """Return the keys of some neighbouring sources, as if they were all."""
+        number, inner = self._inner(split)
+        source = self._sources[number]
+        if stop - first == 1 or len(source.files_of(inner)):
             return source.row_keys(inner, numbers)
-        return row_keys(f"dataset {number + 1}", source.row_keys(inner, numbers).view("int64"))
+        return row_keys(f"dataset {number - first + 1}", source.row_keys(inner, numbers).view("int64"))
 
     def close(self) -> None:
         """Close the sources."""
@@ -169,13 +196,61 @@ class UnionSource(Source):
             source.close()
 
 
+def unified(schemas: Sequence[pa.Schema]) -> pa.Schema:
+    """Return one schema for several datasets; ``SchemaMismatch`` if two types of a column do not unify."""
+    from headrace.sources.schemas import unify
+
+    try:
+        return unify((f"dataset {i}", schema) for i, schema in enumerate(schemas, 1))
+    except SchemaMismatch as error:
+        said = str(error).partition(": ")[2].partition(" Rewrite")[0]
+        raise SchemaMismatch(
+            f"union: {said} Give one of them another type first, or leave the column out."
+        ) from None
+
+
+def _unified_or_texts(schemas: Sequence[pa.Schema]) -> pa.Schema:
+    import pyarrow as pa
+
+    types: dict[str, list[pa.DataType]] = {}
+    for field in (field for schema in schemas for field in schema):
+        types.setdefault(field.name, []).append(field.type)
+    fields = []
+    for name, each in types.items():
+        try:
+            fields.append(
+                unified([pa.schema([(name, type_)]) for type_ in each]).field(0).with_nullable(True)
+            )
+        except SchemaMismatch:
+            fields.append(pa.field(name, pa.string()))
+    return pa.schema(fields)
+
+
 def _flat(source: Source) -> Sequence[Source]:
     """Return the sources of a union: unions of unions would number their files twice."""
     return source._sources if isinstance(source, UnionSource) else (source,)
 
 
-def _conformed(batches: Iterator[pa.RecordBatch], target: pa.Schema, name: str) -> Iterator[pa.RecordBatch]:
+def _conformed(
+    batches: Iterator[pa.RecordBatch], target: pa.Schema, name: str, *, texts: bool
+) -> Iterator[pa.RecordBatch]:
     from headrace.sources.schemas import conform
 
     for batch in batches:
+        if texts:
+            batch = _with_texts(batch, target)
         yield batch if batch.schema.equals(target) else conform(batch, target, name, lambda name, rows: None)
+
+
+def _with_texts(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
+    """Write values as texts where the schema of all has texts as no type holds those of all."""
+    import pyarrow as pa
+
+    from headrace.core.arrow.lossless import lossless
+
+    for at, field in enumerate(batch.schema):
+        into = target.field(field.name).type
+        if pa.types.is_string(into) and not lossless(field.type, into):
+            texts = [None if value is None else str(value) for value in batch.column(at).to_pylist()]
+            batch = batch.set_column(at, field.name, pa.array(texts, into))
+    return batch

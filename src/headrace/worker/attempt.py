@@ -20,7 +20,7 @@ from headrace.core import failpoints, failures
 from headrace.core.arrow.batch import owned, schema_bytes, schema_from, to_ipc
 from headrace.core.arrow.objects import bytes_of, object_indices
 from headrace.core.arrow.output_schema import as_files_hold, conform, fill, is_complete
-from headrace.core.arrow.widening import conform_to_read
+from headrace.core.arrow.widening import conform_to_read, with_columns
 from headrace.core.events import RowsRead
 from headrace.core.foreign import errors_of_sink, opened
 from headrace.core.metric_states import MOST_BYTES, stored
@@ -43,6 +43,7 @@ from headrace.core.work import (
 )
 from headrace.errors import NodeLost
 from headrace.plan.physical import Program
+from headrace.plan.steps.union import goes_through
 from headrace.worker.coordinates import UndeliveredRows, delivered_after, where
 from headrace.worker.copied_columns import CopiedColumns
 from headrace.worker.copying import CannotCopy
@@ -83,7 +84,9 @@ class ShardWorker:
             preparing=context.preparing,
             loaded=partial(report_ready, context),
             policy=program.policy,
+            branches=program.branches,
             keys=program.source.row_keys,
+            own_keys=getattr(program.source, "own_keys", None),
             folder=program.folder,
         )
         self._attempts: dict[int, tuple[_Attempt, AttemptGenerator]] = {}
@@ -91,8 +94,6 @@ class ShardWorker:
         self._input_queues: dict[tuple[int, int], queue.SimpleQueue[StageInput]] = {}
         self._ended_attempts: deque[tuple[int, int]] = deque(maxlen=64)  # for which input may still arrive
         self._queues_lock = threading.Lock()
-        functions = [step for step in program.steps if step.functions()]
-        self._last_function = functions[-1].label() if functions else "The source"
         self._clock = clock
         self._speed = Speed()
 
@@ -140,7 +141,6 @@ class ShardWorker:
             self._chain,
             self._context,
             task,
-            self._last_function,
             self._where,
             inputs,
             self._speed,
@@ -213,7 +213,6 @@ class _Attempt:
         chain: StepChain,
         context: WorkerContext,
         task: Task,
-        last_function: str,
         where: Callable[[Rows], str],
         inputs: queue.SimpleQueue[StageInput] | None,
         speed: Speed,
@@ -227,7 +226,9 @@ class _Attempt:
         self._chain = chain
         self._context = context
         self._task = task
-        self._last_function = last_function
+        self._dataset = program.dataset_of(task.shard.splits)
+        functions = [step for step in program.steps if step.functions() and goes_through(step, self._dataset)]
+        self._last_function = functions[-1].label() if functions else "The source"
         self._schema = schema_from(task.schema) if task.schema is not None else None
         self._copies = bool(program.carried)
         self._begin()
@@ -273,7 +274,7 @@ class _Attempt:
         if self._copies:
             self._copied = CopiedColumns.chosen(self._program, self._task.shard.splits, self._schema)
         parts = self._parts(
-            self._chain.run(self._read(), self._meter, self._task.budgets, self._task.ceilings)
+            self._chain.run(self._read(), self._meter, self._task.budgets, self._task.ceilings, self._dataset)
         )
         first_rows: list[Rows] = []
         if self._schema is None and self._program.kind != "count":
@@ -357,6 +358,8 @@ class _Attempt:
         show = self._program.policy.show_data
         where = partial(self._describe_row, part)  # may be slow: called only if a value does not fit
         batch = as_files_hold(part.batch, self._last_function, where)
+        if self._program.branches:
+            batch = with_columns(batch, schema)
         return conform(batch, schema, self._last_function, writes=True, where=where, show_data=show)
 
     def _describe_row(self, part: Rows, at: int) -> str:
@@ -397,7 +400,7 @@ class _Attempt:
         if not first_rows:
             return []
         schema = schema_bytes(proposal.remove_metadata())
-        if not complete and not self._limit_reached():
+        if self._task.asks_schema or (not complete and not self._limit_reached()):
             yield Deferred(self._task.shard.index, self._task.attempt, schema)
             return first_rows
         answer = yield Proposal(self._task.shard.index, self._task.attempt, schema, last=not complete)

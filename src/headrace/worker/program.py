@@ -10,10 +10,13 @@ from types import MappingProxyType
 from typing import Any
 
 from headrace.core.failures import is_interrupt, name_of, words
+from headrace.core.row_keys import Keys, Numbers
+from headrace.core.work import Split
 from headrace.errors import ArgumentError, ModelError, StepError
 from headrace.plan.functions import Built, Function
-from headrace.plan.physical import ErrorPolicy
+from headrace.plan.physical import BranchColumns, ErrorPolicy
 from headrace.plan.steps.base import Step
+from headrace.plan.steps.union import OnBranch, goes_through, innermost
 from headrace.worker.calls import Caller, EventLoop, make_caller
 from headrace.worker.rows import Rows
 from headrace.worker.steps.base import RowKeys, RunningStep, StepContext, no_row_keys, register, running
@@ -33,15 +36,19 @@ class StepChain:
         own_running: Mapping[type[Step], type[RunningStep[Any]]] = _NOTHING,
         eager: bool = False,
         unread: Sequence[frozenset[str]] = (),
+        branches: Sequence[BranchColumns] = (),
         preparing: Callable[[str], None] = lambda what: None,
         loaded: Callable[[float], None] = lambda seconds: None,
         policy: ErrorPolicy = ErrorPolicy(),  # noqa: B008 - frozen
         keys: RowKeys = no_row_keys,
+        own_keys: Callable[[Split, Numbers, int, int], Keys] | None = None,
         folder: str = "",
     ) -> None:
         """``eager``: a batch whose size is ours to choose is never waited for; it is what was read.
 
-        ``unread``: for each step, columns that are there by the plan, but were not read: nobody needs them.
+        ``unread``: for each step, columns that are there by the plan, but were not read: nobody needs them; of the
+        rows of each dataset of a union, ``branches`` say it, where those have steps of their own, and ``own_keys``
+        is then as in ``UnitedSource``.
         ``preparing`` hears which class or model is being made ready, and ``""`` when all are; ``loaded`` how many
         seconds that took. ``own_running`` is as in ``Program``, ``keys`` as in ``StepContext``, ``folder`` as in
         ``Function.build``.
@@ -50,13 +57,15 @@ class StepChain:
         self._steps = tuple(steps)
         self._eager = eager
         self._unread = tuple(unread) or (frozenset(),) * len(self._steps)
+        self._branches = tuple(branches)
         self._where = where
         self._policy = policy
         self._keys = keys
+        self._own_keys = own_keys
         self._folder = folder
         self._preparing = preparing
         self._loaded = loaded
-        self._running = [running(step) for step in self._steps]
+        self._running = [running(innermost(step)) for step in self._steps]
         self._callers: list[list[Caller]] | None = None
         self._loop = EventLoop()
 
@@ -115,22 +124,34 @@ class StepChain:
         meter: Meter,
         budgets: Sequence[int],
         ceilings: Mapping[str, int] = _NOTHING,
+        dataset: int = 0,
     ) -> Iterator[Rows]:
         """Send ``rows`` through all steps. ``budgets`` says how many rows each ``limit`` lets pass.
 
         ``ceilings``: how many rows at a time fit into memory, as other workers found, by the labels of steps.
+        ``dataset``: which of a union's they are of; they go past steps of others.
         """
         self.load()
         assert self._callers is not None
         self._lower(ceilings)
         left = list(budgets)
+        unread = self._branches[dataset].unread if self._branches else self._unread
         for i, (step, callers) in enumerate(zip(self._running, self._callers, strict=True)):
             budget = left.pop(0) if step.step.row_limit is not None else 0
-            context = StepContext(
-                i, meter, self._where, self._policy, self._eager, self._unread[i], budget, self._keys
-            )
+            if not goes_through(self._steps[i], dataset):
+                rows = _past(rows, meter, i)
+                continue
+            keys = self._keys_for(self._steps[i])
+            context = StepContext(i, meter, self._where, self._policy, self._eager, unread[i], budget, keys)
             rows = _leaving(step.run(_entering(rows, meter, i), callers, context), meter, i)
         return rows
+
+    def _keys_for(self, step: Step) -> RowKeys:
+        """Return what tells rows apart for a step: as if those that go through it were all."""
+        if not isinstance(step, OnBranch) or self._own_keys is None:
+            return self._keys
+        own, first, stop = self._own_keys, step.first, step.stop
+        return lambda split, numbers: own(split, numbers, first, stop)
 
     def _lower(self, ceilings: Mapping[str, int]) -> None:
         if not ceilings or self._callers is None:
@@ -145,6 +166,13 @@ def _entering(rows: Iterator[Rows], meter: Meter, step: int) -> Iterator[Rows]:
     count = meter.steps[step]
     for part in rows:
         count.taken += len(part)
+        yield part
+
+
+def _past(rows: Iterator[Rows], meter: Meter, step: int) -> Iterator[Rows]:
+    count = meter.steps[step]
+    for part in rows:
+        count.past += len(part)
         yield part
 
 

@@ -6,6 +6,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import msgspec
 import numpy as np
@@ -16,6 +17,7 @@ from headrace.core.arrow.row_selection import filtered
 from headrace.core.failures import name_of, words
 from headrace.core.foreign import errors_of_source
 from headrace.core.ports import Source
+from headrace.core.united import UnitedSource
 from headrace.core.work import Fault, Reject, Split
 from headrace.errors import InputChanged, SourceError, UnreadableFile, data_hidden
 from headrace.plan.physical import Program
@@ -45,16 +47,20 @@ def read_split(
 
     ``columns``: others than those of the program.
     """
+    if columns is None:
+        dataset = program.dataset_of([split])
+        columns = program.branches[dataset].columns if program.branches else program.columns
     tolerant = program.policy.on_error != "raise"
     poison = [reject for reject in skip if reject.split == split]
     show = program.policy.show_data
     reading = SplitReader(
         program.source,
         split,
-        program.columns if columns is None else columns,
+        columns,
         tolerant=tolerant,
         skip=poison,
         show_data=show,
+        own=bool(program.branches),
     )
     while True:
         with meter.timing("read"):
@@ -110,7 +116,8 @@ def count_read(reads: Iterator[Read], meter: Meter) -> Iterator[Rows]:
 class SplitReader:
     """Reads one split, or a window of it; ``tolerant``: rows that cannot be read are rejected.
 
-    Without ``show_data``, the rejects' messages have no values in them.
+    Without ``show_data``, the rejects' messages have no values in them. ``own``: the source is a ``UnitedSource``,
+    whose datasets' rows are read as they have them.
     """
 
     def __init__(
@@ -122,6 +129,7 @@ class SplitReader:
         tolerant: bool,
         skip: Sequence[Reject] = (),
         show_data: bool = True,
+        own: bool = False,
     ) -> None:
         self._source = source
         self._split = split
@@ -133,10 +141,11 @@ class SplitReader:
         self._high = split.high if split.high >= 0 else sys.maxsize
         self._schema_given = False  # a batch was returned, so the schema is known
         whole = msgspec.structs.replace(split, low=0, high=-1)
-        self._forms = source.forms()
+        self._forms = {} if own else source.forms()
         bad = self._on_bad_rows if tolerant else None
+        read = cast("UnitedSource", source).read_own if own else source.read
         with errors_of_source(source, self._where, show_data=show_data):
-            self._batches = source.read(whole, columns, read_size(split), bad)
+            self._batches = read(whole, columns, read_size(split), bad)
 
     def next(self) -> Read | None:
         """Return the next rows; None if there are no more."""

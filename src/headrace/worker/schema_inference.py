@@ -14,6 +14,7 @@ from headrace.core.arrow.batch import empty_batch
 from headrace.core.failures import is_interrupt
 from headrace.errors import StepError, UnknownColumn
 from headrace.plan.steps.base import Step
+from headrace.plan.steps.union import union_in
 from headrace.worker.steps.base import running
 
 
@@ -24,6 +25,8 @@ def schema_by_trying(steps: Sequence[Step], schema: pa.Schema) -> pa.Schema | No
 
     This is the driver's process, where only somebody's signal is an interrupt: functions may raise what they like.
     """
+    if union_in(steps) is not None:
+        return None  # each dataset has a schema of its own
     batch = empty_batch(schema)
     with interrupts_noted() as noted:
         for step in steps:

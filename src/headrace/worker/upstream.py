@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import pyarrow as pa
@@ -56,8 +56,10 @@ class UpstreamWorker:
             self._where,
             own_running=program.own_running,
             unread=program.unread,
+            branches=program.branches,
             policy=program.policy,
             keys=program.source.row_keys,
+            own_keys=getattr(program.source, "own_keys", None),
             folder=program.folder,
             preparing=context.preparing,
             loaded=partial(report_ready, context),
@@ -116,7 +118,8 @@ class UpstreamWorker:
         rows = self._rows_of_blocks(task, meter) if task.blocks else self._read(task, meter, inputs)
         size = BlockSize(self._program.unit, self._program.block_rows)
         counted = 0
-        made = map(pack_side_columns, self._chain.run(rows, meter, task.budgets, task.ceilings))
+        dataset = self._program.dataset_of(_splits_of(task))
+        made = map(pack_side_columns, self._chain.run(rows, meter, task.budgets, task.ceilings, dataset))
         for parts in _grouped(made, size):
             failpoints.hit("upstream.block")
             inputs.check()
@@ -156,6 +159,15 @@ class UpstreamWorker:
 
     def _where(self, rows: Rows) -> str:
         return where(self._program.source, rows)
+
+
+def _splits_of(task: UpstreamTask) -> Sequence[Split]:
+    """Return splits that rows of a task come from: one at least, if there are rows."""
+    if task.splits:
+        return task.splits
+    blocks = (item for item in task.blocks if isinstance(item, Block))
+    spans = (span for block in blocks for batch in decode_spans(block.spans) for span in batch)
+    return [span.split for span in islice(spans, 1)]
 
 
 def rows_of_block(block: Block, context: WorkerContext, meter: Meter) -> Iterator[Rows]:

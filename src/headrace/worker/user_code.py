@@ -41,7 +41,8 @@ LONGEST_RETRY_SECONDS = 30.0
 class StepCounts:
     """What became of the rows of one step in an attempt.
 
-    ``dropped`` are those that it left out as it should, ``added`` those beyond what it was given.
+    ``dropped`` are those that it left out as it should, ``added`` those beyond what it was given,
+    ``past`` those of other datasets of a union.
     """
 
     taken: int = 0
@@ -49,6 +50,7 @@ class StepCounts:
     rejected: int = 0
     dropped: int = 0
     added: int = 0
+    past: int = 0
 
 
 class Meter:
@@ -111,6 +113,7 @@ class Meter:
     def ledger(self, written: int = 0) -> Ledger:
         """Return where the rows went so far."""
         aside = tuple(step.rejected for step in self.steps)
+        past = tuple(step.past for step in self.steps)
         ledger = Ledger(
             self.read_rows,
             written,
@@ -121,6 +124,7 @@ class Meter:
             tuple(step.dropped for step in self.steps),
             tuple(step.added for step in self.steps),
             (0,) * len(self.steps),
+            past if any(past) else (),
         )
         return cut_short(ledger, self.cut)
 

@@ -176,6 +176,14 @@ def conform_to_read(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(list(arrays), schema=pa.schema(list(fields)))
 
 
+def with_columns(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Add columns of nulls where the batch lacks some of the schema."""
+    for field in schema:
+        if batch.schema.get_field_index(field.name) < 0:
+            batch = batch.append_column(field.with_nullable(True), pa.nulls(batch.num_rows, field.type))
+    return batch
+
+
 def filled_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Give every row the keys of all, in the order in which they first come; those that it lacked are None.
 

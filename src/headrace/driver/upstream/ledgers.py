@@ -28,8 +28,7 @@ def with_upstream(done: Done, attempt: AttemptQueue, stages: UpstreamStages) -> 
     if done.rest is not None:
         rows = done.rest.rows
         ledgers = [
-            msgspec.structs.replace(_empty_ledger(steps), read=rows, steps=((rows, rows),) * steps)
-            for steps in stages.steps
+            _one_for_each(rows, ledger, steps) for ledger, steps in zip(ledgers, stages.steps, strict=True)
         ]
     ledgers = [
         each if each.steps else _empty_ledger(steps)
@@ -64,6 +63,9 @@ def _joined(ledgers: Sequence[Ledger], done: Done, stages: UpstreamStages) -> Le
         tuple(itertools.chain.from_iterable(other.dropped for other in each)),
         tuple(itertools.chain.from_iterable(other.added for other in each)),
         tuple(itertools.chain.from_iterable(other.unused for other in each)),
+        tuple(itertools.chain.from_iterable(other.past or (0,) * len(other.steps) for other in each))
+        if any(other.past for other in each)
+        else (),
     )
     own = sum(stages.steps)
     if done.taken is not None:
@@ -88,6 +90,18 @@ def _per_plan_step(ledger: Ledger, origins: Sequence[int]) -> Ledger:
         dropped=summed(ledger.dropped),
         added=summed(ledger.added),
         unused=summed(ledger.unused),
+        past=tuple(ledger.past[each[0]] for each in parts.values()) if ledger.past else (),
+    )
+
+
+def _one_for_each(rows: int, ledger: Ledger, steps: int) -> Ledger:
+    """Count so many rows, of which each step gave each back, or which went past it as other rows have."""
+    past = tuple(bool(each) for each in ledger.past) or (False,) * steps
+    return msgspec.structs.replace(
+        _empty_ledger(steps),
+        read=rows,
+        steps=tuple((0, 0) if each else (rows, rows) for each in past),
+        past=tuple(rows * each for each in past) if any(past) else (),
     )
 
 

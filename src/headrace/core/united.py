@@ -1,0 +1,31 @@
+"""What a source of several datasets tells besides, where each of them has steps of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from headrace.core.ports import Bad, Source
+from headrace.core.row_keys import Keys, Numbers
+from headrace.core.work import Split
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class UnitedSource(Source, Protocol):
+    """A source of several datasets, one behind the other. The methods of ``Source`` are about all as one."""
+
+    def dataset_of(self, split: Split) -> int:
+        """Return the number of the dataset that a split is of; 0 for all where none has steps of its own."""
+        ...
+
+    def read_own(
+        self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Read a split as its dataset has it: its columns and types, marked with its forms."""
+        ...
+
+    def own_keys(self, split: Split, numbers: Numbers, first: int, stop: int) -> Keys:
+        """Return ``row_keys`` as a union of the datasets from number ``first`` to before ``stop`` alone has them."""
+        ...
