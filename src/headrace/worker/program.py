@@ -16,7 +16,7 @@ from headrace.errors import ArgumentError, ModelError, StepError
 from headrace.plan.functions import Built, Function
 from headrace.plan.physical import BranchColumns, ErrorPolicy
 from headrace.plan.steps.base import Step
-from headrace.plan.steps.union import OnBranch, goes_through, innermost
+from headrace.plan.steps.union import OnBranch, goes_through
 from headrace.worker.calls import Caller, EventLoop, make_caller
 from headrace.worker.rows import Rows
 from headrace.worker.steps.base import RowKeys, RunningStep, StepContext, no_row_keys, register, running
@@ -65,7 +65,7 @@ class StepChain:
         self._folder = folder
         self._preparing = preparing
         self._loaded = loaded
-        self._running = [running(innermost(step)) for step in self._steps]
+        self._running = [running(step) for step in self._steps]
         self._callers: list[list[Caller]] | None = None
         self._loop = EventLoop()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any
 
 import pyarrow as pa
 
@@ -10,10 +12,10 @@ from headrace.core.arrow.batch import empty_columns
 from headrace.core.arrow.forms import marked
 from headrace.core.arrow.lossless import cast
 from headrace.errors import SchemaMismatch
-from headrace.plan.steps.union import Conform
+from headrace.plan.steps.union import Conform, OnBranch
 from headrace.worker.calls import Caller
 from headrace.worker.rows import Rows
-from headrace.worker.steps.base import RunningStep, StepContext, runs
+from headrace.worker.steps.base import RunningStep, StepContext, running, runs
 
 
 @runs(Conform)
@@ -49,6 +51,23 @@ class Conforming(RunningStep[Conform]):
             return empty_columns(batch.num_rows)
         made = pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
         return marked(made, dict(self.step.forms))
+
+
+@runs(OnBranch)
+class RunningForSome(RunningStep[OnBranch]):
+    """Runs the step for the rows that go through it; others do not come here."""
+
+    @cached_property
+    def _own(self) -> RunningStep[Any]:
+        return running(self.step.step)
+
+    def run(self, rows: Iterator[Rows], callers: Sequence[Caller], context: StepContext) -> Iterator[Rows]:
+        """Do what the step does."""
+        return self._own.run(rows, callers, context)
+
+    def on_no_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Do what the step does."""
+        return self._own.on_no_rows(batch)
 
 
 def _cast(name: str, column: pa.Array, type_: pa.DataType) -> pa.Array:
