@@ -164,6 +164,7 @@ GIVEN = {
     "quick-start.md": Given(engine="local", workers=2),
     "report.md": Given(engine="local"),
     "resume.md": Given(trips),
+    "incremental.md": Given(trips),
     "memory.md": Given(engine="local"),
     "models.md": Given(_models, engine="local"),
     "tutorial.md": Given(engine="local"),
