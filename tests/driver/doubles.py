@@ -51,14 +51,14 @@ class RecordingCommitter(InMemoryCommitter):
     def divide(self, parts: Sequence[Shard], *, early: bool = False) -> None:
         self.calls.append(f"divide {parts[0].index}{' early' if early else ''}")
 
-    def commit(self, record: CommitRecord) -> None:
-        super().commit(record)
-        self.calls.append(f"commit {record.shard}")
+    def accept(self, record: CommitRecord) -> None:
+        super().accept(record)
+        self.calls.append(f"accept {record.shard}")
         self.waiting += 1
 
-    def flush(self, *, wait: bool = True) -> None:
+    def commit_accepted(self, *, wait: bool = True) -> None:
         if self.waiting:
-            self.calls.append("flush")
+            self.calls.append("commit_accepted")
         self.waiting = 0
 
 

@@ -97,15 +97,15 @@ def test_every_shard_is_submitted_once_and_committed_once() -> None:
     rig = Rig(5)
     rig.run()
     assert sorted(rig.begun) == list(range(5))  # type: ignore[type-var]
-    committed = [call for call in rig.committer.calls if call.startswith("commit")]
-    assert sorted(committed) == [f"commit {shard}" for shard in range(5)]
-    assert rig.committer.calls[-1] == "flush", "nothing is left that is not durable"
+    committed = [call for call in rig.committer.calls if call.startswith("accept")]
+    assert sorted(committed) == [f"accept {shard}" for shard in range(5)]
+    assert rig.committer.calls[-1] == "commit_accepted", "nothing is left that is not durable"
 
 
 def test_commits_that_come_fast_share_a_flush() -> None:
     rig = Rig(100)
     rig.run()
-    assert rig.committer.calls.count("flush") < 5
+    assert rig.committer.calls.count("commit_accepted") < 5
     assert rig.clock.now < 5 * GROUP
 
 
@@ -135,7 +135,7 @@ def test_a_shard_that_kills_its_workers_ends_the_run_and_the_others_stay_committ
     rig = Rig(3, faults={(1, attempt): "die" for attempt in range(3)}, workers=1)
     with pytest.raises(ShardFailed, match="Shard 1 ended its worker 3 times"):
         rig.run()
-    assert rig.committer.calls[-1] == "flush" and "commit 0" in rig.committer.calls
+    assert rig.committer.calls[-1] == "commit_accepted" and "accept 0" in rig.committer.calls
 
 
 def test_an_error_of_the_users_code_ends_the_run() -> None:
@@ -231,7 +231,7 @@ def test_a_policy_that_ends_the_run_does_so_after_a_flush() -> None:
     rig = Rig(50, policies=[EndsAfterTwo()], workers=1)
     with pytest.raises(StepError, match="enough"):
         rig.run()
-    assert rig.committer.calls[-1] == "flush" and rig.committer.ledger.written < 50
+    assert rig.committer.calls[-1] == "commit_accepted" and rig.committer.ledger.written < 50
 
 
 def test_workers_that_are_ending_get_no_work() -> None:
@@ -276,10 +276,10 @@ def test_the_rest_that_an_attempt_leaves_becomes_a_shard() -> None:
 
     rig = Rig([Shard(0, (Split(0, 0, 10, 10),))], script, policies=[EarlyCommit(5.0)])
     rig.run()
-    assert [call for call in rig.committer.calls if call != "flush"] == [
+    assert [call for call in rig.committer.calls if call != "commit_accepted"] == [
         "divide 0 early",
-        "commit 0",
-        "commit 1",
+        "accept 0",
+        "accept 1",
     ]
     assert [event.parts for event in rig.observer.events if isinstance(event, ShardDivided)] == [2]
 

@@ -14,7 +14,7 @@ from headrace.driver.in_memory_committer import InMemoryCommitter
 from headrace.errors import ShardFailed, WorkerDied
 from headrace.plan import compile as compiler
 from headrace.plan.physical import Program
-from headrace.session.runner import RunSpec, build_runner
+from headrace.session.build_runner import RunSpec, build_runner
 from headrace.sources.range import RangeSource
 from headrace.testing import FakeClock, FakeEngine, failpoints
 from headrace.worker.attempt import ShardWorker

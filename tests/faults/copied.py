@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from headrace.core import failpoints
 from headrace.dataset.dataset import Dataset
 from headrace.sources.parquet.source import ParquetSource
-from headrace.worker.roads import LEAST_ROWS
+from headrace.worker.copy_choice import LEAST_ROWS
 
 from .job import Job, tripled
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.worker.roads import LEAST_ROWS
+from headrace.worker.copy_choice import LEAST_ROWS
 
 from .copied import BAD, CopiedJob, make_files
 from .invariants import check, parts

@@ -18,7 +18,7 @@ from headrace.dataset.dataset import Dataset
 from headrace.errors import InputChanged
 from headrace.session import execution_plan
 from headrace.sinks.parquet_joined import JoinedEncoder
-from headrace.worker import copying, reading, roads
+from headrace.worker import copy_choice, copying, reading
 
 Build = Callable[[Dataset], Dataset]
 
@@ -33,7 +33,7 @@ class Counts:
 
 @pytest.fixture
 def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
-    monkeypatch.setattr(roads, "LEAST_ROWS", 1)
+    monkeypatch.setattr(copy_choice, "LEAST_ROWS", 1)
     found = Counts()
     write, write_group = JoinedEncoder.write, JoinedEncoder.write_group
 
@@ -64,7 +64,7 @@ def parts(out: Path) -> list[Path]:
 
 
 def both(source: Path, folder: Path, build: Build, **options: Any) -> pa.Table:
-    """Run a plan on both roads, and compare all that a reader sees."""
+    """Run a plan in both ways, and compare all that a reader sees."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(execution_plan, "why_nothing_copied", lambda plan, stages: "for comparison")
         decoded = run(source, folder / "decoded", build, **options)
@@ -163,7 +163,7 @@ PLANS: dict[str, tuple[Build, set[str]]] = {
 
 
 @pytest.mark.parametrize("plan", PLANS)
-def test_plans_give_the_same_on_both_roads(plan: str, source: Path, tmp_path: Path, counts: Counts) -> None:
+def test_plans_give_the_same_in_both_ways(plan: str, source: Path, tmp_path: Path, counts: Counts) -> None:
     build, copied = PLANS[plan]
     both(source, tmp_path, build)
     assert counts.names == copied
@@ -358,12 +358,15 @@ def test_metrics_count_and_verify_agrees(source: Path, tmp_path: Path, counts: C
 
 
 def test_workers_copy_as_this_process_does(tmp_path: Path) -> None:
-    rows = 3 * roads.LEAST_ROWS
+    rows = 3 * copy_choice.LEAST_ROWS
     table = pa.table({"x": np.arange(rows) / 2, "word": [f"w{i % 40}" for i in range(rows)]})
     (tmp_path / "in").mkdir()
     for number in range(6):
         pq.write_table(
-            table, tmp_path / "in" / f"{number}.parquet", row_group_size=roads.LEAST_ROWS, compression="gzip"
+            table,
+            tmp_path / "in" / f"{number}.parquet",
+            row_group_size=copy_choice.LEAST_ROWS,
+            compression="gzip",
         )
     made = run(tmp_path / "in", tmp_path / "out", _halved, engine="local")
     assert made.drop(["p"]).combine_chunks().equals(pa.concat_tables([table] * 6).combine_chunks())

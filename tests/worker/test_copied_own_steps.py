@@ -13,7 +13,7 @@ import pytest
 
 import headrace as hr
 from headrace.plan.steps.base import Step
-from headrace.worker import roads
+from headrace.worker import copy_choice
 from headrace.worker.steps.base import RunningStep, runs
 
 
@@ -44,7 +44,7 @@ class Negating(RunningStep[Negated]):
 
 
 def test_what_a_step_changes_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roads, "LEAST_ROWS", 1)
+    monkeypatch.setattr(copy_choice, "LEAST_ROWS", 1)
     pq.write_table(pa.table({"id": np.arange(500), "x": np.arange(500.0)}), tmp_path / "a.parquet")
     data = hr.read_parquet(tmp_path / "a.parquet").with_step(Negated("id"))
     assert "copied   as" not in data.explain()

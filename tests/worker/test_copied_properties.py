@@ -1,4 +1,4 @@
-"""Any table, cut in any row groups, through any plan that carries columns: both roads give the same."""
+"""Any table, cut in any row groups, through any plan that carries columns: both ways give the same."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from core.parquet.files import WAYS, every_type
 from headrace.dataset.dataset import Dataset
 from headrace.sinks.parquet_joined import JoinedEncoder
-from headrace.worker import roads
+from headrace.worker import copy_choice
 
 from .test_copied_columns import both, doubled
 
@@ -99,7 +99,7 @@ def _plan(case: dict[str, Any], seed: int) -> Any:
 def _same(case: dict[str, Any]) -> None:
     chance = random.Random(case["seed"])
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(roads, "LEAST_ROWS", 1)
+        patch.setattr(copy_choice, "LEAST_ROWS", 1)
         source = Path(folder) / "in"
         source.mkdir()
         _written(case, source, chance)
@@ -124,7 +124,7 @@ def test_both_roads_give_the_same_of_many(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("library", ["duckdb", "polars"])
 def test_files_of_other_writers(library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = pytest.importorskip(library)
-    monkeypatch.setattr(roads, "LEAST_ROWS", 1)
+    monkeypatch.setattr(copy_choice, "LEAST_ROWS", 1)
     copied: set[str] = set()
     write_group = JoinedEncoder.write_group
 

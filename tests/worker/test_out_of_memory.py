@@ -34,8 +34,8 @@ from headrace.plan.steps.map_batches import MapBatches
 from headrace.plan.steps.predict import Model, Predict
 from headrace.sources.range import RangeSource
 from headrace.worker.out_of_memory import is_out_of_memory, make_room
-from headrace.worker.program import StepChain
 from headrace.worker.rows import Rows, RowSpan
+from headrace.worker.step_chain import StepChain
 from headrace.worker.user_code import Meter, StepCounts
 
 COLLECT = gc.collect

@@ -20,8 +20,8 @@ from headrace.core.arrow.batch import concat
 from headrace.core.work import Split
 from headrace.plan.functions import Function
 from headrace.plan.steps.predict import Model, Predict
-from headrace.worker.program import StepChain
 from headrace.worker.rows import Rows, RowSpan
+from headrace.worker.step_chain import StepChain
 from headrace.worker.user_code import Meter
 
 UTC = dt.timezone.utc

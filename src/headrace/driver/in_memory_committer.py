@@ -35,7 +35,7 @@ class InMemoryCommitter:
         """Record a lower ceiling."""
         self.ceilings[step] = rows
 
-    def commit(self, record: CommitRecord) -> None:
+    def accept(self, record: CommitRecord) -> None:
         """Add a record's counts."""
         self.ledger += record.ledger
         self.timings += record.timings
@@ -56,7 +56,7 @@ class InMemoryCommitter:
             self._merge(shard)
         return self._totals
 
-    def flush(self, *, wait: bool = True) -> None:
+    def commit_accepted(self, *, wait: bool = True) -> None:
         """There is nothing to make durable."""
 
 

@@ -123,12 +123,12 @@ class Runner:
             self._after_schedule()
             for outcome in self._wait():
                 for record in self._complete(outcome):
-                    committer.commit(record)
+                    committer.accept(record)
                 self._settle_schema()
             self._flush()
             self._ports.observer.tick()
             yield from self._reader.ready(scheduler.head)
-        committer.flush()
+        committer.commit_accepted()
         yield from self._reader.ready(scheduler.head)
         if scheduler.error is not None:
             raise failures.revive(scheduler.error)
@@ -246,7 +246,7 @@ class Runner:
         """Make commits durable, in groups."""
         committer, now = self._committer, self._state.now
         if committer.pending and (self.scheduler.finished or now - self._flushed >= GROUP):
-            committer.flush(wait=False)
+            committer.commit_accepted(wait=False)
             self._flushed = self._state.now
 
     # ------------------------------------------------------------ actions of policies

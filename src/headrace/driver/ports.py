@@ -26,24 +26,24 @@ class Committer(Protocol):
         ...
 
     def lower(self, step: str, rows: int) -> None:
-        """Record a lower ceiling; durable from the next ``flush`` on."""
+        """Record a lower ceiling; durable from the next ``commit_accepted`` on."""
         ...
 
-    def commit(self, record: CommitRecord) -> None:
-        """Accept a record; durable from the next ``flush`` on."""
+    def accept(self, record: CommitRecord) -> None:
+        """Accept a record; durable from the next ``commit_accepted`` on."""
         ...
 
     def divide(self, parts: Sequence[Shard], *, early: bool = False) -> None:
-        """Record that a shard is replaced by parts; durable at once, or with the next ``flush`` if ``early``."""
+        """Record that a shard is replaced by parts; durable at once, or by ``commit_accepted`` if ``early``."""
         ...
 
-    def flush(self, *, wait: bool = True) -> None:
+    def commit_accepted(self, *, wait: bool = True) -> None:
         """Make everything accepted so far durable; without ``wait``, as much of it as can be at once."""
         ...
 
     @property
     def pending(self) -> bool:
-        """True while something waits for ``flush``."""
+        """True while something waits for ``commit_accepted``."""
         ...
 
 

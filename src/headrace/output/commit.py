@@ -142,7 +142,7 @@ class ShardCommitter:
         return self.state.ceilings
 
     def lower(self, step: str, rows: int) -> None:
-        """Record how many rows at a time fit into memory; it is durable from the next ``flush`` on."""
+        """Record how many rows at a time fit into memory; it is durable from the next ``commit_accepted`` on."""
         self.state.ceilings[step] = rows
         self._journal.append(Lowered(step, rows))
 
@@ -157,7 +157,7 @@ class ShardCommitter:
         """Record that a shard is done in parts.
 
         If it does not fit into memory, that is durable at once, for a later driver. ``early``: the first
-        part is done and about to be committed; both are durable from the next ``flush`` on, this record first.
+        part is done and about to be committed; ``commit_accepted`` makes both durable, this record first.
         """
         record = Divided(tuple(parts), early)
         self._journal.append(record)
@@ -202,14 +202,14 @@ class ShardCommitter:
             self.publisher.close()
             self.publisher = self.output.publisher(self.sink, self.plan.run, hidden=True)
 
-    def commit(self, record: CommitRecord) -> None:
-        """Accept a shard's record; it counts from the next ``flush`` on."""
+    def accept(self, record: CommitRecord) -> None:
+        """Accept a shard's record; it counts from the next ``commit_accepted`` on."""
         self.state.add(record)
         self.publisher.add(record)
 
     @property
     def pending(self) -> bool:
-        """True while committed shards wait for ``flush``."""
+        """True while committed shards wait for ``commit_accepted``."""
         return self.publisher.pending
 
     def revoke(self, records: list[CommitRecord]) -> None:
@@ -221,7 +221,7 @@ class ShardCommitter:
         self.state.finished, self.state.swapping = False, None
         self._journal.sync()
 
-    def flush(self, *, wait: bool = True) -> None:
+    def commit_accepted(self, *, wait: bool = True) -> None:
         """Make commits durable, then publish their files; without ``wait``, only those whose files are ready."""
         records = self.publisher.ready(wait=wait)
         for record in records:
@@ -243,7 +243,7 @@ class ShardCommitter:
 
     def finish(self, seconds: float, summary: dict[str, Any]) -> None:
         """Everything is committed: swap if hidden, write the manifest, write ``_SUCCESS``."""
-        self.flush()
+        self.commit_accepted()
         if self.hidden:
             self._swap(seconds, summary)
         self._add_to_table()

@@ -63,7 +63,7 @@ class FilePublisher:
         self._records: list[CommitRecord] = []
 
     def add(self, record: CommitRecord) -> None:
-        """Nothing is to do: the files are staged on the disk that they stay on."""
+        """Queue the record; its files need nothing more: they are staged on the disk that they stay on."""
         self._records.append(record)
 
     def ready(self, *, wait: bool) -> list[CommitRecord]:

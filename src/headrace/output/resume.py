@@ -105,7 +105,7 @@ class Job:
         A plan that was refused leaves no trace.
         """
         try:
-            self.committer.flush()
+            self.committer.commit_accepted()
         finally:
             if self.committer.empty:
                 self.committer.close()

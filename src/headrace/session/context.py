@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from headrace.driver.ports import Committer
     from headrace.driver.scheduler import Scheduler
     from headrace.driver.upstream.scheduler import UpstreamScheduler
+    from headrace.session.build_runner import RunSpec
     from headrace.session.event_bus import EventBus
-    from headrace.session.runner import RunSpec
 
 # The rooms `driver`, `worker` and `output` and the sources import pyarrow. They are imported inside functions, after
 # the first workers have been started, so that driver and workers do their slow imports at the same time.
@@ -97,7 +97,7 @@ class RunContext:
             The folder for what models keep until the run has ended.
         """
         from headrace.driver.ports import RunPorts
-        from headrace.session.runner import build_runner
+        from headrace.session.build_runner import build_runner
 
         execution = self.execution
         done = resumed.done
@@ -113,7 +113,7 @@ class RunContext:
         self, plan: Plan, kind: str, shards: Sequence[Shard], resumed: Resumed, *, keeps: bool
     ) -> RunSpec:
         from headrace.plan.accounts import Accounts
-        from headrace.session.runner import RunSpec
+        from headrace.session.build_runner import RunSpec
 
         options, execution = self.options, self.execution
         return RunSpec(

@@ -36,7 +36,7 @@ def described(plan: Plan, stages: Sequence[Stage], shards: Sequence[Shard], *, l
     """
     from headrace.sinks.parquet import ParquetSink
     from headrace.sources.parquet.source import ParquetSource
-    from headrace.worker.roads import roads
+    from headrace.worker.copy_choice import choose_copied
 
     if not isinstance(plan.source, ParquetSource) or (plan.sink and not isinstance(plan.sink, ParquetSink)):
         return
@@ -62,7 +62,7 @@ def described(plan: Plan, stages: Sequence[Stage], shards: Sequence[Shard], *, l
         if looked_at and len(looked_at | numbers) > _FILES:
             break
         looked_at |= numbers
-        found = roads(plan.source, plan.sink, carried, shard.splits)
+        found = choose_copied(plan.source, plan.sink, carried, shard.splits)
         for name, reason in found.decoded.items():
             reasons.setdefault(name, reason)
     plan.source.close()

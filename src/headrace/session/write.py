@@ -278,7 +278,7 @@ def _write_schema_only(job: Job, scheduler: Scheduler) -> None:
     from headrace.core.work import CommitRecord, Ledger, Shard, Task
 
     state, sink = job.committer.state, job.committer.sink
-    job.committer.flush()
+    job.committer.commit_accepted()
     if state.files:
         return
     schema = scheduler.schema or scheduler.empty_schema
@@ -290,8 +290,8 @@ def _write_schema_only(job: Job, scheduler: Scheduler) -> None:
     writer = opened(sink, Task(Shard(lone, ()), 0), without_objects(schema_from(schema), pa.null()))
     files = writer.close()
     writer.sync()
-    job.committer.commit(CommitRecord(lone, 0, state.revision, files, Ledger()))
-    job.committer.flush()
+    job.committer.accept(CommitRecord(lone, 0, state.revision, files, Ledger()))
+    job.committer.commit_accepted()
 
 
 def _save_source_columns(job: Job) -> None:

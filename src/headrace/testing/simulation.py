@@ -24,8 +24,8 @@ from headrace.errors import WorkerDied
 from headrace.output.commit import ShardCommitter, begin
 from headrace.output.folder import OutputFolder
 from headrace.plan.physical import SavedPlan
+from headrace.session.build_runner import RunSpec, build_runner
 from headrace.session.resumed import Resumed
-from headrace.session.runner import RunSpec, build_runner
 
 SCHEMA_AFTER = 0.1  # of a shard's time: until its first rows propose a schema
 

@@ -52,10 +52,10 @@ from headrace.worker.early_end import EarlyEnd, Speed
 from headrace.worker.messages import preview
 from headrace.worker.metrics import MetricsCounter
 from headrace.worker.prefetch import AsyncWriter, prefetched
-from headrace.worker.program import StepChain
 from headrace.worker.reading import InputCheck, Read, count_read, read_split
 from headrace.worker.rejected import write_rejected
 from headrace.worker.rows import Rows
+from headrace.worker.step_chain import StepChain
 from headrace.worker.user_code import Meter
 
 BLOCK_BYTES = 8 << 20
@@ -176,7 +176,7 @@ class ShardWorker:
         next(generator, None)  # run it to its end; closing it would abort the attempt
         if self._program.reads_blocks:
             self._discard_inputs(shard, outcome.attempt)
-        if isinstance(outcome, Done) and attempt.has_files:
+        if isinstance(outcome, Done) and attempt.must_finish:
             self._context.notify(AttemptFinishing(outcome.shard, outcome.attempt))
             # Encoding and syncing may take long: the next shard starts meanwhile.
             return self._finisher.submit(attempt.finish, outcome)
@@ -524,7 +524,7 @@ class _Attempt:
         return OutputBlocks(self._task.shard.index, self._task.attempt, data, self._delivered, objects, alive)
 
     @property
-    def has_files(self) -> bool:
+    def must_finish(self) -> bool:
         """True if the attempt has output rows, rejected rows or a big metric state to write."""
         big = bool(self._program.states) and any(len(state) > MOST_BYTES for state in self._states)
         return self._writer is not None or self._rejects_writer is not None or big

@@ -11,9 +11,9 @@ from headrace.core.arrow.batch import empty_columns
 from headrace.core.ports import JoinedWriter
 from headrace.core.work import Split
 from headrace.plan.physical import Program
+from headrace.worker.copy_choice import CopyChoice, choose_copied, typed_fields
 from headrace.worker.copying import CannotCopy, GroupCopier
 from headrace.worker.reading import Read
-from headrace.worker.roads import Roads, roads, typed_fields
 from headrace.worker.rows import Rows
 
 _MARK = b"headrace.not_read"
@@ -26,7 +26,7 @@ class CopiedColumns:
     the columns which are not copied, once the output's is settled.
     """
 
-    def __init__(self, program: Program, chosen: Roads) -> None:
+    def __init__(self, program: Program, chosen: CopyChoice) -> None:
         self._program = program
         self._chosen = chosen
         self._all = program.source.schema().names if program.columns is None else program.columns
@@ -43,7 +43,7 @@ class CopiedColumns:
     ) -> CopiedColumns | None:
         """Return what is copied of a shard; None if that is nothing."""
         assert program.sink is not None
-        found = roads(program.source, program.sink, program.carried, splits, settled)
+        found = choose_copied(program.source, program.sink, program.carried, splits, settled)
         return cls(program, found) if found.copied else None
 
     # ------------------------------------------------------------ before the steps

@@ -16,8 +16,8 @@ from headrace.core.parquet.compact import NotUnderstood
 from headrace.core.ports import JoinedWriter, Source
 from headrace.core.work import Split
 from headrace.errors import SourceError
+from headrace.worker.copy_choice import CopyChoice
 from headrace.worker.reading import SplitReader
-from headrace.worker.roads import Roads
 from headrace.worker.rows import Rows, RowSpan
 
 MOST_HELD = 64 << 20  # bytes of results that wait for the end of their row group
@@ -38,7 +38,7 @@ class GroupCopier:
 
     def __init__(
         self,
-        chosen: Roads,
+        chosen: CopyChoice,
         source: Source,
         conform: Callable[[Rows], pa.RecordBatch],
         writer: Callable[[], JoinedWriter],
@@ -134,7 +134,7 @@ class GroupCopier:
 class LateColumns:
     """Reads the columns that were to be copied for rows that are not; these come in order, so it reads on."""
 
-    def __init__(self, source: Source, chosen: Roads) -> None:
+    def __init__(self, source: Source, chosen: CopyChoice) -> None:
         self._source = source
         self._names = {original: name for name, original in chosen.copied.items()}
         self._columns = [name for name in source.schema().names if name in self._names]

@@ -25,7 +25,7 @@ MOST_FILES = 64  # of a shard: each is held open
 
 
 @dataclass(frozen=True, slots=True)
-class Roads:
+class CopyChoice:
     """Which columns of the output are copied, and what they are called in the source; why others are decoded.
 
     ``files`` has the files of a shard by their numbers, and ``starts`` where each row group of these begins.
@@ -37,13 +37,13 @@ class Roads:
     starts: Mapping[int, Sequence[int]]
 
 
-def roads(
+def choose_copied(
     source: Source,
     sink: Sink,
     carried: Mapping[str, str],
     splits: Sequence[Split],
     settled: pa.Schema | None = None,
-) -> Roads:
+) -> CopyChoice:
     """Choose for the columns that a plan carries through. ``settled``: the schema of the output, if it is known."""
     try:
         files, unchanged = _files(source, splits)
@@ -55,7 +55,7 @@ def roads(
         _check_size(splits)
     except (NotUnderstood, OSError, SourceError) as error:  # what cannot be read is an error when it is read
         why = str(error) if isinstance(error, NotUnderstood) else "the file cannot be read"
-        return Roads({}, dict.fromkeys(carried, why), {}, {})
+        return CopyChoice({}, dict.fromkeys(carried, why), {}, {})
     fields = typed_fields(source, carried)
     why_not = {
         name: "the columns of another file have other types"
@@ -71,7 +71,7 @@ def roads(
             why = _why_not(field, carried[field.name], file.footer, like, joining)
             why_not[field.name] = why_not[field.name] or why
     copied = {name: carried[name] for name, why in why_not.items() if not why}
-    return Roads(copied, {name: why for name, why in why_not.items() if why}, files, starts)
+    return CopyChoice(copied, {name: why for name, why in why_not.items() if why}, files, starts)
 
 
 def typed_fields(source: Source, carried: Mapping[str, str]) -> dict[str, pa.Field]:
