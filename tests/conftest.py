@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from headrace.engines.local import spawner
+from headrace.engines.local.spawner import Spawner
+
 pytest.register_assert_rewrite("headrace.testing")
 
 settings.register_profile("headrace", deadline=None, derandomize=True)  # a shared machine has slow moments
@@ -33,6 +36,8 @@ for _number, _usual in (
 _USUAL = {"HEADRACE_ENGINE": "local", "HEADRACE_WORKERS": "2", "HEADRACE_PROGRESS": "0"}
 
 
+_ABOUT_PROCESSES = ("cli", "engines", "faults", "observers", "tasks")  # folders
+
 ENGINE = os.environ.get("HEADRACE_TEST_ENGINE", "")  # "ray": tests that can be are carried out there
 
 
@@ -47,6 +52,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if ENGINE and item.get_closest_marker("local"):
             item.add_marker(pytest.mark.skip(reason="looks at processes or memory of the engine 'local'"))
+
+
+@pytest.fixture(autouse=True)
+def template_of_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run finds what workers of the runs before were forked from, unless its test looks at processes."""
+    if request.path.parent.name in _ABOUT_PROCESSES or request.node.get_closest_marker("local"):
+        Spawner.end_kept()
+    else:
+        monkeypatch.setattr(spawner, "KEEP", 3600.0)
+
+
+@pytest.fixture
+def no_template(template_of_workers: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No process is there before a test, and none is left by a run."""
+    monkeypatch.setattr(spawner, "KEEP", 0.0)
+    Spawner.end_kept()
 
 
 @pytest.fixture(scope="session", autouse=ENGINE == "ray")

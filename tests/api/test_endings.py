@@ -16,6 +16,8 @@ import pytest
 
 from headrace.engines.local.template import supported
 
+pytestmark = pytest.mark.usefixtures("no_template")
+
 JOB = """
     import os, time
     import headrace as hr

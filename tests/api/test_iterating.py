@@ -17,6 +17,8 @@ import headrace as hr
 
 from .data import numbers
 
+pytestmark = pytest.mark.usefixtures("no_template")
+
 
 def children() -> set[int]:
     """Return the processes that this one has started."""

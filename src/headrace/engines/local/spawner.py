@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -32,6 +32,8 @@ _ALLOCATOR = {
     "MALLOC_MMAP_THRESHOLD_": str(16 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(64 << 20),
 }
+KEEP = 0.0
+"""Seconds that a template is kept where nobody says otherwise. Tests change it."""
 _NO_JEMALLOC = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}  # it starts a thread, used or not
 
 
@@ -86,11 +88,27 @@ class Spawner:
         global _kept
         with _keeping:
             kept = _kept
-            if kept is not None and how.by == "fork" and kept._is_current():
+            if (
+                kept is not None
+                and how.by == "fork"
+                and set(how.modules) <= set(kept._how.modules)
+                and kept._is_current()
+            ):
                 _kept = None
-                kept._how, kept._idle = how, None
+                kept._how, kept._idle = replace(kept._how, keep=how.keep), None
                 return kept
         return cls(how)
+
+    @staticmethod
+    def end_kept() -> None:
+        """End the one that was kept, if any."""
+        global _kept
+        with _keeping:
+            kept, _kept = _kept, None
+        if kept is not None:
+            kept._wanted.put(False)
+            kept._thread.join()
+            kept._end()
 
     def worker(self, threads: int, pause: float = 0.0) -> WorkerProcess:
         """Start a process, from any thread, which waits ``pause`` seconds before it imports anything big."""
@@ -107,13 +125,17 @@ class Spawner:
         """End the thread, or keep it for the next engine; on Linux, the kernel ends every process left with it."""
         global _kept
         with _keeping:
-            if _kept is None and self._how.keep and self._is_current():
-                _kept, self._idle = self, self._how.keep
+            if _kept is None and self._keep and self._is_current():
+                _kept, self._idle = self, self._keep
                 self._wanted.put(True)
                 return
         self._wanted.put(False)
         self._thread.join()  # it may not be able to do anything any more, when the interpreter ends
         self._end()
+
+    @property
+    def _keep(self) -> float:
+        return self._how.keep or KEEP
 
     def _is_current(self) -> bool:
         return self._template is not None and self._template.is_current(_environment)
@@ -183,7 +205,7 @@ class Spawner:
         finally:
             theirs.close()
         self._template = Template(ours, environment, threads)
-        if self._how.eager or self._how.keep:
+        if self._how.eager or self._keep:
             self._template.ask()
         return process
 
