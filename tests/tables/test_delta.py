@@ -478,3 +478,29 @@ def test_the_folder_can_be_moved_with_the_table(tmp_path: Path) -> None:
     hundred().write_delta(tmp_path / "t")
     shutil.move(tmp_path / "t", tmp_path / "moved")
     assert ids(tmp_path / "moved") == [*range(100)]
+
+
+def test_columns_that_are_carried_through_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By their codec it is seen which were."""
+    monkeypatch.setattr("headrace.worker.roads.LEAST_ROWS", 1)
+    given = pa.table(
+        {"id": [*range(20_000)], "word": ["a", None] * 10_000, "i32": pa.array(range(20_000), pa.int32())}
+    )
+    pq.write_table(given, tmp_path / "in.parquet", compression="gzip")
+    data = hr.read_parquet(tmp_path / "in.parquet").with_options(**{**QUIET, "workers": 1}, shard_rows=20_000)
+    data = data.add_column("twice", lambda batch: batch["id"] * 2, batch_format="numpy")
+    held = pa.schema([("id", pa.int64()), ("word", pa.string()), ("i32", pa.int64()), ("twice", pa.int64())])
+    deltalake.write_deltalake(tmp_path / "wider", held.empty_table())
+    for name, copied in (("new", "id word i32"), ("wider", "id word")):
+        data.write_delta(tmp_path / name)
+        table = deltalake.DeltaTable(str(tmp_path / name))
+        (file,) = (tmp_path / name / "headrace-output").glob("*.parquet")
+        group = pq.read_metadata(file).row_group(0)
+        codecs = {
+            group.column(i).path_in_schema: group.column(i).compression for i in range(group.num_columns)
+        }
+        assert {column for column, codec in codecs.items() if codec == "GZIP"} == set(copied.split())
+        found = table.to_pyarrow_table()
+        assert found["i32"].to_pylist() == found["id"].to_pylist() == given["id"].to_pylist()
+        assert found["word"].to_pylist() == given["word"].to_pylist()
+        assert found["twice"].to_pylist() == [2 * i for i in range(20_000)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from headrace.sinks.tables.statistics import footers
 _TRIES = 20
 _AT_ONCE = 16
 _RUN, _PARTS = "headrace.run", "headrace.parts"
+_NUMBER = "PARQUET:field_id"
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,9 @@ class IcebergSink(LakeSink):
 
     def written(self, schema: pa.Schema) -> pa.Schema:
         """Return columns with the numbers that they have, or will have, in the table."""
-        there = _arrow(_iceberg(schema)) if self._columns is None else self._columns.schema
+        if self._columns is None:  # not by the library: it takes a second to import, in each worker
+            return fresh(schema)
+        there = self._columns.schema
         return pa.schema([_numbered(column, there.field(column.name)) for column in schema])
 
     # ------------------------------------------------------------ the table
@@ -241,6 +245,31 @@ def _arrow(schema: Any) -> pa.Schema:
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
     return schema_to_pyarrow(schema, include_field_ids=True)
+
+
+def fresh(schema: pa.Schema) -> pa.Schema:
+    """Return columns with the numbers that a new table gives them: those side by side first, then what is within.
+
+    >>> fresh(pa.schema([("a", pa.list_(pa.int64())), ("b", pa.int64())])).field("b").metadata
+    {b'PARQUET:field_id': b'2'}
+    """
+    numbers = itertools.count(1)
+
+    def numbered(fields: Sequence[pa.Field]) -> list[pa.Field]:
+        given = [{_NUMBER: str(next(numbers))} for _ in fields]
+        return [
+            pa.field(each.name, within_it(each.type), each.nullable, metadata=number)
+            for each, number in zip(fields, given, strict=True)
+        ]
+
+    def within_it(kind: pa.DataType) -> pa.DataType:
+        if pt.is_list(kind):
+            return pa.list_(*numbered([kind.value_field]))
+        if pt.is_map(kind):
+            return pa.map_(*numbered([kind.key_field, kind.item_field]))
+        return pa.struct(numbered(list(kind))) if pt.is_struct(kind) else kind
+
+    return pa.schema(numbered(list(schema)))
 
 
 def _widened(kind: pa.DataType) -> pa.DataType:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,9 +20,14 @@ from headrace.core.tables.places import within
 from headrace.core.tables.types import fits, stored
 from headrace.core.work import Durability, StagedFile
 from headrace.errors import OutputExists, SinkError
-from headrace.sinks.files import SUCCESS, FileSink
+from headrace.sinks.files import SUCCESS, FileSink, PartWriter
 from headrace.sinks.parquet import ParquetEncoder, ParquetSink
+from headrace.sinks.parquet_joined import JoinedEncoder
 from headrace.sinks.staged import StagedStream
+
+if TYPE_CHECKING:
+    from headrace.core.parquet.footer import Chunk, Footer
+    from headrace.core.work import Task
 
 _SHOWN = 20
 
@@ -92,19 +98,35 @@ class LakeSink(ParquetSink):
         }
         return {**super().describe(), **about}
 
-    def why_not_joined(self) -> str:
-        """Columns have the types of the table."""
-        return "the rows go to a table, whose types they get"
+    def why_not_copied(self, field: pa.Field, chunk: Chunk) -> str:
+        """Say why a chunk of a column cannot be copied; "" if it can. Its form is that of ``footer_like``."""
+        if chunk.nulls != 0 and field.name in self._required():
+            return "the table takes no nulls there"
+        return super().why_not_copied(field, chunk)
+
+    def footer_like(self, schema: pa.Schema) -> Footer:
+        """Return what the footer of a part with these columns says: with the types of the table."""
+        return super().footer_like(self._typed(schema))
+
+    def open_joined(self, task: Task, schema: pa.Schema, copied: Mapping[str, str]) -> PartWriter:
+        """Begin a part into which columns are copied."""
+        part = self._part(task, schema, task.shard.label(self._digits))
+        return part.encoded_by(
+            lambda stream, schema: JoinedEncoder(
+                stream, schema, copied, self.footer_like(schema), self._encoder
+            )
+        )
 
     def check_schema(self, schema: pa.Schema) -> None:
         """Raise ``SinkError`` for a column that no table holds, or that does not fit the table that is there."""
         super().check_schema(self.stored(schema))
         self.file_schema(schema)
 
-    def stored(self, schema: pa.Schema, *, folders: bool = False) -> pa.Schema:
+    def stored(self, schema: pa.Schema, *, folders: bool = False, part: bool = False) -> pa.Schema:
         """Return the columns with the types in which they are written: those of the table, if there is one.
 
         Columns that name folders are not written, and stay as they are, unless ``folders`` asks for theirs, too.
+        ``part``: some columns of the output are not among these.
         """
         found = []
         there = None if self._columns is None else self._columns.schema
@@ -119,7 +141,7 @@ class LakeSink(ParquetSink):
             if there is not None:
                 kind = self._fitting(column.name, kind, there)
             found.append(pa.field(column.name, column.type if named else kind))
-        if there is not None:
+        if there is not None and not part:
             self._check_left_out(schema, there)
         return pa.schema(found)
 
@@ -151,10 +173,18 @@ class LakeSink(ParquetSink):
 
     def encoder(self, stream: StagedStream, schema: pa.Schema) -> Any:
         """Return an encoder of Parquet that brings rows to the types of the table."""
-        required = (
-            set() if self._columns is None else {f.name for f in self._columns.schema if not f.nullable}
-        )
-        return _TypedEncoder(self, stream, self.written(self.stored(schema)), required)
+        return self._encoder(stream, schema)
+
+    def _encoder(
+        self, stream: StagedStream | io.BytesIO, schema: pa.Schema, group_rows: int | None = None
+    ) -> _TypedEncoder:
+        return _TypedEncoder(self, stream, self._typed(schema), self._required(), group_rows)
+
+    def _typed(self, schema: pa.Schema) -> pa.Schema:
+        return self.written(self.stored(schema, part=True))
+
+    def _required(self) -> set[str]:
+        return set() if self._columns is None else {f.name for f in self._columns.schema if not f.nullable}
 
     # ------------------------------------------------------------ in the driver
 
@@ -206,8 +236,15 @@ class LakeSink(ParquetSink):
 class _TypedEncoder(ParquetEncoder):
     """Brings batches to the types of the table; a value that would change is an error."""
 
-    def __init__(self, sink: LakeSink, stream: StagedStream, schema: pa.Schema, required: set[str]) -> None:
-        super().__init__(sink, stream, schema)
+    def __init__(
+        self,
+        sink: LakeSink,
+        stream: StagedStream | io.BytesIO,
+        schema: pa.Schema,
+        required: set[str],
+        group_rows: int | None = None,
+    ) -> None:
+        super().__init__(sink, stream, schema, group_rows)
         self._typed = schema
         self._place = f"{sink.what} {sink.place}"
         self._required = [name for name in schema.names if name in required]
