@@ -99,11 +99,15 @@ def queue_behind(executor: hr.Executor, sent: Sent, first: dict[str, Any], marks
 def test_what_waits_behind_a_long_call_goes_to_an_idle_worker(
     executor: hr.Executor, sent: Sent, marks: str, tmp_path: Path
 ) -> None:
-    gate = fifo(tmp_path)
-    futures = queue_behind(executor, sent, {"gate": gate}, marks)
+    long, short = fifo(tmp_path, "long"), fifo(tmp_path, "short")
+    executor.submit(work, -1).result(WITHIN)
+    futures = [executor.submit(work, number, marks, gate) for number, gate in enumerate((long, short))]
+    futures += [executor.submit(work, number, marks) for number in range(2, MANY)]
+    sent.wait()  # behind both
+    let_through(short)
     assert [future.result(WITHIN) for future in futures[1:]] == list(range(1, MANY))
     assert futures[0].running() and not futures[0].done()
-    let_through(gate)
+    let_through(long)
     assert futures[0].result(WITHIN) == 0
     assert sorted(ran(marks)) == list(range(MANY))
 
