@@ -137,6 +137,12 @@ def test_a_limit_by_another_name_ends_an_earlier_stage() -> None:
     assert data.with_options(progress=False, shard_rows=50).take_all() == [{"id": i} for i in range(7)]
 
 
+def test_a_step_of_a_dataset_of_a_union_runs_in_workers() -> None:
+    both = items(DropNulls("x"), "local", shard_rows=20).union(hr.from_items(ROWS))
+    assert both.take_all() == KEPT + ROWS
+    assert both.count() == len(KEPT) + len(ROWS)
+
+
 def test_rows_that_a_step_drops_and_adds_are_counted() -> None:
     assert items(DropNulls("x")).take_all() == KEPT
     assert items(DropNulls("x")).count() == len(KEPT)  # it did not say that it keeps all rows

@@ -326,8 +326,8 @@ def test_a_worker_that_was_ended_for_no_fault_of_its_shards_is_charged_to_none()
 
 def test_nothing_is_begun_ahead_when_memory_is_short() -> None:
     scheduler = Scheduler([Shard(i, ()) for i in range(20)], merge=merge, schema=WHOLE)
-    assert len(scheduler.ready({0: 0, 1: 0}, ahead=False)) == 2
-    assert len(scheduler.ready({0: 1, 1: 1}, ahead=False)) == 0
+    assert len(scheduler.ready({0: 0, 1: 0}, begin_ahead=False)) == 2
+    assert len(scheduler.ready({0: 1, 1: 1}, begin_ahead=False)) == 0
     assert len(scheduler.ready({0: 1, 1: 1})) == 2
 
 

@@ -89,7 +89,7 @@ class Source(Protocol):
         return None
 
     def forms(self) -> Mapping[str, str]:
-        """Return, by name, the form of each column that may hold nulls, see ``core.forms``.
+        """Return, by name, the form of each column that may hold nulls, see ``core/arrow/forms.py``.
 
         For columns of which functions would see another dtype with nulls than without. Default: that depends on
         the batch.
@@ -427,7 +427,7 @@ class DriverLine(Protocol):
         ...
 
     def note_packed(self, note: Any, packed: Any) -> None:
-        """As ``notify``, with a packed value beside; closes it. ``on_note`` of the pool gets both."""
+        """As ``notify``, with a packed value beside; closes it. ``PoolSpec.on_packed`` gets both."""
         ...
 
     def serve_calls(self, until: Callable[[], bool], timeout: float | None) -> None:
@@ -536,7 +536,7 @@ class Engine(Protocol):
     def start(self, spec: PoolSpec, notify: Callable[[int, Any], None]) -> Pool:
         """Start a pool; ``notify(worker, message)`` gets what hosted objects tell, from another thread.
 
-        It also gets ``Freed``, when blocks that were lent are not looked at any more.
+        It also gets ``BlocksFreed``, when blocks that were lent are not looked at any more.
         """
         ...
 

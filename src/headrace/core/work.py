@@ -508,7 +508,7 @@ class CallEnded(msgspec.Struct, frozen=True):
     call: int
 
 
-Progress = BlockMade | UpstreamDone | UpstreamFailed | UpstreamLost
+UpstreamOutcome = BlockMade | UpstreamDone | UpstreamFailed | UpstreamLost
 Outcome = Done | Proposal | Deferred | OutputBlocks | Failed | AttemptLost
 
 

@@ -159,7 +159,7 @@ class Runner:
 
     def _schedule(self) -> list[Order]:
         usable = self._state.usable(len(self._pools) - 1)
-        orders = self.scheduler.ready(usable, ahead=self._state.restriction.ahead)
+        orders = self.scheduler.ready(usable, begin_ahead=self._state.restriction.ahead)
         self._state.nothing_begins = not orders and self.scheduler.idle and bool(usable)
         return orders
 

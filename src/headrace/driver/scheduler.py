@@ -86,9 +86,7 @@ class Scheduler:
         self._next = 0  # the first shard that was never begun
         self._retry_heap: list[int] = []  # shards to begin again
         self._open: dict[int, _Attempt] = {}  # by shard
-        self._stopped: set[int] = (
-            set()
-        )  # shards whose attempt is paused or prepared; some that are not any more, too
+        self._stopped: set[int] = set()  # shards whose attempt is paused or prepared, or was
         self._attempts: dict[int, int] = {}  # by shard: how many were begun
         self._deaths: dict[int, int] = {}  # by shard: those that it is charged with
         self._charged: set[int] = set()  # dead workers whose death is charged already, or never will be
@@ -165,10 +163,10 @@ class Scheduler:
 
     # ------------------------------------------------------------ orders
 
-    def ready(self, loads: Mapping[int, int], *, ahead: bool = True) -> list[Order]:
+    def ready(self, loads: Mapping[int, int], *, begin_ahead: bool = True) -> list[Order]:
         """Return the orders to carry out now; ``loads`` has the number of unanswered calls of each live worker.
 
-        Without ``ahead`` no attempt is begun behind another.
+        Without ``begin_ahead`` no attempt is begun behind another.
         """
         self._remove_dead(loads)
         if self.finished:
@@ -183,7 +181,7 @@ class Scheduler:
             for worker in idle[:1]:
                 load[worker] += 1
                 orders.append(self._begin(heapq.heappop(self._retry_heap), worker))
-        self._begin_new(load, orders, ahead=ahead)
+        self._begin_new(load, orders, begin_ahead=begin_ahead)
         return orders
 
     def _proceed(self, load: dict[int, int]) -> list[Order]:
@@ -210,10 +208,10 @@ class Scheduler:
                 attempt.prepared = None
         return orders
 
-    def _begin_new(self, load: dict[int, int], orders: list[Order], *, ahead: bool) -> None:
+    def _begin_new(self, load: dict[int, int], orders: list[Order], *, begin_ahead: bool) -> None:
         """Begin shards on workers that have room for them: each gets one before any gets another."""
         alone = (self._reading and not self._has_upstream) or bool(self._limits) or self.schema is None
-        depth = self._ahead if ahead and not alone else 1
+        depth = self._ahead if begin_ahead and not alone else 1
         workers = sorted(load)
         for level in range(depth):
             if level and not self._has_upstream and self._shards.left - len(self._open) <= 2 * len(load):

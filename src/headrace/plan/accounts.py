@@ -32,14 +32,14 @@ def cut_short(ledger: Ledger, last: int) -> Ledger:
     return msgspec.structs.replace(ledger, unused=tuple(unused))
 
 
-def unread(ledger: Ledger) -> int:
+def unreadable(ledger: Ledger) -> int:
     """Return how many rows the source could not make sense of."""
     return ledger.rejected - sum(ledger.rejects)
 
 
 def _balances(ledger: Ledger) -> Iterator[tuple[int, int]]:
     """Yield, for each step, the rows that came or were added, and those that went on or stayed."""
-    arrived = ledger.read - unread(ledger)
+    arrived = ledger.read - unreadable(ledger)
     for (_, given), aside, dropped, added, unused, past in zip(
         ledger.steps, ledger.rejects, ledger.dropped, ledger.added, ledger.unused, _past(ledger), strict=True
     ):
@@ -69,7 +69,7 @@ def wrong_in(ledger: Ledger, steps: Sequence[str], bare: Sequence[bool] = ()) ->
 
 def _wrong_step(ledger: Ledger, steps: Sequence[str], bare: Sequence[bool] = ()) -> tuple[str, int | None]:
     """Return what ``wrong_in`` says, and the number of the step that did not count its rows, if it was a step."""
-    before, came = "the source", ledger.read - unread(ledger)
+    before, came = "the source", ledger.read - unreadable(ledger)
     for i, (label, (taken, given), past) in enumerate(zip(steps, ledger.steps, _past(ledger), strict=False)):
         came -= past
         aside, dropped, added, unused = (

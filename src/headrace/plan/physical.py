@@ -17,21 +17,20 @@ from headrace.plan.steps.base import Step
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Steps that share a worker pool of ``workers`` processes with ``threads`` threads each; ``least`` of them at
-    the start, if not all. ``origins``: which step of the plan each is, or is a part of. ``num_cpus``: the cores that
-    each worker needs, where they are counted. ``remote``: what a cluster is told about each besides. ``overlapped``:
-    each worker reads, computes, and encodes its output at the same time, in threads."""
+    """Steps that share a pool of workers."""
 
     steps: tuple[Step, ...]
-    workers: int
-    threads: int
-    overlapped: bool
-    num_gpus: float = 0.0
-    memory: int | None = None
-    least: int = 1
-    origins: tuple[int, ...] = ()
-    num_cpus: float = 1.0
-    remote: Mapping[str, Any] = field(default_factory=dict)
+    workers: int  # the most
+    threads: int  # of each worker
+    overlapped: bool  # each worker reads, computes, and encodes its output at the same time, in threads
+    num_gpus: float = 0.0  # of each worker
+    memory: int | None = None  # of each worker, in bytes, where it is declared
+    least: int = 1  # so many workers at the start, if not all
+    origins: tuple[int, ...] = ()  # which step of the plan each is, or is a part of
+    num_cpus: float = 1.0  # the cores that each worker needs, where they are counted
+    remote: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # what a cluster is told about each worker besides
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,44 +59,39 @@ class BranchColumns:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """All that a worker needs for any shard of the plan. Travels once per worker.
-
-    ``columns`` are the source columns to read (None: all of them); ``unread`` has, for each step, others that are
-    there by the plan. ``kind`` says what becomes of the output: written by ``sink``, streamed to a reader in
-    ``blocks``, only counted, or made for the next stage. ``overlapped``: the worker reads, computes, and encodes its
-    output at the same time, in threads. ``reads_blocks``: rows come as blocks from the stage before instead of from
-    the source. Blocks for the next stage have a multiple of ``unit`` rows, as far as memory allows, and no more than
-    ``block_rows`` if a multiple is less (0: any). ``metrics`` are counted by whoever writes the rows; their
-    big states become files in the folder ``states`` if it has a name. ``parted``: an attempt may leave the rest
-    of its shard to another at multiples of so many rows (0: anywhere). ``folder``: where models may keep what shall
-    be there when the run goes on, if it has a name. ``own_running``: what runs the steps
-    that are not of Headrace. ``carried``: columns of the output that may be copied as they are
-    stored, and their names in the source; ``looked_at``: the source columns whose values are needed even so.
-    ``branches``: where datasets of a union have steps of their own, what to read of each; the source is a
-    ``UnitedSource`` then, and each shard is of one of them.
-    """
+    """All that a worker needs for any shard of the plan. Travels once per worker."""
 
     source: Source
     steps: tuple[Step, ...]
-    columns: tuple[str, ...] | None
-    unread: tuple[frozenset[str], ...]
+    columns: tuple[str, ...] | None  # of the source, to be read; None: all of them
+    unread: tuple[frozenset[str], ...]  # for each step, columns that are there by the plan, but not read
     sink: Sink | None
-    kind: str
-    overlapped: bool
+    kind: str  # what becomes of rows: "write", "blocks" for a reader, "look", "count", "make" for the next stage
+    overlapped: bool  # the worker reads, computes, and encodes its output at the same time, in threads
     durability: Durability
-    faults: dict[str, str] = field(default_factory=dict)
-    reads_blocks: bool = False
+    failpoints: dict[str, str] = field(default_factory=dict)  # what a test has happen, and where
+    reads_blocks: bool = False  # rows come as blocks from the stage before, not from the source
     policy: ErrorPolicy = ErrorPolicy()
-    unit: int = 0
-    block_rows: int = 0
-    metrics: tuple[Accumulate, ...] = ()
-    states: str = ""
-    parted: int = 0
-    folder: str = ""
-    own_running: Mapping[type[Step], type[Any]] = field(default_factory=dict)
-    carried: Mapping[str, str] = field(default_factory=dict)
-    looked_at: frozenset[str] = frozenset()
-    branches: tuple[BranchColumns, ...] = ()
+    unit: int = 0  # blocks for the next stage have a multiple of so many rows, as far as memory allows,
+    block_rows: int = 0  # and no more than these, if a multiple is less; 0: any
+    metrics: tuple[Accumulate, ...] = ()  # counted by whoever writes the rows
+    states: str = ""  # the folder for big states of metrics, if there is one
+    parted: int = (
+        0  # an attempt may leave the rest of its shard to another at multiples of so many rows; 0: anywhere
+    )
+    folder: str = ""  # where models may keep what shall be there when the run goes on, if there is one
+    own_running: Mapping[type[Step], type[Any]] = field(
+        default_factory=dict
+    )  # what runs steps not of Headrace
+    carried: Mapping[str, str] = field(
+        default_factory=dict
+    )  # output columns that may be copied: names in the source
+    looked_at: frozenset[str] = (
+        frozenset()
+    )  # source columns whose values are needed even if all these are copied
+    branches: tuple[
+        BranchColumns, ...
+    ] = ()  # what to read of each dataset of a union whose datasets have steps
 
     def dataset_of(self, splits: Sequence[Split]) -> int:
         """Return the number of the dataset of a union that some splits are of; 0 where steps are those of all."""

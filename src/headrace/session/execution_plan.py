@@ -162,7 +162,7 @@ class ExecutionPlan:
                 kind=kind if last else "make",
                 overlapped=last and overlap and stage.overlapped,
                 durability=self.options.durability,
-                faults=failpoints.active(),
+                failpoints=failpoints.active(),
                 reads_blocks=i > 0,
                 policy=_policy(self.options),
                 unit=0 if last else self.partitioning.units[i + 1],
@@ -204,6 +204,7 @@ def _stages(plan: Plan, options: RunOptions, capacity: Capacity, *, supposes_gpu
 
 def _own_running(steps: Sequence[Step]) -> dict[type[Step], type[Any]]:
     """Return what runs the steps that are not of Headrace; raises ``PlanError`` if one has nothing."""
+    steps = [innermost(step) for step in steps]
     if all(is_of_headrace(type(step)) for step in steps):
         return {}
     from headrace.worker.steps.base import own_running

@@ -72,7 +72,7 @@ class ShardWorker:
     def __init__(
         self, program: Program, context: WorkerContext, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        failpoints.activate(program.faults)
+        failpoints.activate(program.failpoints)
         self._program = program
         self._context = context
         self._chain = StepChain(

@@ -106,7 +106,7 @@ def count_read(reads: Iterator[Read], meter: Meter) -> Iterator[Rows]:
         if read.rejects:
             lost = sum(reject.count for reject in read.rejects)
             meter.add_rejects(read.rejects)
-            meter.unread += lost
+            meter.unreadable += lost
             meter.read_rows += lost
         if len(read.rows) or not read.rejects:
             meter.read_rows += len(read.rows)

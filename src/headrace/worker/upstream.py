@@ -19,11 +19,11 @@ from headrace.core.ports import WorkerContext
 from headrace.core.work import (
     Block,
     BlockMade,
-    Progress,
     Split,
     TrailingRejects,
     UpstreamDone,
     UpstreamFailed,
+    UpstreamOutcome,
     UpstreamTask,
 )
 from headrace.errors import LedgerMismatch, NodeLost
@@ -48,7 +48,7 @@ class UpstreamWorker:
     """Hosted in each worker of a stage before the last; its calls answer with the next block of a task."""
 
     def __init__(self, program: Program, context: WorkerContext) -> None:
-        failpoints.activate(program.faults)
+        failpoints.activate(program.failpoints)
         self._program = program
         self._context = context
         self._chain = StepChain(
@@ -64,14 +64,14 @@ class UpstreamWorker:
             preparing=context.preparing,
             loaded=partial(report_ready, context),
         )
-        self._open: dict[int, Iterator[Progress]] = {}
+        self._open: dict[int, Iterator[UpstreamOutcome]] = {}
 
-    def make(self, task: UpstreamTask) -> Progress | None:
+    def make(self, task: UpstreamTask) -> UpstreamOutcome | None:
         """Begin a task, and give its first block."""
         self._open[task.number] = self._blocks(task)
         return self.more(task.number)
 
-    def more(self, number: int) -> Progress | None:
+    def more(self, number: int) -> UpstreamOutcome | None:
         """Give the next block of a task; None if it has ended before."""
         if number not in self._open:
             return None
@@ -103,7 +103,7 @@ class UpstreamWorker:
         self._chain.close()
         self._program.source.close()
 
-    def _blocks(self, task: UpstreamTask) -> Iterator[Progress]:
+    def _blocks(self, task: UpstreamTask) -> Iterator[UpstreamOutcome]:
         inputs = InputCheck(self._program.source)
         with contextlib.closing(self._made(task, inputs)) as made:
             try:
@@ -111,7 +111,7 @@ class UpstreamWorker:
             except Exception as error:
                 raise inputs.reason(error)  # noqa: B904 -- it has its cause
 
-    def _made(self, task: UpstreamTask, inputs: InputCheck) -> Generator[Progress, None, None]:
+    def _made(self, task: UpstreamTask, inputs: InputCheck) -> Generator[UpstreamOutcome, None, None]:
         failpoints.hit("upstream.started")
         meter = Meter(len(self._program.steps), travels=True)
         meter.report_to(self._context, task.poison_rows, task.shard)

@@ -66,20 +66,17 @@ class Meter:
         self.cut = -1
         self.read_rows = 0
         self.block_source_rows: float | None = None  # of the source, for the rows of blocks that were read
-        self.unread = 0  # rows that the source could not make sense of
+        self.unreadable = 0  # rows that the source could not make sense of
         self.nulled = 0
         self.rejects: list[Reject] = []
         self.watch: CallWatch | None = None  # reports calls to the driver
         self._faults: dict[tuple[str, str], list[Any]] = {}
         self._travels = travels
-        self.first_user_code: UserCode | None = (
-            None  # the first step with user code: where its rows are, the attempt is
-        )
+        self.first_user_code: UserCode | None = None  # where its rows are, the attempt is
         self.seconds = dict.fromkeys(("read", "decode", "steps", "metrics", "write", "wait"), 0.0)
         self.step_seconds = [0.0] * steps
-        self.report_progress: Callable[[], None] = lambda: (
-            None
-        )  # called now and then as the user's code gets on
+        # Called now and then, as the user's code gets on:
+        self.report_progress: Callable[[], None] = lambda: None
         self.on_retried: Callable[[str, str], None] = lambda label, error: None
         self.on_shrunk: Callable[[str, int, int], None] = lambda label, before, now: None
         self.on_sized: Callable[[str, int, float], None] = lambda label, rows, per_second: None
@@ -117,7 +114,7 @@ class Meter:
         ledger = Ledger(
             self.read_rows,
             written,
-            self.unread + sum(aside),
+            self.unreadable + sum(aside),
             tuple((step.taken, step.given) for step in self.steps),
             aside,
             self.nulled,

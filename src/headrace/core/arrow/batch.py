@@ -51,7 +51,7 @@ _OBJECT_FIELD = {b"headrace.object": b"1"}
 def to_format(batch: pa.RecordBatch, batch_format: BatchFormat, *, formed: bool = True) -> Any:
     """View ``batch`` as a dict of arrays, a DataFrame or a Table.
 
-    ``formed``: columns that may hold nulls come in their form, see ``core.forms``, and no integer is rounded.
+    ``formed``: columns that may hold nulls come in their form, see ``arrow.forms``, and no integer is rounded.
     """
     if batch_format == "pyarrow":
         return pa.Table.from_batches([exported(forms.without_marks(batch))])

@@ -55,9 +55,8 @@ class PoisonRowDetector(Policy):
         self._timeout = timeout
         self._raises = raises
         self._locate = locate
-        self._calls: dict[int, dict[int, tuple[CallStarted, float]]] = defaultdict(
-            dict
-        )  # by worker, and its calls
+        # By worker, and its calls:
+        self._calls: dict[int, dict[int, tuple[CallStarted, float]]] = defaultdict(dict)
         self._overdue: dict[int, CallStarted] = {}  # by worker
         self._last_calls: dict[int, list[CallStarted]] = {}  # by dead worker
         self._deaths: dict[int, int] = defaultdict(int)  # by shard

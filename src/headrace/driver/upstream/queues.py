@@ -22,10 +22,8 @@ class QueuedTask:
     index: int
     task: UpstreamTask
     shared_block: int | None = None  # the block that the next task begins with
-    source_end: tuple[int, int] = (
-        0,
-        0,
-    )  # in the queue of the stage before: tasks, and blocks of the next one
+    # In the queue of the stage before: tasks, and blocks of the next one.
+    source_end: tuple[int, int] = (0, 0)
     worker: int | None = None
     calls: int = 0  # that are not answered
     blocks: list[Block | TrailingRejects] = field(default_factory=list)

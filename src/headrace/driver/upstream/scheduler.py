@@ -24,12 +24,12 @@ from headrace.core.work import (
     Done,
     ErrorReport,
     Failed,
-    Progress,
     Task,
     TrailingRejects,
     UpstreamDone,
     UpstreamFailed,
     UpstreamLost,
+    UpstreamOutcome,
 )
 from headrace.driver.upstream.block_budget import BlockBudget
 from headrace.driver.upstream.ledgers import with_upstream
@@ -133,7 +133,7 @@ class UpstreamScheduler:
 
     # ------------------------------------------------------------ tasks
 
-    def complete(self, outcome: Progress) -> None:
+    def complete(self, outcome: UpstreamOutcome) -> None:
         """Record the outcome of a call for a task."""
         task = self._queues.tasks.get(outcome.task_number)
         if task is not None:

@@ -27,6 +27,7 @@ class Conform(Step):
     columns: Columns | None = None
     forms: tuple[tuple[str, str], ...] = ()
     verb = "union"
+    one_to_one = True
 
     def columns_after(self, names: list[str] | None) -> list[str] | None:
         """Return the columns of all, if they are known."""
