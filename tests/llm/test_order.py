@@ -147,3 +147,13 @@ def test_an_endpoint_is_asked_in_the_order_that_is_wanted():
     assert changes <= 3 and sorted(requests) == sorted(answer.lower() for answer in answers)
     with pytest.raises(ArgumentError, match="it takes 'arrival', 'prefix' or 'longest'"):
         asked(order="length")
+
+
+def test_the_longest_of_the_last_rows_is_not_asked_last():
+    """The end of the input is heard of where requests wait, through all of the worker."""
+    rows = hr.from_items([{"text": "x" * (i + 1)} for i in range(16)])
+    with FakeLLMServer(str.upper, latency=0.05) as server:
+        model = hr.llm.Endpoint(server.url, "m", max_in_flight=1)
+        asked = rows.prompt("{text}", model, order="longest").with_options(engine="inline", progress=False)
+        assert [row["answer"] for row in asked.take_all()] == ["X" * (i + 1) for i in range(16)]
+        assert len(server.requests[-1]["messages"][0]["content"]) < 16
