@@ -1,7 +1,8 @@
 """How near ``prompt`` with a vLLM in the worker comes to the bare ``LLM.generate`` over the whole list.
 
 ``.venv-llm/bin/python -m bench.vllm_stream [prompts] [rounds]``, with VLLM_CPU_KVCACHE_SPACE=1 where there is no GPU.
-One engine does both, by turns, so that only what feeds it differs. `make test-llm` makes environment and model.
+One engine does both, by turns, so that only what feeds it differs; where others
+compute too, look at how many steps it takes. `make test-llm` makes environment and model.
 """
 
 from __future__ import annotations
@@ -38,7 +39,15 @@ def main(count: int = 256, rounds: int = 3) -> None:
     llm: Any = LLM(MODEL, enforce_eager=True, max_model_len=512, disable_log_stats=False)
     model = hr.llm.VLLM(MODEL, max_model_len=512)
     load = [0, 0]
-    llm.llm_engine.logger_manager.stat_loggers.append(vllm_engine.load_logger(load)(None))
+    logger = vllm_engine.load_logger(load)(None)
+    record, steps = logger.record, [0]
+
+    def counted(*args: Any, **named: Any) -> None:
+        steps[0] += 1
+        record(*args, **named)
+
+    logger.record = counted
+    llm.llm_engine.logger_manager.stat_loggers.append(logger)
     engine = vllm_engine.VLLMEngine(llm.llm_engine, model, load)
     engine.close = lambda: None  # type: ignore[method-assign]
     vllm_engine.start_engine = lambda model: engine  # type: ignore[assignment]
@@ -60,11 +69,13 @@ def main(count: int = 256, rounds: int = 3) -> None:
         texts, rates = prompts(count, turn), {}
         for name, way in (("bare", bare), ("ours", ours)) if turn % 2 else (("ours", ours), ("bare", bare)):
             llm.llm_engine.reset_prefix_cache()
-            began = time.monotonic()
+            began, steps[0] = time.monotonic(), 0
             tokens, answers = way(texts)
             rates[name] = tokens / (time.monotonic() - began)
             print(
-                f"{name}: {tokens:,} tokens, {rates[name]:,.0f} tokens/s, {len(set(answers)):,} different answers"
+                f"{name}: {tokens:,} tokens, {rates[name]:,.0f} tokens/s, {len(set(answers)):,} different answers, "
+                f"{steps[0]:,} steps of the engine",
+                flush=True,
             )
         ratios.append(rates["ours"] / rates["bare"])
     print(f"ours/bare, the median of {rounds} rounds: {statistics.median(ratios):.3f}")
