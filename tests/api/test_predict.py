@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -679,12 +681,12 @@ def test_a_named_result_that_is_there_already_says_how_to_keep_both(rides: hr.Da
 def test_progress_is_told_between_batches(tmp_path: Path) -> None:
     """A part is written when all of its rows are predicted; what is done until then shows all the same."""
     from headrace.core.events import RowsRead
-    from headrace.worker import attempt as worker
+    from headrace.worker.attempt import ShardWorker
 
     seen: list[int] = []
-    meter_clock = iter(range(1_000_000))
+    clock = map(float, itertools.count())
     monkey = pytest.MonkeyPatch()
-    monkey.setattr(worker.time, "monotonic", lambda: float(next(meter_clock)))
+    monkey.setattr("headrace.worker.attempt.ShardWorker", partial(ShardWorker, clock=clock.__next__))
     try:
         from headrace.engines.inline import InlinePool
 
@@ -699,9 +701,8 @@ def test_progress_is_told_between_batches(tmp_path: Path) -> None:
             )
 
         monkey.setattr(InlinePool, "__init__", spy)
-        hr.range(1000).with_options(engine="inline").predict(lambda b: b["id"], batch_size=100).write_parquet(
-            tmp_path / "o"
-        )
+        data = hr.range(1000).with_options(engine="inline", commit_every=None)
+        data.predict(lambda b: b["id"], batch_size=100).write_parquet(tmp_path / "o")
     finally:
         monkey.undo()
     assert 100 in seen and 500 in seen

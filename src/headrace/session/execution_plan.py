@@ -204,7 +204,6 @@ def _stages(plan: Plan, options: RunOptions, capacity: Capacity, *, supposes_gpu
 
 def _own_running(steps: Sequence[Step]) -> dict[type[Step], type[Any]]:
     """Return what runs the steps that are not of Headrace; raises ``PlanError`` if one has nothing."""
-    steps = [innermost(step) for step in steps]
     if all(is_of_headrace(type(step)) for step in steps):
         return {}
     from headrace.worker.steps.base import own_running
