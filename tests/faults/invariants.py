@@ -93,8 +93,8 @@ def check_listing(output: Path, run: str, names: set[str]) -> None:
     assert set(parts(output)) == names
     assert set(os.listdir(output / HOME)) == {"lock", "current", run}
     assert (output / HOME / "current").read_text().strip() == run
-    told = {"events.jsonl", "report.html"}
-    told |= {path.name for path in (output / HOME / run).glob("events-*.jsonl")}  # of earlier runs
+    told = {"events.jsonl", "report.html", "openlineage.json"}
+    told |= {path.name for path in (output / HOME / run).glob("*-[0-9]*.json*")}  # of earlier runs
     assert set(os.listdir(output / HOME / run)) - {"staging"} == {"plan", "journal", "manifest"} | told
     staging = output / HOME / run / "staging"
     assert not staging.exists() or not list(staging.iterdir())

@@ -81,7 +81,8 @@ def test_a_run_that_committed_nothing_leaves_its_record_and_report(job: Job, poi
     output = Path(job.output)
     assert_unlocked(output)
     (run,) = (path for path in (output / "_headrace").iterdir() if path.is_dir())
-    assert {path.name for path in run.iterdir()} == {"plan", "journal", "events.jsonl", "report.html"}
+    left = {path.name for path in run.iterdir()}
+    assert left == {"plan", "journal", "events.jsonl", "report.html", "openlineage.json"}
     assert os.listdir(output) == ["_headrace"]
     job.here()
     check(output, job.expected(), job.here)

@@ -242,14 +242,18 @@ class ShardCommitter:
         return self._journal.durability
 
     def finish(self, seconds: float, summary: dict[str, Any]) -> None:
-        """Everything is committed: swap if hidden, write the manifest, write ``_SUCCESS``."""
+        """Everything is committed: write the manifest, swap if hidden, write ``_SUCCESS``.
+
+        A further run's manifest takes the place of the one that ``_SUCCESS`` names: it is written once that is gone.
+        """
         self.commit_accepted()
+        further = self.state.hidden
+        self.state.end(seconds)
+        digest = "" if further else self._write_manifest()
         if self.hidden:
             self._swap(seconds, summary)
+        digest = self._write_manifest() if further else digest
         self._add_to_table()
-        self.state.end(seconds)
-        digest = self._write_manifest()
-        failpoints.hit("finish.manifest")
         success = {
             "run": self.plan.run,
             "rows": self.state.ledger.written,
@@ -334,6 +338,7 @@ class ShardCommitter:
         )
         data = b"".join(line + b"\n" for line in lines)
         self.output.save(self.plan.run, "manifest", data)
+        failpoints.hit("finish.manifest")
         return hashlib.sha256(data).hexdigest()
 
     def close(self) -> None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from headrace.observers.run_state import RunState
 
 REPORT = "report.html"
+LINEAGE = "openlineage.json"
 COMPARISON = "comparison.html"
 
 _PRELOAD_AFTER = 0.02  # seconds: by then the driver waits for its workers
@@ -70,10 +71,12 @@ def begin_record(folder: Path, number: int) -> None:
 
     Called by each driver of the run; only the first finds the record of the run before.
     """
-    before = folder / f"events-{number - 1}.jsonl"
-    if number > 1 and not before.exists():
+    if number == 1 or (folder / f"events-{number - 1}.jsonl").exists():
+        return
+    for name in (LINEAGE, EVENTS):
+        stem, _, suffix = name.partition(".")
         with contextlib.suppress(OSError):
-            os.rename(folder / EVENTS, before)
+            os.rename(folder / name, folder / f"{stem}-{number - 1}.{suffix}")
 
 
 def write_missing_report(root: Path, folder: Path, *, output: str = "") -> None:

@@ -29,7 +29,7 @@ from headrace.plan import compile as compiler
 from headrace.plan.logical import Plan
 from headrace.plan.partitioning import oversized_shards
 from headrace.result import Metrics, Result
-from headrace.session import invocation, job_events
+from headrace.session import invocation, job_events, lineage
 from headrace.session.context import Run, RunContext, warn_of_inline
 from headrace.session.describe import describe
 from headrace.session.event_bus import EventBus, environment_observers, progress_shown
@@ -118,6 +118,7 @@ def _write(job: Job, context: RunContext, progress: Progress | None, started: fl
     reporting.write_report(
         job.output.root, committer.folder, values=options.report_values, output=str(job.output)
     )
+    lineage.record(job, event)
     result = job_events.result_of(job, event, metrics, rows_before)
     first = result.summary.split("\n")[0]  # in a notebook, the result shows the rest
     _say(options, first if in_notebook() else f"{result.summary}\nreport: {result.report}")
@@ -207,17 +208,16 @@ def _fail(job: Job, run: Run, events: EventBus, error: BaseException, started: f
     )  # a record may be passed on; its report shows values if asked to
     seconds = time.monotonic() - started
     found = findings(events.state, seconds)
-    events.on_event(
-        job_events.finished(
-            job,
-            seconds,
-            error=text,
-            row=row.lstrip(": "),
-            trace=trace,
-            retries=run.scheduler.retries,
-            **found,
-        )
+    event = job_events.finished(
+        job,
+        seconds,
+        error=text,
+        row=row.lstrip(": "),
+        trace=trace,
+        retries=run.scheduler.retries,
+        **found,
     )
+    events.on_event(event)
     events.close()
     if isinstance(error, KeyboardInterrupt):  # below the last line of the progress
         written = committer.state.ledger.written
@@ -225,6 +225,7 @@ def _fail(job: Job, run: Run, events: EventBus, error: BaseException, started: f
         again = "cell" if in_notebook() else "command"
         _say(options, f"\nInterrupted; {committed}. Run the same {again} again to go on.")
     if not (committer.empty and isinstance(error, REFUSALS)):
+        lineage.record(job, event)
         reporting.write_report(
             job.output.root, committer.folder, values=options.report_values, output=str(job.output)
         )

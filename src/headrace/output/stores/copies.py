@@ -19,7 +19,7 @@ from headrace.output.stores.lease import Lease
 from headrace.output.stores.numbered import NumberedObjects, copy_of
 
 POINTERS = ("current", "next")
-_SMALL = re.compile(rf"(?!events-\d)[A-Za-z0-9_-][A-Za-z0-9_.-]*|{STATES}/[0-9a-f]{{64}}")
+_SMALL = re.compile(rf"(?!(?:events|openlineage)-\d)[A-Za-z0-9_-][A-Za-z0-9_.-]*|{STATES}/[0-9a-f]{{64}}")
 _ALWAYS = ("plan", "manifest", "events.jsonl")  # asked for whatever a listing says: it may be old
 _AT_ONCE = 16
 
