@@ -3,7 +3,8 @@
 A hundred rows, each run a fresh process with standard error on a pseudo-terminal, by turns with nothing, with one of
 the three and with all of them. What is left out is not even imported. The bar is 10 ms of wall time for all, by the
 median of the differences within rounds. CPU seconds, of all processes of the run, say what is behind it where others
-work on the machine, too; `--nice` keeps these away.
+work on the machine, too; `--under "nice -n -15"` or `--under "chrt -f 10"` keeps these away where one may, and
+`--data /dev/shm` what they write.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import pty
 import random
 import resource
+import shlex
 import shutil
 import statistics
 import subprocess
@@ -49,7 +51,7 @@ predictions("tiny", data).with_options(progress=None if "progress" in parts else
 """
 
 
-def measured(parts: Sequence[str], source: Path, out: Path, nice: int) -> tuple[float, float]:
+def measured(parts: Sequence[str], source: Path, out: Path, under: str) -> tuple[float, float]:
     """Run the job once, with these parts; return the wall seconds and the CPU seconds of all its processes."""
     shutil.rmtree(out, ignore_errors=True)
     os.sync()
@@ -58,15 +60,10 @@ def measured(parts: Sequence[str], source: Path, out: Path, nice: int) -> tuple[
     drained.start()
     paths = [str(data.ROOT), str(data.ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "TERM": "xterm-256color"}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # it would have each run compile what was changed
     command = [sys.executable, "-c", PROGRAM, "+".join(parts) or "none", str(source), str(out)]
     before, used = time.perf_counter(), cpu()
-    subprocess.run(
-        ["nice", "-n", str(nice), *command] if nice else command,
-        env=env,
-        stdin=theirs,
-        stderr=theirs,
-        check=True,
-    )
+    subprocess.run([*shlex.split(under), *command], env=env, stdin=theirs, stderr=theirs, check=True)
     took = time.perf_counter() - before, cpu() - used
     os.close(theirs)
     drained.join(5.0)
@@ -103,7 +100,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--nice", type=int, default=0, help="for the runs: -15, say, which needs rights")
+    parser.add_argument("--under", default="", help="a command that runs each run")
     parser.add_argument("--data", type=Path, default=data.ROOT / "bench" / ".data")
     options = parser.parse_args()
     source = data.ensure("tiny", options.data, 1)
@@ -114,7 +111,7 @@ def main() -> int:
             names = list(kinds)
             random.Random(turn).shuffle(names)
             found = {
-                name: measured(kinds[name], source, Path(scratch) / "out", options.nice) for name in names
+                name: measured(kinds[name], source, Path(scratch) / "out", options.under) for name in names
             }
             if turn >= 0:
                 for name in names:

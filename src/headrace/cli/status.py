@@ -53,7 +53,10 @@ def status(
 
 
 def _text(found: RunStatus) -> str:
-    lines = found.lines()
+    driver = found.state.last
+    typed = driver.described.resume if driver is not None and driver.described is not None else ""
+    words = texts.in_flags if typed.startswith("headrace ") else str  # as it was told where it ran
+    lines = [(name, words(told) if name == "status" else told) for name, told in found.lines()]
     width = max(len(name) for name, _ in lines)
     return "\n".join([found.facts.output, *(f"  {name:<{width}}  {words}" for name, words in lines)])
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -149,10 +151,22 @@ def _finished(line: Line) -> RunFinished:
     )
 
 
+_fields = cache(msgspec.structs.fields)
+
+
+def prepare() -> None:
+    """Find out what the fields of events are, before they are needed."""
+    for kind in (RunDescribed, StageDescribed, RunStarted, RunFinished, Timings, MetricsCounted):
+        _fields(kind)
+    for other in (WorkSum, CommitSum, ProgressSample, MemoryTaken, WorkerReady):
+        with contextlib.suppress(msgspec.ValidationError):
+            msgspec.convert({}, other)
+
+
 def _lenient(kind: type[_Struct], line: Mapping[str, Any], **defaults: Any) -> _Struct:
     """Return a struct with those fields of a line that make sense, and defaults for the others."""
     values: dict[str, Any] = {}
-    for field in msgspec.structs.fields(kind):
+    for field in _fields(kind):
         name = field.name
         if name in defaults:
             values[name] = defaults[name]

@@ -61,9 +61,11 @@ def assets_loaded() -> Iterator[None]:
 
 def _load_assets() -> None:
     with contextlib.suppress(Exception):  # the page raises it again when it is needed
+        from headrace.observers import record_reader
         from headrace.observers.report import page
 
         page.load_assets()
+        record_reader.prepare()
 
 
 def begin_record(folder: Path, number: int) -> None:

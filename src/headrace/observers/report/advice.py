@@ -17,8 +17,8 @@ from headrace.observers.time_spent import Part, all_parts, stage_times
 _LONG = 2.0  # seconds: a shorter run is no basis for advice on speed
 _LEAST = 0.05  # of the time: what gains less is not worth a change
 _OFTEN = 10  # calls tried again
-_LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python|^<")
-_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+_LIBRARY = r"site-packages|dist-packages|/lib/python|^<"  # compiled if a run failed
+_FRAME = r'File "([^"]+)", line (\d+), in (\S+)'
 
 
 class Advice(msgspec.Struct, frozen=True):
@@ -87,9 +87,9 @@ def _go_on(history: History, facts: Facts) -> list[Advice]:
 
 
 def _cause(facts: Facts) -> tuple[str, str, str]:
-    frames = _FRAME.findall(facts.trace)
+    frames = re.findall(_FRAME, facts.trace)
     if frames:
-        path, line, function = ([each for each in frames if not _LIBRARY.search(each[0])] or frames)[-1]
+        path, line, function = ([each for each in frames if not re.search(_LIBRARY, each[0])] or frames)[-1]
         error = facts.trace.strip().rsplit("\n", 1)[-1]
         called = f"Correct {function}()" if function.isidentifier() else "Correct the line"
         return called, error[:300], f"{path}:{line}"

@@ -16,9 +16,9 @@ from headrace.observers.report.verdict import slow_part, speed, verdict
 from headrace.observers.time_spent import all_parts, stage_times
 
 _FIRST = 3  # pieces of advice in the head; more of them stand below
-_COMMAND = re.compile(r"^(headrace|python\S*|hr\.) ?")
+_COMMANDS = ("headrace", "python", "hr.")
 
-_KEPT = re.compile(r" The [\d,]+ rows that were committed before are kept in [^\n]*$")  # as the verdict says
+_KEPT = r" The [\d,]+ rows that were committed before are kept in [^\n]*$"  # as the verdict says
 
 _SIGNS = {
     "complete": ("✓", "Complete"),
@@ -62,7 +62,7 @@ def head(history: History, facts: Facts) -> Html:
 def _error(facts: Facts) -> Html:
     if facts.status != "failed":
         return Html("")
-    error = _KEPT.sub("", facts.error.strip())
+    error = re.sub(_KEPT, "", facts.error.strip())
     words = [tag("pre", error, class_="error", tabindex="0", role="region", aria_label="The error")]
     if facts.row:
         words.append(tag("p", "The row: ", tag("code", facts.row)))
@@ -130,7 +130,7 @@ def command(words: str) -> Html:
     copy = tag(
         "button", "Copy", type="button", class_="copy", data_copy=words, aria_label=f"Copy {words}", hidden=""
     )
-    button = copy if _COMMAND.match(words) else ""
+    button = copy if words.startswith(_COMMANDS) else ""
     return tag("div", tag("code", words), button, class_="typed")
 
 

@@ -7,13 +7,15 @@ import hashlib
 import time
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from headrace.observers.report import comparison, head, metrics, running, totals, what_ran
-from headrace.observers.report.comparison import Run
+from headrace.observers.report import head, metrics, running, totals, what_ran
 from headrace.observers.report.facts import Facts
 from headrace.observers.report.history import History
 from headrace.observers.report.html import Html, data, join, tag
+
+if TYPE_CHECKING:
+    from headrace.observers.report.comparison import Run
 
 ASSETS = Path(__file__).parent / "assets"
 SCRIPTS = ("d3.min.js", "plot.umd.min.js", "report.js")
@@ -49,6 +51,8 @@ def page(history: History, facts: Facts, *, made: float, version: str) -> str:
 
 def comparison_page(first: Run, second: Run, *, made: float, version: str) -> str:
     """Return a page about two runs side by side."""
+    from headrace.observers.report import comparison
+
     parts = _fitting(comparison.comparison(first, second), MOST_BYTES - _ASSETS_BYTES)
     body = join([comparison.body(parts), _foot(second[0], made, version)])
     return _whole(comparison.title(first, second), body, {})
@@ -67,9 +71,10 @@ def _fitting(parts: list[Html], most: int) -> list[Html]:
 
 def load_assets() -> None:
     """Read the files that are part of every page."""
+    for name in SCRIPTS:
+        _hash(name)
     for name in (*SCRIPTS, "report.css"):
         _asset(name)
-        _hash(name)
 
 
 def _contents(parts: list[Html]) -> Html:
@@ -136,4 +141,4 @@ def _asset(name: str) -> str:
 @cache
 def _hash(name: str) -> str:
     """Return the hash by which the page's policy allows a script."""
-    return base64.b64encode(hashlib.sha256(_asset(name).encode()).digest()).decode()
+    return base64.b64encode(hashlib.sha256((ASSETS / name).read_bytes()).digest()).decode()
