@@ -141,4 +141,4 @@ def _asset(name: str) -> str:
 @cache
 def _hash(name: str) -> str:
     """Return the hash by which the page's policy allows a script."""
-    return base64.b64encode(hashlib.sha256((ASSETS / name).read_bytes()).digest()).decode()
+    return base64.b64encode(hashlib.sha256(_asset(name).encode()).digest()).decode()
