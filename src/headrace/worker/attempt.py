@@ -7,11 +7,10 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import chain
-from typing import cast
 
 import msgspec
 import pyarrow as pa
@@ -22,13 +21,11 @@ from headrace.core.arrow.objects import bytes_of, object_indices
 from headrace.core.arrow.output_schema import as_files_hold, conform, fill, is_complete
 from headrace.core.arrow.widening import conform_to_read, with_columns
 from headrace.core.events import RowsRead
-from headrace.core.foreign import errors_of_sink, opened
 from headrace.core.metric_states import MOST_BYTES, stored
-from headrace.core.ports import JoinedWriter, JoiningSink, WorkerContext, Writer
+from headrace.core.ports import JoinedWriter, WorkerContext
 from headrace.core.work import (
     AttemptFinishing,
     AttemptLost,
-    AttemptWaiting,
     Block,
     Deferred,
     Done,
@@ -37,13 +34,12 @@ from headrace.core.work import (
     OutputBlocks,
     Proposal,
     ShrinkBatches,
-    StagedFile,
     Task,
-    TrailingRejects,
 )
 from headrace.errors import NodeLost
 from headrace.plan.physical import Program
 from headrace.plan.steps.union import goes_through
+from headrace.worker.block_input import BlockInput, InputLost, StageInput
 from headrace.worker.coordinates import UndeliveredRows, delivered_after, where
 from headrace.worker.copied_columns import CopiedColumns
 from headrace.worker.copying import CannotCopy
@@ -51,10 +47,10 @@ from headrace.worker.driver_messages import packed_for, report_ready
 from headrace.worker.early_end import EarlyEnd, Speed
 from headrace.worker.messages import preview
 from headrace.worker.metrics import MetricsCounter
-from headrace.worker.prefetch import AsyncWriter, prefetched
+from headrace.worker.prefetch import prefetched
 from headrace.worker.reading import InputCheck, Read, count_read, read_split
-from headrace.worker.rejected import write_rejected
 from headrace.worker.rows import Rows
+from headrace.worker.staged_output import StagedOutput
 from headrace.worker.step_chain import StepChain
 from headrace.worker.user_code import Meter
 
@@ -62,7 +58,6 @@ BLOCK_BYTES = 8 << 20
 UNDECIDED_BYTES = 64 << 20
 REPORT_SECONDS = 0.25
 
-StageInput = Block | TrailingRejects | str | None
 AttemptGenerator = Generator[Outcome, "bytes | None", None]
 
 
@@ -200,10 +195,6 @@ def _carry_out(attempt: _Attempt) -> AttemptGenerator:
         raise
 
 
-class _InputLost(Exception):
-    """The input of an attempt is lost after it consumed a part of it."""
-
-
 class _Attempt:
     """One attempt at one shard."""
 
@@ -219,7 +210,7 @@ class _Attempt:
         clock: Callable[[], float],
     ) -> None:
         self._where = where
-        self._input_queue = inputs
+        self._block_input = BlockInput(inputs, context, task) if inputs is not None else None
         self._program = program
         self._speed = speed
         self._clock = clock
@@ -256,15 +247,11 @@ class _Attempt:
         )
         self._copied: CopiedColumns | None = None
         self._seen_schema: pa.Schema | None = None
-        self._writer: Writer | None = None
-        self._rejects_writer: Writer | None = None  # of rows that failed
-        self._files: tuple[StagedFile, ...] = ()
+        self._output = StagedOutput(program, task, self._meter)
         self._written = 0
         self._counting = MetricsCounter(program.metrics, self._where, show_data=program.policy.show_data)
         self._states: tuple[bytes, ...] = ()
         self._delivered = task.after
-        self._blocks_taken = 0  # blocks of the stage before
-        self._took_all_blocks = False
         self._last_report = self._clock()
         self._batches_cut = 0
 
@@ -281,37 +268,74 @@ class _Attempt:
             first_rows = yield from self._settle_schema(parts)
             if self._schema is None and first_rows:
                 return  # deferred
-        block: list[pa.RecordBatch] = []
-        size = 0
-        delivers = self._program.kind == "blocks"
-        undelivered = (
-            UndeliveredRows(self._task.shard, self._task.after) if self._task.after is not None else None
-        )
-        for part in chain(first_rows, parts):
+        rows = self._counted(chain(first_rows, parts))
+        if self._program.kind == "count":
+            for _ in rows:
+                pass
+        elif self._copied is not None:
+            self._copy(self._copied, rows)
+        elif self._program.kind == "write":
+            self._write(rows)
+        else:
+            yield from self._give_blocks(rows)
+        self._output.end(self._inputs)
+        self._states = self._counting.states()
+        self._inputs.check()
+        if self._early_end.rest is not None:
+            failpoints.hit("attempt.parted")
+        yield self._done()
+
+    # ------------------------------------------------------------ what becomes of the rows
+
+    def _counted(self, rows: Iterator[Rows]) -> Iterator[Rows]:
+        """Count rows, also in the metrics; pass on those that a reader does not have yet."""
+        after = self._task.after
+        undelivered = UndeliveredRows(self._task.shard, after) if after is not None else None
+        for part in rows:
             self._written += len(part)
             if self._program.metrics:
                 with self._meter.timing("metrics"):
                     self._counting.update(part)
-            if self._program.kind == "count":
-                continue
             if undelivered is not None:
                 part = undelivered.cut(part)
-                if not len(part):
-                    continue
+            if len(part):
+                yield part
+
+    def _write(self, rows: Iterator[Rows]) -> None:
+        for part in rows:
             assert self._schema is not None
-            if self._copied is not None:
-                self._copy(self._copied, part)
-                continue
             batch = self._conform(part, self._schema)
-            if self._program.kind == "write":
-                # Copied: a column that waits to be encoded would keep its whole block in memory.
-                self._write(owned(batch) if self._input_queue is not None else batch)
-                continue
+            # Copied: a column that waits to be encoded would keep its whole block in memory.
+            self._output.write(owned(batch) if self._block_input is not None else batch, self._schema)
+
+    def _copy(self, copied: CopiedColumns, rows: Iterator[Rows]) -> None:
+        """Write rows of which some columns are copied."""
+        for part in rows:
+            assert self._schema is not None
+            copied.settle(self._schema, self._conform, self._joined_writer)
+            made = copied.made(part)
+            batch = self._conform(made, copied.schema) if len(copied.schema) else made.batch
+            with self._meter.timing("write"):
+                copied.write(made.with_batch(batch))
+        with self._meter.timing("write"):
+            copied.close()
+
+    def _joined_writer(self) -> JoinedWriter:
+        assert self._copied is not None and self._schema is not None
+        return self._output.joined(self._schema, self._copied.names)
+
+    def _give_blocks(self, rows: Iterator[Rows]) -> Iterator[OutputBlocks]:
+        """Yield blocks of 8 MiB, each of rows of one schema, for a reader."""
+        block: list[pa.RecordBatch] = []
+        size = 0
+        for part in rows:
+            assert self._schema is not None
+            batch = self._conform(part, self._schema)
             if block and not block[0].schema.equals(batch.schema):
                 yield self._blocks(block)
                 block, size = [], 0
             block.append(batch)
-            if delivers:
+            if self._program.kind == "blocks":
                 self._delivered = delivered_after(part, self._task.shard, self._delivered)
             size += bytes_of(batch)
             if size >= BLOCK_BYTES:
@@ -319,38 +343,6 @@ class _Attempt:
                 block, size = [], 0
         if block:
             yield self._blocks(block)
-        if self._copied is not None:
-            with self._meter.timing("write"):
-                self._copied.close()
-        if self._writer is not None and not self._program.overlapped:
-            self._close_part()
-        if self._meter.rejects and self._program.sink is not None:
-            self._write_rejects()
-        self._states = self._counting.states()
-        self._inputs.check()
-        if self._early_end.rest is not None:
-            failpoints.hit("attempt.parted")
-        yield self._done()
-
-    def _write_rejects(self) -> None:
-        with self._meter.timing("write"):
-            for split in {reject.split for reject in self._meter.rejects}:
-                self._inputs.begin(split)  # they are read again
-            self._rejects_writer = write_rejected(self._program, self._task, self._meter.rejects)
-
-    def _copy(self, copied: CopiedColumns, part: Rows) -> None:
-        """Take rows of which some columns will be copied."""
-        assert self._schema is not None
-        copied.settle(self._schema, self._conform, self._joined_writer)
-        made = copied.made(part)
-        batch = self._conform(made, copied.schema) if len(copied.schema) else made.batch
-        with self._meter.timing("write"):
-            copied.write(made.with_batch(batch))
-
-    def _joined_writer(self) -> JoinedWriter:
-        assert self._copied is not None
-        self._open_writer(self._copied.names)
-        return cast("JoinedWriter", self._writer)
 
     def _conform(self, part: Rows, schema: pa.Schema) -> pa.RecordBatch:
         if self._program.kind != "write":
@@ -421,8 +413,8 @@ class _Attempt:
         return any(given >= budget for given, budget in zip(passed, self._task.budgets, strict=True))
 
     def _read(self) -> Iterator[Rows]:
-        if self._input_queue is not None:
-            return self._early_end.pass_rows(self._rows_of_blocks(self._input_queue))
+        if self._block_input is not None:
+            return self._early_end.pass_rows(self._block_input.rows(self._meter, self._early_end))
         reads = self._splits()
         reads = self._early_end.pass_reads(prefetched(reads) if self._program.overlapped else reads)
         rows = count_read(reads, self._meter)
@@ -437,40 +429,6 @@ class _Attempt:
             else:
                 reads = read_split(self._program, split, self._meter, skip, self._copied.columns)
                 yield from self._copied.placed(reads)
-
-    def _rows_of_blocks(self, inputs: queue.SimpleQueue[StageInput]) -> Iterator[Rows]:
-        """Yield the rows of the blocks from the stage before, in order."""
-        from headrace.worker.upstream import rows_of_block
-
-        while True:
-            with self._meter.timing("wait"):
-                item = self._next_input(inputs)
-            if item is None:
-                self._took_all_blocks = True
-                return
-            if isinstance(item, str):
-                raise _InputLost(item)
-            self._blocks_taken += 1
-            if item.rejects:
-                self._early_end.rows_failed_upstream()
-            if isinstance(item, TrailingRejects):
-                self._meter.add_rejects(item.rejects)
-                continue
-            yield from rows_of_block(item, self._context, self._meter)
-
-    def _next_input(self, inputs: queue.SimpleQueue[StageInput]) -> StageInput:
-        self._context.release_unused()
-        try:
-            return inputs.get_nowait()
-        except queue.Empty:
-            self._context.notify(
-                AttemptWaiting(self._task.shard.index, self._task.attempt, self._blocks_taken)
-            )
-        while True:
-            try:
-                return inputs.get(timeout=REPORT_SECONDS)
-            except queue.Empty:
-                self._context.release_unused()  # another attempt may have released a block
 
     def _growing_batches(self, parts: Iterator[Rows]) -> Iterator[Rows]:
         """Cut batches for a preview: as many rows as are asked for, then twice as many, and so on."""
@@ -496,26 +454,6 @@ class _Attempt:
                 )
             )
 
-    def _write(self, batch: pa.RecordBatch) -> None:
-        with self._meter.timing("write"):
-            self._open_writer()
-            assert self._writer is not None
-            self._writer.write(batch)
-
-    def _open_writer(self, copied: Mapping[str, str] | None = None) -> None:
-        if self._writer is not None:
-            return
-        assert self._program.sink is not None and self._schema is not None
-        sink, show = self._program.sink, self._program.policy.show_data
-        if self._task.attempt == 0 and self._task.schema is None:
-            with errors_of_sink(sink, self._task, show_data=show):
-                sink.check_schema(self._schema)  # the attempts that may settle it
-        if copied is None:
-            writer = opened(sink, self._task, self._schema, show_data=show)
-        else:
-            writer = cast("JoiningSink", sink).open_joined(self._task, self._schema, copied)
-        self._writer = AsyncWriter(writer) if self._program.overlapped else writer
-
     def _blocks(self, batches: list[pa.RecordBatch]) -> OutputBlocks:
         self._inputs.check()
         sent, objects = packed_for(self._context, batches)
@@ -527,35 +465,23 @@ class _Attempt:
     def must_finish(self) -> bool:
         """True if the attempt has output rows, rejected rows or a big metric state to write."""
         big = bool(self._program.states) and any(len(state) > MOST_BYTES for state in self._states)
-        return self._writer is not None or self._rejects_writer is not None or big
-
-    def _close_part(self) -> None:
-        """Encode the rest: in the finishing thread if the program is ``overlapped``, else in the worker's own."""
-        assert self._writer is not None
-        with self._meter.timing("write"):
-            self._files = self._writer.close()
+        return self._output.is_open or big
 
     def finish(self, done: Done) -> Outcome:
         """Close and sync the files; runs in a thread of its own, after ``run`` has ended."""
         try:
-            if self._writer is not None:
-                if self._program.overlapped:
-                    self._close_part()
-                self._writer.sync()
-            if self._rejects_writer is not None:
-                self._files += self._rejects_writer.close()
-                self._rejects_writer.sync()
+            self._output.finish()
             states = stored(self._states, self._program.states, self._program.durability)
         except BaseException as error:
             self.abort()
             return self.failure(error)
         seconds = self._meter.timings()
-        return msgspec.structs.replace(done, files=self._files, timings=seconds, states=states)
+        return msgspec.structs.replace(done, files=self._output.files, timings=seconds, states=states)
 
     def failure(self, error: BaseException) -> Outcome:
         """Return the outcome of an attempt that raised this error."""
         shard, attempt = self._task.shard.index, self._task.attempt
-        if isinstance(error, (_InputLost, NodeLost)):
+        if isinstance(error, (InputLost, NodeLost)):
             return AttemptLost(shard, attempt, str(error), charged=False)
         return Failed(shard, attempt, failures.report(self._inputs.reason(error)))
 
@@ -565,12 +491,12 @@ class _Attempt:
         return Done(
             self._task.shard.index,
             self._task.attempt,
-            self._files,
+            self._output.files,
             ledger,
             self._meter.timings(),
             schema_bytes(self._seen_schema) if self._seen_schema is not None and not self._written else None,
             tuple(ledger.steps[i][1] for i in limits),
-            None if self._took_all_blocks else self._blocks_taken,
+            self._block_input.taken if self._block_input is not None else 0,
             self._meter.faults(words=self._program.policy.show_data),
             self._states,
             self._early_end.rest,
@@ -578,7 +504,4 @@ class _Attempt:
 
     def abort(self) -> None:
         """Remove the staged files."""
-        for writer in (self._writer, self._rejects_writer):
-            if writer is not None:
-                writer.abort()
-        self._writer = self._rejects_writer = None
+        self._output.abort()
