@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -504,3 +505,64 @@ def test_columns_that_are_carried_through_are_copied(tmp_path: Path, monkeypatch
         assert found["i32"].to_pylist() == found["id"].to_pylist() == given["id"].to_pylist()
         assert found["word"].to_pylist() == given["word"].to_pylist()
         assert found["twice"].to_pylist() == [2 * i for i in range(20_000)]
+
+
+def test_folders_that_are_no_table_and_tables_that_are_no_folders(tmp_path: Path) -> None:
+    from headrace.output.clean import leftovers
+
+    hundred().write_delta(tmp_path / "t")
+    run = tmp_path / "t/headrace-output"
+    with pytest.raises(ArgumentError, match="the output of a run"):
+        hundred().write_delta(run)
+    with pytest.warns(UserWarning, match=r"Delta table.*read_delta"):
+        hr.read_parquet(tmp_path / "t")
+    assert leftovers(run) == [] and hr.verify(run).good
+    for how in ({"unfinished": True}, {"everything": True}):
+        with pytest.raises(hr.errors.ForeignOutput, match="may be rows of the Delta table"):
+            leftovers(run, **how)
+
+
+POINTS = (
+    ("run.opened", 1), ("stage.closed", 4), ("journal.append", 9), ("journal.synced", 5), ("publish.rename", 4),
+    ("publish.renamed", 4), ("finish.manifest", 1), ("table.filled", 1), ("finish.success", 1),
+    ("finish.closed", 1), ("recover.opened", 1), ("recover.swept", 1), ("swap.recorded", 1), ("swap.pointed", 1),
+)  # fmt: skip
+
+
+def play(tmp_path: Path, seed: int) -> None:
+    """Drivers are killed one after the other, somewhere; somebody else commits between them."""
+    dice, table = random.Random(seed), tmp_path / f"t{seed}"
+    mode, others = dice.choice(["append", "overwrite"]), [-1]
+    deltalake.write_deltalake(table, pa.table({"id": [-1]}))
+    for _ in range(dice.randint(1, 4)):
+        point, most = dice.choice(POINTS)
+        command = [sys.executable, "-c", JOB, point, str(dice.randint(1, most)), str(table), mode]
+        ended = subprocess.run(
+            command, cwd=str(Path(__file__).parents[1]), capture_output=True, text=True, check=False
+        )
+        assert ended.returncode in (0, -signal.SIGKILL), ended.stderr
+        found = ids(table)
+        if ended.returncode == 0:
+            assert [i for i in found if i >= 0] == [*range(100)]
+        assert [i for i in found if i >= 0] in ([], [*range(100)])
+        if dice.random() < 0.5:
+            others.append(min(others) - 1)
+            deltalake.write_deltalake(table, pa.table({"id": others[-1:]}), mode="append")
+    hundred().write_delta(table, mode=mode)  # type: ignore[arg-type]
+    found = ids(table)
+    assert [i for i in found if i >= 0] == [*range(100)]
+    assert mode == "overwrite" or [i for i in found if i < 0] == sorted(others)
+    told = deltalake.DeltaTable(str(table)).history()
+    runs = [each["headrace"]["run"] for each in told if "headrace" in each]
+    assert len(runs) == len(set(runs)) and (mode == "overwrite" or len(runs) == 1)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_killed_at_random(tmp_path: Path, seed: int) -> None:
+    play(tmp_path, seed)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(2, 202))
+def test_soak(tmp_path: Path, seed: int) -> None:
+    play(tmp_path, seed)

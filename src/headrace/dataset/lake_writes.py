@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,8 +15,6 @@ from headrace.plan import ray_unsupported
 from headrace.plan.parameters import given_partition_by
 
 if TYPE_CHECKING:
-    import os
-
     import pyarrow as pa
 
     from headrace.core.work import Durability
@@ -101,6 +100,11 @@ class LakeWriteVerbs(TableWriteVerbs):
         if schema_mode not in (None, "merge"):
             raise ArgumentError(f"write_delta: schema_mode= is None or 'merge', not {schema_mode!r}.")
         place, name = given_table(path, "write_delta"), given_output(output, "write_delta")
+        if os.path.isdir(os.path.join(place, "_headrace")):
+            raise ArgumentError(
+                f"write_delta: {place} is the output of a run, not a table. Give the folder of the table; the run "
+                "gets a folder in it by output=."
+            )
         folders = given_partition_by(partition_by, None)
 
         def sink() -> Sink:

@@ -8,14 +8,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from headrace.core.files import hive, safe_files
 from headrace.core.metric_states import STATES, side_files
 from headrace.core.work import REJECTED
-from headrace.errors import RunLocked
+from headrace.errors import ForeignOutput, JournalDamaged, RunLocked
 from headrace.output.folder import HOME, SUCCESS, OutputFolder, is_part
 from headrace.output.lock import holder
 from headrace.output.runs import SavedRun, check_is_output, current_run, next_run, pointer
 from headrace.output.small_files import remove_tree
+
+TABLES = ("Delta table", "Iceberg table")  # kinds of sinks
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,22 @@ def leftovers(root: Path, *, unfinished: bool = False, everything: bool = False)
     writer = holder(root)
     if writer is not None:
         raise RunLocked(f"{root} is being written by {writer}. Clean it when that is done.")
+    if unfinished or everything:
+        check_no_table(root, str(root))
     return _listed(root, unfinished=unfinished, everything=everything)
+
+
+def check_no_table(root: Path, name: str) -> None:
+    """Refuse to remove runs whose parts may be rows of a table: only the table itself knows which are."""
+    with contextlib.suppress(JournalDamaged):
+        for run in filter(None, (current_run(root), next_run(root))):
+            about = msgspec.json.decode(run.plan.shape).get("sink") or {}
+            if about.get("kind") in TABLES:
+                raise ForeignOutput(
+                    f"The parts in {name} may be rows of the {about['kind']} above it, so nothing was removed. What "
+                    "the table does not refer to goes with its own clean-up, such as VACUUM or the removal of orphan "
+                    "files."
+                )
 
 
 def _listed(root: Path, *, unfinished: bool, everything: bool) -> list[Leftover]:

@@ -386,6 +386,12 @@ def warn_of_unfinished(paths: PathArgument) -> None:
     """Warn, on behalf of the caller's caller, if a folder is the output of a run that is not complete."""
     from headrace.output.folder import HOME, SUCCESS
 
+    tables = [folder for folder in absolute_paths(paths) if os.path.isdir(os.path.join(folder, "_delta_log"))]
+    if tables:
+        warn(
+            f"The folder {tables[0]!r} is a Delta table: its Parquet files may be rows of older versions, or of runs "
+            "that are not complete. read_delta reads just the rows of one version."
+        )
     unfinished = [
         folder
         for folder in dict.fromkeys(absolute_paths(paths))

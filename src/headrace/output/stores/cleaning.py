@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from headrace.core.work import REJECTED
 from headrace.errors import RunLocked
-from headrace.output.clean import Leftover
+from headrace.output.clean import Leftover, check_no_table
 from headrace.output.folder import HOME, SUCCESS, is_part
 from headrace.output.runs import SavedRun, current_run, next_run
 from headrace.output.stores.copies import Listing
@@ -19,6 +19,8 @@ def leftovers(address: str, *, unfinished: bool = False, everything: bool = Fals
     with looked_at(address) as output:
         if output.writer is not None:
             raise RunLocked(f"{output.name} is being written by {output.writer}. Clean it when that is done.")
+        if unfinished or everything:
+            check_no_table(output.root, output.name)
         found = _all(output.there) if everything else _unneeded(output, unfinished=unfinished)
         return [Leftover(name, output.there[name], why) for name, why in sorted(set(found))]
 
