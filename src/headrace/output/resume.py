@@ -149,7 +149,8 @@ class _JobOpener:
     ) -> None:
         sink = plan.sink
         assert sink is not None
-        current = output.current() if request.mode != "overwrite" else None
+        as_planned = request.mode != "overwrite" and not request.incremental
+        current = output.current() if as_planned else None
         if current is not None:
             described = msgspec.json.decode(read_plan(output, current).shape)["source"]
             source = plan.source.as_planned(described)

@@ -200,7 +200,7 @@ class FileSource(Source, Generic[Inspected]):
     def splits(self) -> list[Split]:
         """List the splits in input order."""
 
-    def splits_from(self, file: int) -> list[Split]:
+    def splits_from(self, file: int) -> list[Split] | None:
         """List the splits of the files from number ``file`` on; none of them reads a file before."""
         if file >= len(self.files()):
             return []

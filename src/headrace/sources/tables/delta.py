@@ -103,6 +103,9 @@ class DeltaSource(ParquetSource):
                 values.setdefault(name, set()).add(value)
         return parquet_files.inspect(files, self._columns, hive=False, given=snapshot.schema, values=values)
 
+    def splits_from(self, file: int) -> None:
+        """Return None: files that are new in a table may hold rows that others held before, put together anew."""
+
     def _folders_of(self, path: str) -> Mapping[str, str | None]:
         return self._settled().files.get(str(path), {})
 

@@ -99,6 +99,9 @@ class IcebergSource(FileSource[Scan]):
         scan = self.refreshed()
         return [self._split(number, scan.tasks[str(file.path)]) for number, file in enumerate(self._files)]
 
+    def splits_from(self, file: int) -> None:
+        """Return None: files that are new in a table may hold rows that others held before, put together anew."""
+
     def _split(self, number: int, task: Any) -> Split:
         from pyiceberg.expressions import AlwaysTrue
 
