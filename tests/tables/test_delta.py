@@ -483,9 +483,8 @@ def test_the_folder_can_be_moved_with_the_table(tmp_path: Path) -> None:
     assert ids(tmp_path / "moved") == [*range(100)]
 
 
-def test_columns_that_are_carried_through_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_that_are_carried_through_are_copied(tmp_path: Path) -> None:
     """By their codec it is seen which were."""
-    monkeypatch.setattr("headrace.worker.roads.LEAST_ROWS", 1)
     given = pa.table(
         {"id": [*range(20_000)], "word": ["a", None] * 10_000, "i32": pa.array(range(20_000), pa.int32())}
     )
