@@ -68,6 +68,12 @@ def record(job: Job, event: RunFinished) -> None:
         _log.warning("The lineage of %s is not recorded: %s. Its rows are not affected.", job.output, error)
 
 
+def record_missing(job: Job, event: RunFinished) -> None:
+    """Write the event of a finished run if its driver was killed before it could, or another one finished it."""
+    if job.recorded is None and not (job.committer.folder / LINEAGE).exists():
+        record(job, event)
+
+
 def event_of(job: Job, event: RunFinished) -> dict[str, Any]:
     """Return the RunEvent of a run that has ended: the last one of the output, with what it took in."""
     state = job.committer.state

@@ -87,9 +87,9 @@ def _finished_before(job: Job, options: RunOptions) -> Result:
     """Return the recorded result of a run that has nothing left to do."""
     reporting.write_missing_report(job.output.root, job.committer.folder, output=str(job.output))
     metrics, _ = job_events.metrics_of(job)
-    result = job_events.result_of(
-        job, job_events.finished(job, 0.0), metrics, job.committer.state.ledger.read
-    )
+    event = job_events.finished(job, 0.0)
+    lineage.record_missing(job, event)
+    result = job_events.result_of(job, event, metrics, job.committer.state.ledger.read)
     before = "nothing is new, nothing to do" if options.incremental else "nothing to do"
     _say(options, f"finished in an earlier run, {before}: {result.summary}")
     return result
