@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from headrace.readers.parquet import *
     from headrace.readers.samples import *
     from headrace.readers.tables import *
+    from headrace.readers.tables_of_files import *
     from headrace.result import Result as Result
     from headrace.session.models import load_model as load_model
     from headrace.tasks import ActorPool as ActorPool

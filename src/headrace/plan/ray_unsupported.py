@@ -165,7 +165,6 @@ NO_FUNCTIONS = {
     "read_audio": "there is no decoder for audio. read_binary_files(paths, include_paths=True).map(decode) "
     "gives each "
     "file to a function of yours, soundfile.read of a BytesIO, say.",
-    "read_avro": f"{_NO_READER} fastavro or Polars read.",
     "read_bigquery": f"{_SERVER}.",
     "read_clickhouse": f"{_SERVER}.",
     "read_databricks_tables": f"{_SERVER}.",
@@ -179,7 +178,6 @@ NO_FUNCTIONS = {
     "read_lerobot": "there is no reader for it. Its tables are Parquet, for read_parquet.",
     "read_mcap": f"{_NO_READER} its own library reads.",
     "read_mongo": f"{_SERVER}.",
-    "read_orc": f"{_NO_READER} pyarrow.orc.read_table reads.",
     "read_snowflake": f"{_SERVER}.",
     "read_tfrecords": f"{_NO_READER} its own library reads.",
     "read_unity_catalog": f"{_SERVER}.",

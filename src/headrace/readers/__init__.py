@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from importlib import import_module
 
-MODULES = ("parquet", "files", "from_memory", "from_libraries", "samples", "databases", "tables")
+MODULES = (
+    "parquet",
+    "files",
+    "from_memory",
+    "from_libraries",
+    "samples",
+    "databases",
+    "tables",
+    "tables_of_files",
+)
 """The modules of readers: what is in the ``__all__`` of one is a public name of Headrace."""
 
 

@@ -49,6 +49,8 @@ DATA = {
             (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp"),
             "read_images",
         ),
+        DataFormat("orc", (".orc",), "read_orc"),
+        DataFormat("avro", (".avro",), "read_avro"),
         DataFormat("numpy", (".npy", ".npz"), "read_numpy", writer="write_numpy"),
         DataFormat(
             "webdataset", (".tar", ".tgz"), "read_webdataset", writer="write_webdataset", compressible=True

@@ -1,0 +1,141 @@
+"""ORC files, read stripe by stripe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace.core.files.formats import suffixes_read_by
+from headrace.core.files.input_files import InputFile
+from headrace.core.locations import Location
+from headrace.core.ports import Bad
+from headrace.core.stores.objects import open_binary
+from headrace.core.work import Split
+from headrace.errors import UnreadableFile
+from headrace.sources.file_source import FileSource
+from headrace.sources.files import PathArgument
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow import orc
+
+_SPLIT_BYTES = 8 << 20  # of a file: below that, it is one split
+_UNPACKED = 4  # bytes in memory for each in a file, about
+
+
+class _Found(NamedTuple):
+    stripes: list[int]
+    rows: list[int]
+    schema: pa.Schema
+
+
+class OrcSource(FileSource[_Found]):
+    """Reads ORC files; a split is a stripe, or a whole file of less than 8 MiB.
+
+    Only a file's footer says how many rows it has, and none how many a stripe has. ORC has no checksums: damage is
+    noticed where the compression or the encoding notices it.
+
+    Parameters
+    ----------
+    paths
+        A file, a folder, a glob, or a list of these; of a folder, files that end in ``.orc``.
+    include_paths
+        Whether to add the column ``path``: the absolute path, a string.
+    """
+
+    suffixes = suffixes_read_by("read_orc")
+    reads_objects = True
+
+    def __init__(self, paths: PathArgument, *, include_paths: bool = False) -> None:
+        super().__init__(paths, adds_path=include_paths)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the paths and options as given."""
+        return {"kind": "orc", "paths": list(self.paths), "include_paths": self._adds_path}
+
+    def inspect(self, files: list[InputFile]) -> _Found:
+        from headrace.sources.schemas import unify
+
+        footers = []
+        for file in files:
+            with _opened(file.path) as opened:
+                footers.append((opened.nstripes, opened.nrows, opened.schema.remove_metadata()))
+        schema = unify((file.path, each[2]) for file, each in zip(files, footers, strict=True))
+        return _Found([each[0] for each in footers], [each[1] for each in footers], schema)
+
+    def schema(self) -> pa.Schema:
+        """Return the columns of all files; a column that one lacks is null there."""
+        return self.with_path(self.inspected().schema)
+
+    def splits(self) -> list[Split]:
+        """List stripes, and whole files that are small."""
+        found = self.refreshed()
+        splits = []
+        for number, (stripes, rows) in enumerate(zip(found.stripes, found.rows, strict=True)):
+            size = self.file(number).size * _UNPACKED
+            if rows and (stripes == 1 or size <= _SPLIT_BYTES * _UNPACKED):
+                splits.append(Split(number, 0, stripes, rows, size))
+            elif rows:
+                splits += [
+                    Split(number, i, i + 1, -1, max(1, size // stripes), -1 if i else 0)
+                    for i in range(stripes)
+                ]
+        return splits
+
+    def read_rows(
+        self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Read the stripes of a split; the rows of a stripe that is a file's only one are bad together."""
+        import pyarrow as pa
+
+        from headrace.sources.schemas import conform, select
+
+        path = self.file(split.file).path
+        whole = self.inspected().schema
+        target = whole if columns is None else select(whole, columns)
+        with _opened(path) as file:
+            own = file.schema.names
+            # Without a column, a stripe does not say how many rows it has.
+            wanted = [name for name in target.names if name in own] or own[:1]
+            for stripe in range(split.start, split.stop):
+                try:
+                    rows = file.read_stripe(stripe, columns=wanted)
+                    rows.validate(full=True)
+                except (OSError, ValueError, pa.ArrowException) as error:
+                    unreadable = _unreadable(f"stripe {stripe} of {path!r}", error)
+                    if bad is None or split.rows < 0 or file.nstripes > 1:
+                        raise unreadable from error
+                    bad(0, split.rows, unreadable)
+                    return
+                for at in range(0, rows.num_rows, batch_rows):
+                    part = rows.slice(at, batch_rows)
+                    yield conform(part, target, path, lambda name, count: None)
+
+    def locate(self, split: Split, row: int) -> Location:
+        """Name the file and the row; behind the first stripe of several, the stripe and the row there."""
+        path = self.file(split.file).path
+        if split.first >= 0:
+            return Location(path, row)
+        return Location(path, None, detail=f"row {row} of stripe {split.start}")
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[orc.ORCFile]:
+    """Open a file, for as long as it is read."""
+    import pyarrow as pa
+    from pyarrow import orc
+
+    with ExitStack() as stack:
+        try:
+            opened = orc.ORCFile(stack.enter_context(open_binary(path)))
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise _unreadable(repr(path), error) from error
+        yield opened
+
+
+def _unreadable(what: str, error: Exception) -> UnreadableFile:
+    reason = (isinstance(error, OSError) and error.strerror) or str(error).rstrip(".") or type(error).__name__
+    return UnreadableFile(
+        f"Cannot read {what} as ORC: {reason}. Restore the file or leave it out of the input."
+    )
