@@ -166,15 +166,16 @@ def _differing(runs: tuple[Run, Run]) -> list[tuple[str, ...]]:
 def change(before: float, after: float) -> str:
     """Return by how much a number changed.
 
-    >>> change(10.0, 12.5), change(4.0, 4.0), change(0.0, 3.0)
-    ('+25 %', 'same', '–')
+    >>> change(10.0, 12.5), change(4.0, 4.0), change(0.0, 3.0), change(999_910, 1_000_000)
+    ('+25 %', 'same', '–', 'less than +1 %')
     """
     if before == after:
         return "same"
     if not before:
         return "–"
     share = after / before - 1
-    return ("+" if share > 0 else "−") + percent(abs(share)) if abs(share) >= 0.005 else "same"
+    sign = "+" if share > 0 else "−"
+    return f"{sign}{percent(abs(share))}" if abs(share) >= 0.005 else f"less than {sign}1 %"
 
 
 def title(first: Run, second: Run) -> str:
