@@ -190,8 +190,8 @@ DIFFERENT = {
         "read_text": "here; empty lines are kept, unless `drop_empty_lines=True`",
     },
     "ray": {
-        "init": "here; one machine, with the environment of the program: `address`, `runtime_env` and `resources` "
-        "are refused",
+        "init": "here; one machine, with the environment of the program: `num_cpus=0` lets run what needs none; "
+        "`address`, `runtime_env` and `resources` are refused",
         "cancel": "here; what runs is interrupted where it runs Python code",
         "get_runtime_context": "here; `current_actor`, and the names of task, process and machine",
         "remote": "here; [options](#ray-core-sharding-by-hand) that ask for what is not here are refused",
