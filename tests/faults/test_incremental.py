@@ -308,6 +308,18 @@ def test_while_a_further_run_is_not_complete(job: Job) -> None:
     check(Path(job.output), expected(job, 5, 6), lambda: job.here(**NEW))
 
 
+def test_killed_between_the_mark_and_the_last_record(job: Job) -> None:
+    job.here(**NEW)
+    more(job, 5)
+    with pytest.raises((HeadraceError, OSError)):
+        job.here({"journal.append": "EIO@4"}, **NEW)  # grown, a commit, swapping, finished
+    assert len(json.loads((Path(job.output) / "_SUCCESS").read_text())["runs"]) == 2
+    verified = hr.verify(job.output)
+    assert (verified.good, verified.rows, verified.note) == (True, 2 * ROWS + MORE, "")
+    job.here(**NEW)
+    check(Path(job.output), expected(job, 5), lambda: job.here(**NEW))
+
+
 def test_the_input_is_emptied_after_each_run(job: Job) -> None:
     job.here(**NEW)
     for number in (5, 6, 7):

@@ -23,6 +23,7 @@ from headrace.errors import JournalDamaged
 from headrace.output import remeasure as remeasuring
 from headrace.output.names import run_of
 from headrace.output.part_files import bytes_of, rows_of
+from headrace.output.reporting import success_of
 from headrace.output.runs import SavedRun, check_is_output, current_run, named_run, pointer
 from headrace.output.stores.snapshots import Looked, looked_at
 from headrace.output.verification import Finding, Verification, are_steps, steps_of, verbs
@@ -105,6 +106,8 @@ def _verified(output: Looked, threads: int, on_file: OnFile) -> Verification:
         file = f"_headrace/{name}/{kind}"
         return Verification(place, name, "damaged", (Finding(kind, file, str(error)),))
     further = run.state.hidden and run.standing(root)
+    if further and success_of(root, name, len(run.state.runs)) is not None:  # all is said but to the journal
+        further, run.state.finished = False, True
     run = run.before_further_run() if further else run
     return _Verifier(output, run).verification(threads, on_file, further=further)
 
