@@ -288,5 +288,5 @@ def test_what_makes_no_sense_is_refused(folder, tmp_path):
 
 def test_a_worker_without_vllm_says_so(folder, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "vllm", None)
-    with pytest.raises(MissingLibrary, match="pip install vllm"):
+    with pytest.raises(MissingLibrary, match="install the package vllm"):
         inline(hr.from_items([{"text": "x"}]).prompt("{text}", hr.llm.VLLM(folder))).take_all()
