@@ -41,6 +41,21 @@ def test_no_more_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         write(tmp_path / "out")
 
 
+def test_no_more_threads_in_a_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys, threading\n"
+        "def refuses(*args):\n"
+        "    raise RuntimeError(\"can't start new thread\")\n"
+        "threading._start_new_thread = refuses\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(EngineError, match=r"could not begin: .*can't start new thread.*workers.*\)\.$"):
+        write(tmp_path / "out")
+    assert "Traceback" not in capfd.readouterr().err
+
+
 # ---------------------------------------------------------------- a limit of the system's
 
 _USER = 61_987  # nobody's: the limit counts all that a user runs, wherever that is

@@ -7,6 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+CANNOT_BEGIN = "This worker could not begin"
+"""So begin the last words of a worker that says itself why it ends, and what to do."""
+
 
 @dataclass(frozen=True, slots=True)
 class Death:
@@ -55,8 +58,11 @@ def never_ready(pool: str, deaths: Sequence[Death]) -> str:
     """Say that workers of a pool ended, one after another, before any of them could work."""
     ways = Counter(death.way for death in deaths)
     listed = "; ".join(way if count == 1 else f"{way} ({count} times)" for way, count in ways.items())
-    words = f" The last one's last words: {deaths[-1].last_words}." if deaths[-1].last_words else ""
-    if any(death.out_of_memory for death in deaths):
+    last = deaths[-1].last_words.removesuffix(".")
+    words = f" The last one's last words: {last}." if last else ""
+    if CANNOT_BEGIN in last:
+        advice = ""
+    elif any(death.out_of_memory for death in deaths):
         advice = (
             "The kernel ended them because memory ran out. Let fewer workers share it (workers=, concurrency=), or "
             "use a machine with more."
@@ -68,4 +74,4 @@ def never_ready(pool: str, deaths: Sequence[Death]) -> str:
         )
     else:
         advice = "Something there takes the process down: try it in a Python process of its own to see what."
-    return f"{len(deaths)} workers of {pool} in a row ended before they could work: {listed}.{words} {advice}"
+    return f"{len(deaths)} workers of {pool} in a row ended before they could work: {listed}.{words} {advice}".rstrip()

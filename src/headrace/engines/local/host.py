@@ -33,12 +33,14 @@ from headrace.core.ports import WorkerContext
 from headrace.core.process import become_worker
 from headrace.core.terminal import say
 from headrace.core.work import BlockRef
+from headrace.engines.deaths import CANNOT_BEGIN
 from headrace.engines.local import template, wire
 from headrace.engines.local.descendants import die_with, end_descendants
 from headrace.engines.local.tickets import TicketReader
 from headrace.engines.out_of_band_pickle import OutOfBandPickle, ReceivedPickle, unpack
 from headrace.engines.worker_cache import WorkerCache
 from headrace.engines.worker_loop import WorkerLoop, flush_streams
+from headrace.errors import EngineError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -92,7 +94,11 @@ class SocketTransport:
 
     def serve(self, pause: float, modules: tuple[str, ...]) -> None:
         """Do what is asked, then end this process."""
-        threading.Thread(target=self._listen, name="headrace-listen", daemon=True).start()
+        try:
+            wire.start(threading.Thread(target=self._listen, name="headrace-listen", daemon=True))
+        except EngineError as error:  # the driver reads it, as the last words
+            say(f"{CANNOT_BEGIN}: {error}", sys.stderr)
+            os._exit(1)
         if not (pause and self._ended.wait(pause)):
             template.import_all(modules)  # while the driver still plans
             self._loop.run()
