@@ -245,6 +245,36 @@ def test_there_are_as_many_processes_as_are_allowed() -> None:
     server.wait()
 
 
+def test_no_two_workers_have_one_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The template ends before it says that it has made a worker: that one hears that nobody is there."""
+    ours, theirs = socket.socketpair()
+    spawner = Spawner(Starting(by="spawn"))
+    spawner._template = Template(ours, dict(os.environ), 1)
+    monkeypatch.setattr(Template, "fits", lambda *_: True)
+    server = subprocess.Popen(["sleep", "600"])
+    wire.send(theirs, ("template", server.pid, True))
+    given: list[int] = []
+
+    def lose() -> None:
+        wire.receive(theirs)
+        given.extend(wire.receive_with(theirs, 4)[1])
+        theirs.close()
+
+    losing = threading.Thread(target=lose)
+    losing.start()
+    worker = spawner.worker(1)
+    losing.join()
+    with socket.socket(fileno=given[0]) as lost:
+        lost.settimeout(60)
+        assert lost.recv(1) == b""
+    worker.end(kill=True)
+    worker.release()
+    spawner.close()
+    server.wait()
+    for fd in given[1:]:
+        os.close(fd)
+
+
 def test_a_template_waits_for_the_next_engine() -> None:
     keep = Starting(keep=600.0)
     engine = LocalEngine(1, starting=keep)

@@ -47,7 +47,7 @@ def test_no_more_threads_in_a_worker(
     (tmp_path / "sitecustomize.py").write_text(
         "import sys, threading\n"
         "def refuses(*args):\n"
-        "    raise RuntimeError(\"can't start new thread\")\n"
+        '    raise RuntimeError("can\'t start new thread")\n'
         "threading._start_new_thread = refuses\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

@@ -74,4 +74,5 @@ def never_ready(pool: str, deaths: Sequence[Death]) -> str:
         )
     else:
         advice = "Something there takes the process down: try it in a Python process of its own to see what."
-    return f"{len(deaths)} workers of {pool} in a row ended before they could work: {listed}.{words} {advice}".rstrip()
+    ended = f"{len(deaths)} workers of {pool} in a row ended before they could work: {listed}."
+    return f"{ended}{words} {advice}".rstrip()

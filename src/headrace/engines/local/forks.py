@@ -32,6 +32,10 @@ _LIMITS = [getattr(resource, name) for name in sorted(dir(resource)) if name.sta
 _OF_STATUS = ("Umask", "Uid", "Gid", "Groups", "SigIgn", "Cap", "NoNewPrivs", "Seccomp", "Cpus_", "Mems_")
 
 
+class TemplateLost(Exception):
+    """A template ended before it said whether it has made a worker: that may have what it was given."""
+
+
 class Process:
     """A child of this process that it has not started itself; ``returncode`` is as in ``subprocess``."""
 
@@ -121,24 +125,22 @@ class Template:
     ) -> Process | None:
         """Fork a worker with such descriptors: its end of the socket, stdout and stderr.
 
-        Returns None if it has to be spawned; raises ``OSError`` if the kernel allows no further process.
+        Returns None if it has to be spawned; raises ``OSError`` if the kernel allows no further process, and
+        ``TemplateLost`` if nobody knows whether a worker has these descriptors.
         """
         try:
             folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
         except OSError:  # it may be entered, but not read
             return None
         try:
-            if self._process is None and not self._meet():
-                self.close()
-                return None
-            if threads != self._threads and not self._sets_blas:
+            if not self._is_there(threads):
                 return None
             request = ForkRequest(dict(environment), path, pause, self._limits(threads))
             wire.send(self._sock, request, *fds, folder)
             kind, value = wire.receive(self._sock)[0]
-        except (EOFError, OSError):  # it was ended, or does not answer
+        except (EOFError, OSError) as error:
             self.close()
-            return None
+            raise TemplateLost from error
         finally:
             os.close(folder)
         if kind == "failed":
@@ -160,6 +162,16 @@ class Template:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+    def _is_there(self, threads: int) -> bool:
+        """Wait until it is there; return False if it cannot make a worker with so many threads."""
+        try:
+            there = self._process is not None or self._meet()
+        except (EOFError, OSError):  # it was ended, or does not answer
+            there = False
+        if not there:
+            self.close()
+        return there and (threads == self._threads or self._sets_blas)
 
     def _meet(self) -> bool:
         """Wait until it is there; return False if there will be none."""

@@ -11,13 +11,14 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
 from headrace.engines.local import template, wire
-from headrace.engines.local.forks import THREADS, Template
+from headrace.engines.local.forks import THREADS, Template, TemplateLost
 from headrace.engines.local.orphans import Watcher
 from headrace.engines.local.process import Process, WorkerProcess
 
@@ -146,7 +147,7 @@ class Spawner:
                 continue
             future, threads, pause = wanted
             try:
-                worker = WorkerProcess(partial(self._start, threads, pause), self._watcher)
+                worker = self._worker(partial(self._start, threads, pause))
             except BaseException as error:
                 future.set_exception(error)
             else:
@@ -157,6 +158,12 @@ class Spawner:
             del wanted, future  # who waits for the next one holds no worker
         if self._idle is not None:  # nobody waits for the end of this thread
             self._end()
+
+    def _worker(self, start: Callable[[int, int, int], Process]) -> WorkerProcess:
+        try:
+            return WorkerProcess(start, self._watcher)
+        except TemplateLost:  # two processes must never hold one socket, so there is a new one
+            return WorkerProcess(start, self._watcher)
 
     def _end(self) -> None:
         if self._template is not None:
