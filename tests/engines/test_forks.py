@@ -67,6 +67,7 @@ class Probe:
         death = ctypes.c_int()
         ctypes.CDLL(None).prctl(2, ctypes.byref(death), 0, 0, 0)
         status = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines())
+        del status["SigQ"]  # counts those of all processes of this user
         volatile = (
             "Sig",
             "Shd",
