@@ -21,6 +21,7 @@ import msgspec
 from headrace.core.events import RunFinished
 from headrace.core.files import safe_files
 from headrace.core.stores.addresses import is_address, without_secrets
+from headrace.core.terminal import encodable
 from headrace.output.reporting import LINEAGE
 from headrace.output.run_list import RunEntry, digest_of, time_text
 from headrace.session import provenance
@@ -59,13 +60,27 @@ def record(job: Job, event: RunFinished) -> None:
     if os.environ.get("OPENLINEAGE_DISABLED", "").strip().lower() == "true":
         return
     try:
-        ended = event_of(job, event)
+        ended = _encodable(event_of(job, event))
         safe_files.write(job.committer.folder / LINEAGE, msgspec.json.encode(ended) + b"\n", lasting=False)
         if url := os.environ.get("OPENLINEAGE_URL", "").strip():
             began = time_text(job.committer.state.runs[-1].began)
             send(url, [{**ended, "eventType": "START", "eventTime": began, **_begun(ended)}, ended])
     except Exception as error:
-        _log.warning("The lineage of %s is not recorded: %s. Its rows are not affected.", job.output, error)
+        name = encodable(str(job.output))
+        _log.warning("The lineage of %s is not recorded: %s. Its rows are not affected.", name, error)
+
+
+def _encodable(value: Any) -> Any:
+    r"""Return a value with texts that UTF-8 has: names of files and messages need not be.
+
+    >>> _encodable({"name": ["caf\udce9", 1]})
+    {'name': ['caf\\udce9', 1]}
+    """
+    if isinstance(value, str):
+        return value if value.isascii() else encodable(value)
+    if isinstance(value, dict):
+        return {name: _encodable(each) for name, each in value.items()}
+    return [_encodable(each) for each in value] if isinstance(value, list) else value
 
 
 def record_missing(job: Job, event: RunFinished) -> None:
