@@ -168,7 +168,7 @@ def test_a_run_that_was_killed(tmp_path: Path) -> None:
     assert state.facts.status == "stopped" and 300 <= state.facts.ledger.written < 1000
     assert "run the same command again to resume it" in dict(state.lines())["status"]
     folder = reporting.folder_of(out)
-    assert "Stopped" in words(reporting.render(*reporting.read(out, folder, alive=False)))
+    assert "Stopped" in words(reporting.render(*reporting.read(out, folder, alive=False)).decode())
     subprocess.run([sys.executable, script, out, "on"], timeout=60, check=True)
     told = Follower(out).poll().data()
     assert (told["status"], told["rows_written"], told["drivers"]) == ("complete", 1000, 2)

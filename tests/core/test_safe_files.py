@@ -21,7 +21,7 @@ AND = ["sources/rejected.py", "core/files/durable.py", "core/metric_states.py"]
 ELSEWHERE = {
     "core/files/durable.py: os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)",  # a folder, to sync it
     "observers/record.py: os.open(self._path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 384)",  # log=
-    "observers/report/page.py: (ASSETS / name).read_text(encoding='utf-8')",
+    "observers/report/page.py: (ASSETS / name).read_bytes()",
     "output/lock.py: Path('/proc/locks').read_text()",
     "output/folder.py: self.root.mkdir(parents=True, exist_ok=True)",  # which may well be a link
     "output/stores/lease.py: Path('/proc/sys/kernel/random/boot_id').read_text()",

@@ -11,6 +11,7 @@ import random
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from headrace.core.events import Event, RowsRead, RunStarted, ShardCommitted, Worked, WorkerReady
 from headrace.core.work import Ledger, Timings
@@ -21,21 +22,39 @@ from headrace.session.event_bus import EventBus
 
 from .histories import Time, described
 
+NOISE = 0.3  # standard deviation of a batch's time, as a share of it
+NOISE_SECONDS = 0.1  # and in seconds
+SWELL = 0.1
+LEAST_BATCHES = 30  # that a worker does at least
+LATE_MAKER = 0.15  # share of the work by which the last worker of an earlier stage is ready
+
 
 @dataclass(frozen=True)
 class Stream:
     """A run of one stage or two, whose workers take shards in order, the next one free the next shard.
 
+    How much of what is usual, as ``drawn`` makes them:
+
+    - 1 to 8 workers, 4 to 60 shards of 0.5 to 60 seconds; where sizes differ, from a quarter to seven quarters.
+    - Processes and models start for up to a quarter of the work, and the last worker is ready by then, too.
+    - A batch takes a thirtieth of the work at most, and a second; where batches are as long as shards, only the first
+      holds.
+    - The time of a batch has a standard deviation of 30 %, but of 0.1 s at most; of 10 %, where all comes together;
+      of 2 % and 0.25 s at most, where batches are as long as shards. A machine is 10 % slower and faster by turns.
+
     What nobody can foresee is not in it, and only that:
 
     - A rate that changes for good after a third of the run: a worker that joins or is lost later, rows that take
-      another time in the rest than before, a machine that is slower from then on.
+      another time in the rest than before, a machine that is slower from then on. In a run of two stages, the last
+      worker of the first is ready after 15 % of the work: one that joins shortly before a third of the run shows
+      only by what it has made, some blocks later (at 25 %, one such run in 500 is off for a second).
     - A run in which workers have said next to nothing by a third of it: here a batch takes a thirtieth of the time at
       most, so that each has done ten.
     - What was made ahead while a model was loaded, and goes in no time: it is no measure of the rest, and a tenth of
       the run here at most. A run of two stages takes ten seconds at least.
-    - That one batch takes seconds longer than others, as the last one may: long batches are alike but for a quarter
-      of a second.
+    - What chance does to the last batches: a worker says how far it is after each, and nothing in those before tells
+      that the last three are long or short all together. With batches of a second and a deviation of 20 %, that is
+      more than a second in one run of 130, with 30 % in one of 50; hence the 0.1 s above.
     - The rows of each shard, where neither these nor the rows in all are known before: shards are alike there, and
       each worker has done one by a third of the run.
     """
@@ -175,6 +194,60 @@ class Stream:
             bus.on_event(event)
         assert bus.state.share == 1.0
         progress.close()
+
+
+KINDS = (
+    "steady",
+    "model",
+    "late",
+    "sizes",
+    "noise",
+    "swell",
+    "stages",
+    "unknown",
+    "resumed",
+    "batches",
+    "all",
+)
+
+
+def drawn(dice: random.Random) -> Stream:
+    """Return some run: which ones there are, and how much of what they have, is said at ``Stream``."""
+    kind, workers = dice.choice(KINDS), dice.randint(1, 8)
+    shards = dice.randint(4 * workers if kind == "unknown" else 4, 60)
+    seconds, pace = dice.choice([0.5, 2.0, 5.0, 20.0, 60.0]), dice.choice([50, 1_000, 100_000])
+    rows = round(seconds * pace)
+    found: dict[str, Any] = {"sizes": (rows,) * shards, "batch": dice.choice([0.1, 0.5, 1.0])}
+    match kind:
+        case "model":
+            found["start"] = found["late"] = dice.uniform(0, 0.25)
+        case "late":
+            found |= {"start": dice.uniform(0, 0.125), "late": dice.uniform(0, 0.25)}
+        case "noise":
+            found["noise"] = NOISE  # below, of long batches less
+        case "swell":
+            found["swell"] = SWELL
+        case "stages":
+            found |= {"stages": 2, "start": dice.uniform(0, 0.25), "late": dice.uniform(0, LATE_MAKER)}
+            found["sizes"] = (max(rows, 10 * pace * workers // shards + 1),) * shards
+        case "unknown":
+            found["known"] = False
+        case "resumed":
+            found["done"] = dice.randint(0, shards // 2)
+        case "batches":
+            found["batch"] = seconds
+        case "all":
+            found |= {"noise": NOISE / 3, "swell": SWELL, "done": dice.randint(0, shards // 4)}
+            found |= {"start": dice.uniform(0, 0.125), "late": dice.uniform(0, 0.25)}
+    if kind in ("sizes", "all"):
+        found["sizes"] = tuple(round(dice.uniform(0.25, 1.75) * rows) for _ in range(shards))
+    work = sum(found["sizes"][found.get("done", 0) :]) / pace / workers
+    found["batch"] = min(found["batch"], work / LEAST_BATCHES)
+    if kind == "noise":
+        found["noise"] = min(NOISE, NOISE_SECONDS / found["batch"])
+    if kind == "batches":
+        found["noise"] = min(0.02, 0.25 / found["batch"])
+    return Stream(workers=workers, pace=pace, seed=dice.randint(0, 2**32), **found)
 
 
 class Shown:

@@ -19,7 +19,7 @@ from headrace.observers.report import figures
 from headrace.observers.report.advice import advice
 from headrace.observers.report.facts import Facts, RejectedSample, facts
 from headrace.observers.report.history import History, history
-from headrace.observers.report.page import ASSETS, comparison_page, page
+from headrace.observers.report.page import ASSETS, DIGESTS, comparison_page, page
 from headrace.observers.run_parts import bottleneck
 from headrace.output.follow import RunStatus
 
@@ -68,7 +68,7 @@ class Reader(HTMLParser):
 
 def made(found: History, **given: Any) -> tuple[Reader, Facts, str]:
     known = facts(found, output="/out", **given)
-    text = page(found, known, made=1e6, version="0.1.0")
+    text = page(found, known, made=1e6, version="0.1.0").decode()
     return Reader(text), known, text
 
 
@@ -217,7 +217,7 @@ def test_values_that_make_no_sense_still_make_a_page(tmp_path: Path, value: Any)
             changed = [*told[:i], told[i] | {name: value}, *told[i + 1 :]]
             found = history(changed)
             known = facts(found, output="/out")
-            assert "<h1>" in page(found, known, made=1e6, version="0.1.0")
+            assert b"<h1>" in page(found, known, made=1e6, version="0.1.0")
             json.dumps(RunStatus(found, known, tmp_path).data())
     kept = told[kinds["described"]] | {"stages": [{"name": "s", "workers": value}]}
     assert "<h1>" in made(history([kept, *told[1:]]))[2]
@@ -247,7 +247,8 @@ def test_it_stays_small_however_many_metrics(tmp_path: Path) -> None:
 def test_the_scripts_are_the_released_ones() -> None:
     told = (ASSETS / "README.md").read_text()
     for name in ("d3.min.js", "plot.umd.min.js"):
-        assert hashlib.sha256((ASSETS / name).read_bytes()).hexdigest() in told
+        digest = hashlib.sha256((ASSETS / name).read_bytes()).hexdigest()
+        assert digest in told and DIGESTS[name] == digest
         assert "</script" not in (ASSETS / name).read_text()
     assert "</script" not in (ASSETS / "report.js").read_text()
     assert all("Permission to use" in (ASSETS / f"{name}.LICENSE").read_text() for name in ("d3", "plot"))
@@ -258,7 +259,7 @@ def test_two_runs_side_by_side(tmp_path: Path) -> None:
     for name, shards in (("one", 20), ("two", 10)):
         found = recorded(tmp_path / name, shards=shards, hostile=HOSTILE)
         runs.append((found, facts(found, output=f"/{name}", success=success(found))))
-    reader = Reader(comparison_page(runs[0], runs[1], made=1e6, version="0.1.0"))
+    reader = Reader(comparison_page(runs[0], runs[1], made=1e6, version="0.1.0").decode())
     assert "The first run was 2 times as fast: 190 rows/s, not 95." in reader.text
     assert "Rows written 1,600 800 −50 %" in reader.text and "auc 0.9 0.9 +0" in reader.text
     assert "Command, inputs, models, versions and options are the same." in reader.text

@@ -2,73 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.observers.sums import UnderWay
 from headrace.observers.time_left import sized, time_of_the_last
 
-from .streams import Stream
+from .streams import Stream, drawn
 
 ROUNDING = 1.0  # seconds: what is shown is whole seconds
-KINDS = [
-    "steady",
-    "model",
-    "late",
-    "sizes",
-    "noise",
-    "swell",
-    "stages",
-    "unknown",
-    "resumed",
-    "batches",
-    "all",
-]
 
 
 @st.composite
 def streams(draw: st.DrawFn) -> Stream:
-    kind, workers = draw(st.sampled_from(KINDS)), draw(st.integers(1, 8))
-    shards = draw(st.integers(4 * workers, 60) if kind == "unknown" else st.integers(4, 60))
-    seconds, pace = (
-        draw(st.sampled_from([0.5, 2.0, 5.0, 20.0, 60.0])),
-        draw(st.sampled_from([50, 1_000, 100_000])),
-    )
-    rows = round(seconds * pace)
-    share = st.floats(0, 0.25)
-    found: dict[str, Any] = {"sizes": (rows,) * shards, "batch": draw(st.sampled_from([0.1, 0.5, 1.0]))}
-    match kind:
-        case "model":
-            found["start"] = found["late"] = draw(share)
-        case "late":
-            found |= {"start": draw(share) / 2, "late": draw(share)}
-        case "noise":
-            found["noise"] = 0.2
-        case "swell":
-            found["swell"] = 0.1
-        case "stages":
-            found |= {"stages": 2, "start": draw(share), "late": draw(share)}
-        case "unknown":
-            found["known"] = False
-        case "resumed":
-            found["done"] = draw(st.integers(0, shards // 2))
-        case "batches":
-            found |= {"batch": seconds}
-        case "all":
-            found |= {"noise": 0.1, "swell": 0.1, "start": draw(share) / 2, "late": draw(share)}
-            found["done"] = draw(st.integers(0, shards // 4))
-    if kind in ("sizes", "all"):
-        sizes = st.lists(st.floats(0.25, 1.75), min_size=shards, max_size=shards)
-        found["sizes"] = tuple(round(size * rows) for size in draw(sizes))
-    if kind == "stages":  # ten seconds at least
-        found["sizes"] = (max(rows, 10 * pace * workers // shards + 1),) * shards
-    work = sum(found["sizes"][found.get("done", 0) :]) / pace / workers
-    found["batch"] = min(found["batch"], work / 30)
-    if kind == "batches":
-        found["noise"] = min(0.02, 0.25 / found["batch"])
-    return Stream(workers=workers, pace=pace, seed=draw(st.integers(0, 99)), **found)
+    return drawn(draw(st.randoms(use_true_random=False)))
 
 
 @settings(max_examples=120, deadline=None, derandomize=True)

@@ -52,7 +52,7 @@ def report(
     from headrace.output import reporting
 
     root, folder, (history, facts) = _read(out, values=values)
-    name, page = reporting.REPORT, ""
+    name, page = reporting.REPORT, b""
     if other is not None:
         first = history, facts
         root, folder, (history, facts) = _read(other, values=values)

@@ -52,7 +52,7 @@ class Pace:
 
     def due(self, at: float, noted: float) -> bool:
         """Tell whether there should be another sample, after the one at ``noted``."""
-        return at - noted >= min(SAMPLE, max(_FIRST_SAMPLES, 0.2 * (at - self.since[0])))
+        return at - noted >= min(SAMPLE, max(_FIRST_SAMPLES, 0.1 * (at - self.since[0])))
 
     def rate(self, now: float, unit: Unit) -> float:
         """Return the rate over half a minute that ends when something was done last, or later if more is overdue."""
@@ -70,7 +70,9 @@ class Pace:
         points = self._points(unit)
         start, end = self._long_window(points, now, _SHORTEST_WINDOW)
         gap = _longest_gap(points)
-        if since > start and end - since >= max(3 * gap, (end - self.since[0]) / 10):
+        later = [point for point in points if point[0] > since]
+        enough = max(3 * _longest_gap(later), (end - self.since[0]) / 10)
+        if since > start and len(later) > 2 and end - since >= enough:
             start = since
         done = points[-1][1] - _at(points, start)[0] if end > start else 0
         if done > 0:

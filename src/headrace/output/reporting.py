@@ -166,23 +166,23 @@ def committed_in(folder: Path) -> JournalTotals | None:
     return JournalTotals(ledger, shards, files, size)
 
 
-def render(found: History, known: Facts) -> str:
-    """Return the page."""
+def render(found: History, known: Facts) -> bytes:
+    """Return the page, as UTF-8."""
     from headrace.observers.report.page import page
 
     return page(found, known, made=time.time(), version=__version__)
 
 
-def render_comparison(first: tuple[History, Facts], second: tuple[History, Facts]) -> str:
+def render_comparison(first: tuple[History, Facts], second: tuple[History, Facts]) -> bytes:
     """Return a page about two runs side by side."""
     from headrace.observers.report.page import comparison_page
 
     return comparison_page(first, second, made=time.time(), version=__version__)
 
 
-def write(path: Path, page: str) -> None:
+def write(path: Path, page: bytes) -> None:
     """Write a page atomically; only its owner may read it."""
-    safe_files.write(path, page.encode(), lasting=False)
+    safe_files.write(path, page, lasting=False)
 
 
 def number_in(state: RunState) -> int:

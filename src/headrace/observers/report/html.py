@@ -29,7 +29,9 @@ def text(value: Any) -> Html:
     """
     if isinstance(value, Html):
         return value
-    escaped = visible(str(value))
+    escaped = str(value)
+    if not (escaped.isascii() and escaped.isprintable()):
+        escaped = visible(escaped)
     for sign, name in _NAMES:
         escaped = escaped.replace(sign, name)
     return Html(escaped)
@@ -37,7 +39,7 @@ def text(value: Any) -> Html:
 
 def join(parts: Iterable[Any], between: str = "") -> Html:
     """Put pieces of HTML, or text, one after the other."""
-    return Html(between.join(text(part) for part in parts))
+    return Html(between.join([part if isinstance(part, Html) else text(part) for part in parts]))
 
 
 def tag(name: str, *inside: Any, **attributes: Any) -> Html:
