@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import pytest
 
 from headrace.tasks.admission import MAX_OVERTAKEN, Admission, Needs
+from headrace.tasks.calls import TaskCall, Wait
+from headrace.tasks.waits import GIVE_WAY_AFTER, Waits
 
 
 def keys(admission: Admission) -> list[object]:
@@ -110,6 +113,23 @@ def test_what_actors_hold_is_told_once_nothing_else_runs() -> None:
     assert admission.blocked_by_actors() == Needs(memory=40)
     admission.release("actor")
     assert keys(admission) == ["call"]
+
+
+def test_cores_that_a_waiting_call_gives_up_are_had_at_once() -> None:
+    """Nothing else may happen that has somebody look at what waits."""
+    now, nothing = [0.0], Any
+    admission = Admission(cpus=1, memory=0)
+    waits = Waits(admission, lambda host, call: None, lambda: now[0])
+    call = TaskCall("call", nothing, (), nothing, max_retries=0)
+    admission.request(call, call.needs)
+    assert keys(admission) == [call]
+    waits.begin(Wait(0, nothing, 0, call, left=1, fetch=False, helping=True))
+    assert waits.advance() is None
+    admission.request("what it waits for", Needs())
+    assert waits.advance() == GIVE_WAY_AFTER and keys(admission) == []
+    now[0] += GIVE_WAY_AFTER
+    assert waits.advance() == 0 and keys(admission) == ["what it waits for"]
+    assert waits.advance() is None
 
 
 def test_who_withdraws_is_passed_over() -> None:

@@ -76,8 +76,8 @@ class Waits:
                 if left <= 0:
                     self._admission.pause(_bottom(call))
                     wait.paused = True
-                else:
-                    pause = left if pause is None else min(pause, left)
+                    left = 0.0  # to start others now
+                pause = left if pause is None else min(pause, left)
         return pause
 
     def _may_run(self, wait: Wait, call: TaskCall) -> bool:
