@@ -26,7 +26,7 @@ NOISE = 0.3  # standard deviation of a batch's time, as a share of it
 NOISE_SECONDS = 0.1  # and in seconds
 SWELL = 0.1
 LEAST_BATCHES = 30  # that a worker does at least
-LATE_MAKER = 0.15  # share of the work by which the last worker of an earlier stage is ready
+TWO_STAGES_READY = 0.15  # share of the work by which all workers of two stages are ready
 
 
 @dataclass(frozen=True)
@@ -36,18 +36,19 @@ class Stream:
     How much of what is usual, as ``drawn`` makes them:
 
     - 1 to 8 workers, 4 to 60 shards of 0.5 to 60 seconds; where sizes differ, from a quarter to seven quarters.
-    - Processes and models start for up to a quarter of the work, and the last worker is ready by then, too.
-    - A batch takes a thirtieth of the work at most, and a second; where batches are as long as shards, only the first
-      holds.
+    - Processes and models start for up to a quarter of the work, and the last worker is ready by then, too; where
+      there are two stages, it is 15 %.
+    - A batch takes a thirtieth of the work at most, and 0.9 s: a worker tells nothing within one, and what is shown
+      may be a second off. Where batches are as long as shards, only the first holds.
     - The time of a batch has a standard deviation of 30 %, but of 0.1 s at most; of 10 %, where all comes together;
       of 2 % and 0.25 s at most, where batches are as long as shards. A machine is 10 % slower and faster by turns.
 
     What nobody can foresee is not in it, and only that:
 
     - A rate that changes for good after a third of the run: a worker that joins or is lost later, rows that take
-      another time in the rest than before, a machine that is slower from then on. In a run of two stages, the last
-      worker of the first is ready after 15 % of the work: one that joins shortly before a third of the run shows
-      only by what it has made, some blocks later (at 25 %, one such run in 500 is off for a second).
+      another time in the rest than before, a machine that is slower from then on. Where there are
+      two stages, a worker that is ready shortly before that shows only by what it has made, some blocks later: with
+      25 % instead of 15 %, one such run in 150 is off for a second.
     - A run in which workers have said next to nothing by a third of it: here a batch takes a thirtieth of the time at
       most, so that each has done ten.
     - What was made ahead while a model was loaded, and goes in no time: it is no measure of the rest, and a tenth of
@@ -217,7 +218,7 @@ def drawn(dice: random.Random) -> Stream:
     shards = dice.randint(4 * workers if kind == "unknown" else 4, 60)
     seconds, pace = dice.choice([0.5, 2.0, 5.0, 20.0, 60.0]), dice.choice([50, 1_000, 100_000])
     rows = round(seconds * pace)
-    found: dict[str, Any] = {"sizes": (rows,) * shards, "batch": dice.choice([0.1, 0.5, 1.0])}
+    found: dict[str, Any] = {"sizes": (rows,) * shards, "batch": dice.choice([0.1, 0.5, 0.9])}
     match kind:
         case "model":
             found["start"] = found["late"] = dice.uniform(0, 0.25)
@@ -228,7 +229,8 @@ def drawn(dice: random.Random) -> Stream:
         case "swell":
             found["swell"] = SWELL
         case "stages":
-            found |= {"stages": 2, "start": dice.uniform(0, 0.25), "late": dice.uniform(0, LATE_MAKER)}
+            found |= {"stages": 2, "start": dice.uniform(0, TWO_STAGES_READY)}
+            found["late"] = dice.uniform(0, TWO_STAGES_READY)
             found["sizes"] = (max(rows, 10 * pace * workers // shards + 1),) * shards
         case "unknown":
             found["known"] = False

@@ -93,8 +93,9 @@ def write_report(root: Path, folder: Path, *, values: bool, output: str = "") ->
     ``output``: what the output is called, where ``root`` is a copy.
     """
     try:
-        for left in folder.glob(f"{REPORT}.*.tmp"):  # of a driver that was killed while it wrote one
-            left.unlink(missing_ok=True)
+        for name in os.listdir(folder):  # those of a driver that was killed while it wrote one
+            if name.startswith(f"{REPORT}.") and name.endswith(".tmp"):
+                (folder / name).unlink(missing_ok=True)
         found, known = read(root, folder, alive=False, values=values, output=output)
         write(folder / REPORT, render(found, known))
     except OSError as error:  # a full disk is no defect
@@ -207,8 +208,13 @@ def _samples(root: Path, folder: Path, *, values: bool, words: bool) -> list[Rej
 
     ``values``, ``words``: the values of rows, and what errors say, which may be about values, may be shown.
     """
-    paths = sorted(path for path in (root / REJECTED).glob("*.arrow") if f"-{folder.name}." in path.name)
-    if not paths or not safe_files.is_folder(root / REJECTED):
+    if not safe_files.is_folder(root / REJECTED):
+        return []
+    names: list[str] = []
+    with contextlib.suppress(OSError):  # it may not be listed, or is gone
+        names = sorted(os.listdir(root / REJECTED))
+    ours = [name for name in names if f"-{folder.name}." in name and name.endswith(".arrow")]
+    if not ours:
         return []
     from headrace.core.files.artifacts import shortened
     from headrace.core.human import row_text
@@ -216,8 +222,8 @@ def _samples(root: Path, folder: Path, *, values: bool, words: bool) -> list[Rej
 
     found: list[RejectedSample] = []
     seen: Counter[tuple[str, str]] = Counter()
-    for path in paths[:_FILES]:
-        for why, row in _rejected_rows(path):
+    for name in ours[:_FILES]:
+        for why, row in _rejected_rows(root / REJECTED / name):
             kind = str(why["_step"]), str(why["_error_type"])
             seen[kind] += 1
             if seen[kind] > _SAMPLES_PER_KIND:

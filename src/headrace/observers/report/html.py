@@ -71,8 +71,12 @@ def table(
     shown = rows[:MOST_ROWS]
     kinds = [None if i in words else "number" for i in range(len(head))]
     top = join(tag("th", name, scope="col", class_=kind) for name, kind in zip(head, kinds, strict=True))
+    cells = ['<td class="number">' if kind else "<td>" for kind in kinds]
     body = join(
-        tag("tr", *(tag("td", cell, class_=kind) for cell, kind in zip(row, kinds, strict=False)))
+        tag(
+            "tr",
+            Html("".join([f"{cell}{text(value)}</td>" for value, cell in zip(row, cells, strict=False)])),
+        )
         for row in shown
     )
     made = tag("table", tag("caption", caption), tag("thead", tag("tr", top)), tag("tbody", body))

@@ -45,14 +45,13 @@ def page(history: History, facts: Facts, *, made: float, version: str) -> bytes:
         running.next_steps(history, facts),
         what_ran.what_ran(history, facts),
     ]
-    if (
-        len(data(figures)) > MOST_BYTES // 2
-    ):  # the parts are bounded, so this should not happen; without charts the page still opens
-        figures = {}
-    parts = _fitting(parts, MOST_BYTES - len(data(figures)) - _ASSETS_BYTES)
+    drawn = data(figures)
+    if len(drawn) > MOST_BYTES // 2:  # as the parts are bounded, never; without charts the page still opens
+        drawn = data({})
+    parts = _fitting(parts, MOST_BYTES - len(drawn) - _ASSETS_BYTES)
     parts[1:1] = [_contents(parts)]
     body = join([tag("main", *parts, id="main"), _foot(history, made, version)])
-    return _whole(head.title(history, facts), body, figures)
+    return _whole(head.title(history, facts), body, drawn)
 
 
 def comparison_page(first: Run, second: Run, *, made: float, version: str) -> bytes:
@@ -61,7 +60,7 @@ def comparison_page(first: Run, second: Run, *, made: float, version: str) -> by
 
     parts = _fitting(comparison.comparison(first, second), MOST_BYTES - _ASSETS_BYTES)
     body = join([comparison.body(parts), _foot(second[0], made, version)])
-    return _whole(comparison.title(first, second), body, {})
+    return _whole(comparison.title(first, second), body, data({}))
 
 
 def _fitting(parts: list[Html], most: int) -> list[Html]:
@@ -107,7 +106,7 @@ def _foot(history: History, made: float, version: str) -> Html:
     return tag("footer", tag("p", text))
 
 
-def _whole(title: str, body: Html, figures: dict[str, Any]) -> bytes:
+def _whole(title: str, body: Html, drawn: Html) -> bytes:
     hashes = " ".join(f"'sha256-{_hash(name)}'" for name in SCRIPTS)
     policy = (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
@@ -128,7 +127,7 @@ def _whole(title: str, body: Html, figures: dict[str, Any]) -> bytes:
     shown = [
         f"</style>\n</head>\n<body>\n{skip}",
         body,
-        f'\n<script type="application/json" id="data">{data(figures)}</script>\n',
+        f'\n<script type="application/json" id="data">{drawn}</script>\n',
     ]
     return b"".join(
         [
