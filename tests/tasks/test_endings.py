@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -118,3 +119,24 @@ time.sleep(600)
     driver.stdout.close()
     _, alive = psutil.wait_procs(family, timeout=WITHIN)
     assert alive == []
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_fork_of_the_program_is_told_that_the_executor_is_not_its_own() -> None:
+    with hr.connect(workers=1) as executor:
+        actor = executor.actor(dict)
+        assert executor.submit(len, "ab").result(WITHIN) == 2
+        read, write = os.pipe()
+        pid = os.fork()
+        if not pid:
+            for call in (lambda: executor.submit(len, "ab"), actor.keys, lambda: executor.actor(dict)):
+                with contextlib.suppress(ExecutorClosed):
+                    call()
+                    os._exit(1)
+            os.write(write, b"told")
+            os._exit(0)
+        os.close(write)
+        with open(read, "rb") as said:
+            assert said.read() == b"told"
+        os.waitpid(pid, 0)
+        assert executor.submit(len, "abc").result(WITHIN) == 3

@@ -24,6 +24,7 @@ from headrace.errors import (
 )
 from headrace.tasks.admission import Needs
 from headrace.tasks.calls import TaskCall, results_of, send_ahead
+from headrace.tasks.endings import only_here
 from headrace.tasks.executor_engine import TaskWorker
 from headrace.tasks.hosting.packing import IN_CONSTRUCTOR, restored_error
 from headrace.tasks.hosting.task_host import ActorLeft, CallStopped, NoObject
@@ -78,6 +79,7 @@ class ActorLife:
         self._failed_constructions = 0
         self._process = -1
         self.handle: Callable[[], Any] | None = None
+        self._check_process = only_here()
 
     # ------------------------------------------------------------ from any thread
 
@@ -88,6 +90,7 @@ class ActorLife:
 
     def adopt(self, call: TaskCall) -> Any:
         """Call a method, after those that were called before; return what the user gets for it."""
+        self._check_process()
         call.future.on_cancel(partial(self.cancelled, call), partial(self.stop, call))
         self._dispatcher.post(partial(self._accept, call))
         return results_of(call)

@@ -23,7 +23,7 @@ from headrace.tasks.actors import ActorHandle
 from headrace.tasks.admission import Admission, Needs
 from headrace.tasks.calls import ActorOrder, TaskCall, TaskOrder, results_of, waited_for
 from headrace.tasks.dispatcher import Dispatcher
-from headrace.tasks.endings import closed
+from headrace.tasks.endings import closed, only_here
 from headrace.tasks.executor_engine import ExecutorEngine
 from headrace.tasks.function_pickles import FunctionPickles
 from headrace.tasks.futures import CallFuture
@@ -75,6 +75,7 @@ class Core:
         self._pickles = FunctionPickles()
         self._prepared: tuple[CallOptions | None, Needs, int] = (None, Needs(), 1)  # of the last call
         self.lock = threading.Lock()
+        self._check_process = only_here()
         self.is_shut = False
         self._cores_are_hard = cores_are_hard
         self.calls_make_calls = not cores_are_hard
@@ -134,6 +135,7 @@ class Core:
 
     def submit(self, order: TaskOrder, what: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Have something called; return one future, or several, or a stream, as ``order.returns`` says."""
+        self._check_process()
         call = self.call(order, what, args, kwargs)
         self.prepare(call, order.options)
         with self.lock:
@@ -195,6 +197,7 @@ class Core:
             found = self.named_actor(order.name)
             if found is not None:
                 return found
+        self._check_process()
         value = (cls, tuple(args), kwargs, order.options.strict)
         stored, references = self.put(order.label, value)
         return self.make_actor(executor, order, stored, references, self._awaited(value, references))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+
 from headrace.errors import CallCancelled, CallLost, EngineError, ExecutorClosed
 from headrace.tasks.calls import TaskCall
 
@@ -9,6 +12,20 @@ from headrace.tasks.calls import TaskCall
 def closed() -> ExecutorClosed:
     """Return the error for calls after the end."""
     return ExecutorClosed("The executor is shut down: it cannot take calls any more.")
+
+
+def only_here() -> Callable[[], None]:
+    """Return what raises ``ExecutorClosed`` in a fork of this process: what carries out calls is not there."""
+    here = os.getpid()
+
+    def check() -> None:
+        if os.getpid() != here:
+            raise ExecutorClosed(
+                f"This process is a fork of process {here}, whose executor it is: nobody here would carry out the "
+                "call. Connect in this process: hr.connect(workers=...), or ray.init() after ray.shutdown()."
+            )
+
+    return check
 
 
 def cancelled(call: TaskCall) -> CallCancelled:
