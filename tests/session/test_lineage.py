@@ -206,6 +206,17 @@ def test_what_is_no_server_and_what_is_switched_off(
     assert not list((tmp_path / "other").rglob("openlineage*"))
 
 
+def test_passwords_in_the_words_of_an_error_are_hidden(tmp_path: Path) -> None:
+    def fails(batch: dict[str, Any]) -> dict[str, Any]:
+        raise OSError("no answer of postgresql://ada:hunter2@db/x?sslpassword=hunter2")
+
+    data = hr.range(3).with_options(engine="inline", progress=False).map_batches(fails)
+    with pytest.raises(StepError):
+        data.write_csv(tmp_path / "out")
+    (event,) = [path.read_text() for path in (tmp_path / "out").rglob("openlineage.json")]
+    assert "hunter2" not in event and "no answer of postgresql://***@db/x?sslpassword=***" in event
+
+
 def test_many_files_are_summed_up() -> None:
     files = [(f"/in/{i}.csv", 2, i) for i in range(2_500)]
     (found,) = lineage.inputs_of(["/in/"], files)

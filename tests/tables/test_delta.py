@@ -454,6 +454,54 @@ def test_what_cannot_be_read_is_refused(
             hr.read_delta(tmp_path / "t").count()
 
 
+def test_filters_of_long_decimals_lose_no_rows(tmp_path: Path) -> None:
+    long, short = Decimal("99999999999999999.99"), Decimal("0.07")
+    for number, price in enumerate((short, long)):
+        one = {
+            "id": [number],
+            "long": pa.array([price], pa.decimal128(38, 2)),
+            "n": pa.array([short], pa.decimal128(9, 2)),
+        }
+        deltalake.write_deltalake(tmp_path / "t", pa.table(one), mode="append")
+    where = pc.field("long")
+    for condition, found in (
+        (where == long, [1]),
+        (where >= long, [1]),
+        (where > short, [1]),
+        (where != long, [0]),
+    ):
+        assert [row["id"] for row in hr.read_delta(tmp_path / "t", filter=condition).take_all()] == found
+    assert not DeltaSource(str(tmp_path / "t"), condition=pc.field("n") > short).files()
+
+
+def test_tables_partitioned_by_bytes_are_refused(tmp_path: Path) -> None:
+    table = pa.table({"id": [1], "raw": [b"a"]})
+    deltalake.write_deltalake(tmp_path / "t", table, partition_by=["raw"])
+    with pytest.raises(SourceError, match="partitioned by the column 'raw' of type binary"):
+        hr.read_delta(tmp_path / "t").count()
+
+
+def test_what_no_commit_takes_is_refused_before_rows_are_computed(tmp_path: Path) -> None:
+    called = []
+
+    def step(batch: dict[str, Any]) -> dict[str, Any]:
+        called.append(len(batch["id"]))
+        return {**batch, "ID": batch["id"]}
+
+    with pytest.raises(SinkError, match="'id' and 'ID' differ in capitals only"):
+        hundred().map_batches(step).write_delta(tmp_path / "t")
+    assert len(called) <= 2
+    rows({"id": [1]}).write_delta(tmp_path / "t")
+    with pytest.raises(SinkError, match="'id' and 'Id' differ in capitals only"):
+        rows({"Id": [1]}).write_delta(tmp_path / "t", schema_mode="merge", output="b")
+    some = rows({"id": [1, 2], "p": ["a", ""]}, {"id": [3, 4], "p": ["a", ""]}).with_options(
+        on_error="reject"
+    )
+    with pytest.raises(SinkError, match="'p' holds an empty text") as raised:
+        some.write_delta(tmp_path / "p", partition_by=["p"])
+    assert "run the same command again" not in str(raised.value)
+
+
 # ------------------------------------------------------------ contracts
 
 

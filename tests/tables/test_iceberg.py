@@ -307,6 +307,47 @@ def test_a_run_that_goes_on_reads_the_snapshot_that_it_was_planned_with(shop: La
     assert run(mode="overwrite").rows == 21
 
 
+def test_columns_that_changed_since_the_last_snapshot(shop: Lake, tmp_path: Path) -> None:
+    shop.make(pa.table({"id": [1, 2], "word": ["a", "b"], "n": [5, 6]}))
+    stop = [True]
+
+    def fails(batch: dict[str, Any]) -> dict[str, Any]:
+        if stop:
+            raise ValueError("not now")
+        return batch
+
+    def data() -> hr.Dataset:
+        return hr.read_iceberg("shop.t", catalog=shop.where).with_options(shard_rows=1, **QUIET)
+
+    def run() -> hr.Result:
+        first = data().map_batches(fails, version="1")
+        return first.write_parquet(tmp_path / "out")
+
+    with pytest.raises(hr.errors.StepError):
+        run()
+    data().write_parquet(tmp_path / "done")
+    with shop.table().update_schema() as update:
+        update.rename_column("word", "text")
+        update.delete_column("n")
+    with shop.table().update_schema() as update:
+        update.add_column("n", LongType())
+    now = [{"id": 1, "text": "a", "n": None}, {"id": 2, "text": "b", "n": None}]
+    assert shop.table().scan().to_arrow().to_pylist() == now == data().take_all()
+    some = hr.read_iceberg(
+        "shop.t", catalog=shop.where, row_filter="text == 'b'", selected_fields=["n", "text"]
+    )
+    assert some.take_all() == [{"n": None, "text": "b"}]
+    then = shop.table().metadata.snapshots[-1].snapshot_id
+    past = hr.read_iceberg("shop.t", catalog=shop.where, snapshot_id=then, row_filter="n == 6")
+    assert past.take_all() == [{"id": 2, "word": "b", "n": 6}]
+    with pytest.warns(UserWarning, match="other columns now"):
+        assert data().write_parquet(tmp_path / "done").resumed
+    stop.clear()
+    with pytest.warns(UserWarning, match="other columns now"):
+        run()
+    assert hr.read_parquet(tmp_path / "out").schema().names == ["id", "word", "n"]
+
+
 def test_wrong_input(shop: Lake) -> None:
     shop.make(pa.table({"id": [1]}))
 

@@ -20,7 +20,7 @@ import msgspec
 
 from headrace.core.events import RunFinished
 from headrace.core.files import safe_files
-from headrace.core.stores.addresses import is_address, without_secrets
+from headrace.core.stores.addresses import is_address, without_secrets, without_secrets_in
 from headrace.core.terminal import encodable
 from headrace.output.reporting import LINEAGE
 from headrace.output.run_list import RunEntry, digest_of, time_text
@@ -136,7 +136,8 @@ def _run_facets(job: Job, event: RunFinished, name: str) -> dict[str, Any]:
         ),
     }
     if event.error:
-        facets["errorMessage"] = _facet("errorMessage", message=event.error, programmingLanguage="PYTHON")
+        words = without_secrets_in(event.error)
+        facets["errorMessage"] = _facet("errorMessage", message=words, programmingLanguage="PYTHON")
     return facets
 
 

@@ -68,6 +68,7 @@ class FileSink:
     _durability: Durability = field(default="power", kw_only=True, repr=False)
 
     kind: ClassVar[str]
+    empty_folders: ClassVar[bool] = True  # an empty text in a column of partition_by is one when it is read
 
     def __post_init__(self) -> None:
         root, options = os.fspath(self.root), self.storage_options
@@ -159,6 +160,7 @@ class FileSink:
 
         longest = f"part-{shard}-00000-{self._run}.{self.suffix}"
         folders = Folders.of(self.partition_by, self.root, self._staging, longest)
+        folders = replace(folders, takes_empty=self.empty_folders)
         return PartitionedWriter(
             folders, open_file, lambda: self._part(task, schema, shard), self.max_rows_per_file
         )

@@ -93,6 +93,7 @@ class Folders:
     longest_name: int  # in bytes
     longest_path: int  # from the output on, without the file's own name
     caseless: bool = False
+    takes_empty: bool = True  # texts, which tables read as null
 
     @classmethod
     def of(cls, columns: tuple[str, ...], root: str, staging: str, file: str) -> Folders:
@@ -139,6 +140,11 @@ class Folders:
             raise SinkError(
                 f"partition_by: the column {column!r} holds the text {HIVE_NULL!r}, by which folders say null: it "
                 "would be read as that. Put another text, or null, in its place in a step."
+            )
+        if value == "" and not self.takes_empty:
+            raise SinkError(
+                f"partition_by: the column {column!r} holds an empty text, which tables read as null. Put another "
+                "text, or null, in its place in a step."
             )
         name = folder_name(column, value, caseless=self.caseless)
         if len(os.fsencode(name)) > self.longest_name:

@@ -11,6 +11,12 @@ from headrace.errors import ArgumentError
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _SAME = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "azure": "az", "adl": "az", "abfss": "abfs"}
 _SIGNED = re.compile(r"\?.*(sig|token|key|secret|passw|credential|auth)\w*=", re.IGNORECASE | re.DOTALL)
+_LOGIN = re.compile(r"://[^\s@'\"]*@")
+_NAMED = re.compile(
+    r"((?:\w*passw(?:or)?d|pwd|\w*secret\w*|\w*token|\w*(?:api|account|access)_?key|sig|\w*signature|\w*credential\w*)"
+    r"\s*=\s*|\bbearer\s+)[^\s&;,'\"]+",
+    re.IGNORECASE,
+)
 OBJECT_STORES = ("s3", "gs", "az", "abfs")
 WEB = ("http", "https")
 
@@ -116,6 +122,15 @@ def parse_output(text: str) -> Address:
 def without_secrets(address: str) -> str:
     """Hide who logs in and what is asked for: messages end up in logs."""
     return re.sub(r"\?.*", "?***", re.sub(r"://.*@", "://***@", address, flags=re.DOTALL), flags=re.DOTALL)
+
+
+def without_secrets_in(text: str) -> str:
+    """Hide in a message of somebody else what looks like a name and password of an address, or like a key.
+
+    >>> without_secrets_in("no answer of db://ada:pw@host/x?token=abc&n=1, password=x y")
+    'no answer of db://***@host/x?token=***&n=1, password=*** y'
+    """
+    return _NAMED.sub(r"\1***", _LOGIN.sub("://***@", text))
 
 
 def endpoint_of(text: str) -> str:

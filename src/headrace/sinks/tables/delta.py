@@ -62,6 +62,20 @@ class DeltaSink(LakeSink):
         table = opened(self.place, self.options_of_store)
         return None if table is None else self._columns_of(table)
 
+    def stored(self, schema: pa.Schema, *, folders: bool = False, part: bool = False) -> pa.Schema:
+        """Return the columns as they are written; refuse names that differ in capitals only."""
+        made = super().stored(schema, folders=folders, part=part)
+        there = [] if self._columns is None else self._columns.schema.names
+        seen: dict[str, str] = {}
+        for name in dict.fromkeys([*there, *schema.names]):
+            other = seen.setdefault(name.lower(), name)
+            if other != name:
+                raise SinkError(
+                    f"The columns {other!r} and {name!r} differ in capitals only, and are one and the same to the "
+                    f"{self.what} {self.place}. Rename or drop one of them in a step."
+                )
+        return made
+
     def committed(self, run: str = "") -> bool:
         """Say whether the table has the transaction of this run, or of another."""
         table = opened(self.place, self.options_of_store)
@@ -87,6 +101,8 @@ class DeltaSink(LakeSink):
                 break
             except library().exceptions.CommitFailedError:  # somebody else was faster, or the answer was lost
                 time.sleep(random.uniform(0, 0.01 * 2 ** min(attempt, 8)))
+            except HeadraceError:  # it says what to do
+                raise
             except Exception as error:
                 now = opened(self.place, self.options_of_store)
                 if now is not None and self._is_done(now, mark):

@@ -53,6 +53,7 @@ class LakeSink(ParquetSink):
 
     kind: ClassVar[str] = "table"
     what: ClassVar[str] = "table"
+    empty_folders: ClassVar[bool] = False
     adding: ClassVar[str] = "schema_mode='merge' adds columns"
 
     # ------------------------------------------------------------ the table, for subclasses

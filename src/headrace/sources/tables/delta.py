@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from headrace.sources.parquet.files import ParquetLayout
 
 
+_EXACT_DIGITS = 15  # of a decimal that went through a float
 _CLOCK = 1.0  # second: stores tell times of objects so exactly
 
 
@@ -155,6 +156,13 @@ def _snapshot(
         schema = pa.schema(table.schema().to_arrow())
         actions = pa.table(table.get_add_actions())
         kept = _kept(table, schema, condition)
+    for name in table.metadata().partition_columns:
+        if not _says_value(schema.field(name).type):
+            raise SourceError(
+                f"The Delta table {place} is partitioned by the column {name!r} of type {schema.field(name).type}, "
+                "whose values writers put down in different ways, so it is not read here. Write its rows to a table "
+                "that is partitioned by another column."
+            )
     paths = actions["path"].to_pylist()
     folders: list[dict[str, str | None]] = [{} for _ in paths]
     if "partition" in actions.column_names and paths:
@@ -174,14 +182,25 @@ def _snapshot(
     return Snapshot(str(table.metadata().id), table.version(), schema, found)
 
 
+def _says_value(kind: pa.DataType) -> bool:
+    """Say whether the text of a partition stands for one value: that of bytes may be escaped in it."""
+    import pyarrow.types as pt
+
+    return not (pt.is_binary(kind) or pt.is_large_binary(kind) or pt.is_binary_view(kind))
+
+
 def _kept(table: Any, schema: pa.Schema, condition: pc.Expression | None) -> set[str] | None:
     """Return the files that may have rows for which a condition holds, by partitions and statistics; None: all.
 
-    NaN stands in no statistics, so a condition that names a column of floats leaves no file out.
+    NaN stands in no statistics, and the library rounds those of long decimals, so a condition that names a column of
+    floats or of such decimals leaves no file out.
     """
     import pyarrow.types as pt
 
-    if condition is None or any(pt.is_floating(f.type) and f.name in str(condition) for f in schema):
+    def inexact(kind: pa.DataType) -> bool:
+        return pt.is_floating(kind) or (pt.is_decimal(kind) and kind.precision > _EXACT_DIGITS)
+
+    if condition is None or any(inexact(f.type) and f.name in str(condition) for f in schema):
         return None
     dataset = table.to_pyarrow_dataset()
     return {str(fragment.path) for fragment in dataset.get_fragments(condition)}

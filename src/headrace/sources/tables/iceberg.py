@@ -25,6 +25,7 @@ class Scan:
 
     table: str
     snapshot: int | None
+    schema_id: int
     metadata: Any
     io: Any
     projection: Any
@@ -55,6 +56,7 @@ class IcebergSource(FileSource[Scan]):
         self._moment = moment
         self._filter = row_filter
         self._columns = None if columns is None else tuple(columns)
+        self._schema_id: int | None = None  # of a run that goes on
         self._scan: Scan | None = None
 
     def describe(self) -> dict[str, Any]:
@@ -65,6 +67,7 @@ class IcebergSource(FileSource[Scan]):
             "table": self._identifier,
             "id": scan.table,
             "snapshot": scan.snapshot,
+            "schema": scan.schema_id,
             "filter": None if self._filter is None else str(self._filter),
             "columns": None if self._columns is None else list(self._columns),
         }
@@ -73,16 +76,21 @@ class IcebergSource(FileSource[Scan]):
         """Return this source with the snapshot that a run was planned with, unless another one was asked for."""
         asked = self._snapshot is not None or self._moment is not None
         mine = self.describe()
-        snapshot = described.get("snapshot")
-        same = {**mine, "snapshot": snapshot} == dict(described)
-        if asked or not same or snapshot == mine["snapshot"] or not isinstance(snapshot, int):
+        planned = {name: described.get(name) for name in ("snapshot", "schema")}
+        snapshot, schema = planned.values()
+        same = {**mine, **planned} == dict(described)
+        if asked or not same or mine == dict(described) or not isinstance(snapshot, int):
             return self
+        newer = (
+            "a newer snapshot" if snapshot != mine["snapshot"] else "other columns now, in the same snapshot"
+        )
         warn(
-            f"The Iceberg table {self._identifier} has a newer snapshot, {mine['snapshot']}; this run was planned "
+            f"The Iceberg table {self._identifier} has {newer}, {mine['snapshot']}; this run was planned "
             f"with {snapshot}, and goes on with that. A run with another output= reads the newer one."
         )
         copy: IcebergSource = object.__new__(type(self))
-        unread: dict[str, Any] = {"_snapshot": snapshot, "_scan": None, "_files": [], "_inspected": None}
+        unread: dict[str, Any] = {"_scan": None, "_files": [], "_inspected": None}
+        unread |= {"_snapshot": snapshot, "_schema_id": schema}
         copy.__dict__ = {**self._without_handles(), **unread}
         return copy
 
@@ -180,7 +188,8 @@ class IcebergSource(FileSource[Scan]):
         with told("read the snapshots of the Iceberg table", self._identifier):
             chosen = self._chosen(table)
             options = {} if self._filter is None else {"row_filter": self._filter}
-            scan = table.scan(snapshot_id=chosen, **options)
+            table.metadata = self._as_of(table.metadata, chosen)
+            scan = table.scan(**options)
             every = schema_to_pyarrow(scan.projection(), include_field_ids=False)
             tasks = list(scan.plan_files()) if chosen is not None else []
         schema = pa.schema([pa.field(f.name, compact(f.type), f.nullable) for f in every])
@@ -191,6 +200,7 @@ class IcebergSource(FileSource[Scan]):
         return Scan(
             str(table.metadata.table_uuid),
             chosen,
+            int(table.metadata.current_schema_id),
             table.metadata,
             table.io,
             scan.projection(),
@@ -198,6 +208,22 @@ class IcebergSource(FileSource[Scan]):
             schema,
             ordered,
         )
+
+    def _as_of(self, metadata: Any, snapshot: int | None) -> Any:
+        """Return the metadata of a table in which a snapshot is the current one.
+
+        Columns are those that the table has now; where a snapshot was asked for, those that it had then.
+        """
+        schema = self._schema_id
+        if (
+            schema is None
+            and snapshot is not None
+            and (self._snapshot is not None or self._moment is not None)
+        ):
+            schema = metadata.snapshot_by_id(snapshot).schema_id
+        if schema is None:
+            schema = metadata.current_schema_id
+        return metadata.model_copy(update={"current_snapshot_id": snapshot, "current_schema_id": schema})
 
     def _chosen(self, table: Any) -> int | None:
         if self._snapshot is not None:
