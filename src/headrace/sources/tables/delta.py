@@ -198,7 +198,7 @@ def _kept(table: Any, schema: pa.Schema, condition: pc.Expression | None) -> set
     import pyarrow.types as pt
 
     def inexact(kind: pa.DataType) -> bool:
-        return pt.is_floating(kind) or (pt.is_decimal(kind) and kind.precision > _EXACT_DIGITS)
+        return bool(pt.is_floating(kind) or (pt.is_decimal(kind) and kind.precision > _EXACT_DIGITS))
 
     if condition is None or any(inexact(f.type) and f.name in str(condition) for f in schema):
         return None
