@@ -82,6 +82,18 @@ def test_a_server_that_fails_a_request_has_it_answered_by_another():
         assert [row["answer"] for row in asked.take_all()] == [str(i) for i in range(200)]
 
 
+def test_a_row_that_every_server_fails_is_an_error_of_that_row():
+    def answer(prompt: str) -> str:
+        if prompt == "199":  # the last one: nothing is answered between its tries
+            raise ValueError("not this one")
+        return prompt
+
+    with FakeLLMServer(answer) as one, FakeLLMServer(answer) as other:
+        both = hr.llm.Endpoints([hr.llm.Endpoint(each.url, "m", max_in_flight=1) for each in (one, other)])
+        found = inline(ROWS.prompt("{i}", both), on_error="null").take_all()
+    assert [row["answer"] for row in found] == [*map(str, range(199)), None]
+
+
 def test_where_none_answers_or_one_refuses_the_run_ends():
     gone = [hr.llm.Endpoint(f"http://127.0.0.1:{closed_port()}/v1", "m") for _ in range(2)]
     with pytest.raises(EndpointUnavailable):

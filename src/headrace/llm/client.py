@@ -142,8 +142,13 @@ class Client:
             self.slots.limit = self._limiter.share()
             self.slots.wake()
 
-    async def ask(self, body: Mapping[str, Any], tokens: int, *, path: str = "") -> Reply:
-        """Return the answer to a request of about so many tokens; raises a ``RowError``, or what ends the run."""
+    async def ask(
+        self, body: Mapping[str, Any], tokens: int, *, path: str = "", counted: bool = False
+    ) -> Reply:
+        """Return the answer to a request of about so many tokens; raises a ``RowError``, or what ends the run.
+
+        ``counted``: that this one was not answered is known, and says nothing new of the server.
+        """
         url = self.endpoint.base_url + path if path else self._url
         content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
         text = text_of(body.get("messages"))
@@ -168,7 +173,7 @@ class Client:
             # A server that answers others is only busy: its rate limits cost no try.
             tries += not (again.kind is RateLimited and self._answered > answered)
             answered = self._answered
-            self._give_up(again, tries, heard=self._answered > first_answered)
+            self._give_up(again, tries, heard=counted or self._answered > first_answered)
             await asyncio.sleep(_wait(again, tries))
         raise AssertionError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,13 +42,15 @@ class Member:
         self.alone_until = now + self.rest
 
 
-def chosen(members: list[Member], now: float) -> Member | None:
+def chosen(members: list[Member], now: float, gave_up: Sequence[Member] = ()) -> Member | None:
     """Return whose turn it is: of those that answer, who has the least under way for its share; None for nobody.
 
-    One that was left alone gets a single request first.
+    One that was left alone gets a single request first. ``gave_up``: who has failed the request, and gets it only
+    where there is no other.
     """
     able = [each for each in members if now >= each.alone_until and not (each.rest and each.under_way)]
-    return min(able, key=lambda each: (each.under_way + 1) / each.share, default=None)
+    others = [each for each in able if all(each is not one for one in gave_up)]
+    return min(others or able, key=lambda each: (each.under_way + 1) / each.share, default=None)
 
 
 class PoolClient:
@@ -97,31 +99,33 @@ class PoolClient:
     async def ask(self, body: Mapping[str, Any], tokens: int) -> Reply:
         """Return the answer of one of them; raises a ``RowError``, or what ends the run."""
         await self._slots.acquire(text_of(body.get("messages")))
+        gave_up: list[Member] = []
         try:
             for sent in range(1_000_000):
-                member = chosen(self._members, self._clock())
+                member = chosen(self._members, self._clock(), gave_up)
                 if member is None:
                     await self._nobody()
                     continue
                 try:
-                    return await self._of(member, body, tokens)
+                    return await self._of(member, body, tokens, counted=any(member is one for one in gave_up))
                 except EndpointUnavailable:
                     if all(self._clock() < each.alone_until for each in self._members):
                         raise
                 except _ELSEWHERE:
                     if sent + 1 >= self._tries:
                         raise
+                    gave_up.append(member)
                     await asyncio.sleep(min(FIRST_WAIT * 2**sent, LONGEST_WAIT))
             raise AssertionError
         finally:
             self._slots.release()
 
-    async def _of(self, member: Member, body: Mapping[str, Any], tokens: int) -> Reply:
+    async def _of(self, member: Member, body: Mapping[str, Any], tokens: int, *, counted: bool) -> Reply:
         member.under_way += 1
         try:
             client = member.client or await self._open(member)
             try:
-                reply = await client.ask(body, tokens)
+                reply = await client.ask(body, tokens, counted=counted)
             except EndpointUnavailable:
                 if member.client is client:  # the first to hear of it
                     member.client = None
