@@ -474,6 +474,25 @@ def test_filters_of_long_decimals_lose_no_rows(tmp_path: Path) -> None:
     assert not DeltaSource(str(tmp_path / "t"), condition=pc.field("n") > short).files()
 
 
+def test_filters_of_columns_without_a_range_lose_no_rows(tmp_path: Path) -> None:
+    table = tmp_path / "t"
+    flags, prices = [True, None, False], [float("nan"), None, 5.0]
+    parts = [
+        {"id": [i], "flag": pa.array([flags[i]], pa.bool_()), "price": pa.array([prices[i]], pa.float64())}
+        for i in range(3)
+    ]
+    rows(*parts).with_options(shard_rows=1).write_delta(table)
+    for condition, found in (
+        (pc.field("flag") == pa.scalar(True), [0]),
+        (pc.field("flag").is_null(), [1]),
+        (pc.field("price") == 5, [2]),
+        (pc.field("price").is_valid(), [0, 2]),
+        (pc.field("id") >= 1, [1, 2]),
+    ):
+        assert sorted(row["id"] for row in hr.read_delta(table, filter=condition).take_all()) == found
+    assert len(DeltaSource(str(table), condition=pc.field("id") >= 1).files()) == 2
+
+
 def test_tables_partitioned_by_bytes_are_refused(tmp_path: Path) -> None:
     table = pa.table({"id": [1], "raw": [b"a"]})
     deltalake.write_deltalake(tmp_path / "t", table, partition_by=["raw"])

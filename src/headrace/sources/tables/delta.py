@@ -189,18 +189,37 @@ def _says_value(kind: pa.DataType) -> bool:
     return not (pt.is_binary(kind) or pt.is_large_binary(kind) or pt.is_binary_view(kind))
 
 
+def _says_range(about: pa.Table, column: str) -> bool:
+    """Say whether the log has the smallest and largest value of a column for each file with any."""
+    names = [f"min.{column}", f"max.{column}", f"null_count.{column}", "num_records"]
+    if not {*names} <= {*about.column_names}:
+        return False
+    least, most, nulls, rows = (about[name].to_pylist() for name in names)
+    return all(
+        (low is not None and high is not None) or (none is not None and none == every)
+        for low, high, none, every in zip(least, most, nulls, rows, strict=True)
+    )
+
+
 def _kept(table: Any, schema: pa.Schema, condition: pc.Expression | None) -> set[str] | None:
     """Return the files that may have rows for which a condition holds, by partitions and statistics; None: all.
 
     NaN stands in no statistics, and the library rounds those of long decimals, so a condition that names a column of
-    floats or of such decimals leaves no file out.
+    floats or of such decimals leaves no file out. Nor does one of a column that some file tells no range of: the
+    library takes all its values there for nulls.
     """
+    import pyarrow as pa
     import pyarrow.types as pt
 
     def inexact(kind: pa.DataType) -> bool:
         return bool(pt.is_floating(kind) or (pt.is_decimal(kind) and kind.precision > _EXACT_DIGITS))
 
-    if condition is None or any(inexact(f.type) and f.name in str(condition) for f in schema):
+    named = [] if condition is None else [field for field in schema if field.name in str(condition)]
+    if condition is None or any(inexact(field.type) for field in named):
+        return None
+    folders = set(table.metadata().partition_columns)
+    about = pa.table(table.get_add_actions(flatten=True))
+    if not all(field.name in folders or _says_range(about, field.name) for field in named):
         return None
     dataset = table.to_pyarrow_dataset()
     return {str(fragment.path) for fragment in dataset.get_fragments(condition)}
