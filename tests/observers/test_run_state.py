@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from headrace.core.events import (
@@ -209,6 +209,7 @@ def play(run: Run, moves: list[tuple[str, int, int, int]], committed: set[int]) 
 @given(
     moves=moves, known=st.booleans(), done=st.integers(0, 3), error=st.sampled_from(["", "it fails", None])
 )
+@example(moves=[("read", 0, 0, 0), ("read", 0, 0, 1), ("ready", 0, 1, 0)], known=False, done=0, error="")
 def test_the_record_says_what_the_events_said(
     tmp_path_factory: pytest.TempPathFactory,
     moves: list[tuple[str, int, int, int]],

@@ -105,6 +105,8 @@ class Record:
             if self._memory is None or memory_of(event) > memory_of(self._memory):
                 self._memory = event
         elif not isinstance(event, RowsRead):
+            if isinstance(event, WorkerReady):
+                self._add_sample()
             self._add_line(event)
         if not self._sum_seconds:
             self._add_sums()

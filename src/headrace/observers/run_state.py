@@ -174,6 +174,8 @@ class RunState:
         self._count_from_here(at)
 
     def _worker_ready(self, event: WorkerReady, at: float) -> None:
+        if self._pace.begun:
+            self._sample_if_new(at)  # so that who reads the record knows, too, whether a row was read before
         driver = self.drivers[-1]
         self.ready[event.worker] = at
         self._open.begin(event.worker, at)
