@@ -140,7 +140,7 @@ def test_others_commit_at_the_same_moment(tmp_path: Path, monkeypatch: pytest.Mo
     faster.append(3)
     hundred().write_delta(table, mode="overwrite")  # replaces what came before it, too
     assert ids(table) == [*range(100)] and versions(table) == 4
-    monkeypatch.setattr("headrace.sinks.tables.delta._TRIES", 1)
+    monkeypatch.setattr("headrace.sinks.tables.sink._TRIES", 1)
     faster.append(4)
     with pytest.raises(hr.errors.OutputWriteFailed, match="again and again"):
         hundred().write_delta(table, output="more")

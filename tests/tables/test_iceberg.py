@@ -141,7 +141,7 @@ def test_others_commit_at_the_same_moment(shop: Lake, monkeypatch: pytest.Monkey
     faster.append(3)
     hundred().write_iceberg("shop.t", catalog=shop.where, mode="overwrite")
     assert shop.ids() == [*range(100)]  # replaces what came before it, too
-    monkeypatch.setattr("headrace.sinks.tables.iceberg._TRIES", 1)
+    monkeypatch.setattr("headrace.sinks.tables.sink._TRIES", 1)
     faster.append(4)
     with pytest.raises(hr.errors.OutputWriteFailed, match="again and again"):
         hundred().write_iceberg("shop.t", catalog=shop.where, output="more")

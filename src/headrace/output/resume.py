@@ -162,7 +162,7 @@ class _JobOpener:
         self._files = files
         self._request = request
         self._shape = msgspec.json.encode(shape_of(plan), order="sorted").decode()
-        self.code = self._code = code_of(plan.steps)
+        self.code = code_of(plan.steps)
         if request.incremental:
             check_incremental(plan, files, request.mode)
 
@@ -203,7 +203,7 @@ class _JobOpener:
                 continue
             saved, state, contents = peek(self._output, run)
             unfinished = (not state.finished or run == swapped) and not state.hidden
-            same = saved.shape == self._shape and state.code == self._code
+            same = saved.shape == self._shape and state.code == self.code
             same = same and (next(contents.in_force(), None) is not None or self._is_as_planned(saved))
             if (
                 unfinished
@@ -241,7 +241,7 @@ class _JobOpener:
         """Return whether to resume a run; False: begin again, as the user asked."""
         saved, state, contents = peek(self._output, run)
         changed = sorted(
-            key for key in {*state.code, *self._code} if state.code.get(key) != self._code.get(key)
+            key for key in {*state.code, *self.code} if state.code.get(key) != self.code.get(key)
         )
         restart = self._request.on_change == "restart" and not self._is_same_code(state, contents)
         schema_change = self._schema_difference(state)
@@ -262,7 +262,7 @@ class _JobOpener:
         if schema_change and can_resume:
             return self._restart_for_schema(state, schema_change)
         names = ", ".join(key.partition(": ")[2] for key in changed)
-        if unknown := unrecognised(self._code) or unrecognised(state.code):
+        if unknown := unrecognised(self.code) or unrecognised(state.code):
             raise PlanChanged(
                 f"The run in {self._output} cannot be recognised: it is not known whether {unknown[0]} is what "
                 "the run was made with. on_change='continue' keeps the shards that are committed there and does the "
@@ -291,7 +291,7 @@ class _JobOpener:
 
     def _is_same_code(self, state: JournalState, contents: Contents) -> bool:
         """Say whether every committed shard was made by the present code, and none by an earlier revision."""
-        return all(state.codes.get(record.revision) == self._code for record in contents.in_force())
+        return all(state.codes.get(record.revision) == self.code for record in contents.in_force())
 
     def _schema_difference(self, state: JournalState) -> str:
         """Say how the output schema that is asked for differs from the one that the run has; "" if it does not."""
@@ -344,13 +344,13 @@ class _JobOpener:
     def _begin(self) -> Job:
         plan, request = self._plan, self._request
         compiler.columns_at(plan.steps, plan.source.schema())
-        for what in unrecognised(self._code)[:1]:
+        for what in unrecognised(self.code)[:1]:
             warn(f"This run cannot be resumed, as {what} cannot be compared: give the step version='…'.")
         shards = request.partitioning.shards(plan.source)
         saved = SavedPlan(
             new_run_name(),
             self._shape,
-            self._code,
+            self.code,
             self._files,
             shards,
             time.time(),
@@ -371,8 +371,8 @@ class _JobOpener:
             plan = reconcile(
                 self._plan, committer, self._files, partitioning, incremental=request.incremental
             )
-            if state.code != self._code and 0 in state.done and not state.finished:
-                committer.revise(self._code)
+            if state.code != self.code and 0 in state.done and not state.finished:
+                committer.revise(self.code)
         except BaseException:
             committer.close()
             raise

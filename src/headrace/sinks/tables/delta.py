@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +22,6 @@ from headrace.errors import HeadraceError, OutputExists, OutputWriteFailed, Sink
 from headrace.sinks.tables.sink import Columns, LakeSink, digest_of
 from headrace.sinks.tables.statistics import footers, statistics
 
-_TRIES = 20
 _SYNCED = 10  # versions
 _KEPT = {
     "appendOnly",
@@ -85,7 +83,7 @@ class DeltaSink(LakeSink):
         """Commit the parts, on the very version of the table that they were compared with."""
         mark = int(digest_of(files)[:15], 16)
         parts: Parts | None = None
-        for attempt in range(_TRIES):
+        for _ in self.tries():
             table = opened(self.place, self.options_of_store)
             before = -1 if table is None else table.version()
             if table is not None and self._is_done(table, mark):
@@ -100,7 +98,7 @@ class DeltaSink(LakeSink):
                 self._send(table, parts, schema, mark)
                 break
             except library().exceptions.CommitFailedError:  # somebody else was faster, or the answer was lost
-                time.sleep(random.uniform(0, 0.01 * 2 ** min(attempt, 8)))
+                continue
             except HeadraceError:  # it says what to do
                 raise
             except Exception as error:
@@ -109,11 +107,6 @@ class DeltaSink(LakeSink):
                     break
                 if table is not None or now is None:  # else somebody else has just made it
                     raise self._failed(error) from None
-        else:
-            raise OutputWriteFailed(
-                f"Others commit to the Delta table {self.place} again and again, at the same time: {_TRIES} tries to "
-                "add the rows of this run failed. They are kept: run the same command again when there is less to do."
-            )
         self._sync(before)
 
     # ------------------------------------------------------------ one commit
@@ -179,14 +172,7 @@ class DeltaSink(LakeSink):
     # ------------------------------------------------------------ the table
 
     def _is_done(self, table: Any, mark: int) -> bool:
-        done = table.transaction_version(self.application())
-        if done is not None and done != mark:
-            raise SinkError(
-                f"The Delta table {self.place} has rows of this run already, from other parts than those in "
-                f"{self.root}: they were made again after the table had them. Nothing was added. See which rows are "
-                "right, and write others with another output=."
-            )
-        return done is not None
+        return self.is_done(table.transaction_version(self.application()), mark)
 
     def _columns_of(self, table: Any) -> Columns:
         with told(self.place, "look at"):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -18,11 +16,10 @@ from headrace.core.tables.iceberg import Catalog, opened, place_of, store_option
 from headrace.core.tables.places import within
 from headrace.core.tables.types import stored
 from headrace.core.work import StagedFile
-from headrace.errors import OutputExists, OutputWriteFailed, SinkError, SourceError
+from headrace.errors import OutputExists, SinkError, SourceError
 from headrace.sinks.tables.sink import Columns, LakeSink, digest_of
 from headrace.sinks.tables.statistics import footers
 
-_TRIES = 20
 _AT_ONCE = 16
 _RUN, _PARTS = "headrace.run", "headrace.parts"
 _NUMBER = "PARQUET:field_id"
@@ -100,7 +97,7 @@ class IcebergSink(LakeSink):
         if schema is None and files and not full:  # of the part without rows that a run without rows has
             (footer,) = footers([within(self.root, files[0].name)], self.options_of_store)
             schema = footer.schema.to_arrow_schema()
-        for attempt in range(_TRIES):
+        for _ in self.tries():
             table = self._opened()
             if table is not None and self._is_done(table, digest):
                 return
@@ -113,11 +110,6 @@ class IcebergSink(LakeSink):
                 )
             if self._commit(table, full, schema, digest):
                 return
-            time.sleep(random.uniform(0, 0.01 * 2 ** min(attempt, 8)))
-        raise OutputWriteFailed(
-            f"Others commit to the Iceberg table {self.identifier} again and again, at the same time: {_TRIES} tries "
-            "to add the rows of this run failed. They are kept: run the same command again when there is less to do."
-        )
 
     def _commit(
         self, table: Any | None, files: list[StagedFile], schema: pa.Schema | None, digest: str
@@ -197,14 +189,7 @@ class IcebergSink(LakeSink):
         transaction.commit_transaction()
 
     def _is_done(self, table: Any, digest: str) -> bool:
-        parts = _parts_of(table, self._run)
-        if parts is not None and parts != digest:
-            raise SinkError(
-                f"The Iceberg table {self.identifier} has rows of this run already, from other parts than those in "
-                f"{self.root}: they were made again after the table had them. Nothing was added. See which rows are "
-                "right, and write others with another output=."
-            )
-        return parts is not None
+        return self.is_done(_parts_of(table, self._run), digest)
 
 
 def location_of(catalog: Catalog, identifier: str) -> tuple[str, dict[str, Any]]:

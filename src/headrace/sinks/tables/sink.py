@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from collections.abc import Mapping, Sequence
+import random
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -19,7 +21,7 @@ from headrace.core.stores.options import Options, checked
 from headrace.core.tables.places import within
 from headrace.core.tables.types import fits, stored
 from headrace.core.work import Durability, StagedFile
-from headrace.errors import OutputExists, SinkError
+from headrace.errors import OutputExists, OutputWriteFailed, SinkError
 from headrace.sinks.files import SUCCESS, FileSink, PartWriter
 from headrace.sinks.parquet import ParquetEncoder, ParquetSink
 from headrace.sinks.parquet_joined import JoinedEncoder
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from headrace.core.work import Task
 
 _SHOWN = 20
+_TRIES = 20
 
 
 @dataclass(frozen=True)
@@ -211,6 +214,29 @@ class LakeSink(ParquetSink):
                 f"The {self.what} {self.place} is partitioned by {list(columns.partition_by) or 'nothing'}, and "
                 f"partition_by= says {asked}. Give it as the table has it: parts must lie as those that are there."
             )
+
+    def tries(self) -> Iterator[None]:
+        """Try to commit, with a pause where somebody else was faster; raise ``OutputWriteFailed`` after the last."""
+        for attempt in range(_TRIES):
+            yield
+            time.sleep(random.uniform(0, 0.01 * 2 ** min(attempt, 8)))
+        raise OutputWriteFailed(
+            f"Others commit to the {self.what} {self.place} again and again, at the same time: {_TRIES} tries to "
+            "add the rows of this run failed. They are kept: run the same command again when there is less to do."
+        )
+
+    def is_done(self, found: object, parts: object) -> bool:
+        """Say whether the table has this run's commit: ``found`` is what that says of its parts, or None.
+
+        Other parts of the same run are refused.
+        """
+        if found is not None and found != parts:
+            raise SinkError(
+                f"The {self.what} {self.place} has rows of this run already, from other parts than those in "
+                f"{self.root}: they were made again after the table had them. Nothing was added. See which rows are "
+                "right, and write others with another output=."
+            )
+        return found is not None
 
     def why_not_grown(self) -> str:
         """Say why new input cannot become further parts of a run that is finished."""
