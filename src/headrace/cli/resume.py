@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,6 +17,9 @@ from headrace.core.files.paths import absolute
 from headrace.core.stores.addresses import is_address
 from headrace.core.terminal import say
 from headrace.session import invocation
+
+if TYPE_CHECKING:
+    from headrace.output.runs import SavedRun
 
 EXAMPLES = """\
   headrace resume fares/
@@ -55,21 +58,10 @@ def resume(
     used, and nothing there is ever executed: a script or a model inside OUT is refused, and so is a command that
     somebody else may have written. A run that is complete is left alone.
     """
-    from headrace.output import runs as outputs
-
-    if is_address(output_of(out)):
-        raise UsageMistake(
-            f"{output_of(out)} is in a store, where others may have written what is there: no command of it is "
-            "carried out. Give the command again that wrote it, on any machine, and it goes on where it stopped."
-        )
-    root = Path(absolute(str(out), "The output path"))
-    outputs.check_is_output(root)
-    run = outputs.next_run(root) or outputs.current_run(root)
-    if run is None:
-        raise UsageMistake(f"No run has begun in {out}: there is nothing to go on with.")
-    if run.finished and not run.hidden and (root / "_SUCCESS").exists() and run.is_whole(root):
-        rejected = run.state.ledger.rejected
-        code = REJECTS if rejected else DONE
+    root = _output(out)
+    run = _last_run(root)
+    if run.finished and run.standing(root) and run.is_whole(root):
+        code = REJECTS if run.state.ledger.rejected else DONE
         data = {
             "command": "resume",
             "status": "complete",
@@ -96,6 +88,27 @@ def resume(
         check_outside_output(Path(known["cwd"]), None)
         _enter(known["cwd"])
         return answer_of(context.find_root().command, argv)
+
+
+def _output(out: Path) -> Path:
+    """Return the folder of an output whose command may be carried out."""
+    if is_address(output_of(out)):
+        raise UsageMistake(
+            f"{output_of(out)} is in a store, where others may have written what is there: no command of it is "
+            "carried out. Give the command again that wrote it, on any machine, and it goes on where it stopped."
+        )
+    return Path(absolute(str(out), "The output path"))
+
+
+def _last_run(root: Path) -> SavedRun:
+    """Read the run that was begun last."""
+    from headrace.output import runs
+
+    runs.check_is_output(root)
+    run = runs.next_run(root) or runs.current_run(root)
+    if run is None:
+        raise UsageMistake(f"No run has begun in {root}: there is nothing to go on with.")
+    return run
 
 
 def _enter(folder: str) -> None:

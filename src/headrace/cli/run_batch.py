@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +20,7 @@ from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
     from headrace.llm.batch_file import BatchCounts, BatchFiles
+    from headrace.llm.endpoint import Endpoint
     from headrace.llm.vllm import VLLM
 
 EXAMPLES = """\
@@ -26,7 +28,72 @@ EXAMPLES = """\
   headrace run-batch -i in.jsonl -o out.jsonl --vllm qwen3-8b/
   headrace run-batch -i in.jsonl -o out.jsonl --endpoint https://api.openai.com/v1 --api-key-env OPENAI_API_KEY
 """
-_LIMITS = "Limits"
+
+
+def _limit(name: str, metavar: str, help: str) -> Any:
+    return typer.Option(name, metavar=metavar, help=help, rich_help_panel="Limits")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhoAnswers:
+    """A server or a model here, and what may be asked of it."""
+
+    endpoint: Annotated[
+        str | None,
+        typer.Option("--endpoint", metavar="URL", help="The server, up to and with /v1.", show_default=False),
+    ] = None
+    vllm: Annotated[
+        Path | None,
+        typer.Option(
+            "--vllm",
+            metavar="FOLDER",
+            help="A model that vLLM runs here, instead of a server.",
+            show_default=False,
+        ),
+    ] = None
+    vllm_options: Annotated[
+        str | None,
+        typer.Option(
+            "--vllm-options", metavar="JSON", help="Arguments of hr.llm.VLLM: '{\"max_model_len\": 8192}'."
+        ),
+    ] = None
+    api_key_env: Annotated[
+        str | None, typer.Option("--api-key-env", metavar="NAME", help="The variable that holds the key.")
+    ] = None
+    max_in_flight: Annotated[int, _limit("--max-in-flight", "N", "Requests at a time.")] = 64
+    requests_per_minute: Annotated[
+        float | None, _limit("--requests-per-minute", "N", "What the key may use.")
+    ] = None
+    tokens_per_minute: Annotated[
+        float | None, _limit("--tokens-per-minute", "N", "What the key may use.")
+    ] = None
+    timeout: Annotated[float, _limit("--timeout", "SECONDS", "For one answer.")] = 300.0
+    max_retries: Annotated[int, _limit("--max-retries", "N", "Of a request.")] = 6
+
+    def model(self) -> Endpoint | VLLM:
+        """Return the one that was asked for."""
+        if (self.endpoint is None) == (self.vllm is None):
+            raise UsageMistake("Say who answers: --endpoint URL, or --vllm FOLDER; one of them.")
+        if self.endpoint is None:
+            assert self.vllm is not None
+            of_endpoints = (self.api_key_env, self.requests_per_minute, self.tokens_per_minute)
+            if any(each is not None for each in of_endpoints):
+                raise UsageMistake(
+                    "--api-key-env, --requests-per-minute and --tokens-per-minute are for --endpoint."
+                )
+            return _engine(self.vllm, self.vllm_options)
+        from headrace.llm.endpoint import Endpoint
+
+        return Endpoint(
+            self.endpoint,
+            "as each line says",
+            api_key_env=self.api_key_env,
+            max_in_flight=self.max_in_flight,
+            requests_per_minute=self.requests_per_minute,
+            tokens_per_minute=self.tokens_per_minute,
+            timeout=self.timeout,
+            max_retries=self.max_retries,
+        )
 
 
 def run_batch(
@@ -43,56 +110,14 @@ def run_batch(
             "--output", "-o", metavar="FILE", help="Answers, in the same order.", show_default=False
         ),
     ],
-    endpoint: Annotated[
-        str | None,
-        typer.Option("--endpoint", metavar="URL", help="The server, up to and with /v1.", show_default=False),
-    ] = None,
-    vllm: Annotated[
-        Path | None,
-        typer.Option(
-            "--vllm",
-            metavar="FOLDER",
-            help="A model that vLLM runs here, instead of a server.",
-            show_default=False,
-        ),
-    ] = None,
-    vllm_options: Annotated[
-        str | None,
-        typer.Option(
-            "--vllm-options", metavar="JSON", help="Arguments of hr.llm.VLLM: '{\"max_model_len\": 8192}'."
-        ),
-    ] = None,
+    who: WhoAnswers,
     errors: Annotated[
         Path | None,
         typer.Option(
             "--errors", metavar="FILE", help="Requests without an answer. Default: OUT.errors.jsonl."
         ),
     ] = None,
-    api_key_env: Annotated[
-        str | None, typer.Option("--api-key-env", metavar="NAME", help="The variable that holds the key.")
-    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an output that is there.")] = False,
-    max_in_flight: Annotated[
-        int, typer.Option("--max-in-flight", metavar="N", help="Requests at a time.", rich_help_panel=_LIMITS)
-    ] = 64,
-    requests_per_minute: Annotated[
-        float | None,
-        typer.Option(
-            "--requests-per-minute", metavar="N", help="What the key may use.", rich_help_panel=_LIMITS
-        ),
-    ] = None,
-    tokens_per_minute: Annotated[
-        float | None,
-        typer.Option(
-            "--tokens-per-minute", metavar="N", help="What the key may use.", rich_help_panel=_LIMITS
-        ),
-    ] = None,
-    timeout: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", help="For one answer.", rich_help_panel=_LIMITS)
-    ] = 300.0,
-    max_retries: Annotated[
-        int, typer.Option("--max-retries", metavar="N", help="Of a request.", rich_help_panel=_LIMITS)
-    ] = 6,
     progress: Annotated[
         bool, typer.Option("--progress/--no-progress", help="Show a bar on a terminal.")
     ] = True,
@@ -105,28 +130,8 @@ def run_batch(
     errors.
     """
     from headrace.llm.batch_file import BatchFiles, run_batch
-    from headrace.llm.endpoint import Endpoint
 
-    if (endpoint is None) == (vllm is None):
-        raise UsageMistake("Say who answers: --endpoint URL, or --vllm FOLDER; one of them.")
-    if endpoint is None:
-        assert vllm is not None
-        if any(each is not None for each in (api_key_env, requests_per_minute, tokens_per_minute)):
-            raise UsageMistake(
-                "--api-key-env, --requests-per-minute and --tokens-per-minute are for --endpoint."
-            )
-        model: Any = _engine(vllm, vllm_options)
-    else:
-        model = Endpoint(
-            endpoint,
-            "as each line says",
-            api_key_env=api_key_env,
-            max_in_flight=max_in_flight,
-            requests_per_minute=requests_per_minute,
-            tokens_per_minute=tokens_per_minute,
-            timeout=timeout,
-            max_retries=max_retries,
-        )
+    model = who.model()
     failed = errors or out.with_name(f"{out.name.removesuffix('.jsonl')}.errors.jsonl")
     files = BatchFiles(str(source), str(out), str(failed))
     began = time.monotonic()
