@@ -26,7 +26,7 @@ _COMMON = {
     "out",
     "workers",
 }
-_COMMON |= {"api_key_env", "batch_size", "column", "inputs", "keep", "model_option"}
+_COMMON |= {"api_key_env", "batch_size", "column", "endpoint", "inputs", "keep", "model_option", "vllm"}
 _FEW = 12  # options: so many are shown without a choice
 _COLUMN = 24  # where the words begin
 _WIDEST = 100

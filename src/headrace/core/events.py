@@ -91,7 +91,7 @@ class WorkerReady(msgspec.Struct, frozen=True):
     seconds: float
 
 
-Outcome = Literal["done", "going on", "put off", "failed", "lost"]
+CallEnd = Literal["done", "going on", "put off", "failed", "lost"]
 
 
 class Worked(msgspec.Struct, frozen=True):
@@ -107,7 +107,7 @@ class Worked(msgspec.Struct, frozen=True):
     shard: int
     attempt: int
     seconds: float
-    outcome: Outcome
+    outcome: CallEnd
     rows: int = 0
     timings: Timings = Timings()
 

@@ -7,8 +7,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from headrace.core import failures
-from headrace.core.events import Event, ShardRetried, Worked, WorkerLost
+from headrace.core.events import CallEnd, Event, ShardRetried, Worked, WorkerLost
 from headrace.core.ports import Pool
 from headrace.core.work import AttemptLost, Deferred, Done, Failed, Outcome, Task
 from headrace.driver.busy_time import BusyTime
@@ -28,6 +30,11 @@ class AttemptAnswer:
     future: Future[Any]
     called: float
     answered: float
+
+    @property
+    def worker(self) -> int:
+        """The worker that was called; -1 if the pool does not say."""
+        return getattr(self.future, "worker", -1)
 
 
 class AttemptCalls:
@@ -66,21 +73,27 @@ class AttemptCalls:
         called, clock, put = self._ports.clock(), self._ports.clock, self._ports.inbox.put
         future.add_done_callback(lambda done: put(AttemptAnswer(shard, attempt, done, called, clock())))
 
-    def outcome(self, answer: AttemptAnswer) -> Outcome:
-        """Return what an answer means for the attempt, and report the call to the observers."""
-        shard, attempt, error = answer.shard, answer.attempt, answer.future.exception()
-        worker = getattr(answer.future, "worker", -1)
-        result: Any = error or answer.future.result()
-        seconds = self._busy.seconds(self._stage, worker, answer.called, answer.answered)
-        self._emit(_worked(self._stage, worker, shard, attempt, seconds, result))
+    def received(self, answer: AttemptAnswer) -> Outcome:
+        """Report a call that was answered to the observers, and return what became of the attempt."""
+        self._report(answer)
+        error = answer.future.exception()
         if error is None:
-            return result  # type: ignore[no-any-return]
+            return answer.future.result()  # type: ignore[no-any-return]
         if isinstance(error, WorkerDied):
-            return self._after_death(error, worker, shard, attempt)
-        return Failed(shard, attempt, failures.of_a_call(error))
+            return self._after_death(answer, error)
+        return Failed(answer.shard, answer.attempt, failures.of_a_call(error))
 
-    def _after_death(self, error: WorkerDied, worker: int, shard: int, attempt: int) -> Outcome:
-        reason = str(error)
+    def _report(self, answer: AttemptAnswer) -> None:
+        """Report how long a worker was at an attempt, and how the call ended."""
+        seconds = self._busy.seconds(self._stage, answer.worker, answer.called, answer.answered)
+        worked = Worked(self._stage, answer.worker, answer.shard, answer.attempt, seconds, _end_of(answer))
+        if worked.outcome == "done":
+            done = answer.future.result()
+            worked = msgspec.structs.replace(worked, rows=done.ledger.read, timings=done.timings)
+        self._emit(worked)
+
+    def _after_death(self, answer: AttemptAnswer, error: WorkerDied) -> Outcome:
+        shard, attempt, worker, reason = answer.shard, answer.attempt, answer.worker, str(error)
         self._emit(WorkerLost(worker, reason))
         at_work = self._scheduler.shard_at_death(worker) == shard
         verdict = self._policies.on_death(WorkerDeath(error, worker, shard, at_work=at_work))
@@ -90,13 +103,14 @@ class AttemptCalls:
         return AttemptLost(shard, attempt, reason, charged=verdict.charged)
 
 
-def _worked(stage: int, worker: int, shard: int, attempt: int, seconds: float, result: Any) -> Worked:
-    """Return the event of a call: ``result`` is its outcome, or the error that it ended in."""
+def _end_of(answer: AttemptAnswer) -> CallEnd:
+    """Return how a call ended, as the event says it."""
+    error = answer.future.exception()
+    if error is not None:
+        return "lost" if isinstance(error, WorkerDied) else "failed"
+    result = answer.future.result()
     if isinstance(result, Done):
-        return Worked(stage, worker, shard, attempt, seconds, "done", result.ledger.read, result.timings)
-    if isinstance(result, WorkerDied):
-        return Worked(stage, worker, shard, attempt, seconds, "lost")
-    if isinstance(result, (Failed, BaseException)):
-        return Worked(stage, worker, shard, attempt, seconds, "failed")
-    put_off = isinstance(result, Deferred)
-    return Worked(stage, worker, shard, attempt, seconds, "put off" if put_off else "going on")
+        return "done"
+    if isinstance(result, Failed):
+        return "failed"
+    return "put off" if isinstance(result, Deferred) else "going on"

@@ -205,7 +205,7 @@ class Runner:
     def _received(self, message: Any) -> Outcome | None:
         """Pass a message on to where it belongs; return the outcome if it is the answer to a call."""
         if isinstance(message, AttemptAnswer):
-            return self._attempts.outcome(message)
+            return self._attempts.received(message)
         if isinstance(message, AttemptFinishing):
             self.scheduler.finishing(message.shard, message.attempt)
         elif isinstance(message, _Observed):

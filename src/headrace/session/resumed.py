@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from headrace.core.work import Faults, Ledger
+
+if TYPE_CHECKING:
+    from headrace.output.commit import JournalState
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,19 @@ class Resumed:
     ledger: Ledger = field(default_factory=Ledger)
     faults: Faults = field(default_factory=Faults)
     shard_too_big: bool = False
+
+    @classmethod
+    def of(cls, state: JournalState, schema: bytes | None) -> Resumed:
+        """Return what a journal says of a run with this output schema."""
+        return cls(
+            state.done,
+            schema,
+            state.revision,
+            state.passed,
+            state.ledger,
+            state.faults,
+            shard_too_big=state.shard_too_big,
+        )
 
 
 NOTHING = Resumed()

@@ -130,48 +130,41 @@ def _composed(job: Job, context: RunContext, events: EventBus, started: float) -
     from headrace.core.files.safe_files import KEPT
     from headrace.core.metric_states import STATES
 
-    options, committer, state = context.options, job.committer, job.committer.state
+    committer = job.committer
     plan = replace(job.plan, sink=committer.sink)
-    schema = _asked_schema(plan, state.schema)
-    if schema is not None and state.schema is None:
-        committer.settle(schema)
-    coarse = oversized_shards(job.shards, options.shard_rows)
+    coarse = oversized_shards(job.shards, context.options.shard_rows)
     if coarse and not job.resumed:
-        _say(options, f"headrace: {coarse}")
-    resumed = Resumed(
-        state.done,
-        schema,
-        state.revision,
-        state.passed,
-        state.ledger,
-        state.faults,
-        shard_too_big=state.shard_too_big,
-    )
+        _say(context.options, f"headrace: {coarse}")
     run = context.compose(
         plan,
         "write",
         job.shards,
         committer,
-        resumed=resumed,
+        resumed=Resumed.of(committer.state, _settled_schema(job, plan)),
         events=events,
         states=str(committer.folder / STATES),
         # Where the output is an object store, the run's folder here does not outlive its driver.
         folder=str(committer.folder / KEPT) if isinstance(job.output.place(), Path) else "",
     )
+    _announce(job, plan, context, events, started)
+    committer.on_published = lambda record: events.on_event(committed(record))
+    return run
+
+
+def _announce(job: Job, plan: Plan, context: RunContext, events: EventBus, started: float) -> None:
+    """Send the events that begin a run."""
     elapsed = time.monotonic() - started
     about = describe(
-        committer.plan.run,
+        job.committer.plan.run,
         plan,
         context.execution,
         job.shards,
         elapsed=elapsed,
-        code=state.code,
+        code=job.committer.state.code,
         output=str(job.output),
     )
     events.on_event(about)
     events.on_event(job_events.started(job, context.execution.workers))
-    committer.on_published = lambda record: events.on_event(committed(record))
-    return run
 
 
 def _finish(
@@ -258,15 +251,18 @@ def _say(options: RunOptions, text: str) -> None:
             say(told, stream)
 
 
-def _asked_schema(plan: Plan, settled: bytes | None) -> bytes | None:
-    """Return the output schema if it is known before any row: settled by an earlier driver, or by the user."""
+def _settled_schema(job: Job, plan: Plan) -> bytes | None:
+    """Return the output schema if it is known before any row: settled by an earlier driver, or now, by the user."""
     from headrace.core.arrow.batch import schema_bytes
 
-    if settled is None and plan.output_schema is not None:
-        if plan.sink is not None:
-            plan.sink.check_schema(plan.output_schema)
-        return schema_bytes(plan.output_schema)
-    return settled
+    settled = job.committer.state.schema
+    if settled is not None or plan.output_schema is None:
+        return settled
+    if plan.sink is not None:
+        plan.sink.check_schema(plan.output_schema)
+    asked = schema_bytes(plan.output_schema)
+    job.committer.settle(asked)
+    return asked
 
 
 def _write_schema_only(job: Job, scheduler: Scheduler) -> None:

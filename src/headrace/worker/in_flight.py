@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 from headrace.core.arrow.input_view import InputView
 from headrace.core.arrow.values import ConversionError
@@ -149,51 +149,66 @@ class InFlightWindow(Generic[T]):
         ``alone``: nothing else is in flight, so a single row that runs out of memory is at fault. The call comes in a
         list, which is emptied: the memory that an error refers to must be free before anything is run again.
         """
-        failure = None
+        failure: BaseException | None = None
         try:
             made = self._result_with_retries(part, calls)
         except RowsFailed as error:
             yield from self._some_failed(part, error)
             return
         except BaseException as error:
-            if isinstance(error, HeadraceError) and error.ends_run:
-                raise
-            short = is_out_of_memory(error) and not (alone and len(part) <= 1)
-            if not short and not self._user_code.is_row_error(error):
-                if is_interrupt(error):
-                    raise
-                self._user_code.exit_if_device_is_lost(error)
-                raise self._user_code.step_error(error, part)  # noqa: B904 - has its cause
+            short = self._is_short_of_memory(error, part, alone=alone)
+            if not short:
+                self._raise_unless_of_rows(error, part)
+                failure = error
             if short or len(part) > 1:
                 forget(error)
-            failure = None if short else error
             self._timing.batch_failed()
         else:
-            self._caller.has_run = True
-            self._user_code.done += len(part)
-            self._report_retries()
-            if self._timing.batch_done(len(part)):
-                self._report_size()
+            self._succeeded(part)
             yield part, made
             return
         if failure is None:
             _wait_for(in_flight)
             yield from self._run_smaller(part)
-        elif self._user_code.tolerant:
-            yield from (
-                self._bisect(part, failure) if self._bisect_depth else self._bisect_and_reject(part, failure)
-            )
+        elif not self._user_code.tolerant:
+            self._raise_for_first_row(part, failure)
+        elif self._bisect_depth:
+            yield from self._bisect(part, failure)
         else:
-            from headrace.worker.messages import takes_batch_for_row  # only to say what is wrong
+            yield from self._bisect_and_reject(part, failure)
 
-            found, row_error, others = self._first_failing_rows(part, failure)
-            together, first = len(found) > 1, _same_first_row(found, part)
-            systematic = isinstance(failure, ConversionError) or takes_batch_for_row(failure)
-            if (together and (first or others)) or (systematic and (together or first)):
-                raise self._user_code.step_error(
-                    failure, part
-                )  # all rows fail: the error of the whole batch says more
-            raise self._user_code.step_error(row_error, found)
+    def _succeeded(self, part: Rows) -> None:
+        self._caller.has_run = True
+        self._user_code.done += len(part)
+        self._report_retries()
+        if self._timing.batch_done(len(part)):
+            self._report_size()
+
+    def _is_short_of_memory(self, error: BaseException, part: Rows, *, alone: bool) -> bool:
+        """Say whether fewer rows, or the same alone, may fit; raises what ends the run in any case."""
+        if isinstance(error, HeadraceError) and error.ends_run:
+            raise error
+        return is_out_of_memory(error) and not (alone and len(part) <= 1)
+
+    def _raise_unless_of_rows(self, error: BaseException, part: Rows) -> None:
+        """Raise for what no other rows would change: an interrupt, a lost device, what is no error of rows."""
+        if self._user_code.is_row_error(error):
+            return
+        if is_interrupt(error):
+            raise error
+        self._user_code.exit_if_device_is_lost(error)
+        raise self._user_code.step_error(error, part)
+
+    def _raise_for_first_row(self, part: Rows, failure: BaseException) -> NoReturn:
+        """Raise for the first row that fails by itself; where all fail, the error of the whole batch says more."""
+        from headrace.worker.messages import takes_batch_for_row  # only to say what is wrong
+
+        found, row_error, others = self._first_failing_rows(part, failure)
+        together, first = len(found) > 1, _same_first_row(found, part)
+        systematic = isinstance(failure, ConversionError) or takes_batch_for_row(failure)
+        if (together and (first or others)) or (systematic and (together or first)):
+            raise self._user_code.step_error(failure, part)
+        raise self._user_code.step_error(row_error, found)
 
     def _some_failed(self, part: Rows, failed: RowsFailed) -> Iterator[tuple[Rows, T | Fault]]:
         """Yield the results of rows, and the faults of others, as a model tells them apart itself."""

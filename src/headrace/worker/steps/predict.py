@@ -7,7 +7,7 @@ results are cut and joined back. So what is carried is never copied, whatever ``
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -109,81 +109,95 @@ def predict(
     """
     items: Iterator[_Item] = (_Item(part) for part in rows if len(part) or empty)
     for model, caller, user_code in zip(step.models, callers, user_codes, strict=True):
-        items = _run_model(items, step, model, caller, user_code, eager)
+        items = _ModelAtWork(step, model, caller, user_code).run(items, eager=eager)
     for item in items:
         yield item.rows.with_batch(_assembled(item, step, unread))
 
 
-def _run_model(
-    items: Iterator[_Item], step: Predict, model: Model, caller: Caller, user_code: UserCode, eager: bool
-) -> Iterator[_Item]:
-    waiting: deque[_Item] = deque()
+class _ModelAtWork:
+    """One model of a step: what it is given, what becomes of its results, and the rows that they are for."""
 
-    def inputs() -> Iterator[Rows]:
+    def __init__(self, step: Predict, model: Model, caller: Caller, user_code: UserCode) -> None:
+        self._step = step
+        self._model = model
+        self._caller = caller
+        self._user_code = user_code
+        self._batch_format = getattr(caller.built.predictor, "batch_format", None) or model.batch_format
+        self._waiting: deque[_Item] = deque()
+        self._results = _Results()
+
+    def run(self, items: Iterator[_Item], *, eager: bool) -> Iterator[_Item]:
+        """Send items through the model, in its own batches; yields each as soon as all its rows have results."""
+        model, caller, waiting, results = self._model, self._caller, self._waiting, self._results
+        cutter = BatchCutter(model.batch_size, model.batch_bytes, caller, eager)
+        window = InFlightWindow(caller, self._user_code, self._view, self._columns, cutter.tuner)
+        cut = partial(cutter.cut, row_bytes=self._carried)
+        for part, columns in window.run(self._inputs(items), cut, look=cutter.look):
+            if isinstance(columns, Fault):
+                results.add_failed(len(part))
+            else:
+                results.add(columns)
+                caller.result_schema = columns.schema
+            while waiting and results.rows >= len(waiting[0].rows):
+                if self._user_code.nulls_failures and caller.result_schema is None:
+                    break  # until a result has shown the schema
+                yield from self._with_results(waiting.popleft())
+        while waiting:
+            yield from self._with_results(waiting.popleft())
+
+    def _inputs(self, items: Iterator[_Item]) -> Iterator[Rows]:
+        label = self._step.label_of(self._model)
         for item in items:
-            waiting.append(item)
-            yield item.rows.without_side_columns(_inputs(item, model, step.label_of(model)))
+            self._waiting.append(item)
+            yield item.rows.without_side_columns(_inputs(item, self._model, label))
 
-    batch_format = getattr(caller.built.predictor, "batch_format", None) or model.batch_format
+    def _view(self, part: Rows) -> tuple[Any, InputView]:
+        formed = self._caller.built.predictor is None  # they make of it what they need
+        return make_view(part.batch, self._batch_format, tried=self._caller.has_run, formed=formed)
 
-    def ready(part: Rows) -> tuple[Any, InputView]:
-        formed = caller.built.predictor is None  # they make of it what they need
-        return make_view(part.batch, batch_format, tried=caller.has_run, formed=formed)
-
-    def made(part: Rows, input_view: InputView, result: Any) -> pa.RecordBatch:
-        if isinstance(step, AddColumn) and is_scalar(result):
-            return _repeated(result, model, input_view, len(part))
-        made = _named_columns(result, model, input_view, len(part))
-        if isinstance(step, AddColumn) and made.num_columns != 1:
+    def _columns(self, part: Rows, input_view: InputView, result: Any) -> pa.RecordBatch:
+        adds_one = isinstance(self._step, AddColumn)
+        if adds_one and is_scalar(result):
+            return _repeated(result, self._model, input_view, len(part))
+        columns = _named_columns(result, self._model, input_view, len(part))
+        if adds_one and columns.num_columns != 1:
             raise ConversionError(
-                f"it returned {made.num_columns} columns, and add_column adds one; predict adds several"
+                f"it returned {columns.num_columns} columns, and add_column adds one; predict adds several"
             )
-        return made
+        return columns
 
-    def carried() -> float:
+    def _carried(self) -> float:
         """Return the bytes of a row that was read last: while inputs are gathered, all of it is held."""
-        whole = waiting[-1].rows.batch
+        whole = self._waiting[-1].rows.batch
         return float(bytes_of(whole) / max(whole.num_rows, 1))
 
-    results = _Results()
-    cutter = BatchCutter(model.batch_size, model.batch_bytes, caller, eager)
-    window = InFlightWindow(caller, user_code, ready, made, cutter.tuner)
-    for part, columns in window.run(inputs(), partial(cutter.cut, row_bytes=carried), look=cutter.look):
-        if isinstance(columns, Fault):
-            results.add_failed(len(part))
-        else:
-            results.add(columns)
-            caller.result_schema = columns.schema
-        while waiting and results.rows >= len(waiting[0].rows):
-            if user_code.nulls_failures and caller.result_schema is None:
-                break  # until a result has shown the schema
-            yield from _with_results(waiting.popleft(), results, step, model, caller, user_code)
-    while waiting:
-        yield from _with_results(waiting.popleft(), results, step, model, caller, user_code)
+    def _with_results(self, item: _Item) -> Iterator[_Item]:
+        """Add the results to an item's rows; rows without one are left out, or get nulls."""
+        at = 0
+        for result in self._results.take(len(item.rows)):
+            count = result if isinstance(result, int) else result.num_rows
+            piece = item.cut(at, at + count)
+            at += count
+            if isinstance(result, int):
+                if not self._user_code.nulls_failures:
+                    continue
+                schema = self._caller.result_schema or pa.schema([(self._model.output, pa.null())])
+                result = nulled(empty_columns(count), schema)
+            new = {
+                each.name: (each, column) for each, column in zip(result.schema, result.columns, strict=True)
+            }
+            _check_free(new, piece, self._step, self._model)
+            yield _Item(piece.rows, piece.added | new)
 
 
-def _with_results(
-    item: _Item, results: _Results, step: Predict, model: Model, caller: Caller, user_code: UserCode
-) -> Iterator[_Item]:
-    """Add a model's results to their rows; rows without one are left out, or get nulls."""
-    at = 0
-    for result in results.take(len(item.rows)):
-        count = result if isinstance(result, int) else result.num_rows
-        piece = item.cut(at, at + count)
-        at += count
-        if isinstance(result, int):
-            if not user_code.nulls_failures:
-                continue
-            schema = caller.result_schema or pa.schema([(model.output, pa.null())])
-            result = nulled(empty_columns(count), schema)
-        new = {each.name: (each, column) for each, column in zip(result.schema, result.columns, strict=True)}
-        for name in new:
-            taken = name in piece.added and "another model"
-            if name in piece.rows.batch.schema.names and not step.replace and _keeps(step, name):
-                taken = "the input"
-            if taken:
-                raise ColumnExists(_name_is_taken(step, model, name, taken))
-        yield _Item(piece.rows, piece.added | new)
+def _check_free(names: Iterable[str], item: _Item, step: Predict, model: Model) -> None:
+    """Raise if a column of a result has the name of one that is there."""
+    for name in names:
+        taken = name in item.added and "another model"
+        if name in item.rows.batch.schema.names and not step.replace and _keeps(step, name):
+            taken = "the input"
+        if taken:
+            raise ColumnExists(_name_is_taken(step, model, name, taken))
 
 
 def _inputs(item: _Item, model: Model, label: str) -> pa.RecordBatch:
