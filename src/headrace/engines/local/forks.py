@@ -45,7 +45,10 @@ class Process:
         self._lock = threading.Lock()
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Wait for its end, or for some seconds, and return its exit status: None if it goes on."""
+        """Wait for its end, or for some seconds, and return its exit status: None if it goes on.
+
+        Seconds are for systems without descriptors of processes: with one, that is waited for first.
+        """
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             with self._lock:
