@@ -182,7 +182,8 @@ DIFFERENT = {
     "ray.data": {
         "from_spark": "here; what fits into memory, by Arrow",
         "from_torch": "here; pairs become columns `item_0`, `item_1`, or those named by `columns=`",
-        "read_avro read_binary_files read_csv read_json read_numpy read_orc read_parquet read_webdataset": _LOCAL,
+        "read_audio read_avro read_binary_files read_csv read_json read_numpy read_orc read_parquet "
+        "read_webdataset": _LOCAL,
         "read_images": "here; `RGB` without `mode=`, local files",
         "read_delta": "here; one version, which a run that goes on keeps",
         "read_iceberg": "here; one snapshot, which a run that goes on keeps; no credentials among `catalog_kwargs`",

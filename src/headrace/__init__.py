@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from headrace.readers.files import *
     from headrace.readers.from_libraries import *
     from headrace.readers.from_memory import *
+    from headrace.readers.media import *
     from headrace.readers.parquet import *
     from headrace.readers.samples import *
     from headrace.readers.tables import *

@@ -23,14 +23,15 @@ VERBS_REFUSED = """
 
 FUNCTIONS_OFFERED = """
     from_arrow from_daft from_huggingface from_items from_numpy from_pandas from_spark from_torch
-    range range_tensor read_avro read_binary_files read_csv read_delta read_iceberg read_images read_json read_numpy
+    range range_tensor read_audio read_avro read_binary_files read_csv read_delta read_iceberg read_images
+    read_json read_numpy
     read_orc read_parquet read_sql
     read_text read_webdataset
 """
 
 FUNCTIONS_REFUSED = """
     from_arrow_refs from_blocks from_dask from_mars from_modin from_numpy_refs from_pandas_refs
-    from_tf read_audio read_bigquery read_clickhouse read_databricks_tables
+    from_tf read_bigquery read_clickhouse read_databricks_tables
     read_datasource read_delta_sharing_tables read_hudi read_kafka
     read_lance read_lerobot read_mcap read_mongo read_snowflake
     read_tfrecords read_unity_catalog read_videos read_zarr
@@ -180,6 +181,11 @@ ARGUMENTS = {
         "paths lines filesystem parallelism num_cpus num_gpus memory arrow_open_stream_args "
         "partition_filter partitioning include_paths ignore_missing_paths shuffle file_extensions "
         "concurrency override_num_blocks ray_remote_args " + PLACED
+    ),
+    "read_audio": (
+        "paths filesystem arrow_open_stream_args partition_filter partitioning include_paths ignore_missing_paths "
+        "file_extensions shuffle concurrency override_num_blocks num_cpus num_gpus memory ray_remote_args "
+        + PLACED
     ),
     "read_avro": (
         "paths filesystem parallelism num_cpus num_gpus memory arrow_open_stream_args partition_filter "

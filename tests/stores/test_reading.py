@@ -203,6 +203,21 @@ def test_images(bucket):
     assert rows[2]["path"] == f"{bucket.url}/2.png"
 
 
+def test_sound(bucket):
+    soundfile = pytest.importorskip("soundfile")
+    for number in range(3):
+        data = io.BytesIO()
+        soundfile.write(data, np.full((4, 2), number / 8), 8_000, format="WAV")
+        bucket.put(f"{number}.wav", data.getvalue())
+    rows = inline(hr.read_audio(bucket.url, include_paths=True)).take_all()
+    assert [(row["amplitude"].shape, row["amplitude"][0, 0]) for row in rows] == [
+        ((2, 4), number / 8) for number in range(3)
+    ]
+    path = bucket.put("3.wav", data.getvalue()[:-1])
+    with pytest.raises(UnreadableFile, match=re.escape(f"{path!r}: it was cut short: 1 byte")):
+        inline(hr.read_audio(path)).take_all()
+
+
 def test_workers_read_and_local_outputs_resume(bucket, tmp_path):
     for number in range(4):
         bucket.put(f"{number}.parquet", parquet(pa.table({"x": [number, number + 10]})))

@@ -162,9 +162,6 @@ NO_FUNCTIONS = {
     "from_numpy_refs": f"{_NO_REFS}: from_numpy(ray.get(refs)).",
     "from_pandas_refs": f"{_NO_REFS}: from_pandas(ray.get(refs)).",
     "from_tf": "from_items(list(dataset.as_numpy_iterator())) takes what fits into memory.",
-    "read_audio": "there is no decoder for audio. read_binary_files(paths, include_paths=True).map(decode) "
-    "gives each "
-    "file to a function of yours, soundfile.read of a BytesIO, say.",
     "read_bigquery": f"{_SERVER}.",
     "read_clickhouse": f"{_SERVER}.",
     "read_databricks_tables": f"{_SERVER}.",

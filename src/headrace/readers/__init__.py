@@ -10,6 +10,7 @@ MODULES = (
     "from_memory",
     "from_libraries",
     "samples",
+    "media",
     "databases",
     "tables",
     "tables_of_files",

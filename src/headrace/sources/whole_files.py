@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
+from itertools import repeat
+from typing import BinaryIO
 
-from headrace.core.files.input_files import FileState
+from headrace.core.files.input_files import FileState, InputFile
 from headrace.core.locations import Location
 from headrace.core.row_keys import Keys, Numbers, file_keys
+from headrace.core.stores.object_path import ObjectPath
+from headrace.core.stores.objects import contents
 from headrace.core.work import Split
 from headrace.sources.file_source import FileSource, Inspected
 
 SPLITS = 64  # about so many, where that makes them neither less than a file nor huge
 SPLIT_BYTES = 8 << 20
 SPLIT_FILES = 256
+_READ_AT_ONCE = 64 << 20  # bytes of a file
 
 
 def runs(sizes: Sequence[int], rows: int = 0) -> Iterator[tuple[range, int]]:
@@ -32,6 +38,22 @@ def runs(sizes: Sequence[int], rows: int = 0) -> Iterator[tuple[range, int]]:
             held = sum(sizes[start:stop])
         yield range(start, stop), held
         start = stop
+
+
+def fetched(files: Sequence[InputFile]) -> Iterator[BinaryIO | None]:
+    """Yield the contents of objects, many of which are fetched at a time; None for files, which are opened later."""
+    if any(isinstance(file.path, ObjectPath) for file in files):
+        yield from map(io.BytesIO, contents([file.path for file in files]))
+    else:
+        yield from repeat(None, len(files))
+
+
+def content(file: InputFile) -> BinaryIO:
+    """Return a file's bytes, read at once; a big file stays on disk, and is read as it is decoded."""
+    if file.size > _READ_AT_ONCE:
+        return open(file.path, "rb")
+    with open(file.path, "rb") as data:
+        return io.BytesIO(data.read(_READ_AT_ONCE))
 
 
 class WholeFileSource(FileSource[Inspected]):

@@ -55,6 +55,11 @@ DATA = {
         DataFormat(
             "webdataset", (".tar", ".tgz"), "read_webdataset", writer="write_webdataset", compressible=True
         ),
+        DataFormat(
+            "audio",
+            (".wav", ".flac", ".mp3", ".ogg", ".oga", ".opus", ".aiff", ".aif", ".au", ".caf", ".w64"),
+            "read_audio",
+        ),
         DataFormat("binary", (), "read_binary_files"),
     )
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import math
 import re
 import threading
@@ -23,16 +22,16 @@ from headrace.core.decoding import decoding
 from headrace.core.files.input_files import InputFile
 from headrace.core.ports import Bad
 from headrace.core.stores.object_path import ObjectPath
-from headrace.core.stores.objects import contents, open_binary
+from headrace.core.stores.objects import open_binary
 from headrace.errors import HeadraceError, UnreadableFile
 from headrace.sources.images.options import ImageOptions, ImageSizes
 from headrace.sources.signatures import another_reader
+from headrace.sources.whole_files import content, fetched
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 _BATCH_BYTES = 64 << 20
-_READ_AT_ONCE = 64 << 20  # bytes of a file
 _GAP = 2  # how many times the wanted size a JPEG stays when its decoder scales it, as in Pillow's thumbnail()
 _PILLOW = re.compile(r"PIL\.")
 _DEEP = ("I;16", "I;16L", "I;16B", "I;16N")
@@ -154,10 +153,10 @@ def _images(
     ends = shapes.prod(axis=1).cumsum()
     pixels = np.empty(int(ends[-1]), np.uint8)
     start = 0
-    fetched = _fetched(files)
+    streams = fetched(files)
     for row, (file, shape, end) in enumerate(zip(files, shapes, ends.tolist(), strict=True)):
         try:
-            decode(file, options, pixels[start:end].reshape(shape), next(fetched))
+            decode(file, options, pixels[start:end].reshape(shape), next(streams))
         except UnreadableFile as error:
             if faults is None:
                 raise
@@ -170,21 +169,13 @@ def _images(
     return pa.ExtensionArray.from_storage(type_, storage)
 
 
-def _fetched(files: Sequence[InputFile]) -> Iterator[BinaryIO | None]:
-    """Yield the contents of objects, many of which are fetched at a time; None for files, which are opened later."""
-    if any(isinstance(file.path, ObjectPath) for file in files):
-        yield from map(io.BytesIO, contents([file.path for file in files]))
-    else:
-        yield from repeat(None, len(files))
-
-
-def decode(file: InputFile, options: ImageOptions, out: Pixels, content: BinaryIO | None = None) -> None:
+def decode(file: InputFile, options: ImageOptions, out: Pixels, data: BinaryIO | None = None) -> None:
     """Decode one file into ``out``, of shape (h, w) or (h, w, channels); whatever is wrong with it names it."""
     try:
         with (
-            content or _content(file) as data,
+            data or content(file) as stream,
             decoding(),
-            opened(file.path, data, options.max_pixels) as image,
+            opened(file.path, stream, options.max_pixels) as image,
         ):
             result = made(image, options)
             if result.size != (out.shape[1], out.shape[0]):  # a header that Pillow could not read, then could
@@ -196,14 +187,6 @@ def decode(file: InputFile, options: ImageOptions, out: Pixels, content: BinaryI
         Exception
     ) as error:  # decoders raise what they like over damaged files: SyntaxError, struct.error, …
         raise _undecodable(file.path, error) from error
-
-
-def _content(file: InputFile) -> BinaryIO:
-    """Return a file's bytes, read at once; a big file stays on disk, and is read as it is decoded."""
-    if file.size > _READ_AT_ONCE:
-        return open(file.path, "rb")
-    with open(file.path, "rb") as data:
-        return io.BytesIO(data.read(_READ_AT_ONCE))
 
 
 def opened(path: str, data: BinaryIO, max_pixels: int) -> Image:

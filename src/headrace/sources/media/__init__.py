@@ -1,0 +1,1 @@
+"""Sound, video, and pages of documents."""
