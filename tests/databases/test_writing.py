@@ -163,7 +163,7 @@ def test_a_part_that_is_gone_is_in_the_table_all_the_same(sqlite: Store, tmp_pat
 
 def test_arguments_that_make_no_sense(sqlite: Store, tmp_path: Path) -> None:
     for given, said in (
-        ({"mode": "upsert"}, "Rows are not matched by a key yet"),
+        ({"mode": "merge"}, "mode= is 'append'"),
         ({"table": "a.b.c"}, "such as 'sales'"),
         ({"table": "headrace_commits"}, "Choose another"),
         ({"uri": "mysql://ada:pw@host/db"}, "no database is known"),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.core.arguments import known_arguments
 from headrace.core.databases.addresses import parse
 from headrace.core.ports import Sink
 from headrace.dataset.sample_writes import SampleWriteVerbs
-from headrace.errors import ArgumentError
+from headrace.errors import ArgumentError, nearest
 from headrace.plan import ray_unsupported
 from headrace.plan.parameters import given_folder
 
@@ -21,7 +22,12 @@ if TYPE_CHECKING:
     from headrace.options import Mode, OnChange
     from headrace.result import Result
 
-_MODES: dict[str, Mode] = {"append": "resume", "overwrite": "overwrite", "error": "error"}
+_MODES: dict[str, Mode] = {
+    "append": "resume",
+    "overwrite": "overwrite",
+    "error": "error",
+    "upsert": "resume",
+}
 
 
 class TableWriteVerbs(SampleWriteVerbs):
@@ -35,7 +41,8 @@ class TableWriteVerbs(SampleWriteVerbs):
         table: str,
         uri: str,
         *,
-        mode: Literal["append", "overwrite", "error"] = "append",
+        mode: Literal["append", "overwrite", "error", "upsert"] = "append",
+        key: str | Sequence[str] | None = None,
         output: str | os.PathLike[str] | None = None,
         schema: pa.Schema | None = None,
         on_change: OnChange | None = None,
@@ -56,7 +63,14 @@ class TableWriteVerbs(SampleWriteVerbs):
             As for :func:`read_sql`.
         mode
             ``"append"`` adds rows, part by part. ``"overwrite"`` replaces all rows of the table in one transaction,
-            when all parts are there. ``"error"`` refuses a table that has rows of others.
+            when all parts are there. ``"error"`` refuses a table that has rows of others. ``"upsert"`` inserts each
+            row, or updates the row of the table that has its key: all in one transaction, when all parts are there.
+            Of several rows with one key, the last in the order of the input stays, and a warning says how many gave
+            way.
+        key
+            With ``"upsert"``: the column or columns that tell rows apart. The table must have a unique constraint, or
+            index, or primary key on just these; a table that is made gets a primary key. Rows without a key (nulls)
+            are refused.
         output
             The folder of the run: new, empty, or of an earlier run of the same plan into the same table. Another run
             that adds rows needs another folder. Default: ``"<table>-output"`` in the working directory. It also keeps
@@ -87,12 +101,11 @@ class TableWriteVerbs(SampleWriteVerbs):
         """
         name, asked = _table(table), str(mode)
         if asked not in _MODES:
-            more = (
-                " Rows are not matched by a key yet: delete the old ones, then append."
-                if asked == "upsert"
-                else ""
+            raise ArgumentError(
+                f"write_sql: mode= is 'append', 'overwrite', 'error' or 'upsert', not {mode!r}."
+                f"{nearest(asked, list(_MODES))}"
             )
-            raise ArgumentError(f"write_sql: mode= is 'append', 'overwrite' or 'error', not {mode!r}.{more}")
+        matched = _key(asked, key)
         database = parse(uri, "write_sql")
         folder = given_folder(f"{table}-output" if output is None else output)
         if "://" in folder:
@@ -101,9 +114,25 @@ class TableWriteVerbs(SampleWriteVerbs):
         def sink() -> Sink:
             from headrace.sinks.sql.sink import SqlSink
 
-            return SqlSink(folder, database=database, table=name, table_mode=mode)
+            return SqlSink(folder, database=database, table=name, table_mode=mode, key=matched)
 
         return self._write(sink, schema, _MODES[mode], on_change, durability)
+
+
+def _key(mode: str, key: Any) -> tuple[str, ...]:
+    try:
+        names = (key,) if isinstance(key, str) else tuple(() if key is None else key)
+    except TypeError:
+        names = (key,)
+    if any(not isinstance(name, str) or not name for name in names) or len(set(names)) < len(names):
+        raise ArgumentError(f"write_sql: key= is the name of a column, or several names, not {key!r}.")
+    if mode == "upsert" and not names:
+        raise ArgumentError(
+            "write_sql: mode='upsert' needs key=, the column or columns that tell rows apart."
+        )
+    if mode != "upsert" and names:
+        raise ArgumentError(f"write_sql: key= is for mode='upsert'; with mode={mode!r} rows are not matched.")
+    return names
 
 
 def _table(table: Any) -> str:

@@ -189,6 +189,12 @@ class _JobOpener:
 
     def _check_not_in_table(self, run: str) -> None:
         """Refuse to remove parts that are rows of a table."""
+        why = self._sink.kept_rows(run) if hasattr(self._sink, "kept_rows") else ""
+        if why:
+            raise PlanChanged(
+                f"The run in {self._output} cannot begin anew: {why}. Nothing was touched. on_change='continue' goes "
+                "on with it; else delete its rows in the table, and write with another output=."
+            )
         table = table_of(self._sink)
         if table is not None and table.committed(run):
             raise PlanChanged(

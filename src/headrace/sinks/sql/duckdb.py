@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -11,11 +12,15 @@ import pyarrow as pa
 from headrace.core.databases.addresses import Database
 from headrace.core.install import install_hint
 from headrace.errors import MissingLibrary
-from headrace.sinks.sql.transactions import Refused, failed, quoted
+from headrace.sinks.sql.transactions import Refused, failed, keyed, quoted
+
+_MEMBERS = re.compile(r"'([^']*)'|([^,\[\] ]+)")  # of an index, as DuckDB tells them: ['"a b"', c]
 
 
 class DuckdbTransaction:
     """A connection to a file, which is made if there is none."""
+
+    temporary = "temp.headrace_upsert"
 
     def __init__(self, database: Database) -> None:
         try:
@@ -43,11 +48,29 @@ class DuckdbTransaction:
         )
         return {field.name: field.type for field in read(1).schema}
 
-    def create(self, table: str, schema: pa.Schema) -> None:
+    def unique(self, table: str) -> list[frozenset[str]]:
+        """Ask for constraints, and for unique indexes, whose columns are told as a text."""
+        *schema, name = table.split(".")
+        place = schema[0] if schema else "main"
+        where = f"lower(table_name) = lower('{name}') AND lower(schema_name) = lower('{place}')"
+        kinds = "constraint_type IN ('PRIMARY KEY', 'UNIQUE')"
+        found = [
+            frozenset(names)
+            for (names,) in self.rows(
+                f"SELECT constraint_column_names FROM duckdb_constraints() WHERE {where} AND {kinds}"
+            )
+        ]
+        for (told,) in self.rows(f"SELECT expressions FROM duckdb_indexes() WHERE {where} AND is_unique"):
+            found.append(frozenset(_column(quoted or plain) for quoted, plain in _MEMBERS.findall(told)))
+        return found
+
+    def create(self, table: str, schema: pa.Schema, key: Sequence[str] = ()) -> None:
         """Make a table of the types that DuckDB gives these."""
         self._insert(
             f"CREATE TABLE {quoted(table)} AS SELECT * FROM headrace_rows LIMIT 0", schema.empty_table()
         )
+        if key:
+            self.execute(keyed(table, key))
 
     def insert(self, table: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
         """Insert rows by name."""
@@ -67,7 +90,10 @@ class DuckdbTransaction:
 
     def execute(self, sql: str) -> None:
         """Run a statement."""
-        self._connection.execute(sql)
+        try:
+            self._connection.execute(sql)
+        except self._refused as error:
+            raise Refused(str(error)) from None
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """Run a query with a small answer."""
@@ -81,3 +107,8 @@ class DuckdbTransaction:
     def close(self) -> None:
         """Roll back what is not committed."""
         self._connection.close()
+
+
+def _column(told: str) -> str:
+    """Return the name of a column; an expression stays what it is, and is no column's name."""
+    return told[1:-1].replace('""', '"') if told.startswith('"') else told

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -10,13 +10,15 @@ import pyarrow as pa
 from headrace.core.databases.addresses import Database
 from headrace.core.install import install_hint
 from headrace.errors import MissingLibrary
-from headrace.sinks.sql.transactions import Refused, failed, quoted
+from headrace.sinks.sql.transactions import Refused, failed, keyed, quoted
 
 _TEXTS = {"text", "varchar", "bpchar"}
 
 
 class PostgresqlTransaction:
     """A connection that commits when it is told to."""
+
+    temporary = "pg_temp.headrace_upsert"
 
     def __init__(self, database: Database) -> None:
         try:
@@ -42,9 +44,28 @@ class PostgresqlTransaction:
             cursor.execute(f"SELECT * FROM {quoted(table)} LIMIT 0")
             return {field.name: _held(field) for field in cursor.fetch_record_batch().schema}
 
-    def create(self, table: str, schema: pa.Schema) -> None:
+    def unique(self, table: str) -> list[frozenset[str]]:
+        """Ask for indexes that ON CONFLICT can use: of columns, of all rows, and checked at once."""
+        name = quoted(table).replace("'", "''")
+        found: dict[tuple[int, bool], set[str]] = {}
+        for index, at_once, column in self.rows(
+            "SELECT i.indexrelid::int8, i.indimmediate, a.attname::text FROM pg_index i, pg_attribute a, "
+            "LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place) "
+            f"WHERE i.indrelid = to_regclass('{name}') AND i.indisunique AND i.indisvalid "
+            "AND i.indpred IS NULL AND i.indexprs IS NULL AND k.place <= i.indnkeyatts "
+            "AND a.attrelid = i.indrelid AND a.attnum = k.attnum"
+        ):
+            found.setdefault((index, at_once), set()).add(column)
+        deferred = [
+            names for (_, at_once), names in found.items() if not at_once
+        ]  # ON CONFLICT fails beside these
+        return [frozenset(names) for names in found.values() if names not in deferred]
+
+    def create(self, table: str, schema: pa.Schema, key: Sequence[str] = ()) -> None:
         """Make a table of the types that the driver gives these."""
         self._ingest(table, schema.empty_table(), "create")
+        if key:
+            self.execute(keyed(table, key))
 
     def insert(self, table: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
         """Insert rows by name."""
@@ -60,8 +81,11 @@ class PostgresqlTransaction:
 
     def execute(self, sql: str) -> None:
         """Run a statement."""
-        with self._connection.cursor() as cursor:
-            cursor.execute(sql)
+        try:
+            with self._connection.cursor() as cursor:
+                cursor.execute(sql)
+        except self._refused as error:
+            raise Refused(str(error)) from None
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """Run a query with a small answer."""

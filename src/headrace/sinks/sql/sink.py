@@ -17,16 +17,18 @@ import pyarrow.parquet as pq
 from headrace.core import failpoints
 from headrace.core.databases.addresses import Database
 from headrace.core.files import safe_files
+from headrace.core.warn import warn
 from headrace.core.work import Durability, StagedFile
 from headrace.errors import OutputExists, SinkError
 from headrace.sinks.files import FileSink, _size
 from headrace.sinks.parquet import ParquetEncoder, ParquetSink
+from headrace.sinks.sql.commits import COMMITS, committed, make_commits, note
 from headrace.sinks.sql.opening import begun
 from headrace.sinks.sql.transactions import Refused, Transaction, failed, quoted
 from headrace.sinks.sql.types import fits, stored
+from headrace.sinks.sql.upsert import Upsert, check_key
 from headrace.sinks.staged import StagedStream
 
-COMMITS = "headrace_commits"
 _BATCH = 65_536
 
 
@@ -35,20 +37,23 @@ class SqlSink(ParquetSink):
     """Parts in a local folder, and their rows in a table.
 
     ``append``: each part's rows and its row in ``headrace_commits`` are one transaction. ``overwrite``: when all
-    parts are there, one transaction replaces all rows of the table. A part that the table of commits names is never
+    parts are there, one transaction replaces all rows of the table. ``upsert``: one transaction then merges the rows
+    of all parts, in their order, by ``key``, and notes each part. A part that the table of commits names is never
     inserted again, so the database's own word decides what is done.
     """
 
     database: Database = field(kw_only=True, repr=False)
     table: str = field(kw_only=True)
-    table_mode: Literal["append", "overwrite", "error"] = field(default="append", kw_only=True)
+    table_mode: Literal["append", "overwrite", "error", "upsert"] = field(default="append", kw_only=True)
+    key: tuple[str, ...] = field(default=(), kw_only=True)
 
     kind: ClassVar[str] = "table"
 
     def describe(self) -> dict[str, Any]:
         """Return the table and its database, without what is secret."""
         about = {"table": self.table, "database": str(self.database), "mode": self.table_mode}
-        return {**super().describe(), **about}
+        key = {"key": list(self.key)} if self.key else {}
+        return {**super().describe(), **about, **key}
 
     def why_not_joined(self) -> str:
         """Nothing is copied from files into a table."""
@@ -59,6 +64,12 @@ class SqlSink(ParquetSink):
     def check_schema(self, schema: pa.Schema) -> None:
         """Raise ``SinkError`` for a column that no table holds, or that does not fit the table that is there."""
         super().check_schema(self._stored(schema))
+        missing = [name for name in self.key if name not in schema.names]
+        if missing:
+            raise SinkError(
+                f"The rows have no column {missing[0]!r}, which key={list(self.key)} names; they have "
+                f"{', '.join(schema.names[:20])}."
+            )
         if self.database.scheme != "postgresql" and not os.path.exists(self.database.path):
             return
         with self._transaction("look at") as transaction:
@@ -105,11 +116,11 @@ class SqlSink(ParquetSink):
     # ------------------------------------------------------------ in the driver
 
     def bind(self, *, run: str, staging: str, digits: int, durability: Durability) -> FileSink:
-        """Bind to a run; with ``error``, refuse a table with rows of others."""
+        """Bind to a run; with ``error``, refuse a table with rows of others, with ``upsert`` one without that key."""
         bound = super().bind(run=run, staging=staging, digits=digits, durability=durability)
         if self.table_mode == "error":
             with self._transaction("look at") as transaction:
-                self._make_commits(transaction)
+                make_commits(transaction)
                 ours = transaction.rows(f"SELECT 1 FROM {COMMITS} WHERE run = '{run}' LIMIT 1")
                 others = not ours and transaction.columns(self.table) is not None
                 if others and transaction.rows(f"SELECT 1 FROM {quoted(self.table)} LIMIT 1"):
@@ -117,28 +128,55 @@ class SqlSink(ParquetSink):
                         f"The table {self.table} in {self.database} has rows already, and mode='error' was asked "
                         "for. mode='append' adds to them, mode='overwrite' replaces them."
                     )
+        if self.key:
+            with self._transaction("look at") as transaction:
+                self._check_key(transaction)
         return bound
+
+    def _check_key(self, transaction: Transaction) -> None:
+        there = transaction.columns(self.table)
+        if there is not None:
+            check_key(self.database, self.table, self.key, there, transaction.unique(self.table))
+
+    def kept_rows(self, run: str) -> str:
+        """Say why the rows that a run has in the table cannot be made anew; "" where they can."""
+        if self.table_mode != "append" and self.table_mode != "error":
+            return ""  # they are replaced
+        with self._transaction("look at") as transaction:
+            if transaction.columns(COMMITS) is None:
+                return ""
+            found = transaction.rows(f"SELECT 1 FROM {COMMITS} WHERE run = '{run}' LIMIT 1")
+        return (
+            f"rows of it are in the table {self.table} already, where nothing tells them from others, and all rows "
+            "would be added once more"
+            if found
+            else ""
+        )
 
     def state(self, file: StagedFile) -> Literal["published", "staged", "missing"]:
         """Say where a part is; one whose rows are in the table is published, even if its file is gone."""
         found = super().state(file)
         if found == "missing" and file.is_part and self.table_mode != "overwrite":
             with self._transaction("look at") as transaction:
-                if self._committed(transaction, file.name) is not None:
+                if committed(transaction, self._run, file.name) is not None:
                     return "published"
         return found
 
     def publish(self, file: StagedFile) -> None:
         """Insert a part's rows, unless they are there, and give its file its final name."""
-        if file.is_part and self.table_mode != "overwrite" and _size(self._final(file)) != file.size:
+        if file.is_part and self._part_by_part and _size(self._final(file)) != file.size:
             self._insert_part(file)
         super().publish(file)
+
+    @property
+    def _part_by_part(self) -> bool:
+        return self.table_mode in ("append", "error")
 
     def _insert_part(self, file: StagedFile) -> None:
         staged = self._staged(file)
         with self._transaction("insert rows into", file) as transaction:
-            self._make_commits(transaction)
-            if self._committed(transaction, file.name) is not None:
+            make_commits(transaction)
+            if committed(transaction, self._run, file.name) is not None:
                 return
             try:
                 self._insert(transaction, staged)
@@ -151,99 +189,128 @@ class SqlSink(ParquetSink):
                     "on_change='continue', or change the table; then run again."
                 ) from None
             if file.rows:  # a part of later input may have the name of one without rows
-                self._note(transaction, file.name, file.rows)
+                note(transaction, self._run, file.name, self.table, file.rows)
             failpoints.hit("table.filled")
             transaction.commit()
 
     def finish(self, success: bytes) -> None:
-        """Replace the table's rows, if asked for; see that it has all rows; then put ``_SUCCESS`` in place."""
+        """Replace or merge rows, if asked for; see that the table has all rows; then put ``_SUCCESS`` in place."""
         made = msgspec.json.decode(success)
         rows = int(made["rows"])
         if self.table_mode == "overwrite":
             self._replace(rows, f"all {made['manifest_sha256']}")
+        elif self.table_mode == "upsert":
+            self._upsert(rows)
         else:
             with self._transaction("look at") as transaction:
-                self._make_commits(transaction)
-                sql = (
-                    f"SELECT CAST(coalesce(sum(rows), 0) AS BIGINT) FROM {COMMITS} WHERE run = '{self._run}'"
-                )
-                noted = transaction.rows(sql)[0][0]
-            if noted != rows:
-                raise SinkError(
-                    f"The table {COMMITS} in {self.database} says that {noted:,} rows of this run are in "
-                    f"{self.table}, and {rows:,} were made: somebody changed it. See what is in the table, and write "
-                    "with another output= to have all rows inserted."
-                )
+                make_commits(transaction)
+                self._check_noted(transaction, rows)
         super().finish(success)
+
+    def _check_noted(self, transaction: Transaction, rows: int) -> None:
+        sql = f"SELECT CAST(coalesce(sum(rows), 0) AS BIGINT) FROM {COMMITS} WHERE run = '{self._run}'"
+        noted = transaction.rows(sql)[0][0]
+        if noted != rows:
+            raise SinkError(
+                f"The table {COMMITS} in {self.database} says that {noted:,} rows of this run are in "
+                f"{self.table}, and {rows:,} were made: somebody changed it, or removed parts from {self.root}. See "
+                "what is in the table, and write with another output= to have all rows inserted."
+            )
+
+    def _parts(self) -> list[str]:
+        """Return the names of the run's parts, in the order of their rows."""
+        names = [
+            n for n in os.listdir(self.root) if n.startswith("part-") and n.endswith(f"-{self._run}.parquet")
+        ]
+        return sorted(names, key=lambda name: [int(n) for n in name.split("-")[1].split(".")])
 
     def _replace(self, rows: int, done: str) -> None:
         """Replace the table's rows, unless it is noted as ``done`` with just these parts."""
-        names = sorted(
-            n for n in os.listdir(self.root) if n.startswith("part-") and n.endswith(f"-{self._run}.parquet")
-        )
         with self._transaction("replace the rows in") as transaction:
-            self._make_commits(transaction)
-            if self._committed(transaction, done) is not None:
+            make_commits(transaction)
+            if committed(transaction, self._run, done) is not None:
                 return
             transaction.execute(f"DELETE FROM {COMMITS} WHERE run = '{self._run}'")  # it had other parts
-            if transaction.columns(self.table) is not None:
-                transaction.execute(f"DELETE FROM {quoted(self.table)}")
-            try:
-                written = sum(self._insert(transaction, os.path.join(self.root, name)) for name in names)
-            except Refused as error:
-                raise SinkError(
-                    f"The database {self.database} refuses rows for the table {self.table}: {self._told(error)}. The "
-                    "table is as it was. Change it, and run the same command again; or correct the rows in a step."
-                ) from None
+            with self._undone("replace"):
+                if transaction.columns(self.table) is not None:
+                    transaction.execute(f"DELETE FROM {quoted(self.table)}")
+                written = sum(
+                    self._insert(transaction, os.path.join(self.root, name)) for name in self._parts()
+                )
             if written != rows:
                 raise SinkError(
                     f"The files in {self.root} have {written:,} rows, and {rows:,} were made: some are gone. The "
                     f"table {self.table} is as it was. Run again with another output=."
                 )
-            self._note(transaction, done, rows)
+            note(transaction, self._run, done, self.table, rows)
             failpoints.hit("table.filled")
             transaction.commit()
 
+    @contextlib.contextmanager
+    def _undone(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except Refused as error:
+            raise SinkError(
+                f"The database {self.database} refuses to {doing} rows of the table {self.table}: "
+                f"{self._told(error)}. The table is as it was. Change it, and run the same command again; or correct "
+                "the rows in a step, with another output=."
+            ) from None
+
+    def _upsert(self, rows: int) -> None:
+        """Merge the rows of the parts that are not noted yet, all in one transaction."""
+        again = 0
+        with self._transaction("merge rows into") as transaction:
+            make_commits(transaction)
+            names = [name for name in self._parts() if committed(transaction, self._run, name) is None]
+            if names:
+                with self._undone("merge"):
+                    again = self._merge(transaction, names)
+            self._check_noted(transaction, rows)
+            failpoints.hit("table.filled")
+            transaction.commit()
+        if again:
+            warn(
+                f"{again:,} of the rows that were merged into {self.table} have the key ({', '.join(self.key)}) of a "
+                "later row. The last row of each key, in the order of the input, is in the table."
+            )
+
+    def _merge(self, transaction: Transaction, names: list[str]) -> int:
+        upsert: Upsert | None = None
+        for name in names:
+            with self._opened(os.path.join(self.root, name)) as file:
+                target = self._target(transaction, file.schema_arrow.remove_metadata())
+                if upsert is None:
+                    self._check_key(transaction)
+                    upsert = Upsert(transaction, self.table, target, self.key)
+                upsert.collect(_converted(file, target))
+                if file.metadata.num_rows:
+                    note(transaction, self._run, name, self.table, file.metadata.num_rows)
+        return 0 if upsert is None else upsert.merge()
+
     def _insert(self, transaction: Transaction, path: str) -> int:
-        with safe_files.file(path) as opened, pq.ParquetFile(opened) as file:
-            schema = file.schema_arrow.remove_metadata()
-            there = transaction.columns(self.table)
-            if there is None:
-                transaction.create(self.table, schema)
-                there = transaction.columns(self.table) or {}
-            self._check_columns(there, schema)
-            target = pa.schema(
-                [
-                    (each.name, each.type if _kept(each.type, there[each.name]) else there[each.name])
-                    for each in schema
-                ]
-            )
-            batches = (
-                pa.RecordBatch.from_arrays(
-                    [c.cast(f.type) for c, f in zip(batch.columns, target, strict=True)], schema=target
-                )
-                for batch in file.iter_batches(_BATCH)
-            )
-            transaction.insert(self.table, target, batches)
+        with self._opened(path) as file:
+            target = self._target(transaction, file.schema_arrow.remove_metadata())
+            transaction.insert(self.table, target, _converted(file, target))
             return int(file.metadata.num_rows)
 
-    def _make_commits(self, transaction: Transaction) -> None:
-        if transaction.columns(COMMITS) is None:
-            transaction.execute(
-                f"CREATE TABLE IF NOT EXISTS {COMMITS} (run VARCHAR(64) NOT NULL, part VARCHAR(200) NOT NULL, "
-                "table_name VARCHAR(200) NOT NULL, rows BIGINT NOT NULL, PRIMARY KEY (run, part))"
-            )
+    @contextlib.contextmanager
+    def _opened(self, path: str) -> Iterator[pq.ParquetFile]:
+        with safe_files.file(path) as opened, pq.ParquetFile(opened) as file:
+            yield file
 
-    def _committed(self, transaction: Transaction, part: str) -> int | None:
-        if transaction.columns(COMMITS) is None:
-            return None
-        found = transaction.rows(f"SELECT rows FROM {COMMITS} WHERE run = '{self._run}' AND part = '{part}'")
-        return int(found[0][0]) if found else None
-
-    def _note(self, transaction: Transaction, part: str, rows: int) -> None:
-        table = self.table.replace("'", "''")
-        transaction.execute(
-            f"INSERT INTO {COMMITS} (run, part, table_name, rows) VALUES ('{self._run}', '{part}', '{table}', {rows})"
+    def _target(self, transaction: Transaction, schema: pa.Schema) -> pa.Schema:
+        """Return the types in which rows are inserted; make the table if there is none."""
+        there = transaction.columns(self.table)
+        if there is None:
+            transaction.create(self.table, schema, self.key)
+            there = transaction.columns(self.table) or {}
+        self._check_columns(there, schema)
+        return pa.schema(
+            [
+                (each.name, each.type if _kept(each.type, there[each.name]) else there[each.name])
+                for each in schema
+            ]
         )
 
     def _told(self, error: Exception) -> str:
@@ -268,6 +335,12 @@ class SqlSink(ParquetSink):
                 transaction.close()
 
 
+def _converted(file: pq.ParquetFile, target: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for batch in file.iter_batches(_BATCH):
+        columns = [c.cast(f.type) for c, f in zip(batch.columns, target, strict=True)]
+        yield pa.RecordBatch.from_arrays(columns, schema=target)
+
+
 def _kept(kind: pa.DataType, there: pa.DataType | None) -> bool:
     """Say whether a column is inserted as it is: decimals of any scale, and what SQLite takes anyway."""
     return (
@@ -282,11 +355,17 @@ class _StoredEncoder(ParquetEncoder):
         super().__init__(sink, stream, schema)
         self._stored = schema
         self._no_nan = sink.database.scheme == "sqlite"
+        self._key = sink.key
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Cast, and refuse NaN where the database would make a null of it."""
+        """Cast, and refuse nulls in a key, and NaN where the database would make a null of it."""
         columns = [column.cast(f.type) for column, f in zip(batch.columns, self._stored, strict=True)]
         for column, about in zip(columns, self._stored, strict=True):
+            if about.name in self._key and column.null_count:
+                raise SinkError(
+                    f"The key column {about.name!r} has nulls, and a row without a key matches no other. Drop such "
+                    "rows, or give them a key in a step."
+                )
             if self._no_nan and pa.types.is_floating(about.type) and pc.any(pc.is_nan(column)).as_py():
                 raise SinkError(
                     f"The column {about.name!r} holds NaN, and SQLite would store a null instead. Put a number or a "

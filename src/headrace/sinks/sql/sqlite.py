@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ class SqliteTransaction:
     """A connection to a file, which is made if there is none."""
 
     failures = (sqlite3.Error,)
+    temporary = "temp.headrace_upsert"
 
     def __init__(self, database: Database) -> None:
         try:
@@ -34,10 +35,22 @@ class SqliteTransaction:
         found = self._connection.execute(f"PRAGMA table_info({quoted(table)})").fetchall()
         return {name: _held(kind.upper()) for _, name, kind, *_ in found} or None
 
-    def create(self, table: str, schema: pa.Schema) -> None:
+    def unique(self, table: str) -> list[frozenset[str]]:
+        """Ask for indexes of all rows, and for the primary key, which may be the number of the row."""
+        run = self._connection.execute
+        columns = run(f"PRAGMA table_info({quoted(table)})").fetchall()
+        found = [{name for _, name, _, _, _, place in columns if place}]
+        for _, index, is_unique, _, partial in run(f"PRAGMA index_list({quoted(table)})").fetchall():
+            if is_unique and not partial:
+                found.append({row[2] for row in run(f"PRAGMA index_info({quoted_name(index)})").fetchall()})
+        return [frozenset(names) for names in found if names and None not in names]
+
+    def create(self, table: str, schema: pa.Schema, key: Sequence[str] = ()) -> None:
         """Make a table of INTEGER, REAL, TEXT and BLOB."""
-        columns = ", ".join(f"{quoted_name(f.name)} {_DECLARED.get(f.type, 'INTEGER')}" for f in schema)
-        self._connection.execute(f"CREATE TABLE {quoted(table)} ({columns})")
+        columns = [f"{quoted_name(f.name)} {_DECLARED.get(f.type, 'INTEGER')}" for f in schema]
+        if key:
+            columns.append(f"PRIMARY KEY ({', '.join(map(quoted_name, key))})")
+        self._connection.execute(f"CREATE TABLE {quoted(table)} ({', '.join(columns)})")
 
     def insert(self, table: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
         """Insert rows as Python has them."""
@@ -53,7 +66,10 @@ class SqliteTransaction:
 
     def execute(self, sql: str) -> None:
         """Run a statement."""
-        self._connection.execute(sql)
+        try:
+            self._connection.execute(sql)
+        except (sqlite3.IntegrityError, sqlite3.DataError) as error:
+            raise Refused(str(error)) from None
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """Run a query with a small answer."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -28,8 +28,17 @@ class Transaction(Protocol):
         """Return the columns of a table with the types that they hold, None for others; None if there is no table."""
         ...
 
-    def create(self, table: str, schema: pa.Schema) -> None:
-        """Make a table."""
+    @property
+    def temporary(self) -> str:
+        """The name of a temporary table, with its schema, into which ``insert`` may insert once it was made."""
+        ...
+
+    def unique(self, table: str) -> list[frozenset[str]]:
+        """Return the sets of columns in which no two rows of a table are equal, by its constraints."""
+        ...
+
+    def create(self, table: str, schema: pa.Schema, key: Sequence[str] = ()) -> None:
+        """Make a table, maybe with a primary key."""
         ...
 
     def insert(self, table: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
@@ -60,6 +69,11 @@ def quoted(table: str) -> str:
     "shop"."sales"
     """
     return ".".join(map(quoted_name, table.split(".")))
+
+
+def keyed(table: str, key: Sequence[str]) -> str:
+    """Return the statement that gives a table without rows a primary key."""
+    return f"ALTER TABLE {quoted(table)} ADD PRIMARY KEY ({', '.join(map(quoted_name, key))})"
 
 
 def failed(database: Database, doing: str, error: BaseException) -> SinkError:

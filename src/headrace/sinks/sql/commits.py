@@ -1,0 +1,32 @@
+"""The table of a database that says which parts it has."""
+
+from __future__ import annotations
+
+from headrace.sinks.sql.transactions import Transaction
+
+COMMITS = "headrace_commits"
+
+
+def make_commits(transaction: Transaction) -> None:
+    """Make the table, if there is none."""
+    if transaction.columns(COMMITS) is None:
+        transaction.execute(
+            f"CREATE TABLE IF NOT EXISTS {COMMITS} (run VARCHAR(64) NOT NULL, part VARCHAR(200) NOT NULL, "
+            "table_name VARCHAR(200) NOT NULL, rows BIGINT NOT NULL, PRIMARY KEY (run, part))"
+        )
+
+
+def committed(transaction: Transaction, run: str, part: str) -> int | None:
+    """Return how many rows of a part are in the database; None if it was not committed."""
+    if transaction.columns(COMMITS) is None:
+        return None
+    found = transaction.rows(f"SELECT rows FROM {COMMITS} WHERE run = '{run}' AND part = '{part}'")
+    return int(found[0][0]) if found else None
+
+
+def note(transaction: Transaction, run: str, part: str, table: str, rows: int) -> None:
+    """Note a part, in the transaction that inserts its rows."""
+    name = table.replace("'", "''")
+    transaction.execute(
+        f"INSERT INTO {COMMITS} (run, part, table_name, rows) VALUES ('{run}', '{part}', '{name}', {rows})"
+    )
