@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from headrace.core.answered import Answered, Tokens
 from headrace.core.work import Faults, Ledger, Timings
 
 
@@ -72,6 +73,7 @@ class RunStarted(msgspec.Struct, frozen=True):
     bytes_done: int = 0
     last_shards: tuple[int, ...] = ()
     number: int = 1  # of the runs of this output
+    answered_done: Answered | None = None
 
 
 class RowsRead(msgspec.Struct, frozen=True):
@@ -136,6 +138,41 @@ class CallRetried(msgspec.Struct, frozen=True):
     worker: int
     step: str
     error: str
+
+
+class ModelAsked(msgspec.Struct, frozen=True):
+    """What a worker's ``step`` has asked of a language model so far, and what all have that count in one place.
+
+    ``session`` is a name for what the worker has loaded, ``own`` what that has used, ``given`` how many rows it has
+    an answer for, and ``taken`` how many of them have gone on. ``place`` names where is counted, for all workers of a
+    machine and all drivers of a run if the output is in a folder: ``total`` is what was used, of ``sent`` requests of
+    which ``ended`` had any outcome. The others are under way, or were when their process was killed.
+    """
+
+    worker: int
+    step: str
+    session: str
+    own: Tokens
+    given: int
+    taken: int
+    place: str
+    total: Tokens
+    sent: int = 0
+    ended: int = 0
+    priced: bool = False
+
+
+class ModelPaid(msgspec.Struct, frozen=True):
+    """What language models were asked for in a run, by all its drivers: what it used, and the answers that came.
+
+    ``unanswered``: requests that were under way when their process ended, of which nobody knows whether they were
+    answered. ``speed`` are tokens a second, in and out, of the last driver. ``priced``: the cost is known.
+    """
+
+    total: Tokens
+    unanswered: int = 0
+    speed: tuple[float, float] = (0.0, 0.0)
+    priced: bool = False
 
 
 class BatchSized(msgspec.Struct, frozen=True):
@@ -257,6 +294,7 @@ class RunFinished(msgspec.Struct, frozen=True):
     trace: str = ""  # the user's own traceback, if their code raised the error
     row: str = ""  # values of the row that ended the run, which ``error`` does not have
     spent: tuple[tuple[str, float], ...] = ()  # what the workers did, and the share of their time, most first
+    paid: ModelPaid | None = None  # for answers of language models
 
 
 class MetricsCounted(msgspec.Struct, frozen=True):
@@ -276,6 +314,7 @@ Event = (
     | MemoryTaken
     | BatchShrunk
     | CallRetried
+    | ModelAsked
     | BatchSized
     | ShardCommitted
     | ShardRetried

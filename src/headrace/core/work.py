@@ -9,6 +9,8 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
+from headrace.core.answered import Answered, both
+
 
 class Split(msgspec.Struct, frozen=True, array_like=True):
     """The smallest unit that a source reads on its own.
@@ -95,8 +97,8 @@ class Ledger(msgspec.Struct, frozen=True, array_like=True):
     ``rejects`` how many rows each step rejected. ``dropped``: how many rows each step removed as intended (a filter,
     a limit, a function that returned fewer); ``added``: how many rows more than its input a function returned;
     ``unused``: rows in a step, or on their way to it, when a later limit needed no more; ``past``: rows that go past
-    a step, which is one of other datasets of a union. Each number is counted where it happens; ``plan.accounts``
-    checks that they agree.
+    a step, which is one of other datasets of a union. ``answered``: what language models said to them. Each number is
+    counted where it happens; ``plan.accounts`` checks that they agree.
     """
 
     read: int = 0
@@ -109,6 +111,7 @@ class Ledger(msgspec.Struct, frozen=True, array_like=True):
     added: tuple[int, ...] = ()
     unused: tuple[int, ...] = ()
     past: tuple[int, ...] = ()
+    answered: Answered | None = None
 
     def __add__(self, other: Ledger) -> Ledger:
         steps = self.steps or tuple((0, 0) for _ in other.steps)
@@ -124,6 +127,7 @@ class Ledger(msgspec.Struct, frozen=True, array_like=True):
             _summed(self.added, other.added),
             _summed(self.unused, other.unused),
             _summed(self.past, other.past),
+            both(self.answered, other.answered),
         )
 
 

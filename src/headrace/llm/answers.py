@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from headrace.core.answered import Answered, with_answered
 from headrace.core.rows_failed import RowsFailed
 from headrace.llm.refusals import Filtered, InvalidAnswer, NoText, RowError, Truncated
 from headrace.llm.schema import AnswerSchema
@@ -57,8 +58,13 @@ class AnswerColumns:
         self.result = pa.schema(fields)
         self.columns = tuple(self.result.names)
 
-    def batch_of(self, outcomes: Sequence[tuple[Any, ...] | BaseException]) -> pa.RecordBatch:
-        """Return rows as a batch; raise ``RowsFailed`` if some are errors, and what is no error of a row as it is."""
+    def batch_of(
+        self, outcomes: Sequence[tuple[Any, ...] | BaseException], answers: Sequence[Answer | None]
+    ) -> pa.RecordBatch:
+        """Return rows as a batch; raise ``RowsFailed`` if some are errors, and what is no error of a row as it is.
+
+        ``answers`` are what the model said, None for no answer.
+        """
         errors = {i: each for i, each in enumerate(outcomes) if isinstance(each, BaseException)}
         for error in errors.values():
             if not isinstance(error, RowError):
@@ -67,7 +73,7 @@ class AnswerColumns:
         values = zip(*(nothing if isinstance(row, BaseException) else row for row in outcomes), strict=True)
         columns = list(values) or [()] * len(self.columns)
         arrays = [pa.array(column, kind.type) for column, kind in zip(columns, self.result, strict=True)]
-        results = pa.record_batch(arrays, schema=self.result)
+        results = with_answered(pa.record_batch(arrays, schema=self.result), _sum(outcomes, answers))
         if errors:
             raise RowsFailed(errors, results)
         return results
@@ -108,6 +114,30 @@ class AnswerColumns:
         return None
 
 
+def _sum(outcomes: Sequence[tuple[Any, ...] | BaseException], answers: Sequence[Answer | None]) -> Answered:
+    """Return what answers are in sum."""
+    found = [each for each in answers if each is not None]
+    failed = [isinstance(each, BaseException) for each in outcomes]
+    sizes = [each.completion_tokens.bit_length() for each in found]
+    return Answered(
+        len(outcomes),
+        sum(failed),
+        sum(each.prompt_tokens for each in found),
+        sum(each.completion_tokens for each in found),
+        sum(each.cached_tokens for each in found),
+        sum(each.finish_reason == "length" for each in found),
+        sum(each.asked_longer and each.finish_reason != "length" for each in found),
+        sum(
+            each is not None and each.repairs > 0 and not bad
+            for each, bad in zip(answers, failed, strict=True)
+        ),
+        round(sum(each.latency for each in found), 6),
+        round(sum(each.first_token for each in found), 6),
+        sum(each.first_token > 0 for each in found),
+        tuple(sizes.count(size) for size in range(max(sizes, default=-1) + 1)),
+    )
+
+
 def with_max_tokens(request: dict[str, Any], tokens: int) -> dict[str, Any]:
     """Return a request for an answer of at most so many tokens."""
     name = "max_completion_tokens" if "max_completion_tokens" in request else "max_tokens"
@@ -122,4 +152,8 @@ def added(before: Answer, last: Answer) -> Answer:
         completion_tokens=before.completion_tokens + last.completion_tokens,
         latency=round(before.latency + last.latency, 6),
         tries=before.tries + last.tries,
+        cached_tokens=before.cached_tokens + last.cached_tokens,
+        first_token=before.first_token or last.first_token,
+        asked_longer=before.asked_longer,
+        repairs=before.repairs,
     )

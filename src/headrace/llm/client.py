@@ -8,7 +8,7 @@ import json
 import random
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
@@ -51,10 +51,11 @@ they."""
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer: its JSON, and how many seconds it took."""
+    """An answer: its JSON, how many seconds it took, and until its first token; 0 where nobody knows."""
 
     data: dict[str, Any]
     latency: float
+    first_token: float = 0.0
 
 
 class Client:
@@ -71,6 +72,7 @@ class Client:
     ) -> None:
         """``max_retries``: other than the endpoint says."""
         self.endpoint = endpoint
+        self.on_request: Callable[[bool], None] = lambda ended: None
         self.retried: deque[str] = deque(maxlen=10_000)  # names of errors, until somebody takes them
         self._anthropic = anthropic
         self._max_retries = endpoint.max_retries if max_retries is None else max_retries
@@ -225,7 +227,19 @@ class Client:
         self.slots.wake()
 
     async def _send(self, url: str, content: bytes, body: Mapping[str, Any]) -> Reply:
-        """Send a request once."""
+        """Send a request once; one that is cancelled under way has no end: it may have to be paid for."""
+        self.on_request(False)
+        try:
+            reply = await self._posted(url, content, body)
+        except asyncio.CancelledError:
+            raise
+        except BaseException:
+            self.on_request(True)
+            raise
+        self.on_request(True)
+        return reply
+
+    async def _posted(self, url: str, content: bytes, body: Mapping[str, Any]) -> Reply:
         import aiohttp
 
         assert self._session is not None

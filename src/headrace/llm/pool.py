@@ -60,6 +60,7 @@ class PoolClient:
         self, pool: Endpoints, order: str = "arrival", *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.retried: deque[str] = deque(maxlen=10_000)
+        self.on_request: Callable[[bool], None] = lambda ended: None
         self._clock = clock
         self._members = [
             Member(endpoint, share) for endpoint, share in zip(pool.endpoints, pool.shares, strict=True)
@@ -75,6 +76,7 @@ class PoolClient:
     async def _open(self, member: Member) -> Client:
         client = Client(member.endpoint, max_retries=min(OWN_RETRIES, member.endpoint.max_retries))
         client.retried = self.retried
+        client.on_request = self.on_request
         await client.open()
         member.client = client
         return client

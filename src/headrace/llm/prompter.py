@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import math
 import secrets
+import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import msgspec
 import pyarrow as pa
 
+from headrace.core.answered import Tokens
+from headrace.core.events import ModelAsked
 from headrace.errors import ArgumentError, HeadraceError
 from headrace.llm.answers import AnswerColumns, Asked, added, with_max_tokens
 from headrace.llm.client import Client, Reply
@@ -29,15 +32,18 @@ WINDOW = 32
 """So many times the requests under way are rows read ahead: one slow request does not keep the others from
 going on."""
 BYTES_PER_TOKEN = 3
+NOTE_SECONDS = 0.25
 
 
 class Asker(Protocol):
     """What asks a model, wherever it is: a ``Client`` an endpoint, a ``VLLMClient`` an engine in this process.
 
-    ``retried``: why requests were sent again, since somebody looked.
+    ``retried``: why requests were sent again, since somebody looked. ``on_request`` is called as a request goes out
+    that has to be paid for, with False, and with True once it has ended.
     """
 
     retried: deque[str]
+    on_request: Callable[[bool], None]
 
     async def open(self) -> None:
         """Make ready to ask."""
@@ -104,6 +110,11 @@ class Prompter(AnswerColumns):
         return str(self.asked.endpoint.weights())
 
     @property
+    def asked_so_far(self) -> ModelAsked | None:
+        """What was asked and used so far, as it was noted last; ``step`` and ``taken`` are for others to know."""
+        return self._started.said if self._started is not None else None
+
+    @property
     def retried(self) -> deque[str] | None:
         """Why requests were sent again, since somebody looked."""
         return self._started.asker.retried if self._started is not None else None
@@ -117,10 +128,12 @@ class Prompter(AnswerColumns):
         asker = asker_of(self.asked.endpoint, self.asked.order)
         store = AnswerStore(self.asked.cache or self._folder, "" if self._folder else self._run)
         used = AnswerStore(self._folder) if self.asked.cache and self._folder else store
+        asker.on_request = used.count_request
         await asker.open()
         spending = Spending(self.asked.caps, self.asked.endpoint, used, f"prompt({self.label})")
         loop = asyncio.get_running_loop()
-        self._started = _Started(asker, store, used, spending, loop, loop.create_future())
+        priced = self.asked.endpoint.prices is not None
+        self._started = _Started(asker, store, used, spending, loop, loop.create_future(), priced)
 
     def input_ends(self, ended: bool) -> None:
         """Note whether rows come but those that were given; called from another thread."""
@@ -144,7 +157,9 @@ class Prompter(AnswerColumns):
         """Return the answers to some rows, or raise ``RowsFailed`` with those that there are."""
         started = self._started
         assert started is not None
-        tasks = [asyncio.ensure_future(self._row(row)) for row in batch.to_pylist()]
+        answers: list[Answer | None] = [None] * batch.num_rows
+        rows = enumerate(batch.to_pylist())
+        tasks = [asyncio.ensure_future(self._row(row, answers, place)) for place, row in rows]
         together = asyncio.gather(*tasks, return_exceptions=True)
         ends: set[asyncio.Future[Any]] = {together, started.ended}
         try:
@@ -155,9 +170,11 @@ class Prompter(AnswerColumns):
         finally:
             for task in tasks:
                 task.cancel()
-        return self.batch_of(outcomes)
+        started.given += batch.num_rows
+        started.note(over=not started.asking)
+        return self.batch_of(outcomes, answers)
 
-    async def _row(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
+    async def _row(self, row: Mapping[str, Any], answers: list[Answer | None], place: int) -> tuple[Any, ...]:
         messages = self.asked.template.render(row)
         request = self._request(messages, row)
         schema = self.asked.schema
@@ -168,7 +185,8 @@ class Prompter(AnswerColumns):
             self.asked.keep_raw,
             *(() if schema is None else schema.flags),
         )
-        return self.row_of(await self._once(key, request))
+        answer = answers[place] = await self._once(key, request)
+        return self.row_of(answer)
 
     def _request(self, messages: Messages, row: Mapping[str, Any]) -> dict[str, Any]:
         asked = self.asked
@@ -209,14 +227,15 @@ class Prompter(AnswerColumns):
         limit = request.get("max_completion_tokens", request.get("max_tokens", 0))
         if answer.finish_reason == "length" and isinstance(larger, int) and limit < larger:
             request = with_max_tokens(request, larger)
-            answer = added(answer, await self._ask(request))
-        for _ in range(self.asked.repairs if self.asked.schema is not None else 0):
+            longer = added(answer, await self._ask(request))
+            answer = msgspec.structs.replace(longer, asked_longer=True)
+        for number in range(self.asked.repairs if self.asked.schema is not None else 0):
             problem = self.problem_of(answer)
             if problem is None:
                 break
             assert self.asked.schema is not None
             request = self.asked.schema.repairing(request, answer.text or "", problem)
-            answer = added(answer, await self._ask(request))
+            answer = msgspec.structs.replace(added(answer, await self._ask(request)), repairs=number + 1)
         started.store.add(key, msgspec.msgpack.encode(answer))
         return answer
 
@@ -229,9 +248,8 @@ class Prompter(AnswerColumns):
         reserved = await started.spending.begin(size, limit)
         try:
             reply = await started.asker.ask(request, size + (limit or 256))
-            tokens = tokens_of(reply.data, size)
-            started.used.spend(*tokens, self.asked.endpoint.cost(*tokens))
-            return answer_of(reply.data, reply.latency, keep_raw=self.asked.keep_raw)
+            started.spend(Tokens(1, *tokens_of(reply.data, size)), self.asked.endpoint)
+            return answer_of(reply, keep_raw=self.asked.keep_raw)
         finally:
             started.spending.end(reserved)
 
@@ -254,7 +272,33 @@ class _Started:
     spending: Spending
     loop: asyncio.AbstractEventLoop
     ended: asyncio.Future[BaseException]
+    priced: bool = False
     asking: dict[bytes, _Shared] = field(default_factory=dict)
+    session: str = field(default_factory=lambda: secrets.token_hex(4))
+    own: Tokens = field(default_factory=Tokens)
+    given: int = 0
+    said: ModelAsked | None = None
+    said_at: float = -math.inf
+
+    def spend(self, tokens: Tokens, model: Any) -> None:
+        """Count what an answer has used."""
+        cost = model.cost(tokens.prompt, tokens.completion)
+        self.used.spend(tokens.prompt, tokens.completion, cost)
+        self.own += msgspec.structs.replace(tokens, cost=cost)
+        self.note()
+
+    def note(self, *, over: bool = False) -> None:
+        """Have it said what was used so far, if that is due; ``over``: nothing is under way."""
+        now = time.monotonic()
+        if now - self.said_at < NOTE_SECONDS and not over:
+            return
+        self.said_at = now
+        spent = self.used.spent()
+        total = Tokens(spent.requests, spent.prompt_tokens, spent.completion_tokens, spent.cost)
+        self.said = ModelAsked(
+            0, "", self.session, self.own, self.given, 0, self.used.place, total, *self.used.requests(),
+            priced=self.priced,
+        )  # fmt: skip
 
     def landed(self, key: bytes, task: asyncio.Task[Answer]) -> None:
         """Forget a request that ended; have the run end with it if its error says so."""
@@ -265,8 +309,9 @@ class _Started:
             self.ended.set_result(error)
 
 
-def answer_of(data: Mapping[str, Any], latency: float, *, keep_raw: bool) -> Answer:
+def answer_of(reply: Reply, *, keep_raw: bool) -> Answer:
     """Read the answer of a chat; raises ``NoText`` for what has no choice."""
+    data = reply.data
     choice, message = _first(data)
     if choice is None or message is None:
         raise NoText("the answer has no message")
@@ -274,14 +319,17 @@ def answer_of(data: Mapping[str, Any], latency: float, *, keep_raw: bool) -> Ans
     usage = usage if isinstance(usage, dict) else {}
     text = message.get("content")
     calls = message.get("tool_calls")
+    details = usage.get("prompt_tokens_details")
     return Answer(
         text if isinstance(text, str) else None,
         str(choice.get("finish_reason") or ""),
         _count(usage, "prompt_tokens") or 0,
         _count(usage, "completion_tokens") or 0,
-        round(latency, 6),
+        round(reply.latency, 6),
         msgspec.json.encode(data).decode() if keep_raw else "",
         tool_calls=msgspec.json.encode(calls).decode() if isinstance(calls, list) and calls else "",
+        cached_tokens=(_count(details, "cached_tokens") or 0) if isinstance(details, dict) else 0,
+        first_token=round(reply.first_token, 6),
     )
 
 

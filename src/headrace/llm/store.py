@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import os
 import platform
+import secrets
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from headrace.errors import OutputWriteFailed
 
 _TABLES = """
 create table if not exists answers (key blob primary key, answer blob not null) without rowid;
+create table if not exists requests_by_run (run text primary key, sent integer, ended integer) without rowid;
+create table if not exists place (only integer primary key check (only = 1), id text);
 create table if not exists spent_by_run (run text primary key, requests integer, prompt integer,
     completion integer, cost real) without rowid;
 """
@@ -30,7 +33,9 @@ create table if not exists spent_by_run (run text primary key, requests integer,
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a model said. ``tries``: how many answers it took, where some had to be asked for again.
 
-    ``tool_calls``: which tools it calls, as JSON text.
+    ``tool_calls``: which tools it calls, as JSON text. ``cached_tokens`` of the prompt were computed before;
+    ``first_token``: seconds until there was one, 0 where nobody says. ``asked_longer``: with more ``max_tokens`` than
+    at first; ``repairs``: how often the model was shown what is wrong.
     """
 
     text: str | None
@@ -41,6 +46,10 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     raw: str = ""
     tries: int = 1
     tool_calls: str = ""
+    cached_tokens: int = 0
+    first_token: float = 0.0
+    asked_longer: bool = False
+    repairs: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +71,7 @@ class AnswerStore:
     """Answers, by the hash of their requests, and what a run has used.
 
     ``folder`` "": for this worker alone, until it ends. ``run`` tells runs from one another that share a folder.
+    ``place`` names what counts for the run.
     """
 
     def __init__(self, folder: str, run: str = "") -> None:
@@ -83,8 +93,26 @@ class AnswerStore:
             self._db.execute("pragma synchronous = normal")
             self._db.executescript(_TABLES)
             self._db.execute("insert or ignore into spent_by_run values (?, 0, 0, 0, 0.0)", (run,))
+            self._db.execute("insert or ignore into requests_by_run values (?, 0, 0)", (run,))
+            self._db.execute("insert or ignore into place values (1, ?)", (secrets.token_hex(4),))
+            (place,) = self._db.execute("select id from place").fetchone()
         except sqlite3.Error as error:
             raise _failed(self._path, error) from error
+        self.place = f"{place}{run}"
+
+    def count_request(self, ended: bool) -> None:
+        """Count that a request goes out, or that it has ended, whatever came of it."""
+        name = "ended" if ended else "sent"
+        self._write(f"update requests_by_run set {name} = {name} + 1 where run = ?", (self._run,))
+
+    def requests(self) -> tuple[int, int]:
+        """Return how many requests of the run went out on this machine, and how many of them have ended."""
+        try:
+            found = self._db.execute("select sent, ended from requests_by_run where run = ?", (self._run,))
+            sent, ended = found.fetchone()
+        except sqlite3.Error as error:
+            raise _failed(self._path, error) from error
+        return sent, ended
 
     def find(self, key: bytes) -> bytes | None:
         """Return what was kept of the answer to a request, if it was answered."""

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from headrace.core.arguments import known_arguments
@@ -289,12 +290,16 @@ class LocalPrompter(AnswerColumns):
                     else self.asked.schema.asking({"messages": messages})
                 )
                 prompts[place] = asking["messages"]
-        for place, answer in self._asked_until_good(prompts).items():
+        found = self._asked_until_good(prompts)
+        answers = [
+            each if isinstance(each := found.get(place), Answer) else None for place in range(len(outcomes))
+        ]
+        for place, answer in found.items():
             try:
                 outcomes[place] = answer if isinstance(answer, RowError) else self.row_of(answer)
             except RowError as error:
                 outcomes[place] = error
-        return self.batch_of(outcomes)
+        return self.batch_of(outcomes, answers)
 
     def _asked_until_good(self, prompts: dict[int, Messages]) -> dict[int, Answer | RowError]:
         """Ask, and ask again what was cut, or is not as asked."""
@@ -306,8 +311,9 @@ class LocalPrompter(AnswerColumns):
                 for place, each in found.items()
                 if isinstance(each, Answer) and each.finish_reason == "length"
             ]
-            self._replace(found, self._ask({place: prompts[place] for place in cut}, {"max_tokens": larger}))
-        for _ in range(self.asked.repairs if self.asked.schema is not None else 0):
+            again = self._ask({place: prompts[place] for place in cut}, {"max_tokens": larger})
+            self._replace(found, again, asked_longer=True)
+        for number in range(self.asked.repairs if self.asked.schema is not None else 0):
             assert self.asked.schema is not None
             wrong: dict[int, Messages] = {}
             for place, each in found.items():
@@ -315,7 +321,7 @@ class LocalPrompter(AnswerColumns):
                 if problem is not None and isinstance(each, Answer):
                     request = {"messages": prompts[place]}
                     wrong[place] = self.asked.schema.repairing(request, each.text or "", problem)["messages"]
-            self._replace(found, self._ask(wrong, {}))
+            self._replace(found, self._ask(wrong, {}), repairs=number + 1)
             prompts = prompts | wrong
         return found
 
@@ -327,8 +333,8 @@ class LocalPrompter(AnswerColumns):
         return dict(zip(prompts, made, strict=True))
 
     @staticmethod
-    def _replace(found: dict[int, Answer | RowError], by: dict[int, Answer | RowError]) -> None:
+    def _replace(found: dict[int, Answer | RowError], by: dict[int, Answer | RowError], **said: Any) -> None:
         for place, last in by.items():
             before = found[place]
             if isinstance(before, Answer) and isinstance(last, Answer):  # else the first answer says more
-                found[place] = added(before, last)
+                found[place] = msgspec.structs.replace(added(before, last), **said)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace.llm import vllm_engine
@@ -27,6 +27,9 @@ class VLLMClient:
 
     def __init__(self, model: VLLM, order: str = "arrival") -> None:
         self.retried: deque[str] = deque()
+        self.on_request: Callable[[bool], None] = lambda ended: (
+            None
+        )  # never called: nothing has to be paid for
         self._model = model
         self._stream = EngineStream(order=made_order(order))
         self._thread = EngineThread(self._stream, self._make)
@@ -78,7 +81,7 @@ class VLLMClient:
             "prompt_tokens_details": {"cached_tokens": made.cached},
         }
         data = {"object": "chat.completion", "model": self._model.label, "choices": [choice], "usage": usage}
-        return Reply(data, time.monotonic() - began)
+        return Reply(data, time.monotonic() - began, made.first_token)
 
     def _make(self) -> Engine:
         """Make the engine, in its thread."""

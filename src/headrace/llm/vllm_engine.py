@@ -40,12 +40,16 @@ class EngineRequest:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """What an engine made of a request. ``cached``: how many tokens of the prompt it had from others."""
+    """What an engine made of a request. ``cached``: how many tokens of the prompt it had from others.
+
+    ``first_token``: seconds until the first token, of those in the engine; 0 if it does not say.
+    """
 
     text: str
     finish_reason: str
     tokens: int
     cached: int = 0
+    first_token: float = 0.0
 
 
 def start_engine(model: VLLM) -> VLLMEngine:
@@ -209,8 +213,13 @@ def _tokenizer(model: VLLM) -> Any:
 
 def _generated(output: Any) -> Generated:
     made = output.outputs[0]
+    first = getattr(getattr(output, "metrics", None), "first_token_latency", 0.0)
     return Generated(
-        made.text, str(made.finish_reason), len(made.token_ids), int(output.num_cached_tokens or 0)
+        made.text,
+        str(made.finish_reason),
+        len(made.token_ids),
+        int(output.num_cached_tokens or 0),
+        float(first or 0.0),
     )
 
 

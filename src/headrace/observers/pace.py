@@ -58,7 +58,7 @@ class Pace:
         """Return the rate over half a minute that ends when something was done last, or later if more is overdue."""
         points = self._points(unit)
         start, end = _window(points, now, WINDOW)
-        return (points[-1][1] - _at(points, start)[0]) / (end - start) if end > start else 0.0
+        return (points[-1][1] - done_by(points, start)[0]) / (end - start) if end > start else 0.0
 
     def long_rate(self, now: float, unit: Unit, since: float = 0.0) -> tuple[float, float]:
         """Return the rate that tells how long the rest takes, and the seconds that have passed since what it counts.
@@ -74,7 +74,7 @@ class Pace:
         enough = max(3 * _longest_gap(later), (end - self.since[0]) / 10)
         if since > start and len(later) > 2 and end - since >= enough:
             start = since
-        done = points[-1][1] - _at(points, start)[0] if end > start else 0
+        done = points[-1][1] - done_by(points, start)[0] if end > start else 0
         if done > 0:
             return done / (end - start), min(max(0.0, now - points[-1][0]), gap)
         done = points[-1][1] - self.since[1 + (unit == "shards")] if points else 0
@@ -89,7 +89,7 @@ class Pace:
         start, _ = self._long_window(points, now, WINDOW)
         if not points or start >= points[-1][0]:
             start = self.since[0]
-        done, worked = _at(points, start) if points else (0, 0.0)
+        done, worked = done_by(points, start) if points else (0, 0.0)
         seconds = points[-1][2] - worked if points else 0.0
         return max(0.0, points[-1][1] - done) / seconds if seconds > 0 else 0.0
 
@@ -118,7 +118,7 @@ def _longest_gap(points: Sequence[Point]) -> float:
     return max((later[0] - earlier[0] for earlier, later in pairwise(points)), default=0.0)
 
 
-def _at(points: Sequence[Point], time: float) -> tuple[float, float]:
+def done_by(points: Sequence[Point], time: float) -> tuple[float, float]:
     """Return what was done at a time, and for how long workers had worked: between two points, it went on evenly."""
     after = bisect_right(points, time, key=lambda point: point[0])
     if after == 0 or after == len(points):

@@ -8,6 +8,7 @@ from typing import Any
 
 from headrace.core.human import clock, count, percent, plural
 from headrace.core.terminal import one_line
+from headrace.observers.model_text import cost_words, model_data, speed_words
 from headrace.observers.run_parts import bottleneck
 from headrace.observers.run_state import RETRIED_SHARDS, RunState
 
@@ -70,6 +71,11 @@ def fields(state: RunState, now: float, left: float | None) -> list[Field]:
     found.append(Field("elapsed", f"{clock(present_elapsed(state, now))} elapsed", 7))
     if at_work and phase != "finishing" and (left is not None or phase == "running"):
         found.append(Field("left", f"{clock(left) if left is not None else '-:--'} left", 2))
+    if at_work and state.models.known:
+        found.append(Field("tokens", speed_words(state.models.speed(now)), 9))
+        if state.models.priced:
+            cost = cost_words(state.models.paid().total.cost, state.cost_expected)
+            found.append(Field("cost", cost, 5))
     if state.failed:
         found.append(Field("failed", f"{state.failed:,} {_failed(state)}", 3))
     if retries := state.counts[RETRIED_SHARDS]:
@@ -143,6 +149,7 @@ def progress_line(state: RunState, now: float, left: float | None = None) -> str
 def progress_object(state: RunState, now: float, left: float | None = None) -> dict[str, Any]:
     """Return the same for machines; times are in seconds, what is not known is None."""
     left = state.time_left(now) if left is None else left
+    models = model_data(state, now, state.models.answered, ended=phase_words(state) == "ended")
     return {
         "event": "progress",
         "phase": phase_words(state).partition(",")[0],
@@ -157,6 +164,7 @@ def progress_object(state: RunState, now: float, left: float | None = None) -> d
         "workers_ready": len(state.ready),
         "elapsed": round(present_elapsed(state, now), 1),
         "left": None if left is None else round(left, 1),
+        **({} if models is None else {"language_model": models}),
     }
 
 

@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from typing import Any
 
+from headrace.core.answered import Answered
 from headrace.core.arguments import known_arguments
 from headrace.core.events import Event, RunFinished, RunStarted
 from headrace.core.install import install_hint
@@ -162,6 +163,8 @@ def families(state: RunState) -> list[Any]:
         )  # fmt: skip
     _add_rows(found, state, driver.started)
     _add_workers(found, state)
+    if state.models.known:
+        _add_models(found, state)
     if (memory := state.memory) is not None:
         taken = [("driver", memory.driver), ("blocks", memory.blocks)]
         taken += [(f"stage {number}", size) for number, size in enumerate(memory.stages, 1)]
@@ -214,15 +217,42 @@ def _add_workers(found: _Families, state: RunState) -> None:
         "worker_seconds", "Seconds of workers by stage and what they did",
         *(each for each in doing if each[1]), labels=("stage", "doing"),
     )  # fmt: skip
-    calls: Counter[str] = Counter()
-    for (step, _), number in state.retried.items():
-        calls[one_line(step)] += number
+    calls: Counter[tuple[str, str]] = Counter()
+    for (step, error), number in state.retried.items():
+        calls[one_line(step), one_line(error)] += number
     found.counter(
         "calls_retried", "Calls of the user's code that were tried again",
-        *(((step,), float(number)) for step, number in calls.items()), labels=("step",),
+        *((names, float(number)) for names, number in calls.items()), labels=("step", "error"),
     )  # fmt: skip
     found.counter("workers_lost", "Workers that ended on their own", ((), state.counts[LOST]))
     found.counter("workers_retired", "Workers ended to stay within memory_limit", ((), state.counts[RETIRED]))
+
+
+def _add_models(found: _Families, state: RunState) -> None:
+    """Add what language models were asked for, and what they answered."""
+    paid, answered = state.models.paid(), state.models.answered or Answered()
+    speed = state.models.speed(state.at)
+    found.counter("model_answers", "Answers of language models that were paid for", ((), paid.total.answers))
+    found.counter(
+        "model_tokens", "Tokens of language models that were paid for",
+        (("in",), paid.total.prompt), (("out",), paid.total.completion), labels=("direction",),
+    )  # fmt: skip
+    found.gauge(
+        "model_tokens_per_second", "The same per second, over the last half minute",
+        (("in",), speed[0]), (("out",), speed[1]), labels=("direction",),
+    )  # fmt: skip
+    if state.models.priced:
+        found.counter("model_cost", "What they have cost, by prices=", ((), paid.total.cost))
+        if (expected := state.cost_expected) is not None:
+            found.gauge("model_cost_expected", "What they will have cost in the end, about", ((), expected))
+    counts = ("rows", "failed", "truncated", "asked_longer", "repaired")
+    found.gauge(
+        "model_rows", "Rows of committed shards that were asked for, and what became of them",
+        *(((name,), float(getattr(answered, name))) for name in counts), labels=("outcome",),
+    )  # fmt: skip
+    found.gauge(
+        "model_cached_tokens", "Tokens of their prompts from a prefix cache", ((), answered.cached_tokens)
+    )
 
 
 def _started(start: Any, port: int, registry: Any) -> tuple[Any, threading.Thread]:

@@ -18,6 +18,7 @@ from headrace.core.events import (
     Event,
     MemoryTaken,
     MetricsCounted,
+    ModelAsked,
     RowsRead,
     RunDescribed,
     RunFinished,
@@ -75,6 +76,7 @@ class Record:
         self._work: dict[tuple[int, int], WorkSum] = {}  # by stage and worker
         self._commits: CommitSum | None = None
         self._memory: MemoryTaken | None = None
+        self._asked: dict[str, ModelAsked] = {}  # by session, the last
         self._counts: Counter[str] = Counter()
         self._unlisted: Counter[str] = Counter()
         self._steps: tuple[str, ...] = ()
@@ -104,6 +106,8 @@ class Record:
         elif isinstance(event, MemoryTaken):
             if self._memory is None or memory_of(event) > memory_of(self._memory):
                 self._memory = event
+        elif isinstance(event, ModelAsked):
+            self._asked[event.session] = event
         elif not isinstance(event, RowsRead):
             if isinstance(event, WorkerReady):
                 self._add_sample()
@@ -169,9 +173,12 @@ class Record:
         """Add what workers did and what was committed since the last time."""
         for work in self._work.values():
             self._line("worked", _plain(work, work.calls))
+        for asked in self._asked.values():
+            self._line("asked", msgspec.structs.asdict(asked))
         if self._commits is not None:
             self._line("committed", _plain(self._commits, self._commits.shards))
-        self._frequent += len(self._work) + (self._commits is not None)
+        self._frequent += len(self._work) + len(self._asked) + (self._commits is not None)
+        self._asked.clear()
         self._work.clear()
         self._commits = None
         if self._frequent > SUM_AFTER:
@@ -233,7 +240,7 @@ def _plain(sums: WorkSum | CommitSum, number: int) -> dict[str, Any]:
         del fields["shard"], fields["attempt"]
     fields["each"] = [round(seconds, 4) for seconds in sums.each] if isinstance(sums, WorkSum) else None
     plain = {name: round(value, 4) if isinstance(value, float) else value for name, value in fields.items()}
-    return {name: value for name, value in plain.items() if name != "each" or value}
+    return {name: value for name, value in plain.items() if name not in ("each", "answered") or value}
 
 
 def _fields(event: Event, steps: tuple[str, ...]) -> dict[str, Any]:
@@ -261,7 +268,8 @@ def _fields(event: Event, steps: tuple[str, ...]) -> dict[str, Any]:
             "error": event.error[:ERROR_CHARS],
             "trace": event.trace[:ERROR_CHARS],
         }
-        return {**fields, "ledger": {**whole, "steps": each}, **more}
+        answered = {"answered": ledger.answered.data()} if ledger.answered is not None else {}
+        return {**fields, "ledger": {**whole, "steps": each, **answered}, **more}
     if isinstance(event, WorkerReady):
         return {**fields, "seconds": round(event.seconds, 4)}
     return fields

@@ -9,12 +9,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from headrace.core.answered import answered_from
 from headrace.core.events import (
     BatchShrunk,
     BatchSized,
     CallRetried,
     MemoryTaken,
     MetricsCounted,
+    ModelAsked,
     PoolResized,
     PoolWaits,
     RunDescribed,
@@ -41,6 +43,7 @@ KINDS: dict[str, type[Any]] = {
     "worked": WorkSum,
     "committed": CommitSum,
     "progress": ProgressSample,
+    "asked": ModelAsked,
     "memory": MemoryTaken,
     "batch shrunk": BatchShrunk,
     "batch sized": BatchSized,
@@ -193,7 +196,10 @@ def ledger_of(ledger: Mapping[str, Any]) -> Ledger:
         tuple((whole(step, "rows_in"), whole(step, "rows_out")) for step in steps),
         tuple(whole(step, "rejected") for step in steps),
         whole(ledger, "nulled"),
-        *(tuple(whole(step, name) for step in steps) for name in ("dropped", "added", "unused")),
+        tuple(whole(step, "dropped") for step in steps),
+        tuple(whole(step, "added") for step in steps),
+        tuple(whole(step, "unused") for step in steps),
+        answered=answered_from(table(ledger, "answered")),
     )
 
 

@@ -19,6 +19,7 @@ from headrace.core.events import (
     Event,
     MemoryTaken,
     MetricsCounted,
+    ModelAsked,
     PoolResized,
     PoolWaits,
     RowsRead,
@@ -34,6 +35,7 @@ from headrace.core.events import (
     WorkerReady,
     WorkerRetired,
 )
+from headrace.observers.model_use import ModelUse
 from headrace.observers.pace import LATE, WINDOW, Pace, Unit
 from headrace.observers.run_parts import LONGEST, Driver, OpenShards, StageState, busy_share
 from headrace.observers.sums import TIMES, CommitSum, ProgressSample, UnderWay, Unlisted, WorkSum, added
@@ -82,6 +84,7 @@ class RunState:
         self.metrics: MetricsCounted | None = None
         self.counts: Counter[str] = Counter()  # incidents
         self.retried: Counter[tuple[str, str]] = Counter()  # (step, error) → calls
+        self.models = ModelUse()
         self.unread = 0  # lines of a record that could not be read
         self.sample = ProgressSample(0, 0)
         self.sampled_at = 0.0
@@ -134,6 +137,8 @@ class RunState:
                 self._work(WorkSum.of(event, at, self.ready.get(event.worker, 0.0)))
             case WorkSum():
                 self._work(event)
+            case ModelAsked():
+                self.models.add(event, at, min(self.ready.values(), default=at))
             case MemoryTaken():
                 self.memory = event
                 self.memory_peak = max(self.memory_peak, memory_of(event))
@@ -166,6 +171,7 @@ class RunState:
         self.rows = self.read = event.rows_done
         self.written, self.rejected, self.nulled = event.written_done, event.rejected_done, event.nulled_done
         self.bytes = event.bytes_done
+        self.models.begin(event.answered_done)
         self.shards, self.shards_done = event.shards, event.shards_done
         self._open = OpenShards()
         self._working, self._read_back = (), None
@@ -203,6 +209,7 @@ class RunState:
         self.shards_done += done.shards
         for name in ("read", "written", "rejected", "nulled", "bytes"):
             setattr(self, name, getattr(self, name) + getattr(done, name))
+        self.models.commit(done.answered)
         self._reach(0)
 
     def _reach(self, rows: int) -> None:
@@ -379,6 +386,16 @@ class RunState:
         return max(0.0, left / rate - waited)
 
     @property
+    def cost_expected(self) -> float | None:
+        """What the answers of language models will have cost in the end; None where that is not known."""
+        started = self.drivers[-1].started if self.drivers else None
+        total = self.rows_expected if self._by_rows else self.shards
+        if started is None or not total:
+            return None
+        done = started.rows_done if self._by_rows else started.shards_done
+        return self.models.expected_cost(self.share, done / total)
+
+    @property
     def _rows_in_all(self) -> float | None:
         """Rows of the input, or how many they will be if the rest is as what was committed; None before that."""
         if self._by_rows:
@@ -490,6 +507,7 @@ class RunState:
             "retired": self.counts[RETIRED],
             "divided": self.counts[DIVIDED],
             "batches": self.batch_sizes(),
+            "paid": self.models.paid(ended=True) if self.models.known else None,
         }
 
 

@@ -11,6 +11,7 @@ from headrace.core.files.artifacts import shortened
 from headrace.core.human import count, duration, plural, size
 from headrace.core.terminal import visible
 from headrace.core.work import REJECTED, Ledger, Timings
+from headrace.observers.model_text import summary_lines
 from headrace.observers.run_parts import BUSY, bottleneck
 from headrace.observers.time_spent import told
 
@@ -63,6 +64,7 @@ def summary(
         work += ("; " if work else "") + plural(event.retries, "retry", "retries")
     if work:
         lines.append(f"workers: {work}")
+    lines += summary_lines(ledger.answered, event.paid)
     lines += fault_lines(event)
     lines += [
         f"{plural(calls, 'call')} of {step} tried again after {error}" for step, error, calls in event.retried

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import msgspec
 
+from headrace.core.answered import Answered, both
 from headrace.core.events import ShardCommitted, Worked
 
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
@@ -93,6 +94,7 @@ class CommitSum(msgspec.Struct):
     rejected: _Count = 0
     nulled: _Count = 0
     bytes: _Count = 0
+    answered: Answered | None = None
     shard: int = -1
     attempt: int = -1
 
@@ -101,12 +103,13 @@ class CommitSum(msgspec.Struct):
         """Return one committed shard."""
         rows = event.ledger
         counts = rows.read, rows.written, rows.rejected, rows.nulled
-        return cls(1, *counts, event.bytes, event.shard, event.attempt)
+        return cls(1, *counts, event.bytes, rows.answered, event.shard, event.attempt)
 
     def add(self, later: CommitSum) -> None:
         """Include shards that were committed later."""
         for name in ("shards", "read", "written", "rejected", "nulled", "bytes"):
             setattr(self, name, getattr(self, name) + getattr(later, name))
+        self.answered = both(self.answered, later.answered)
         self.shard = self.attempt = -1
 
 

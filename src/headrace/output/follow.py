@@ -14,6 +14,14 @@ from headrace.core.files import safe_files
 from headrace.core.files.paths import absolute
 from headrace.core.human import clock, count, duration, percent, plural, size
 from headrace.core.stores.addresses import is_address
+from headrace.observers.model_text import (
+    answer_words,
+    cost_words,
+    model_data,
+    paid_words,
+    share_words,
+    speed_words,
+)
 from headrace.observers.record import EVENTS
 from headrace.observers.record_reader import lines_of, replay
 from headrace.observers.report.facts import Facts, facts
@@ -209,9 +217,27 @@ class RunStatus:
             ],
             "spent": dict(self.spent()),
             "memory": memory,
+            "language_model": model_data(state, self._now, ledger.answered, ended=self.ended),
             "incidents": dict(state.counts),
             "report": str(self.report) if self.report else None,
         }
+
+    def _answers(self) -> list[tuple[str, str]]:
+        """Return what language models did, in words."""
+        use, answered = self.state.models, self.facts.ledger.answered
+        if not use.known and answered is None:
+            return []
+        paid = use.paid(ended=self.ended)
+        speed = paid.speed if self.ended else use.speed(self._now)
+        found = [("tokens", speed_words(speed))]
+        if answered is not None:
+            found.append(
+                ("answers", ", ".join(filter(None, [answer_words(answered), share_words(answered)])))
+            )
+        found.append(("paid", paid_words(paid)))
+        if paid.priced and not self.ended and (expected := self.state.cost_expected) is not None:
+            found.append(("cost", cost_words(paid.total.cost, expected)))
+        return found
 
     def lines(self) -> list[tuple[str, str]]:
         """Return the same in words: names and values."""
@@ -227,6 +253,7 @@ class RunStatus:
         speed = [f"{count(self.rows_per_second)} rows/s"] if self.rows_per_second > 0 else []
         speed += [f"{clock(left)} left"] if left is not None else []
         found.append(("rows", ", ".join([f"{rows} read", *speed])))
+        found += self._answers()
         done, shards = known.shards
         written = f"{plural(known.ledger.written, 'row')} and {size(known.bytes)} written"
         found.append(("shards", f"{done:,} of {shards:,}, {written}"))

@@ -37,6 +37,7 @@ def started(job: Job, workers: int) -> RunStarted:
         state.bytes,
         tuple(shard.rows for shard in job.shards[-LAST_SHARDS:]),
         len(state.runs),
+        before.answered,
     )
 
 
@@ -63,7 +64,8 @@ def ledger_of(job: Job) -> dict[str, Any]:
     ledger = job.committer.state.ledger
     steps = steps_of(ledger, [step.label() for step in job.plan.steps])
     whole = {name: getattr(ledger, name) for name in ("read", "written", "rejected", "nulled")}
-    return {**whole, "steps": steps}
+    answered = {"answered": ledger.answered.data()} if ledger.answered is not None else {}
+    return {**whole, "steps": steps, **answered}
 
 
 def older_of(job: Job) -> OlderRows | None:

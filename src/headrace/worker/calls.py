@@ -66,6 +66,8 @@ class Caller:
         self.tuner = BatchTuner()
         self.result_schema: pa.Schema | None = None  # of the last results
         self.has_run = False  # a call has succeeded, so the function has done its imports
+        self.reported: Any = None  # of what a language model was asked, the last
+        self.taken = 0  # rows that have gone on with results
 
     def lower_ceiling(self, rows: int) -> bool:
         """Give the function no more than ``rows`` rows at a time from now on; False if that is nothing new."""

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Generic, NoReturn, TypeVar
 
+from headrace.core.answered import without_answered
 from headrace.core.arrow.input_view import InputView
 from headrace.core.arrow.values import ConversionError
 from headrace.core.failures import first_line, is_interrupt
@@ -89,6 +90,7 @@ class InFlightWindow(Generic[T]):
                 yield from self._next_outcome(in_flight)
             if self._timing.rows_ended():
                 self._report_size()
+            self._report_model()
         finally:
             for _, call in in_flight:
                 call.cancel()
@@ -127,13 +129,19 @@ class InFlightWindow(Generic[T]):
         try:
             with self._timed():
                 view, input_view = self._ready(part)
-                return self._caller.start(view, partial(self._made, part, input_view))
+                return self._caller.start(view, partial(self._finished, part, input_view))
         except BaseException as error:  # raised when its turn comes
             if is_interrupt(error):
                 raise
             if is_out_of_memory(error):
                 forget(error)
             return FailedCall(error)
+
+    def _finished(self, part: Rows, input_view: InputView, result: Any) -> T:
+        result, answered = without_answered(result)
+        made = self._made(part, input_view, result)
+        self._user_code.count_answered(answered)
+        return made
 
     def _next_outcome(self, in_flight: _InFlight) -> Iterator[tuple[Rows, T | Fault]]:
         part, call = in_flight.popleft()
@@ -180,7 +188,8 @@ class InFlightWindow(Generic[T]):
     def _succeeded(self, part: Rows) -> None:
         self._caller.has_run = True
         self._user_code.done += len(part)
-        self._report_retries()
+        self._caller.taken += len(part)
+        self._report_model()
         if self._timing.batch_done(len(part)):
             self._report_size()
 
@@ -214,13 +223,16 @@ class InFlightWindow(Generic[T]):
         """Yield the results of rows, and the faults of others, as a model tells them apart itself."""
         self._caller.has_run = True
         self._timing.batch_failed()
-        self._report_retries()
+        results, answered = without_answered(failed.results)
+        self._user_code.count_answered(answered)
+        self._caller.taken += len(part)
+        self._report_model()
         at = 0
         for row in [*sorted(failed.errors), len(part)]:
             if row > at:
                 good = part.cut(at, row)
                 _, input_view = self._ready(good)
-                yield good, self._made(good, input_view, failed.results.slice(at, row - at))
+                yield good, self._made(good, input_view, results.slice(at, row - at))
                 self._user_code.done += len(good)
             if row < len(part):
                 yield part.cut(row, row + 1), self._failed_row(part.cut(row, row + 1), failed.errors[row])
@@ -329,11 +341,16 @@ class InFlightWindow(Generic[T]):
         with self._timing.timing(), self._user_code.timed(0):
             yield
 
-    def _report_retries(self) -> None:
-        """Report what a model that waits has tried again itself, by the names of the errors."""
-        retried = getattr(self._caller.built.predictor, "retried", None)
+    def _report_model(self) -> None:
+        """Report what a model that waits has tried again itself, by the names of the errors, and what it has used."""
+        predictor = self._caller.built.predictor
+        retried = getattr(predictor, "retried", None)
         while retried:
             self._user_code.report_retried(retried.popleft())
+        asked = getattr(predictor, "asked_so_far", None)
+        if asked is not None and asked is not self._caller.reported:
+            self._caller.reported = asked
+            self._user_code.report_asked(asked, self._caller.taken)
 
     def _report_size(self) -> None:
         if self._tuner is not None:

@@ -13,9 +13,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from headrace.core.answered import Answered, both
 from headrace.core.arrow.values import ConversionError
 from headrace.core.decoding import decoded
-from headrace.core.events import BatchShrunk, BatchSized, CallRetried
+from headrace.core.events import BatchShrunk, BatchSized, CallRetried, ModelAsked
 from headrace.core.failures import is_interrupt, name_of, without_message, words
 from headrace.core.ports import WorkerContext
 from headrace.core.process import is_worker
@@ -68,6 +71,7 @@ class Meter:
         self.block_source_rows: float | None = None  # of the source, for the rows of blocks that were read
         self.unreadable = 0  # rows that the source could not make sense of
         self.nulled = 0
+        self.answered: Answered | None = None  # by language models
         self.rejects: list[Reject] = []
         self.watch: CallWatch | None = None  # reports calls to the driver
         self._faults: dict[tuple[str, str], list[Any]] = {}
@@ -78,6 +82,7 @@ class Meter:
         # Called now and then, as the user's code gets on:
         self.report_progress: Callable[[], None] = lambda: None
         self.on_retried: Callable[[str, str], None] = lambda label, error: None
+        self.on_asked: Callable[[ModelAsked], None] = lambda asked: None
         self.on_shrunk: Callable[[str, int, int], None] = lambda label, before, now: None
         self.on_sized: Callable[[str, int, float], None] = lambda label, rows, per_second: None
 
@@ -89,6 +94,7 @@ class Meter:
         self.on_shrunk = lambda step, before, now: notify(BatchShrunk(worker, step, before, now))
         self.on_sized = lambda step, rows, per_second: notify(BatchSized(worker, step, rows, per_second))
         self.on_retried = lambda step, error: notify(CallRetried(worker, step, error))
+        self.on_asked = lambda asked: notify(msgspec.structs.replace(asked, worker=worker))
         if poison_rows.watched:
             self.watch = CallWatch(poison_rows, worker, shard, notify)
 
@@ -122,6 +128,7 @@ class Meter:
             tuple(step.added for step in self.steps),
             (0,) * len(self.steps),
             past if any(past) else (),
+            self.answered,
         )
         return cut_short(ledger, self.cut)
 
@@ -382,6 +389,14 @@ class UserCode:
     def report_retried(self, error: str) -> None:
         """Report that the code has tried again itself, after an error of this name."""
         self._meter.on_retried(self._label, error)
+
+    def count_answered(self, answered: Answered | None) -> None:
+        """Count what a language model has answered."""
+        self._meter.answered = both(self._meter.answered, answered)
+
+    def report_asked(self, asked: ModelAsked, taken: int) -> None:
+        """Report what a language model was asked so far; ``taken``: rows that have gone on with their answers."""
+        self._meter.on_asked(msgspec.structs.replace(asked, step=self._label, taken=taken))
 
     def report_shrunk(self, before: int, now: int) -> None:
         """Report that the code gets fewer rows at a time from now on."""

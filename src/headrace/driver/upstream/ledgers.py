@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from headrace.core.answered import both
 from headrace.core.work import Done, ErrorReport, Failed, Ledger, Timings
 from headrace.driver.upstream.queues import AttemptQueue, QueuedTask, StageQueue
 from headrace.driver.upstream.stages import UpstreamStages
@@ -66,6 +68,7 @@ def _joined(ledgers: Sequence[Ledger], done: Done, stages: UpstreamStages) -> Le
         tuple(itertools.chain.from_iterable(other.past or (0,) * len(other.steps) for other in each))
         if any(other.past for other in each)
         else (),
+        functools.reduce(both, (other.answered for other in each)),
     )
     own = sum(stages.steps)
     if done.taken is not None:

@@ -87,7 +87,9 @@ def facts(
     elif finished is not None and finished.ledger.read:
         ledger = finished.ledger
     else:
-        ledger = Ledger(state.read, state.written, state.rejected, nulled=state.nulled)
+        ledger = Ledger(
+            state.read, state.written, state.rejected, nulled=state.nulled, answered=state.models.answered
+        )
     error = last.error if last is not None else None
     done = state.shards_done
     if success is not None:

@@ -90,6 +90,16 @@ def pairs(rows: Iterable[tuple[Any, Any]], *, class_: str = "pairs") -> Html:
     return tag("dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in rows), class_=class_)
 
 
+def share_bar(number: int, most: int, *, bad: bool = False) -> Html:
+    """Return a bar for a cell of a table, as wide as a number is of the biggest."""
+    return tag(
+        "span",
+        class_="bar bad" if bad else "bar",
+        style=f"--share: {100 * number / max(most, 1):.0f}%",
+        aria_hidden="true",
+    )
+
+
 def section(name: str, title: str, *inside: Any) -> Html:
     """Return a section with a heading that can be linked to."""
     return tag(

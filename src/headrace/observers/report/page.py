@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.observers.report import head, metrics, running, totals, what_ran
+from headrace.observers.report import answers, head, metrics, running, totals, what_ran
 from headrace.observers.report.facts import Facts
 from headrace.observers.report.history import History
 from headrace.observers.report.html import Html, data, join, tag
@@ -37,6 +37,7 @@ def page(history: History, facts: Facts, *, made: float, version: str) -> bytes:
         head.head(history, facts),
         metrics.shown(facts, figures),
         totals.rows(facts),
+        answers.answers(history, facts),
         running.speed(history, figures),
         running.workers(history, figures),
         running.memory(history, figures),
@@ -86,6 +87,7 @@ def _contents(parts: list[Html]) -> Html:
     names = [
         ("metrics", "Metrics"),
         ("rows", "Rows"),
+        ("answers", "Language model"),
         ("speed", "Speed"),
         ("workers", "Workers"),
         ("memory", "Memory and batches"),

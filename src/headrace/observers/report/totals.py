@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.core.human import percent, plural
 from headrace.observers.report.facts import Facts
-from headrace.observers.report.html import Html, join, section, table, tag
+from headrace.observers.report.html import Html, join, section, share_bar, table, tag
 from headrace.observers.summary import terms
 
 
@@ -48,7 +48,7 @@ def failed(facts: Facts) -> Html:
         return Html("")
     most = max((rows for *_, rows in facts.faults), default=1)
     made = [
-        (step or "–", kind, message, _bar(rows, most), f"{rows:,}")
+        (step or "–", kind, message, share_bar(rows, most, bad=True), f"{rows:,}")
         for step, kind, message, rows in facts.faults
     ]
     words = f"{plural(number, 'row')} failed, {percent(number / max(facts.ledger.read, 1), 2)} of those read."
@@ -71,7 +71,3 @@ def failed(facts: Facts) -> Html:
             hint = "Values are hidden. report_values=True shows them."
             body.append(tag("p", hint, class_="note"))
     return section("failed", "Rows that failed", *body)
-
-
-def _bar(number: int, most: int) -> Html:
-    return tag("span", class_="bar", style=f"--share: {100 * number / max(most, 1):.0f}%", aria_hidden="true")
