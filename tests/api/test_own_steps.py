@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pytest
 
 import headrace as hr
-from headrace.errors import LedgerMismatch, PlanError
+from headrace.errors import LedgerMismatch, PlanError, StepError
 from headrace.plan.steps.base import Step
 from headrace.worker.rows import Rows
 from headrace.worker.steps.base import RunningStep, StepContext, runs
@@ -204,6 +204,72 @@ def test_metrics_before_a_step_that_only_drops_rows_are_counted_again(tmp_path: 
 def test_a_step_without_a_running_step_is_refused_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match=r"Unrun has no running step.*@runs\(Unrun\)"):
         hr.range(3).with_step(Unrun()).with_options(engine="inline").write_parquet(tmp_path / "out")
+
+
+@dataclass(frozen=True)
+class Odd(Step):
+    """Raises at ``at``."""
+
+    at: str
+    verb = "odd"
+
+    def label(self) -> str:
+        return f"odd({self.at!r})"
+
+
+@runs(Odd)
+class Odding(RunningStep[Odd]):
+    def run(self, rows: Iterator[Rows], callers: Sequence[Any], context: StepContext) -> Iterator[Rows]:
+        if self.step.at == "begin":
+            raise KeyError("x")
+        for part in rows:
+            if self.step.at == "rows":
+                raise KeyError("x")
+            yield part.batch if self.step.at == "batch" else part  # type: ignore[misc]
+        if self.step.at == "end":
+            raise KeyError("x")
+
+
+@pytest.mark.parametrize(
+    ("at", "rows"), [("begin", "had no row yet"), ("rows", "rows 0 to 59"), ("end", "rows 0 to 59")]
+)
+def test_what_a_step_raises_is_its_own_mistake(at: str, rows: str) -> None:
+    with pytest.raises(StepError) as caught:
+        items(Odd(at)).take_all()
+    said = str(caught.value)
+    place = next(word for word in said.split() if word.startswith(__file__))
+    assert said.startswith(f"odd({at!r}) raised KeyError: 'x', in Odding at {__file__}:")
+    assert rows in said
+    line = int(place.rstrip(".").rpartition(":")[2])
+    assert Path(__file__).read_text().splitlines()[line - 1].strip() == 'raise KeyError("x")'
+    shown = str(caught.value.__cause__)
+    assert shown.strip().splitlines()[1].startswith(f'  File "{__file__}", line {line}, in run')
+    assert shown.strip().endswith("KeyError: 'x'")
+
+
+def test_what_a_step_raises_may_hold_data() -> None:
+    with pytest.raises(StepError, match=r"raised KeyError: \(its words are hidden") as caught:
+        items(Odd("rows"), show_data=False).take_all()
+    assert "'x'" not in str(caught.value.__cause__)
+
+
+def test_a_step_that_yields_no_rows_is_told() -> None:
+    with pytest.raises(
+        StepError, match=r"odd\('batch'\): Odding.run has to yield Rows, and yielded .*RecordBatch"
+    ):
+        items(Odd("batch")).take_all()
+
+
+def test_what_comes_from_before_a_step_or_behind_it_is_not_its_mistake() -> None:
+    def fails(row: dict[str, Any]) -> dict[str, Any]:
+        raise ValueError("mine")
+
+    data = hr.from_items(ROWS).with_options(engine="inline", progress=False)
+    for failing in (data.map(fails).with_step(Odd("")), data.with_step(Odd("")).map(fails)):
+        with pytest.raises(StepError, match=r"^map\(.*fails.*\) raised ValueError: mine"):
+            failing.take_all()
+    assert data.with_step(Odd("")).take_all() == ROWS
+    assert data.with_step(Odd("")).take(2) == ROWS[:2]
 
 
 PLAN = """

@@ -15,9 +15,10 @@ from headrace.core.work import Split
 from headrace.errors import ArgumentError, ModelError, StepError
 from headrace.plan.functions import Built, Function
 from headrace.plan.physical import BranchColumns, ErrorPolicy
-from headrace.plan.steps.base import Step
-from headrace.plan.steps.union import OnBranch, goes_through
+from headrace.plan.steps.base import Step, is_of_headrace
+from headrace.plan.steps.union import OnBranch, goes_through, innermost
 from headrace.worker.calls import Caller, EventLoop, make_caller
+from headrace.worker.own_steps import OwnStep
 from headrace.worker.rows import Rows
 from headrace.worker.steps.base import RowKeys, RunningStep, StepContext, no_row_keys, register, running
 from headrace.worker.user_code import Meter, Where
@@ -143,7 +144,12 @@ class StepChain:
                 continue
             keys = self._keys_for(self._steps[i])
             context = StepContext(i, meter, self._where, self._policy, self._eager, unread[i], budget, keys)
-            rows = _leaving(step.run(_entering(rows, meter, i), callers, context), meter, i)
+            entering = _entering(rows, meter, i)
+            own = not is_of_headrace(type(innermost(self._steps[i])))
+            made = (
+                OwnStep(step, context).run(entering, callers) if own else step.run(entering, callers, context)
+            )
+            rows = _leaving(made, meter, i)
         return rows
 
     def _keys_for(self, step: Step) -> RowKeys:
