@@ -28,25 +28,26 @@ from headrace.output.journal import (
 from headrace.output.names import check_names
 from headrace.output.publishing import table_of
 from headrace.output.run_list import RunEntry
-from headrace.output.saved_plan import divided, grown, read_plan
+from headrace.output.saved_plan import divided, grown
 from headrace.output.small_files import remove_any, remove_unlisted_states
 from headrace.plan.physical import SavedPlan
 from headrace.version import __version__
 
 
-def peek(output: OutputFolder, run: str) -> tuple[SavedPlan, JournalState, Contents]:
-    """Read a run's plan and its journal except for the commits; change nothing."""
-    plan = read_plan(output, run)
+def peek(output: OutputFolder, run: str, plan: SavedPlan) -> tuple[SavedPlan, JournalState, Contents]:
+    """Read a run's journal except for the commits, and its plan as that has changed it; change nothing."""
     contents = journals.read(output.folder(run) / "journal")
     return *replay(plan, contents.notes()), contents
 
 
 def recover(
-    output: OutputFolder, run: str, sink: Sink, *, durability: Durability, hidden: bool
+    output: OutputFolder, run: str, plan: SavedPlan, sink: Sink, *, durability: Durability, hidden: bool
 ) -> ShardCommitter:
-    """Resume a run: committed shards whose files are gone are revoked, files that no record names are removed."""
+    """Resume a run: committed shards whose files are gone are revoked, files that no record names are removed.
+
+    ``plan``: as it was saved.
+    """
     output.check_folders(run)
-    plan = read_plan(output, run)
     folder = output.folder(run)
     journal, contents = output.open_journal(run, durability)
     try:

@@ -149,22 +149,38 @@ class _JobOpener:
     ) -> None:
         sink = plan.sink
         assert sink is not None
+        self._output = output
+        self._saved: dict[str, SavedPlan] = {}
         as_planned = request.mode != "overwrite" and not request.incremental
         current = output.current() if as_planned else None
         if current is not None:
-            described = msgspec.json.decode(read_plan(output, current).shape)["source"]
+            described = msgspec.json.decode(self._saved_plan(current).shape)["source"]
             source = plan.source.as_planned(described)
             if source is not plan.source:
                 plan, files = replace(plan, source=source), source.files()
         self._plan = plan
         self._sink: Sink = sink
-        self._output = output
         self._files = files
         self._request = request
         self._shape = msgspec.json.encode(shape_of(plan), order="sorted").decode()
         self.code = code_of(plan.steps)
         if request.incremental:
             check_incremental(plan, files, request.mode)
+
+    def _saved_plan(self, run: str) -> SavedPlan:
+        """Return a run's plan as it was saved, which is read once: it may be big."""
+        if run not in self._saved:
+            self._saved[run] = read_plan(self._output, run)
+        return self._saved[run]
+
+    def _peek(self, run: str) -> tuple[SavedPlan, JournalState, Contents]:
+        return peek(self._output, run, self._saved_plan(run))
+
+    def _recover(self, run: str, *, hidden: bool) -> ShardCommitter:
+        durability = self._request.durability
+        return recover(
+            self._output, run, self._saved_plan(run), self._sink, durability=durability, hidden=hidden
+        )
 
     def job(self) -> Job:
         swapped = self._finish_swap()
@@ -207,7 +223,7 @@ class _JobOpener:
         for run in (hidden, current):
             if run is None:
                 continue
-            saved, state, contents = peek(self._output, run)
+            saved, state, contents = self._peek(run)
             unfinished = (not state.finished or run == swapped) and not state.hidden
             same = saved.shape == self._shape and state.code == self.code
             same = same and (next(contents.in_force(), None) is not None or self._is_as_planned(saved))
@@ -226,7 +242,7 @@ class _JobOpener:
 
     def _finished_job(self, run: str) -> Job | None:
         """Return a finished run as it is, whatever its plan, or refuse it; None for one that is not finished."""
-        _, state, _ = peek(self._output, run)
+        _, state, _ = self._peek(run)
         if not state.finished:
             return None
         if self._request.mode == "error":
@@ -234,7 +250,7 @@ class _JobOpener:
                 f"The output {self._output} holds a finished run already. Nothing was touched: choose another "
                 "folder, or say mode='ignore' to leave it as it is, or mode='overwrite' to replace it."
             )
-        committer = recover(self._output, run, self._sink, durability=self._request.durability, hidden=False)
+        committer = self._recover(run, hidden=False)
         if committer.state.finished:
             recorded = msgspec.json.decode(
                 safe_files.content(self._output.root / SUCCESS), type=dict[str, Any]
@@ -245,7 +261,7 @@ class _JobOpener:
 
     def _is_same(self, run: str) -> bool:
         """Return whether to resume a run; False: begin again, as the user asked."""
-        saved, state, contents = peek(self._output, run)
+        saved, state, contents = self._peek(run)
         changed = sorted(
             key for key in {*state.code, *self.code} if state.code.get(key) != self.code.get(key)
         )
@@ -328,16 +344,16 @@ class _JobOpener:
         """
         current, run = self._output.current(), self._output.next()
         if current is not None:
-            state = peek(self._output, current)[1]
+            state = self._peek(current)[1]
             if state.hidden and state.swapping is not None:
                 self._finish(current)
-        if run is None or peek(self._output, run)[1].swapping is None:
+        if run is None or self._peek(run)[1].swapping is None:
             return None
         return run if self._finish(run) else None
 
     def _finish(self, run: str) -> bool:
         """Publish what a driver was about to publish; False if some of it is gone meanwhile."""
-        committer = recover(self._output, run, self._sink, durability=self._request.durability, hidden=True)
+        committer = self._recover(run, hidden=True)
         try:
             swapping = committer.state.swapping
             if swapping is None:
@@ -368,7 +384,7 @@ class _JobOpener:
         return Job(plan, self._output, committer, resumed=False)
 
     def _resume(self, run: str, *, hidden: bool) -> Job:
-        committer = recover(self._output, run, self._sink, durability=self._request.durability, hidden=hidden)
+        committer = self._recover(run, hidden=hidden)
         state = committer.state
         try:
             request = self._request

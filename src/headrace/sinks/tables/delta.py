@@ -40,6 +40,11 @@ _KEPT = {
 _RULES = ("delta.invariants", "delta.generationExpression", "delta.identity")
 
 
+def _application(run: str) -> str:
+    """Return the name by which a table knows a run."""
+    return f"headrace-{run}"
+
+
 @dataclass(frozen=True)
 class DeltaSink(LakeSink):
     """A folder of parts in a Delta table.
@@ -50,15 +55,6 @@ class DeltaSink(LakeSink):
 
     kind: ClassVar[str] = "Delta table"
     what: ClassVar[str] = "Delta table"
-
-    def application(self, run: str = "") -> str:
-        """Return the name by which the table knows a run."""
-        return f"headrace-{run or self._run}"
-
-    def look(self) -> Columns | None:
-        """Return the columns of the table, if there is one that can be written to."""
-        table = opened(self.place, self.options_of_store)
-        return None if table is None else self._columns_of(table)
 
     def stored(self, schema: pa.Schema, *, folders: bool = False, part: bool = False) -> pa.Schema:
         """Return the columns as they are written; refuse names that differ in capitals only."""
@@ -74,17 +70,20 @@ class DeltaSink(LakeSink):
                 )
         return made
 
-    def committed(self, run: str = "") -> bool:
-        """Say whether the table has the transaction of this run, or of another."""
-        table = opened(self.place, self.options_of_store)
-        return table is not None and table.transaction_version(self.application(run)) is not None
+    def open_table(self) -> Any | None:
+        """Open the newest version."""
+        return opened(self.place, self.options_of_store)
+
+    def has_run(self, table: Any, run: str) -> bool:
+        """Say whether a table has the transaction of a run."""
+        return table.transaction_version(_application(run)) is not None
 
     def add_to_table(self, files: Sequence[StagedFile], schema: pa.Schema | None) -> None:
         """Commit the parts, on the very version of the table that they were compared with."""
         mark = int(digest_of(files)[:15], 16)
         parts: Parts | None = None
         for _ in self.tries():
-            table = opened(self.place, self.options_of_store)
+            table = self.open_table()
             before = -1 if table is None else table.version()
             if table is not None and self._is_done(table, mark):
                 break
@@ -102,7 +101,7 @@ class DeltaSink(LakeSink):
             except HeadraceError:  # it says what to do
                 raise
             except Exception as error:
-                now = opened(self.place, self.options_of_store)
+                now = self.open_table()
                 if now is not None and self._is_done(now, mark):
                     break
                 if table is not None or now is None:  # else somebody else has just made it
@@ -120,7 +119,7 @@ class DeltaSink(LakeSink):
                 f"A Delta table was made at {self.place} while this run went on, and mode='error' was asked for. "
                 "Its rows are as they were: mode='append' adds to them."
             )
-        now = self._columns_of(table)
+        now = self.columns_of(table)
         self._check_partitions(now)
         if schema is not None:
             parts.check(replace(self, _columns=now), schema)
@@ -132,7 +131,7 @@ class DeltaSink(LakeSink):
         about = deltalake.CommitProperties(
             custom_metadata={"headrace": {"run": self._run}},
             max_commit_retries=0,
-            app_transactions=[deltalake.Transaction(self.application(), mark)],
+            app_transactions=[deltalake.Transaction(_application(self._run), mark)],
         )
         actions, folders = parts.actions(self), list(self.partition_by)
         if table is not None:
@@ -172,9 +171,10 @@ class DeltaSink(LakeSink):
     # ------------------------------------------------------------ the table
 
     def _is_done(self, table: Any, mark: int) -> bool:
-        return self.is_done(table.transaction_version(self.application()), mark)
+        return self.is_done(table.transaction_version(_application(self._run)), mark)
 
-    def _columns_of(self, table: Any) -> Columns:
+    def columns_of(self, table: Any) -> Columns:
+        """Return the columns of a table, unless it asks of its writers what this one does not do."""
         with told(self.place, "look at"):
             about, protocol = table.metadata(), table.protocol()
             schema = pa.schema(table.schema().to_arrow())

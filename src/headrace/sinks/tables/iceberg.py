@@ -64,20 +64,16 @@ class IcebergSink(LakeSink):
 
     # ------------------------------------------------------------ the table
 
-    def look(self) -> Columns | None:
-        """Return the columns of the table, if there is one that can be written to."""
-        table = self._opened()
-        return None if table is None else self._columns_of(table)
-
-    def committed(self, run: str = "") -> bool:
-        """Say whether the table has a snapshot of this run, or of another."""
-        table = self._opened()
-        return table is not None and _parts_of(table, run or self._run) is not None
-
-    def _opened(self) -> Any | None:
+    def open_table(self) -> Any | None:
+        """Open the table as the catalog knows it."""
         return opened(self.identifier, self.catalog)
 
-    def _columns_of(self, table: Any) -> Columns:
+    def has_run(self, table: Any, run: str) -> bool:
+        """Say whether a table has a snapshot of a run."""
+        return _parts_of(table, run) is not None
+
+    def columns_of(self, table: Any) -> Columns:
+        """Return the columns of a table without partitions, which lies where this run began."""
         if not table.spec().is_unpartitioned():
             raise SinkError(
                 f"The Iceberg table {self.identifier} is partitioned ({table.spec()}), and is not written to here. "
@@ -98,7 +94,7 @@ class IcebergSink(LakeSink):
             (footer,) = footers([within(self.root, files[0].name)], self.options_of_store)
             schema = footer.schema.to_arrow_schema()
         for _ in self.tries():
-            table = self._opened()
+            table = self.open_table()
             if table is not None and self._is_done(table, digest):
                 return
             if schema is None and table is None:  # no column is known
@@ -127,7 +123,7 @@ class IcebergSink(LakeSink):
         except SinkError:
             raise
         except Exception as error:
-            now = self._opened()
+            now = self.open_table()
             if now is not None and self._is_done(now, digest):
                 return True
             if table is None and now is not None:
@@ -146,7 +142,7 @@ class IcebergSink(LakeSink):
             assert schema is not None
             made = _iceberg(self.stored(schema))
             return self.catalog.load().create_table_transaction(self.identifier, made, location=self.location)
-        now = self._columns_of(table)
+        now = self.columns_of(table)
         if schema is not None:
             replace(self, _columns=now).stored(schema)  # names its columns, if they are others now
         table.metadata.properties["commit.retry.num-retries"] = "0"  # in memory: tries again are ours

@@ -72,13 +72,22 @@ class LakeSink(ParquetSink):
         assert isinstance(self.storage_options, tuple)
         return self.storage_options
 
-    def look(self) -> Columns | None:
-        """Return what the table is; None if there is none."""
+    def open_table(self) -> Any | None:
+        """Return the table as it is now; None if there is none."""
+        raise NotImplementedError
+
+    def columns_of(self, table: Any) -> Columns:
+        """Return what a table is; raises ``SinkError`` if it cannot be written to."""
+        raise NotImplementedError
+
+    def has_run(self, table: Any, run: str) -> bool:
+        """Say whether a table has the commit of a run."""
         raise NotImplementedError
 
     def committed(self, run: str = "") -> bool:
-        """Say whether the table has the commit of this run, or of another."""
-        raise NotImplementedError
+        """Say whether the table as it is now has the commit of this run, or of another."""
+        table = self.open_table()
+        return table is not None and self.has_run(table, run or self._run)
 
     def add_to_table(self, files: Sequence[StagedFile], schema: pa.Schema | None) -> None:
         """Make the parts rows of the table in one commit, unless that was done. ``schema``: that of the run."""
@@ -194,11 +203,12 @@ class LakeSink(ParquetSink):
 
     def bind(self, *, run: str, staging: str, digits: int, durability: Durability) -> FileSink:
         """Bind to a run, and look at the table that is there."""
-        columns = self.look()
+        table = self.open_table()
+        columns = None if table is None else self.columns_of(table)
         bound = super().bind(run=run, staging=staging, digits=digits, durability=durability)
         assert isinstance(bound, LakeSink)
         bound = replace(bound, _columns=columns)
-        if columns is not None and not bound.committed():
+        if columns is not None and not bound.has_run(table, run):
             if self.table_mode == "error":
                 raise OutputExists(
                     f"The {self.what} {self.place} is there already, and mode='error' was asked for. mode='append' "
