@@ -260,11 +260,18 @@ def check_apart(root: str, arguments: Sequence[str], files: Sequence[InputFile])
                 f"The output {root} lies inside its own input {argument}: a later run would read predictions "
                 "as input. Write to a folder beside it."
             )
+    within = {
+        folder: _inside(os.path.realpath(folder), out) for folder in {_folder(path) for path, _, _ in files}
+    }
     for path, _, _ in files:
-        if _inside(os.path.realpath(path), out):
+        if within[_folder(path)] or (os.path.islink(path) and _inside(os.path.realpath(path), out)):
             raise ForeignOutput(
                 f"The input file {path} lies inside the output {root}. Write to a folder of its own."
             )
+
+
+def _folder(path: str) -> str:
+    return path.rpartition(os.sep)[0] or os.sep
 
 
 def _takes_in(argument: str, out: str) -> bool:

@@ -20,7 +20,7 @@ _INTEGER = 18  # digits that surely fit int64
 def folder_values(files: Sequence[InputFile]) -> dict[str, set[str | None]]:
     """Return the values of each key that a file's folders have."""
     values: dict[str, set[str | None]] = {}
-    for folder in dict.fromkeys(os.path.dirname(file.path) for file in files):
+    for folder in dict.fromkeys(file.path.rpartition(os.sep)[0] for file in files):
         for key, value in hive_values(os.path.join(folder, "")).items():
             values.setdefault(key, set()).add(value)
     return values

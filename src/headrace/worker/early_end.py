@@ -50,6 +50,7 @@ class EarlyEnd:
         clock: Callable[[], float],
     ) -> None:
         self._shard = shard
+        self._shard_rows = shard.rows  # a sum over its splits, which may be many small files
         self._meter = meter
         self._every = every
         self._unit = max(unit, 1)
@@ -177,7 +178,7 @@ class EarlyEnd:
         """Say whether no more rows are to be passed."""
         elapsed = self._clock() - self._started_at
         self._update_speed(elapsed)
-        left = self._shard.rows - self._rows_passed if self._shard.rows >= 0 else None
+        left = self._shard_rows - self._rows_passed if self._shard_rows >= 0 else None
         nearly = left is not None and left < self._speed.rate * self._every / LAST_PART
         self._due = bool(self._rows_passed) and elapsed >= self._every and not nearly and self._ready()
         if not self._due or self._rows_passed % self._unit:

@@ -140,7 +140,7 @@ class SplitReader:
         self._at = 0
         self._high = split.high if split.high >= 0 else sys.maxsize
         self._schema_given = False  # a batch was returned, so the schema is known
-        whole = msgspec.structs.replace(split, low=0, high=-1)
+        whole = _whole(split)
         self._forms = {} if own else source.forms()
         bad = self._on_bad_rows if tolerant else None
         read = cast("UnitedSource", source).read_own if own else source.read
@@ -236,6 +236,11 @@ class SplitReader:
         return tuple(spans)
 
 
+def _whole(split: Split) -> Split:
+    """Return the split without a window."""
+    return split if not split.low and split.high < 0 else msgspec.structs.replace(split, low=0, high=-1)
+
+
 class InputCheck:
     """Knows which split an attempt is reading. ``begin`` may be called from another thread than the rest."""
 
@@ -246,7 +251,7 @@ class InputCheck:
     def begin(self, split: Split) -> None:
         """Check the split that was read before this one."""
         self.check()
-        self._split = msgspec.structs.replace(split, low=0, high=-1)
+        self._split = _whole(split)
 
     def check(self) -> None:
         """Raise ``InputChanged`` if a file that was read since ``begin`` is not what it was then."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -24,13 +25,18 @@ def hive_values(path: str) -> dict[str, str | None]:
     >>> hive_values("/data/year=2024/city=S%C3%A3o/part-0.parquet")
     {'year': '2024', 'city': 'São'}
     """
+    return dict(_values_of(path.rpartition(os.sep)[0]))
+
+
+@functools.lru_cache(maxsize=256)  # many files lie in one folder
+def _values_of(folder: str) -> tuple[tuple[str, str | None], ...]:
     found: list[tuple[str, str | None]] = []
-    for part in reversed(path.split(os.sep)[:-1]):
+    for part in reversed(folder.split(os.sep)):
         match = _HIVE.fullmatch(part)
         if match is None:
             break
         found.append((unquote(match[1]), None if match[2] == HIVE_NULL else unquote(match[2])))
-    return dict(reversed(found))
+    return tuple(reversed(found))
 
 
 def folder_name(column: str, value: str | None, *, caseless: bool = False) -> str:

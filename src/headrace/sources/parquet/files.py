@@ -20,7 +20,7 @@ from headrace.core.stores.objects import open_arrow, open_binary
 from headrace.core.work import Split
 from headrace.errors import SchemaMismatch, SourceError, UnreadableFile
 from headrace.sources.folder_columns import folder_fields, folder_values
-from headrace.sources.parquet.nulls import may_be_null
+from headrace.sources.parquet.nulls import Nullable
 from headrace.sources.schemas import select, unify
 
 _FEW_GROUPS = 16
@@ -29,6 +29,8 @@ _LEAST_ROWS = 1_024
 _DECODED_AGAIN = 128 << 20
 _MERGED_OF_OBJECTS = 32 << 20  # decoded
 _SPLITS_OF_OBJECTS = 16
+_FOOTERS_TOGETHER = 64  # files that a thread looks at in one go
+_FOOTER_BYTES = 16 << 10  # read of each file: most footers of small files are smaller
 _SPLITS = 64  # row groups go together up to such a part of all rows
 
 
@@ -134,41 +136,85 @@ def inspect(
 def _read_footers(files: Sequence[InputFile], columns: Sequence[str] | None) -> list[Footer]:
     """Read every file's footer; sizes count only ``columns`` if given."""
     wanted = None if columns is None else frozenset(columns)
-    if len(files) <= 1:  # none: an empty table
-        return [_footer(file, wanted) for file in files]
-    threads_ = 32 if isinstance(files[0].path, ObjectPath) else 16
-    with ThreadPoolExecutor(min(threads_, len(files)), thread_name_prefix="footers") as threads:
-        return list(threads.map(_footer, files, [wanted] * len(files)))
+    remote = bool(files) and isinstance(files[0].path, ObjectPath)
+    at_once, together = (32, 1) if remote else (16, _FOOTERS_TOGETHER)
+    tasks = [files[at : at + together] for at in range(0, len(files), together)]
+    if len(tasks) <= 1:  # none: an empty table
+        return [footer for task in tasks for footer in _footers(task, wanted)]
+    with ThreadPoolExecutor(min(at_once, len(tasks)), thread_name_prefix="footers") as threads:
+        found = threads.map(_footers, tasks, [wanted] * len(tasks))
+        return [footer for footers in found for footer in footers]
 
 
-def _footer(file: InputFile, columns: frozenset[str] | None) -> Footer:
-    try:
-        with open_arrow(file.path) as data:
-            metadata = pq.read_metadata(data)
-        groups = []
-        for number in range(metadata.num_row_groups):
-            group = metadata.row_group(number)
-            if columns is None:
-                size = group.total_byte_size
-            else:
-                chunks = map(group.column, range(group.num_columns))
-                size = sum(
-                    chunk.total_uncompressed_size
-                    for chunk in chunks
-                    if chunk.path_in_schema.split(".", 1)[0] in columns
-                )
-            groups.append((group.num_rows, size))
-        rows = sum(of_group for of_group, _ in groups)
-        if rows != metadata.num_rows or any(of_group < 0 for of_group, _ in groups):
+def _footers(files: Sequence[InputFile], columns: frozenset[str] | None) -> list[Footer]:
+    shape: _Shape | None = None
+    found = []
+    for file in files:
+        try:
+            metadata = _metadata(file)
+            schema = metadata.schema.to_arrow_schema()
+            if shape is None or not shape.fits(metadata, schema):
+                shape = _Shape(metadata, schema, columns)
+            found.append(shape.footer(metadata, schema))
+        except MemoryError:
+            raise
+        except (pa.ArrowException, OSError, UnicodeError) as error:
+            raise no_footer(file.path, error) from error
+    return found
+
+
+class _Shape:
+    """What the footers of files of one schema have in common: found once, not once for each of many small files."""
+
+    def __init__(self, metadata: pq.FileMetaData, schema: pa.Schema, columns: frozenset[str] | None) -> None:
+        parquet = metadata.schema
+        self._schema = schema
+        self._columns = metadata.num_columns
+        self._nullable = Nullable.of(parquet, schema, columns)
+        self._leaves = None
+        if columns is not None:
+            paths = (parquet.column(leaf).path for leaf in range(metadata.num_columns))
+            self._leaves = [leaf for leaf, path in enumerate(paths) if path.split(".", 1)[0] in columns]
+
+    def fits(self, metadata: pq.FileMetaData, schema: pa.Schema) -> bool:
+        """Say whether a file has this schema; then it has the same leaves in the same order."""
+        return bool(metadata.num_columns == self._columns and schema.equals(self._schema))
+
+    def footer(self, metadata: pq.FileMetaData, schema: pa.Schema) -> Footer:
+        """Return what is to know of a file of this schema."""
+        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+        if self._leaves is None:
+            sizes = tuple((group.num_rows, group.total_byte_size) for group in groups)
+        else:
+            sizes = tuple((group.num_rows, _uncompressed(group, self._leaves)) for group in groups)
+        rows = sum(of_group for of_group, _ in sizes)
+        if rows != metadata.num_rows or any(of_group < 0 for of_group, _ in sizes):
             raise pa.ArrowInvalid(
                 f"it says {metadata.num_rows:,} rows in all, and {rows:,} in its row groups"
             )
-        schema = metadata.schema.to_arrow_schema()
-        return Footer(schema, tuple(groups), may_be_null(metadata, schema, columns))
-    except MemoryError:
-        raise
-    except (pa.ArrowException, OSError, UnicodeError) as error:
-        raise no_footer(file.path, error) from error
+        same = schema.equals(self._schema, check_metadata=True)
+        return Footer(self._schema if same else schema, sizes, self._nullable.holding(groups))
+
+
+def _uncompressed(group: pq.RowGroupMetaData, leaves: Sequence[int]) -> int:
+    return sum(group.column(leaf).total_uncompressed_size for leaf in leaves)
+
+
+def _metadata(file: InputFile) -> pq.FileMetaData:
+    """Read a footer: of a local file the end at once, which is cheaper than to let Arrow look for it."""
+    if not isinstance(file.path, ObjectPath):
+        end = _end_of(file)
+        if end[-4:] == b"PAR1" and int.from_bytes(end[-8:-4], "little") + 8 <= len(end):
+            return pq.read_metadata(pa.BufferReader(end))
+    with open_arrow(file.path) as data:
+        return pq.read_metadata(data)
+
+
+def _end_of(file: InputFile) -> bytes:
+    with open(file.path, "rb", buffering=0) as data:
+        length = min(file.size, _FOOTER_BYTES)
+        data.seek(file.size - length)
+        return data.read(length)
 
 
 def no_footer(path: str, error: Exception) -> SourceError:

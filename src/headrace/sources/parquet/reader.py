@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.core.arrow.batch import concat
+from headrace.core.files.input_files import InputFile
 from headrace.core.ports import Bad
 from headrace.core.stores.object_path import ObjectPath
 from headrace.core.stores.objects import ObjectReader
@@ -20,6 +21,7 @@ from headrace.sources.parquet.files import no_footer
 from headrace.sources.schemas import conform, read_guarded, select
 
 _UNEVEN = "columns do not have the same size"  # from Arrow's message
+_SMALL_BYTES = 64 << 10
 _HELD_BYTES = 16 << 20  # decoded; a reader that leaves bad rows out holds row groups up to this size back
 
 
@@ -33,6 +35,23 @@ class _Rest(NamedTuple):
     batches: Iterator[pa.RecordBatch]
 
 
+class Selections:
+    """The schema of all columns, and those of some of them: each is made once, not once for each of many files."""
+
+    def __init__(self, every: pa.Schema) -> None:
+        self.every = every
+        self._latest: tuple[tuple[str, ...], pa.Schema] | None = None
+
+    def of(self, columns: Sequence[str] | None) -> pa.Schema:
+        """Return the schema cut to ``columns``, in their order."""
+        if columns is None:
+            return self.every
+        wanted = tuple(columns)
+        if self._latest is None or self._latest[0] != wanted:
+            self._latest = wanted, select(self.every, wanted)
+        return self._latest[1]
+
+
 class OpenFile:
     """A Parquet file held open, giving batches of the unified schema.
 
@@ -40,16 +59,18 @@ class OpenFile:
     of a SIGBUS. No pre-buffering either: on a local disk it only costs memory.
     """
 
-    def __init__(self, path: str, schema: pa.Schema, folders: Mapping[str, str | None]) -> None:
-        """``folders``: the values of columns that the file lacks."""
+    def __init__(self, file: InputFile, schemas: Selections, folders: Mapping[str, str | None]) -> None:
+        """``schemas``: what its rows are brought to; ``folders``: the values of columns that the file lacks."""
+        path = file.path
         self._path = path
-        self._schema = schema
+        self._schemas = schemas
+        self._schema = schemas.every
         self._folders = folders
         self._constants: dict[str, pa.Array] = {}
         self._rest: _Rest | None = None
         try:
             self._object = ObjectReader(path) if isinstance(path, ObjectPath) else None
-            data = pa.PythonFile(self._object, "r") if self._object is not None else path
+            data = pa.PythonFile(self._object, "r") if self._object is not None else _opened(file)
             self._file = pq.ParquetFile(data, memory_map=False, pre_buffer=False)
             self._own = set(self._file.schema_arrow.names)
         except MemoryError:
@@ -170,7 +191,7 @@ class OpenFile:
         Each is read on its own: Arrow would fill what one column lacks in a row group from the next one, and put the
         values of different rows side by side.
         """
-        target = self._schema if columns is None else select(self._schema, columns)
+        target = self._schemas.of(columns)
         if stop == start + 1:
             batches = self._group(start, target, batch_rows)
             yield from _held_back(batches) if held else batches
@@ -252,6 +273,16 @@ class OpenFile:
             f"Cannot read {rows}{groups} (of {number}) of {self._path!r}: "
             f"{str(error).rstrip('.')}. The file is damaged there; restore it or leave it out."
         )
+
+
+def _opened(file: InputFile) -> pa.NativeFile:
+    """Open a local file; a small one is read at once, which is one call of the system instead of one a column."""
+    if file.size <= _SMALL_BYTES:
+        with open(file.path, "rb", buffering=0) as data:
+            found = data.read(file.size + 1)
+        if len(found) == file.size:
+            return pa.BufferReader(found)
+    return pa.OSFile(file.path, "rb")
 
 
 class _TooFewRows(pa.ArrowInvalid):  # type: ignore[misc]  # pyarrow has no types

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from headrace.core.parquet.chunks import ChunkFile
     from headrace.sources.parquet.files import ParquetLayout
-    from headrace.sources.parquet.reader import OpenFile
+    from headrace.sources.parquet.reader import OpenFile, Selections
 
 MERGE_BELOW = 1 << 20  # neighbouring row groups are read as one split up to so many decoded bytes
 _KEEP_OPEN = 4
@@ -74,11 +74,12 @@ class ParquetSource(FileSource["ParquetLayout"]):
         self._columns = None if columns is None else tuple(columns)
         self._partitioning = partitioning
         self._open: dict[int, OpenFile] = {}
+        self._schemas: Selections | None = None
         self._chunks: dict[int, tuple[ChunkFile, frozenset[str]]] = {}
         self._seen: dict[int, FileState | None] = {}  # of the files that are open
 
     def _without_handles(self) -> dict[str, Any]:
-        return {**super()._without_handles(), "_open": {}, "_seen": {}, "_chunks": {}}
+        return {**super()._without_handles(), "_open": {}, "_seen": {}, "_chunks": {}, "_schemas": None}
 
     def describe(self) -> dict[str, Any]:
         """Return the paths and options as given."""
@@ -177,10 +178,12 @@ class ParquetSource(FileSource["ParquetLayout"]):
     def _opened(self, number: int) -> OpenFile:
         opened = self._open.pop(number, None)
         if opened is None:
-            from headrace.sources.parquet.reader import OpenFile
+            from headrace.sources.parquet.reader import OpenFile, Selections
 
-            path = self.file(number).path
-            opened = OpenFile(path, self.inspected().schema, self._folders_of(path))
+            file, schema = self.file(number), self.inspected().schema
+            if self._schemas is None or self._schemas.every is not schema:
+                self._schemas = Selections(schema)
+            opened = OpenFile(file, self._schemas, self._folders_of(file.path))
             if len(self._open) >= _KEEP_OPEN:
                 # Dropped, not closed: an iterator over an earlier split may still read from it.
                 oldest = next(iter(self._open))
