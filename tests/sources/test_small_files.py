@@ -28,7 +28,9 @@ SHAPES = [
 ]
 
 
-def test_work_for_a_split_does_not_grow_with_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_for_a_split_does_not_grow_with_their_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = 0
     length = Split.length.fget  # type: ignore[attr-defined]
 
