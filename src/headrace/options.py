@@ -29,6 +29,7 @@ ENGINES: Mapping[str, EngineTraits] = {
 RAY_ADDRESS = "ray://"
 Mode = Literal["resume", "overwrite", "ignore", "error"]
 OnChange = Literal["refuse", "continue", "restart"]
+Refresh = Literal["changed"]
 WorkerStart = Literal["fork", "spawn"]
 
 
@@ -153,6 +154,9 @@ class RunOptions:
         the same output, whose parts appear when all are there; nothing new, no work. Other code than before is taken
         for them, and the rows that it did not make are named, unless ``on_change`` is given to the verb. See
         docs/resume.md.
+    refresh
+        ``"changed"``, with ``incremental``: rows that other functions or another model have made are made again, as
+        part of the next run; readers have the old ones until all are there.
     durability
         ``"power"``: what is committed survives a loss of power; ``"process"``: only kill -9.
     max_attempts
@@ -226,6 +230,7 @@ class RunOptions:
     mode: Mode = "resume"
     on_change: OnChange = "refuse"
     incremental: bool = False
+    refresh: Refresh | None = None
     durability: Durability = "power"
     max_attempts: int = 3
     shard_rows: int | None = None
@@ -480,6 +485,13 @@ def _price(value: Any) -> tuple[float, str]:
     return amount, currency
 
 
+def _check_refresh(value: Any) -> None:
+    if value not in (None, *get_args(Refresh)):
+        raise ArgumentError(
+            f"refresh={value!r}: it is 'changed', or left out; on_change='restart' makes all rows again."
+        )
+
+
 def _check_max_errors(value: Any) -> None:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     whole = number and value >= 0 and math.isfinite(value) and value == int(value)
@@ -565,5 +577,6 @@ _CHECKS = {
     "max_errors": _check_max_errors,
     "observers": _check_observers,
     "price_per_hour": lambda value: None if value is None else _price(value),
+    "refresh": _check_refresh,
     "retry_on": _check_retry_on,
 }

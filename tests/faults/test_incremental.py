@@ -67,9 +67,12 @@ _processes.set_forkserver_preload(
 )
 
 
-def ran(job: Job, faults: dict[str, str]) -> None:
+AGAIN = {**NEW, "refresh": "changed"}
+
+
+def ran(job: Job, faults: dict[str, str], how: dict[str, Any]) -> None:
     """What a driver process does."""
-    job.here(faults, **NEW)
+    job.here(faults, **how)
 
 
 @dataclass
@@ -81,7 +84,10 @@ class History:
     kept: list[dict[str, int]] = field(default_factory=list)
     kept_files: list[Path] = field(default_factory=list)
     new: dict[Path, range] = field(default_factory=dict)
-    factors: set[int] = field(default_factory=set)  # that rows of new files may have
+    factors: set[int] = field(default_factory=set)  # that rows may have which are made from here on
+    refreshing: bool = False  # a run was killed that may have begun to make rows again
+    gone: bool = False  # a file whose rows are in the output
+    kills: int = 0  # since runs were last taken in
     runs: int = 0
     next_id: int = 0
     came: int = 0  # files
@@ -103,7 +109,8 @@ class History:
 
     def remove(self) -> None:
         """A file whose rows are in the output goes."""
-        if len(self.kept_files) > 1:
+        if len(self.kept_files) > 1 and not self.refreshing:
+            self.gone = True
             self.kept_files.pop(self.dice.randrange(len(self.kept_files))).unlink()
 
     def change(self) -> None:
@@ -112,9 +119,11 @@ class History:
 
     def kill(self) -> None:
         """A run is killed at some point, if it comes so far."""
-        point = f"kill@{self.dice.choice([1, 1, 2, 3])}"
+        point, how = f"kill@{self.dice.choice([1, 1, 2, 3, 5])}", self.dice.choice([NEW, AGAIN])
         self.factors.add(self.job.factor)
-        driver = _processes.Process(target=ran, args=(self.job, {self.dice.choice(POINTS): point}))
+        self.refreshing = self.refreshing or how == AGAIN
+        self.kills += 1
+        driver = _processes.Process(target=ran, args=(self.job, {self.dice.choice(POINTS): point}, how))
         driver.start()
         driver.join(60)
         assert driver.exitcode in (0, -signal.SIGKILL), driver.exitcode
@@ -123,9 +132,11 @@ class History:
     def see(self) -> None:
         """While a run is not complete, the state before it stays readable; complete is only what says so."""
         if not (self.output / "_SUCCESS").exists():
-            if self.kept:
+            if self.kept and not self.refreshing:
                 there = [row for name in parts(self.output) for row in rows_in(self.output, name)]
                 assert there[: len(self.kept)] == self.kept
+            if (self.output / "_headrace" / "current").exists():
+                assert hr.verify(self.output).state == "unfinished"
             return
         success = json.loads((self.output / "_SUCCESS").read_text())
         listed = manifest(self.output, success)
@@ -140,10 +151,17 @@ class History:
         assert verified.rows == success["rows"]
 
     def take_in(self, runs: int) -> None:
-        """Further runs have ended: rows from before are as they were, and whole new files behind them."""
+        """Further runs have ended: rows from before are as they were, or made again where they stood, and whole new
+        files are behind them."""
         found = rows_of(self.output)
-        assert found[: len(self.kept)] == self.kept
+        again = 0
+        for was, row in zip(self.kept, found, strict=False):
+            assert row["id"] == was["id"]
+            if row != was:
+                again += 1
+                assert self.refreshing and row["product"] in {row["id"] * factor for factor in self.factors}
         later = found[len(self.kept) :]
+        assert len(found) >= len(self.kept)
         files = {ids.start: path for path, ids in self.new.items() if len(ids)}
         at = 0
         while at < len(later):  # in any order, each row once
@@ -154,18 +172,28 @@ class History:
             assert [row["id"] for row in rows] == list(ids)
             assert all(row["product"] in {row["id"] * factor for factor in self.factors} for row in rows)
             at += len(ids)
-        assert 0 <= runs - self.runs <= 2  # one that had been killed, and one more
-        assert (runs > self.runs) == (bool(later) or not self.runs)
-        self.kept, self.runs = found, runs
+        assert 0 <= runs - self.runs <= self.kills + 1
+        assert runs > self.runs or not (later or again)
+        assert self.refreshing or (runs > self.runs) == (bool(later) or not self.runs)
+        self.kept, self.runs, self.kills = found, runs, 0
+        success = json.loads((self.output / "_SUCCESS").read_text())
+        assert sum(each["rows"] for each in success["runs"]) == success["rows"] == len(found)
 
     def run(self) -> None:
-        """A run ends in peace."""
+        """A run ends in peace, and leaves no row that other functions have made if it was to make them again."""
+        how = self.dice.choice([NEW, NEW, AGAIN])
         self.factors.add(self.job.factor)
-        result = self.job.here(**NEW)
+        self.refreshing = self.refreshing or how == AGAIN
+        result = self.job.here(**how)
         self.take_in(len(result.runs))
+        success = json.loads((self.output / "_SUCCESS").read_text())
+        older = [row for row in self.kept if row["product"] != row["id"] * self.job.factor]
+        if not (older and how == NEW):  # a run that has nothing to do notes nothing
+            assert len(older) <= success.get("older", {"rows": 0})["rows"]
+        assert how == NEW or self.gone or not older
         assert not any(self.new.values())  # but for files without rows
         self.kept_files += self.new
-        self.new, self.factors = {}, set()
+        self.new, self.factors, self.refreshing = {}, set(), False
         assert result.rows == len(self.kept) == sum(run["rows"] for run in result.runs)
         verified = hr.verify(self.output)
         assert verified.good, str(verified)
@@ -379,3 +407,129 @@ def test_other_formats_with_rows_that_are_set_aside(job: Job, tmp_path: Path, ki
     assert result.runs[1]["rejected"] == 2 and hr.verify(job.output).good
     assert hr.read_rejected(job.output).count() == 6
     assert getattr(hr, f"read_{kind}")(job.output).count() == result.rows
+
+
+# ---------------------------------------------------------------- refresh="changed"
+
+
+def made(job: Job, factors: dict[int, int], *numbers: int) -> list[dict[str, int]]:
+    """The rows of the first two files and of some later ones, each by a factor: 3 unless ``factors`` says another."""
+    files = {0: range(ROWS), 1: range(ROWS, 2 * ROWS)}
+    files |= {number: range(number * 1_000, number * 1_000 + MORE) for number in numbers}
+    return [{"id": i, "product": i * factors.get(n, 3)} for n, ids in files.items() for i in ids]
+
+
+def test_rows_of_other_functions_are_made_again(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where they stood, by a further run, with what is new; the runs say what each still holds."""
+    output, other = Path(job.output), replace(job, factor=7)
+    job.here(**AGAIN)
+    more(job, 5)
+    other.here(**NEW)
+    before, inodes = stamps(output), {name: stamp[1] for name, stamp in stamps(output).items()}
+    assert job.here(**NEW).rows == 290 and stamps(output) == before
+    more(job, 6)
+    result = other.here(progress=True, **AGAIN)
+    said = capsys.readouterr().err
+    assert "run 3 of this output, of 1 new input file and 2 input files that were done before\n" in said
+    assert "older" not in said
+    assert rows_of(output) == made(job, dict.fromkeys((0, 1, 5, 6), 7), 5, 6)
+    assert [(run["rows"], run["files"], run["input_files"]) for run in result.runs] == [
+        (0, 0, 2),
+        (MORE, 1, 1),
+        (2 * ROWS + MORE, 3, 1),
+    ]
+    assert [run.get("input_files_again", 0) for run in result.runs] == [0, 0, 2]
+    name = result.run
+    assert parts(output) == [
+        *(f"part-0000{number}-{name}-3.parquet" for number in (0, 1)),
+        f"part-00002-{name}-2.parquet",
+        f"part-00005-{name}-3.parquet",
+    ]
+    assert stamps(output)[f"part-00002-{name}-2.parquet"][1] == inodes[f"part-00002-{name}-2.parquet"]
+    check(output, made(job, dict.fromkeys((0, 1, 5, 6), 7), 5, 6), lambda: other.here(**AGAIN))
+    assert job.here(**AGAIN).rows == 380 and rows_of(output) == made(job, {}, 5, 6)  # all of them back
+
+
+def test_while_rows_are_made_again(job: Job) -> None:
+    """Readers have the old ones; a failed run is gone on with, by a third function, too."""
+    output, other = Path(job.output), replace(job, factor=7)
+    job.here(**NEW)
+    before = stamps(output)
+    with pytest.raises((HeadraceError, OSError)):
+        other.here({"attempt.started": "EIO@2"}, **AGAIN)
+    assert stamps(output) == before and hr.verify(output).state == "good"
+    assert "a further run has started" in hr.verify(output).note
+    status = Follower(output).poll()
+    assert (status.facts.status, status.data()["number"], status.facts.shards) == ("failed", 2, (1, 2))
+    assert status.facts.ledger.read == ROWS
+    assert not clean.leftovers(output, unfinished=True)
+    third = replace(job, factor=5)
+    with pytest.raises((HeadraceError, OSError)):  # what the second made is not kept
+        third.here({"swap.recorded": "EIO"}, **AGAIN)
+    assert stamps(output) == before and hr.verify(output).state == "good"
+    assert not clean.leftovers(output)
+    (Path(job.source) / "in-00.parquet").unlink()  # its rows are made already
+    result = third.here(**NEW)
+    assert rows_of(output) == made(job, {0: 5, 1: 5}) and len(result.runs) == 2
+    fourth = replace(job, factor=4)
+    assert fourth.here(**AGAIN).rows == 200  # one file is gone: its rows stay, and are named
+    assert rows_of(output) == made(job, {0: 5, 1: 4})
+    older = json.loads((output / "_SUCCESS").read_text())["older"]
+    assert (older["input_files"], older["rows"]) == (1, ROWS)
+    check(output, made(job, {0: 5, 1: 4}), lambda: fourth.here(**AGAIN))
+
+
+def test_unfinished_first_run(job: Job) -> None:
+    """What was committed and is in no complete output is dropped, and made by the function as it is now."""
+    with pytest.raises((HeadraceError, OSError)):
+        job.here({"attempt.started": "EIO@2"}, **NEW)
+    assert len(parts(Path(job.output))) == 1
+    other = replace(job, factor=7)
+    assert len(other.here(**AGAIN).runs) == 1
+    check(Path(job.output), made(job, {0: 7, 1: 7}), lambda: other.here(**AGAIN))
+
+
+def test_what_refresh_refuses(job: Job) -> None:
+    job.here(**NEW)
+    before = stamps(Path(job.output))
+    with pytest.raises(ArgumentError, match=r"refresh='all'.*on_change='restart'"):
+        job.here(incremental=True, refresh="all")
+    with pytest.raises(ArgumentError, match="without incremental=True"):
+        job.here(refresh="changed")
+    with pytest.raises(ArgumentError, match="with on_change='restart'"):
+        job.dataset(engine="inline").write_parquet(job.output, on_change="restart", **AGAIN)
+    said = pytest.raises(PlanChanged, match=r"cannot tell whether.*version=")
+    with Path(__file__).open() as log, said:
+        data = hr.read_parquet(job.source).map(lambda row: {"x": log.name}).with_options(engine="inline")
+        data.write_parquet(f"{job.output}-2", **AGAIN)
+    with pytest.raises(ArgumentError, match=r"limit\(3\).*mode='overwrite'"):
+        replace(job, limit=3, output=f"{job.output}-2").here(**AGAIN)
+    with pytest.raises(HeadraceError, match="product"):  # other columns than those of the rows that stay
+        data = hr.read_parquet(job.source).map_batches(
+            lambda batch: {"id": batch["id"], "other": batch["id"]}
+        )
+        other = Job(job.source, f"{job.output}-3")
+        first = hr.read_parquet(job.source).map_batches(
+            lambda batch: {"id": batch["id"], "product": batch["id"]}
+        )
+        for each in (first, data):
+            each.with_options(engine="inline", progress=False).write_parquet(other.output, **AGAIN)
+    assert rows_of(Path(other.output)) == [{"id": i, "product": i} for i in range(2 * ROWS)]
+    assert hr.verify(other.output).state == "good"
+    assert stamps(Path(job.output)) == before
+
+
+def test_rejected_rows_and_metrics_are_made_again(job: Job) -> None:
+    """What rows count in, and where they are set aside, goes with those that are replaced."""
+
+    def run(bad: int) -> hr.Result:
+        data = replace(job, bad=bad, metrics=True).dataset(engine="inline")
+        return data.write_parquet(job.output, **AGAIN)
+
+    first = run(50)
+    assert (first.rows, first.rejected, first.metrics["rows"]) == (196, 4, 196)
+    second = run(100)
+    assert (second.rows, second.rejected, second.metrics["rows"], len(second.runs)) == (198, 2, 198, 2)
+    assert second.metrics["product"] == sum(i * 3 for i in range(200) if i % 100 != 7) / 198
+    assert hr.read_rejected(job.output).to_arrow().column("id").to_pylist() == [7, 107]
+    assert hr.verify(job.output).good and len(list((run_folder(job) / "states").iterdir())) == 2

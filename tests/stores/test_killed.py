@@ -75,6 +75,21 @@ def test_a_further_run_killed_again_and_again(job, bucket, tmp_path):
     outputs.check(bucket, job.expected(), lambda: job.here(incremental=True), tmp_path)
 
 
+def test_rows_that_are_made_again(job, bucket, tmp_path):
+    """The old ones stay the output until all new ones are there; then they go, and nothing of them is left."""
+    job.here(incremental=True)
+    other, again = dataclasses.replace(job, factor=7), {"incremental": True, "refresh": "changed"}
+    before = outputs.tags(bucket)
+    assert killed(other, "swap.recorded", 1, **again)
+    assert outputs.tags(bucket) == before
+    assert hr.verify(job.output).good and "further run" in hr.verify(job.output).note
+    assert killed(other, "publish.rename", 2, **again)
+    assert hr.verify(job.output).state == "unfinished"
+    result = other.here(**again)
+    assert [(run["rows"], run["files"]) for run in result.runs] == [(0, 0), (FILES * ROWS, FILES)]
+    outputs.check(bucket, other.expected(), lambda: other.here(**again), tmp_path)
+
+
 def test_folders_and_rows_that_were_set_aside(job, bucket, tmp_path):
     job = dataclasses.replace(job, bad=50, shelves=True)
     assert killed(job, "store.uploaded", 7)

@@ -178,8 +178,8 @@ def _run(run: SavedRun, *, complete: bool) -> dict[str, Any]:
         "overwrite": run.hidden,
         "created": datetime.fromtimestamp(run.plan.created).astimezone().isoformat(timespec="seconds"),
         "headrace": run.plan.headrace,
-        "shards": len(run.state.done),
-        "shards_done": sum(run.state.done),
+        "shards": len(run.shards),
+        "shards_done": run.state.shards,
         "rows": {
             "read": ledger.read,
             "written": ledger.written,

@@ -78,7 +78,7 @@ def _committed(opened: tuple[Path | str, str] | None) -> dict[str, Any]:
     except (HeadraceError, OSError):
         return {}
     ledger = state.ledger
-    planned = sum(shard.rows for shard in run.plan.shards) if run.counted else None
+    planned = sum(shard.rows for shard in run.shards) if run.counted else None
     incomplete = None if planned is None else max(0, planned - ledger.read)
     return {"run": run.name, **_counts(ledger, incomplete=incomplete)}
 

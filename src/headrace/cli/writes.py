@@ -77,6 +77,16 @@ class Output:
             rich_help_panel=_PANEL,
         ),
     ] = None
+    refresh: Annotated[
+        Text,
+        typer.Option(
+            "--refresh",
+            metavar="WHAT",
+            autocompletion=texts.choices("changed"),
+            help="With --incremental: changed makes those rows again that an older model or code made.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
     stats: Annotated[
         Path | None,
         typer.Option(
@@ -110,7 +120,12 @@ class Output:
 
     def modes(self) -> dict[str, str | bool]:
         """Return what is to happen to an output that is there, as far as it was given."""
-        given = {"mode": self.mode, "on_change": self.on_change, "incremental": self.incremental}
+        given = {
+            "mode": self.mode,
+            "on_change": self.on_change,
+            "incremental": self.incremental,
+            "refresh": self.refresh,
+        }
         return {name: value for name, value in given.items() if value is not None}
 
     def check_stats(self, out: Path | None) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.core.work import Durability
-    from headrace.options import Mode, OnChange
+    from headrace.options import Mode, OnChange, Refresh
     from headrace.result import Result
 
 
@@ -39,6 +39,7 @@ class SampleWriteVerbs(WriteVerbs):
         mode: Mode | None = None,
         on_change: OnChange | None = None,
         incremental: bool | None = None,
+        refresh: Refresh | None = None,
         durability: Durability | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Result:
@@ -50,7 +51,7 @@ class SampleWriteVerbs(WriteVerbs):
 
         Parameters
         ----------
-        path, schema, min_rows_per_file, max_rows_per_file, mode, on_change, incremental, durability
+        path, schema, min_rows_per_file, max_rows_per_file, mode, on_change, incremental, refresh, durability
             As in ``write_parquet``.
         storage_options
             As in ``write_parquet``.
@@ -88,10 +89,10 @@ class SampleWriteVerbs(WriteVerbs):
             )
 
         if column is None:
-            return self._write(sink, schema, mode, on_change, durability, rows, incremental)
+            return self._write(sink, schema, mode, on_change, durability, rows, incremental, refresh)
         (name,) = given_names("write_numpy", [column])
         chosen = self.with_step(SelectColumns((name,)))
-        result = chosen._write(sink, schema, mode, on_change, durability, rows, incremental)
+        result = chosen._write(sink, schema, mode, on_change, durability, rows, incremental, refresh)
         self._note(result.summary)
         return result
 
@@ -106,6 +107,7 @@ class SampleWriteVerbs(WriteVerbs):
         mode: Mode | None = None,
         on_change: OnChange | None = None,
         incremental: bool | None = None,
+        refresh: Refresh | None = None,
         durability: Durability | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Result:
@@ -119,7 +121,7 @@ class SampleWriteVerbs(WriteVerbs):
 
         Parameters
         ----------
-        path, schema, min_rows_per_file, max_rows_per_file, mode, on_change, incremental, durability
+        path, schema, min_rows_per_file, max_rows_per_file, mode, on_change, incremental, refresh, durability
             As in ``write_parquet``.
         storage_options
             As in ``write_parquet``.
@@ -150,7 +152,7 @@ class SampleWriteVerbs(WriteVerbs):
                 given_folder(path), storage_options=storage_options, max_rows_per_file=rows.most
             )
 
-        return self._write(sink, schema, mode, on_change, durability, rows, incremental)
+        return self._write(sink, schema, mode, on_change, durability, rows, incremental, refresh)
 
     @known_arguments(also=ray_unsupported.WRITE)
     def write_images(
@@ -164,6 +166,7 @@ class SampleWriteVerbs(WriteVerbs):
         mode: Mode | None = None,
         on_change: OnChange | None = None,
         incremental: bool | None = None,
+        refresh: Refresh | None = None,
         durability: Durability | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Result:
@@ -174,7 +177,7 @@ class SampleWriteVerbs(WriteVerbs):
 
         Parameters
         ----------
-        path, schema, mode, on_change, incremental, durability, storage_options
+        path, schema, mode, on_change, incremental, refresh, durability, storage_options
             As in ``write_parquet``.
         column
             The column of pixels: uint8, of shape (height, width) or (height, width, channels), 1 to 4 of these.
@@ -216,6 +219,8 @@ class SampleWriteVerbs(WriteVerbs):
 
         wanted = [column] if names in (None, column) else [column, names]
         chosen = self.with_step(SelectColumns(given_names("write_images", wanted)))
-        result = chosen._write(sink, schema, mode, on_change, durability, incremental=incremental)
+        result = chosen._write(
+            sink, schema, mode, on_change, durability, incremental=incremental, refresh=refresh
+        )
         self._note(result.summary)
         return result

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.core.work import Durability
-    from headrace.options import Mode, OnChange
+    from headrace.options import Mode, OnChange, Refresh
 
 
 class WriteVerbs(DatasetBase):
@@ -48,6 +48,7 @@ class WriteVerbs(DatasetBase):
         mode: Mode | None = None,
         on_change: OnChange | None = None,
         incremental: bool | None = None,
+        refresh: Refresh | None = None,
         durability: Durability | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Result:
@@ -78,7 +79,7 @@ class WriteVerbs(DatasetBase):
             or parts of a file, are not cut for it; a filter leaves fewer rows, and so does the end of the input.
         max_rows_per_file
             No file has more rows; a shard that has more becomes several files.
-        mode, on_change, incremental, durability
+        mode, on_change, incremental, refresh, durability
             See ``RunOptions``; here they override ``with_options``.
         storage_options
             For an address such as ``"s3://bucket/out"``: what is no secret of its store, as in readers.
@@ -122,7 +123,7 @@ class WriteVerbs(DatasetBase):
                 partition_by=folders,
             )
 
-        return self._write(sink, schema, mode, on_change, durability, rows, incremental)
+        return self._write(sink, schema, mode, on_change, durability, rows, incremental, refresh)
 
     @known_arguments(also=ray_unsupported.WRITE)
     def write_csv(
@@ -141,6 +142,7 @@ class WriteVerbs(DatasetBase):
         mode: Mode | None = None,
         on_change: OnChange | None = None,
         incremental: bool | None = None,
+        refresh: Refresh | None = None,
         durability: Durability | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Result:
@@ -149,7 +151,7 @@ class WriteVerbs(DatasetBase):
         Parameters
         ----------
         path, schema, partition_by, partition_cols, min_rows_per_file, max_rows_per_file, mode, on_change,
-        incremental, durability
+        incremental, refresh, durability
             As in ``write_parquet``.
         storage_options
             As in ``write_parquet``.
@@ -194,7 +196,7 @@ class WriteVerbs(DatasetBase):
                 partition_by=folders,
             )
 
-        return self._write(sink, schema, mode, on_change, durability, rows, incremental)
+        return self._write(sink, schema, mode, on_change, durability, rows, incremental, refresh)
 
     @known_arguments(also=ray_unsupported.WRITE)
     def write_json(
@@ -210,6 +212,7 @@ class WriteVerbs(DatasetBase):
         mode: Mode | None = None,
         on_change: OnChange | None = None,
         incremental: bool | None = None,
+        refresh: Refresh | None = None,
         durability: Durability | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Result:
@@ -218,7 +221,7 @@ class WriteVerbs(DatasetBase):
         Parameters
         ----------
         path, schema, partition_by, partition_cols, min_rows_per_file, max_rows_per_file, mode, on_change,
-        incremental, durability
+        incremental, refresh, durability
             As in ``write_parquet``.
         storage_options
             As in ``write_parquet``.
@@ -251,7 +254,7 @@ class WriteVerbs(DatasetBase):
                 partition_by=folders,
             )
 
-        return self._write(sink, schema, mode, on_change, durability, rows, incremental)
+        return self._write(sink, schema, mode, on_change, durability, rows, incremental, refresh)
 
     @known_arguments
     def write_to(
@@ -262,6 +265,7 @@ class WriteVerbs(DatasetBase):
         mode: Mode | None = None,
         on_change: OnChange | None = None,
         incremental: bool | None = None,
+        refresh: Refresh | None = None,
         durability: Durability | None = None,
     ) -> Result:
         """Run the plan and write its rows with a sink of your own: anything that fills the ``Sink`` port.
@@ -273,7 +277,7 @@ class WriteVerbs(DatasetBase):
         ----------
         sink
             Where the rows go; a subclass of ``headrace.sinks.files.FileSink`` needs a suffix and an encoder.
-        schema, mode, on_change, incremental, durability
+        schema, mode, on_change, incremental, refresh, durability
             As in ``write_parquet``.
 
         Raises
@@ -295,7 +299,9 @@ class WriteVerbs(DatasetBase):
                 f"write_to({sink!r}): it takes an object with the methods of the Sink port, such as an instance of a "
                 "subclass of headrace.sinks.files.FileSink. write_parquet, write_csv and write_json take a folder."
             )
-        return self._write(lambda: sink, schema, mode, on_change, durability, incremental=incremental)
+        return self._write(
+            lambda: sink, schema, mode, on_change, durability, incremental=incremental, refresh=refresh
+        )
 
     def _write(
         self,
@@ -306,6 +312,7 @@ class WriteVerbs(DatasetBase):
         durability: Durability | None,
         rows: RowsPerFile = RowsPerFile(),  # noqa: B008 - frozen
         incremental: bool | None = None,
+        refresh: Refresh | None = None,
     ) -> Result:
         if schema is not None and not hasattr(schema, "serialize"):
             raise ArgumentError(
@@ -315,6 +322,7 @@ class WriteVerbs(DatasetBase):
             "mode": mode,
             "on_change": on_change,
             "incremental": incremental,
+            "refresh": refresh,
             "durability": durability,
             "shard_rows": rows.least,
         }

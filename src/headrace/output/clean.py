@@ -159,7 +159,7 @@ def _leftovers_of(root: Path, run: SavedRun) -> Iterator[tuple[str, str]]:
     for path in sorted(run.folder.glob(f"*{safe_files.TEMPORARY}")):
         yield f"{home}/{path.name}", "a file that was being written"
     if not run.hidden:
-        published = {file.name for record in run.records for file in record.files}
+        published = {file.name for record in run.records for file in record.files} | run.leaving
         for name in _parts(root, {run.name}):
             if name not in published:
                 yield name, "a part that no record names"

@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -20,7 +19,7 @@ from headrace.core.arrow.batch import schema_from
 from headrace.core.files import safe_files
 from headrace.core.metric_states import STATES, side_files
 from headrace.core.ports import Sink
-from headrace.core.work import CommitRecord, Durability, Faults, Ledger, Shard, SideFile, Timings
+from headrace.core.work import CommitRecord, Durability, Shard, SideFile
 from headrace.errors import OutputWriteFailed, PlanChanged
 from headrace.output import journal as journals
 from headrace.output.folder import OutputFolder
@@ -31,71 +30,18 @@ from headrace.output.journal import (
     Journal,
     Lowered,
     Opened,
+    Renewed,
     Revision,
     Revoked,
     Settled,
     Swapping,
 )
+from headrace.output.journal_state import JournalState
 from headrace.output.publishing import table_of
 from headrace.output.run_list import RunEntry, RunTotals
 from headrace.output.saved_plan import divided, grown, write_plan
 from headrace.output.small_files import remove_tree, remove_unlisted_states, sync_folder
 from headrace.plan.physical import SavedPlan
-
-
-@dataclass(slots=True)
-class JournalState:
-    """What a journal says: which shards are done, and totals."""
-
-    done: bytearray
-    ledger: Ledger = field(default_factory=Ledger)
-    timings: Timings = field(default_factory=Timings)
-    passed: list[int] = field(default_factory=list)
-    schema: bytes | None = None
-    files: int = 0
-    code: dict[str, str] = field(default_factory=dict)
-    revision: int = 0
-    codes: dict[int, dict[str, str]] = field(default_factory=dict)  # by revision
-    finished: bool = False
-    seconds: float = 0.0
-    swapping: Swapping | None = None
-    bytes: int = 0
-    faults: Faults = field(default_factory=Faults)
-    ceilings: dict[str, int] = field(default_factory=dict)
-    shard_too_big: bool = False  # a shard did not fit into memory
-    runs: list[RunEntry] = field(default_factory=list)  # of the output; the last may not have finished
-    hidden: bool = False  # the last of several runs has not finished, and its parts are not published
-
-    def add(self, record: CommitRecord) -> None:
-        """Add a committed shard. One number beyond the last is a part without rows, for the schema."""
-        if record.shard < len(self.done):
-            self.done[record.shard] = 1
-        self.ledger += record.ledger
-        self.timings += record.timings
-        parts = [file for file in record.files if file.is_part]
-        self.bytes += sum(file.size for file in parts)
-        self.files += len(parts)
-        self.faults += record.faults
-        if record.passed:
-            before = self.passed or [0] * len(record.passed)
-            self.passed = [a + b for a, b in zip(before, record.passed, strict=True)]
-
-    def grow(self, record: Grown) -> None:
-        """Take in that later input files became further shards, of the last run or of a new one."""
-        if record.number:
-            first = record.shards[0].index
-            self.runs.append(RunEntry(record.number, first, record.at, len(record.files)))
-        else:
-            self.runs[-1].files += len(record.files)
-        self.hidden = record.hidden
-        self.finished, self.swapping = False, None
-
-    def end(self, seconds: float, at: float | None = None) -> None:
-        """Take in that the last run has finished; ``at`` is when, None: now."""
-        self.seconds += seconds
-        self.hidden = False
-        self.runs[-1].seconds += seconds
-        self.runs[-1].ended = time.time() if at is None else at
 
 
 class ShardCommitter:
@@ -168,10 +114,17 @@ class ShardCommitter:
         self.plan = divided(self.plan, record)
         self.state.done.extend(bytes(len(parts) - 1))
 
-    def grow(self, files: Sequence[tuple[str, int, int]], shards: Sequence[Shard]) -> None:
+    def grow(
+        self,
+        files: Sequence[tuple[str, int, int]],
+        shards: Sequence[Shard],
+        replaces: Sequence[int] = (),
+        again: int = 0,
+    ) -> None:
         """Record that later input files are taken in as further shards; a finished run becomes unfinished.
 
-        If it had finished, they begin a further run of the output, which stays hidden until it is complete.
+        If it had finished, they begin a further run of the output, which stays hidden until it is complete. The first
+        of the shards may take the places of those that are done, ``replaces``, of ``again`` files.
         """
         table = table_of(self.sink)
         if table is not None and table.committed():
@@ -186,17 +139,19 @@ class ShardCommitter:
             self.output.remove_success()
         for record in beyond:  # the part without rows: there may be rows now
             self._journal.append(Revoked(record.shard))
-        grown_by = Grown(tuple(files), tuple(shards), number, aside or state.hidden, time.time())
+        about = tuple(files), tuple(shards), number, aside or state.hidden, time.time()
+        grown_by = Renewed(*about, tuple(replaces), again) if replaces else Grown(*about)
         self._journal.append(grown_by)
         self._journal.sync()
         for record in beyond:
-            state.files -= len(record.files)
-            state.bytes -= sum(file.size for file in record.files)
             self.output.remove_named([file.name for file in record.files])
         self.plan = grown(self.plan, grown_by)
         state.done.extend(bytes(len(shards)))
         state.grow(grown_by)
+        if beyond or replaces:
+            state.recount(self.committed())
         self.output.make(self.plan.run)
+        self.sink = bind_sink(self.sink, self.output, self.plan, self.durability, state.runs)
         if aside:
             self.hidden = True
             self.publisher.close()
@@ -220,6 +175,19 @@ class ShardCommitter:
             self._journal.append(Revoked(record.shard))
         self.state.finished, self.state.swapping = False, None
         self._journal.sync()
+
+    def revoke_unread(self, records: Sequence[CommitRecord]) -> None:
+        """Take back commits that no reader knows of yet; their shards are run again."""
+        for record in records:
+            self._journal.append(Revoked(record.shard))
+        self._journal.sync()
+        for record in records:
+            self.state.done[record.shard] = 0
+            if not self.hidden:
+                self.output.remove_named([file.name for file in record.files])
+            for file in record.files:
+                (self.folder / "staging" / file.staged).unlink(missing_ok=True)
+        self.state.recount(self.committed())
 
     def commit_accepted(self, *, wait: bool = True) -> None:
         """Make commits durable, then publish their files; without ``wait``, only those whose files are ready."""
@@ -259,7 +227,7 @@ class ShardCommitter:
             "rows": self.state.ledger.written,
             "files": self.state.files,
             "bytes": self.state.bytes,
-            "shards": sum(self.state.done),
+            "shards": self.state.shards,
             "manifest": f"_headrace/{self.plan.run}/manifest",
             "manifest_sha256": digest,
             "runs": self.runs,
@@ -303,6 +271,9 @@ class ShardCommitter:
         self.output.remove_success()
         if old is not None and old != self.plan.run:
             self.output.remove_parts(old)
+        elif self.state.replaced:
+            named = {file.name for record in self.committed() for file in record.files}
+            self.output.remove_parts(self.plan.run, but=named)
         failpoints.hit("swap.removed")
         self.publisher.publish(self.committed())
         self.output.sync_published()
@@ -315,8 +286,8 @@ class ShardCommitter:
         self.hidden = False
 
     def committed(self) -> Iterator[CommitRecord]:
-        """Read the records in force back from the journal."""
-        return journals.read(self.folder / "journal").in_force()
+        """Read the records that count back from the journal."""
+        return journals.read(self.folder / "journal").lasting()
 
     def states(self, shards: Sequence[Shard]) -> Iterator[tuple[bytes | SideFile, ...]]:
         """Read the metric states of committed shards from the journal, in the order of the shards."""
@@ -347,10 +318,17 @@ class ShardCommitter:
         self._journal.close()
 
 
-def bind_sink(sink: Sink, output: OutputFolder, plan: SavedPlan, durability: Durability) -> Sink:
-    """Return the sink for one run of this output."""
+def bind_sink(
+    sink: Sink,
+    output: OutputFolder,
+    plan: SavedPlan,
+    durability: Durability,
+    runs: Sequence[RunEntry] = (),
+) -> Sink:
+    """Return the sink for one run of this output: the last of ``runs``, whose name its parts have."""
     staging = output.folder(plan.run) / "staging"
-    return sink.bind(run=plan.run, staging=str(staging), digits=plan.digits(), durability=durability)
+    name = runs[-1].name(plan.run) if runs else plan.run
+    return sink.bind(run=name, staging=str(staging), digits=plan.digits(), durability=durability)
 
 
 def begin(

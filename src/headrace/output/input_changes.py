@@ -20,6 +20,7 @@ from headrace.core.work import Shard, Split
 from headrace.errors import ArgumentError, ForeignOutput, InputChanged
 from headrace.output.commit import ShardCommitter
 from headrace.output.publishing import table_of
+from headrace.output.refresh import older_shards, revoke_unread, successors
 from headrace.output.saved_plan import write_plan
 from headrace.plan.logical import Plan
 from headrace.plan.partitioning import Partitioning
@@ -54,15 +55,17 @@ def reconcile(
     partitioning: Partitioning | None = None,
     *,
     incremental: bool = False,
+    refresh: Mapping[str, str] | None = None,
 ) -> Plan:
     """Let shards that are still to do be made from the input as it is now; refuse where committed ones read
     what has changed. New files are left out, unless ``partitioning`` says how they become further shards.
 
     ``incremental``: rows of files that are gone stay; any other change of a file that was read is refused.
+    ``refresh``: the code of the functions as it is now; shards that other code made are made again.
     """
     saved = committer.plan
     before = saved.files
-    if before == files:
+    if before == files and refresh is None:
         return plan
     now = {file[0]: file for file in files}
     known = {file[0] for file in before}
@@ -71,13 +74,15 @@ def reconcile(
     if incremental:
         changed -= _gone_for_good(plan.source, committer, changed, now)
         _refuse_rewritten(plan.source, committer, changed)
+        _refuse_changed(plan.source, committer, {i for i in changed if before[i][0] in now})
     else:
         _refuse_changed(plan.source, committer, changed)
     gone = [before[i][0] for i in sorted(changed) if before[i][0] not in now]
     if new and (partitioning is None or gone or plan.source.splits_from(len(files)) is None):
         _warn_left_out(new, committer)
         new = []
-    if committer.state.finished and not new:
+    older = _to_make_again(plan.source, committer, refresh)
+    if committer.state.finished and not (new or older):
         return plan
     if gone:
         raise InputChanged(
@@ -92,9 +97,17 @@ def reconcile(
         present = [is_ if was[0] in now else was for was, is_ in zip(before, source.files(), strict=True)]
         committer.plan = msgspec.structs.replace(saved, files=present, shards=shards)
         write_plan(committer.output, committer.plan)
-    if new and partitioning is not None:
-        source = _add_files(source, [*paths, *new], committer, partitioning)
+    if (new or older) and partitioning is not None:
+        source = _add_shards(source, [*paths, *new], committer, partitioning, older)
     return replace(plan, source=source)
+
+
+def _to_make_again(source: Source, committer: ShardCommitter, code: Mapping[str, str] | None) -> list[int]:
+    """Return the shards for which further ones are to be made, as readers have theirs; others are revoked."""
+    if code is None:
+        return []
+    older = older_shards(source, committer, code, committer.gone)
+    return [record.shard for record in revoke_unread(committer, older)]
 
 
 def _warn_left_out(new: Sequence[str], committer: ShardCommitter) -> None:
@@ -107,10 +120,14 @@ def _warn_left_out(new: Sequence[str], committer: ShardCommitter) -> None:
     committer.left_out = tuple(new)
 
 
-def _add_files(
-    source: Source, paths: Sequence[str], committer: ShardCommitter, partitioning: Partitioning
+def _add_shards(
+    source: Source,
+    paths: Sequence[str],
+    committer: ShardCommitter,
+    partitioning: Partitioning,
+    older: Sequence[int],
 ) -> Source:
-    """Make further shards from the files that are new since the plan, and record them."""
+    """Make further shards: in the place of ``older`` ones, and from the files that are new since the plan."""
     first = len(source.files())
     whole = source.pinned(paths)
     if not whole.schema().equals(source.schema()):
@@ -120,12 +137,12 @@ def _add_files(
             "Nothing was touched: take them out of the input, or leave them out (without on_change='continue' or "
             "incremental=True), write to another folder, or make the output again with mode='overwrite'."
         )
-    splits = whole.splits_from(first)
-    assert splits is not None
-    count = len(committer.plan.shards)
-    shards = [Shard(count + i, shard.splits) for i, shard in enumerate(partitioning.shards_of(splits))]
+    splits = (whole.splits_from(first) if len(paths) > first else ()) or ()
+    shards, again = successors(whole, committer.plan.shards, older)
+    count = len(committer.plan.shards) + len(shards)
+    shards += [Shard(count + i, shard.splits) for i, shard in enumerate(partitioning.shards_of(splits))]
     if shards:
-        committer.grow(whole.files()[first:], shards)
+        committer.grow(whole.files()[first:], shards, older, again)
     return whole
 
 

@@ -92,6 +92,17 @@ class Grown(msgspec.Struct, frozen=True, tag="grown", array_like=True):
     at: float = 0.0
 
 
+class Renewed(Grown, frozen=True, tag="renewed", array_like=True):
+    """As ``Grown``, and the rows of some shards are made again: by the first of ``shards``, one for each.
+
+    What is replaced stays in force until ``Swapping``; not at all where the new parts are not ``hidden``.
+    ``again``: of how many input files they are.
+    """
+
+    replaces: tuple[int, ...] = ()
+    again: int = 0
+
+
 class Swapping(msgspec.Struct, frozen=True, tag="swapping", array_like=True):
     """All parts are there; from here on this run takes the place of ``old``.
 
@@ -111,7 +122,17 @@ class Finished(msgspec.Struct, frozen=True, tag="finished", array_like=True):
 
 
 Record = (
-    Opened | Revision | Settled | Lowered | CommitRecord | Revoked | Divided | Grown | Swapping | Finished
+    Opened
+    | Revision
+    | Settled
+    | Lowered
+    | CommitRecord
+    | Revoked
+    | Divided
+    | Grown
+    | Renewed
+    | Swapping
+    | Finished
 )
 
 _encoder = msgspec.msgpack.Encoder()
@@ -147,19 +168,51 @@ class Contents:
             if not _is_commit(payload):
                 yield self._decoded(payload)
 
-    def in_force(self) -> Iterator[CommitRecord]:
+    def before(self, run: int) -> Contents:
+        """Return the records from before the output's run of this number began."""
+        at = len(MAGIC)
+        for payload in self._payloads():
+            if not _is_commit(payload):
+                record = self._decoded(payload)
+                if isinstance(record, Grown) and record.number == run:
+                    return Contents(self._path, self._data, at)
+            at += HEAD.size + len(payload)
+        return self
+
+    def lasting(self) -> Iterator[CommitRecord]:
+        """Yield the records in force without those of shards that a further run replaces, once it is complete."""
+        replaced = {shard for note in self.notes() if isinstance(note, Renewed) for shard in note.replaces}
+        return (record for record in self.in_force() if record.shard not in replaced)
+
+    def leaving(self) -> Iterator[CommitRecord]:
+        """Yield the records of shards that were replaced, by a run that was taking their place and has not ended."""
+        ends: list[Record] = [note for note in self.notes() if isinstance(note, Swapping | Finished)]
+        if not ends or isinstance(ends[-1], Finished):
+            return iter(())
+        kept = {record.shard for record in self.in_force()}
+        return (record for record in self.in_force(swapped=False) if record.shard not in kept)
+
+    def in_force(self, *, swapped: bool = True) -> Iterator[CommitRecord]:
         """Yield the commit records that were not revoked, in the order in which they were made.
 
         A shard is committed once. Two equal records, as a copy may leave them, count once; two that differ are
-        damage.
+        damage. ``swapped`` False: shards count that the last ``Swapping`` has replaced.
         """
         revoked: dict[int, int] = {}
+        replaced: list[int] = []
         seen: dict[int, memoryview] = {}
         for position, payload in enumerate(self._payloads()):
             if not _is_commit(payload):
                 record = self._decoded(payload)
                 if isinstance(record, Revoked):
                     revoked[record.shard] = position
+                elif isinstance(record, Renewed):
+                    replaced += record.replaces
+                if isinstance(record, Finished if not swapped else Swapping) or (
+                    isinstance(record, Renewed) and not record.hidden
+                ):
+                    revoked |= dict.fromkeys(replaced, position)
+                    replaced = []
         for position, payload in enumerate(self._payloads()):
             if _is_commit(payload):
                 record = self._decoded(payload)
@@ -169,12 +222,15 @@ class Contents:
                     yield record
 
     def in_order(self, places: Sequence[tuple[int, ...]]) -> Iterator[CommitRecord]:
-        """Yield the commit records in force in the order of their shards, whose places are these."""
+        """Yield the records that ``lasting`` has, in the order of their shards, whose places are these."""
         last: dict[int, memoryview] = {}
         for payload in self._payloads():
             record = self._decoded(payload)
             if isinstance(record, Revoked):
                 last.pop(record.shard, None)
+            elif isinstance(record, Renewed):
+                for shard in record.replaces:
+                    last.pop(shard, None)
             elif isinstance(record, CommitRecord) and self._is_first(record, payload, last):
                 last[record.shard] = payload
         for shard in sorted(last, key=lambda shard: places[shard] if shard < len(places) else (shard,)):

@@ -21,6 +21,7 @@ from headrace.output.journal import (
     Lowered,
     Opened,
     Record,
+    Renewed,
     Revision,
     Revoked,
     Settled,
@@ -62,13 +63,16 @@ class JournalListing:
 
     @property
     def committed(self) -> dict[int, CommitRecord]:
-        """The commit records in force, by shard: those that were not revoked later."""
+        """The commit records that count, by shard: those that were not revoked later, and are not replaced."""
         found: dict[int, CommitRecord] = {}
         for entry in self.entries:
             if isinstance(entry.record, CommitRecord):
                 found.setdefault(entry.record.shard, entry.record)
             elif isinstance(entry.record, Revoked):
                 found.pop(entry.record.shard, None)
+            elif isinstance(entry.record, Renewed):
+                for shard in entry.record.replaces:
+                    found.pop(shard, None)
         return found
 
 
@@ -129,7 +133,8 @@ def _fields(record: Record, shards: dict[int, Shard], files: list[str]) -> dict[
             files += [name for name, *_ in record.files]
             added = [{"name": name, "size": size} for name, size, _ in record.files]
             listed = [_shard(shard, shards) for shard in record.shards]
-            return {"run": record.number or None, "files": added, "shards": listed, "hidden": record.hidden}
+            found = {"run": record.number or None, "files": added, "shards": listed, "hidden": record.hidden}
+            return {**found, "replaces": list(record.replaces)} if isinstance(record, Renewed) else found
         case Swapping():
             return {"replaces": record.old, "seconds": record.seconds}
         case Finished():

@@ -12,7 +12,7 @@ from headrace.core.work import REJECTED, CommitRecord
 from headrace.errors import JournalDamaged
 
 _RUN = re.compile(r"[a-z0-9]{8}")
-_PART = re.compile(rf"part-\d+(?:\.\d+)*(?:-\d{{5}})?-([a-z0-9]{{8}})\.{PART_SUFFIX}")
+_PART = re.compile(rf"part-\d+(?:\.\d+)*(?:-\d{{5}})?-([a-z0-9]{{8}})(?:-\d+)?\.{PART_SUFFIX}")
 _SIDE = re.compile(r"[0-9a-f]{64}")
 
 
@@ -23,6 +23,8 @@ def run_of(part: str) -> str | None:
     ('k3f9a2xq', 'k3f9a2xq', None)
     >>> run_of("day=1/part-00007-k3f9a2xq.csv"), run_of("day=1/../part-00007-k3f9a2xq.csv")
     ('k3f9a2xq', None)
+    >>> run_of("part-00007-k3f9a2xq-2.parquet")  # of the second run of that output
+    'k3f9a2xq'
     """
     match = _PART.fullmatch(hive.file_name(part))
     return match[1] if match is not None else None

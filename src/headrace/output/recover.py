@@ -10,7 +10,7 @@ from headrace.core.metric_states import are_there, side_files
 from headrace.core.ports import Sink
 from headrace.core.work import CommitRecord, Durability
 from headrace.output import journal as journals
-from headrace.output.commit import JournalState, ShardCommitter, bind_sink
+from headrace.output.commit import ShardCommitter, bind_sink
 from headrace.output.folder import OutputFolder
 from headrace.output.journal import (
     Contents,
@@ -25,6 +25,7 @@ from headrace.output.journal import (
     Settled,
     Swapping,
 )
+from headrace.output.journal_state import JournalState
 from headrace.output.names import check_names
 from headrace.output.publishing import table_of
 from headrace.output.run_list import RunEntry
@@ -60,7 +61,7 @@ def recover(
             journal.append(Revision(0, plan.code))
             journal.sync()
         plan, state = replay(plan, contents.notes())
-        sink = bind_sink(sink, output, plan, durability)
+        sink = bind_sink(sink, output, plan, durability, state.runs)
         hidden = hidden or state.hidden
         committer = ShardCommitter(output, plan, sink, journal, state, hidden=hidden, empty=True)
         lost, staged, published, states = _check_files(
@@ -74,6 +75,8 @@ def recover(
             output.make(run)
             if opened and opened[-1].headrace != __version__:
                 journal.append(Opened(run, __version__))
+        if state.hidden and any(True for _ in contents.leaving()):
+            output.remove_success()  # parts that it speaks of are about to go
         _drop_unlisted(committer, staged, published, states)
         failpoints.hit("recover.swept")
     except BaseException:
@@ -109,6 +112,8 @@ def replay(plan: SavedPlan, notes: Iterable[Record]) -> tuple[SavedPlan, Journal
             state.grow(record)
     state.runs[0].files = len(plan.files) - sum(run.files for run in state.runs[1:])
     state.done.extend(bytes(len(plan.shards)))
+    for shard in state.replaced:
+        state.done[shard] = 1
     return plan, state
 
 

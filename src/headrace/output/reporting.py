@@ -19,6 +19,7 @@ from headrace.core.work import REJECTED, Ledger
 from headrace.errors import HeadraceError, NothingMatched, nearest
 from headrace.observers.record import EVENTS
 from headrace.observers.record_reader import listed
+from headrace.output.names import run_of
 from headrace.version import __version__
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ def committed_in(folder: Path) -> JournalTotals | None:
 
     ledger, shards, files, size = Ledger(), 0, 0, 0
     try:
-        for record in journal.read(folder / "journal").in_force():
+        for record in journal.read(folder / "journal").lasting():
             parts = [file for file in record.files if file.is_part]
             ledger = ledger + record.ledger if shards else record.ledger
             shards += 1
@@ -213,7 +214,7 @@ def _samples(root: Path, folder: Path, *, values: bool, words: bool) -> list[Rej
     names: list[str] = []
     with contextlib.suppress(OSError):  # it may not be listed, or is gone
         names = sorted(os.listdir(root / REJECTED))
-    ours = [name for name in names if f"-{folder.name}." in name and name.endswith(".arrow")]
+    ours = [name for name in names if run_of(name) == folder.name and name.endswith(".arrow")]
     if not ours:
         return []
     from headrace.core.files.artifacts import shortened

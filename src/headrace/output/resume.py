@@ -23,12 +23,14 @@ from headrace.core.stores.addresses import in_object_store
 from headrace.core.warn import warn
 from headrace.core.work import Durability, Shard
 from headrace.errors import REFUSALS, HeadraceError, InputChanged, OutputExists, PlanChanged
-from headrace.output.commit import JournalState, ShardCommitter, begin
+from headrace.output.commit import ShardCommitter, begin
 from headrace.output.folder import SUCCESS, OutputFolder, check_parts, new_run_name
 from headrace.output.input_changes import InputFile, check_apart, check_incremental, reconcile
 from headrace.output.journal import Contents
+from headrace.output.journal_state import JournalState
 from headrace.output.publishing import table_of
 from headrace.output.recover import peek, recover
+from headrace.output.refresh import check_refresh
 from headrace.output.saved_plan import read_plan
 from headrace.output.small_files import remove_tree
 from headrace.plan import compile as compiler
@@ -48,6 +50,7 @@ class OpenRequest:
     partitioning: Partitioning
     version: str
     incremental: bool = False
+    refresh: bool = False
 
 
 class Job:
@@ -74,6 +77,12 @@ class Job:
     def shards(self) -> list[Shard]:
         """The shards, as they were planned when the run began."""
         return self.committer.plan.shards
+
+    @property
+    def planned(self) -> list[Shard]:
+        """The shards without those that were replaced."""
+        replaced = self.committer.state.replaced
+        return [shard for shard in self.shards if shard.index not in replaced] if replaced else self.shards
 
     @property
     def labels(self) -> list[str]:
@@ -164,6 +173,8 @@ class _JobOpener:
         self._request = request
         self._shape = msgspec.json.encode(shape_of(plan), order="sorted").decode()
         self.code = code_of(plan.steps)
+        if request.refresh:
+            check_refresh(plan, self.code, incremental=request.incremental, on_change=request.on_change)
         if request.incremental:
             check_incremental(plan, files, request.mode)
 
@@ -313,7 +324,7 @@ class _JobOpener:
 
     def _is_same_code(self, state: JournalState, contents: Contents) -> bool:
         """Say whether every committed shard was made by the present code, and none by an earlier revision."""
-        return all(state.codes.get(record.revision) == self.code for record in contents.in_force())
+        return all(state.codes.get(record.revision) == self.code for record in contents.lasting())
 
     def _schema_difference(self, state: JournalState) -> str:
         """Say how the output schema that is asked for differs from the one that the run has; "" if it does not."""
@@ -391,7 +402,12 @@ class _JobOpener:
             grows = request.incremental or request.on_change == "continue"
             partitioning = request.partitioning if grows else None
             plan = reconcile(
-                self._plan, committer, self._files, partitioning, incremental=request.incremental
+                self._plan,
+                committer,
+                self._files,
+                partitioning,
+                incremental=request.incremental,
+                refresh=self.code if request.refresh else None,
             )
             if state.code != self.code and 0 in state.done and not state.finished:
                 committer.revise(self.code)

@@ -5,7 +5,6 @@ Everything here only reads; no lock is kept, nothing is swept.
 
 from __future__ import annotations
 
-import itertools
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +12,11 @@ from pathlib import Path
 import msgspec
 
 from headrace.core.files import safe_files
-from headrace.core.work import CommitRecord
+from headrace.core.work import CommitRecord, Shard
 from headrace.errors import JournalDamaged, NothingMatched, nearest
 from headrace.output import journal as journals
-from headrace.output.commit import JournalState
 from headrace.output.folder import HOME, SUCCESS
-from headrace.output.journal import Grown
+from headrace.output.journal_state import JournalState
 from headrace.output.names import check_names, read_pointer
 from headrace.output.recover import replay
 from headrace.output.saved_plan import read_plan_at
@@ -37,6 +35,7 @@ class SavedRun:
     state: JournalState
     records: tuple[CommitRecord, ...]
     torn: int
+    leaving: frozenset[str] = frozenset()  # parts that were replaced, and may be there still
 
     @property
     def finished(self) -> bool:
@@ -62,17 +61,19 @@ class SavedRun:
     def before_further_run(self) -> SavedRun:
         """Return the run as it was when it had last finished, where a further run is not complete."""
         first = self.state.runs[-1]
-        shards, files = self.plan.shards[: first.shard], self.plan.files[: -first.files]
-        plan = msgspec.structs.replace(self.plan, shards=shards, files=files)
-        notes = itertools.takewhile(
-            lambda note: not (isinstance(note, Grown) and note.number == first.number),
-            journals.read(self.folder / "journal").notes(),
-        )
-        plan, state = replay(plan, notes)
-        records = tuple(record for record in self.records if record.shard < first.shard)
+        files = self.plan.files[: len(self.plan.files) - first.files]
+        plan = msgspec.structs.replace(self.plan, shards=self.plan.shards[: first.shard], files=files)
+        contents = journals.read(self.folder / "journal").before(first.number)
+        plan, state = replay(plan, contents.notes())
+        records = tuple(contents.in_force())
         for record in records:
             state.add(record)
         return SavedRun(self.name, self.folder, False, plan, state, records, 0)
+
+    @property
+    def shards(self) -> list[Shard]:
+        """The shards, without those that were replaced."""
+        return [shard for shard in self.plan.shards if shard.index not in self.state.replaced]
 
     @property
     def counted(self) -> bool:
@@ -123,7 +124,8 @@ def load(root: Path, name: str, *, hidden: bool = False) -> SavedRun:
     records = tuple(check_names(contents.in_force(), name, folder))
     for record in records:
         state.add(record)
-    return SavedRun(name, folder, hidden, plan, state, records, contents.torn)
+    leaving = frozenset(file.name for record in contents.leaving() for file in record.files)
+    return SavedRun(name, folder, hidden, plan, state, records, contents.torn, leaving)
 
 
 def current_run(root: Path) -> SavedRun | None:

@@ -230,7 +230,7 @@ class _Verifier:
         self._add_extra(there)
 
     def _add_extra(self, there: list[str]) -> None:
-        for name in sorted(set(there) - self._files.keys()):
+        for name in sorted(set(there) - self._files.keys() - self._run.leaving):
             self._add_finding(
                 "extra", name, "no record names it, and a reader of the folder would take it for output."
             )
@@ -325,7 +325,7 @@ class _Verifier:
             "rows": ledger.written,
             "files": state.files,
             "bytes": state.bytes,
-            "shards": sum(state.done),
+            "shards": state.shards,
         }
         recorded = {name: success.get(name) for name in expected}
         whole = success.get("ledger")

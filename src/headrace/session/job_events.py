@@ -16,26 +16,26 @@ from headrace.session.read import rows_expected
 
 if TYPE_CHECKING:
     from headrace.output.resume import Job
-    from headrace.output.run_list import OlderRows
+    from headrace.output.run_list import OlderRows, RunEntry
 
 
 def started(job: Job, workers: int) -> RunStarted:
     """Return the event that a driver begins: what the run has to do, and what earlier drivers did of it."""
-    state = job.committer.state
+    state, planned = job.committer.state, job.planned
     before = state.ledger
     return RunStarted(
         job.committer.plan.run,
         str(job.output),
-        len(job.shards),
-        len(state.done) - state.done.count(0),
+        len(planned),
+        state.shards,
         before.read,
-        rows_expected(job.plan, job.shards),
+        rows_expected(job.plan, planned),
         workers,
         before.written,
         before.rejected,
         before.nulled,
         state.bytes,
-        tuple(shard.rows for shard in job.shards[-LAST_SHARDS:]),
+        tuple(shard.rows for shard in planned[-LAST_SHARDS:]),
         len(state.runs),
         before.answered,
     )
@@ -84,12 +84,18 @@ def notes_of(job: Job) -> list[str]:
     state, lines = job.committer.state, []
     if len(state.runs) > 1 and job.recorded is None:
         last = state.runs[-1]
-        lines.append(f"run {last.number} of this output, of {plural(last.files, 'new input file')}")
+        lines.append(f"run {last.number} of this output, of {_taken_in(last)}")
     if job.committer.gone:
         gone = plural(len(job.committer.gone), "input file")
         lines.append(f"read by an earlier run and gone since: {gone}; the rows stay")
     older = older_of(job)
     return [*lines, str(older)] if older is not None else lines
+
+
+def _taken_in(run: RunEntry) -> str:
+    new = plural(run.files, "new input file")
+    again = f"{plural(run.again, 'input file')} that {'was' if run.again == 1 else 'were'} done before"
+    return f"{new} and {again}" if run.files and run.again else again if run.again else new
 
 
 def runs_of(job: Job) -> tuple[dict[str, Any], ...]:

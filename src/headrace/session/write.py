@@ -70,6 +70,7 @@ def write(plan: Plan, complete: Callable[[Plan], Plan], options: RunOptions) -> 
             partitioning,
             __version__,
             options.incremental,
+            options.refresh == "changed",
         )
         with open_job(plan, request) as job:
             if job.complete:
@@ -132,7 +133,7 @@ def _composed(job: Job, context: RunContext, events: EventBus, started: float) -
 
     committer = job.committer
     plan = replace(job.plan, sink=committer.sink)
-    coarse = oversized_shards(job.shards, context.options.shard_rows)
+    coarse = oversized_shards(job.planned, context.options.shard_rows)
     if coarse and not job.resumed:
         _say(context.options, f"headrace: {coarse}")
     run = context.compose(
@@ -158,7 +159,7 @@ def _announce(job: Job, plan: Plan, context: RunContext, events: EventBus, start
         job.committer.plan.run,
         plan,
         context.execution,
-        job.shards,
+        job.planned,
         elapsed=elapsed,
         code=job.committer.state.code,
         output=str(job.output),

@@ -1,0 +1,87 @@
+"""What a journal says, in sum: which shards are done, totals, the runs of the output."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from headrace.core.work import CommitRecord, Faults, Ledger, Timings
+from headrace.output.journal import Grown, Renewed, Swapping
+from headrace.output.run_list import RunEntry
+
+
+@dataclass(slots=True)
+class JournalState:
+    """What a journal says: which shards are done, and totals."""
+
+    done: bytearray
+    ledger: Ledger = field(default_factory=Ledger)
+    timings: Timings = field(default_factory=Timings)
+    passed: list[int] = field(default_factory=list)
+    schema: bytes | None = None
+    files: int = 0
+    code: dict[str, str] = field(default_factory=dict)
+    revision: int = 0
+    codes: dict[int, dict[str, str]] = field(default_factory=dict)  # by revision
+    finished: bool = False
+    seconds: float = 0.0
+    swapping: Swapping | None = None
+    bytes: int = 0
+    faults: Faults = field(default_factory=Faults)
+    ceilings: dict[str, int] = field(default_factory=dict)
+    shard_too_big: bool = False  # a shard did not fit into memory
+    runs: list[RunEntry] = field(default_factory=list)  # of the output; the last may not have finished
+    hidden: bool = False  # the last of several runs has not finished, and its parts are not published
+    replaced: set[int] = field(
+        default_factory=set
+    )  # shards whose rows a further run makes, or has made, again
+
+    @property
+    def shards(self) -> int:
+        """How many shards are done, without those that were replaced."""
+        return sum(self.done) - len(self.replaced)
+
+    def add(self, record: CommitRecord) -> None:
+        """Add a committed shard. One number beyond the last is a part without rows, for the schema.
+
+        One that is replaced does not count any more: totals are those of the output as it will be.
+        """
+        if record.shard in self.replaced:
+            return
+        if record.shard < len(self.done):
+            self.done[record.shard] = 1
+        self.ledger += record.ledger
+        self.timings += record.timings
+        parts = [file for file in record.files if file.is_part]
+        self.bytes += sum(file.size for file in parts)
+        self.files += len(parts)
+        self.faults += record.faults
+        if record.passed:
+            before = self.passed or [0] * len(record.passed)
+            self.passed = [a + b for a, b in zip(before, record.passed, strict=True)]
+
+    def recount(self, records: Iterable[CommitRecord]) -> None:
+        """Make totals anew from the records that count."""
+        self.ledger, self.timings, self.faults, self.passed = Ledger(), Timings(), Faults(), []
+        self.files = self.bytes = 0
+        for record in records:
+            self.add(record)
+
+    def grow(self, record: Grown) -> None:
+        """Take in that later input files became further shards, of the last run or of a new one."""
+        if record.number:
+            self.runs.append(RunEntry(record.number, record.shards[0].index, record.at, 0))
+        self.runs[-1].files += len(record.files)
+        if isinstance(record, Renewed):
+            self.replaced.update(record.replaces)
+            self.runs[-1].again += record.again
+        self.hidden = record.hidden
+        self.finished, self.swapping = False, None
+
+    def end(self, seconds: float, at: float | None = None) -> None:
+        """Take in that the last run has finished; ``at`` is when, None: now."""
+        self.seconds += seconds
+        self.hidden = False
+        self.runs[-1].seconds += seconds
+        self.runs[-1].ended = time.time() if at is None else at
