@@ -172,6 +172,8 @@ class History:
             assert [row["id"] for row in rows] == list(ids)
             assert all(row["product"] in {row["id"] * factor for factor in self.factors} for row in rows)
             at += len(ids)
+        if not self.kept:  # one that had no rows is begun anew
+            self.runs = min(self.runs, runs - bool(later))
         assert 0 <= runs - self.runs <= self.kills + 1
         assert runs > self.runs or not (later or again)
         assert self.refreshing or (runs > self.runs) == (bool(later) or not self.runs)

@@ -121,19 +121,8 @@ class Finished(msgspec.Struct, frozen=True, tag="finished", array_like=True):
     at: float = 0.0
 
 
-Record = (
-    Opened
-    | Revision
-    | Settled
-    | Lowered
-    | CommitRecord
-    | Revoked
-    | Divided
-    | Grown
-    | Renewed
-    | Swapping
-    | Finished
-)
+_Note = Opened | Revision | Settled | Lowered | Revoked | Divided | Grown | Renewed
+Record = _Note | CommitRecord | Swapping | Finished
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
@@ -184,19 +173,28 @@ class Contents:
         replaced = {shard for note in self.notes() if isinstance(note, Renewed) for shard in note.replaces}
         return (record for record in self.in_force() if record.shard not in replaced)
 
-    def leaving(self) -> Iterator[CommitRecord]:
-        """Yield the records of shards that were replaced, by a run that was taking their place and has not ended."""
+    @property
+    def taking_over(self) -> bool:
+        """True if a run was taking the place of what was there, and has not ended."""
         ends: list[Record] = [note for note in self.notes() if isinstance(note, Swapping | Finished)]
-        if not ends or isinstance(ends[-1], Finished):
-            return iter(())
-        kept = {record.shard for record in self.in_force()}
-        return (record for record in self.in_force(swapped=False) if record.shard not in kept)
+        return bool(ends) and isinstance(ends[-1], Swapping)
 
-    def in_force(self, *, swapped: bool = True) -> Iterator[CommitRecord]:
+    def leaving(self) -> frozenset[str]:
+        """Return the files of records that count no more; of a run that has not ended, they may be there still."""
+        last: Record | None = None
+        for note in self.notes():
+            last = note if isinstance(note, Finished | Swapping | Grown | Revoked) else last
+        if last is None or isinstance(last, Finished):
+            return frozenset()
+        ever = (record for record in self if isinstance(record, CommitRecord))
+        kept = {file.name for record in self.in_force() for file in record.files}
+        return frozenset(file.name for record in ever for file in record.files) - kept
+
+    def in_force(self) -> Iterator[CommitRecord]:
         """Yield the commit records that were not revoked, in the order in which they were made.
 
         A shard is committed once. Two equal records, as a copy may leave them, count once; two that differ are
-        damage. ``swapped`` False: shards count that the last ``Swapping`` has replaced.
+        damage.
         """
         revoked: dict[int, int] = {}
         replaced: list[int] = []
@@ -208,9 +206,7 @@ class Contents:
                     revoked[record.shard] = position
                 elif isinstance(record, Renewed):
                     replaced += record.replaces
-                if isinstance(record, Finished if not swapped else Swapping) or (
-                    isinstance(record, Renewed) and not record.hidden
-                ):
+                if isinstance(record, Swapping) or (isinstance(record, Renewed) and not record.hidden):
                     revoked |= dict.fromkeys(replaced, position)
                     replaced = []
         for position, payload in enumerate(self._payloads()):

@@ -75,7 +75,7 @@ def recover(
             output.make(run)
             if opened and opened[-1].headrace != __version__:
                 journal.append(Opened(run, __version__))
-        if state.hidden and any(True for _ in contents.leaving()):
+        if state.hidden and state.replaced and contents.taking_over:
             output.remove_success()  # parts that it speaks of are about to go
         _drop_unlisted(committer, staged, published, states)
         failpoints.hit("recover.swept")

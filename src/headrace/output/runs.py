@@ -35,7 +35,7 @@ class SavedRun:
     state: JournalState
     records: tuple[CommitRecord, ...]
     torn: int
-    leaving: frozenset[str] = frozenset()  # parts that were replaced, and may be there still
+    leaving: frozenset[str] = frozenset()  # parts that count no more, and may be there still
 
     @property
     def finished(self) -> bool:
@@ -124,8 +124,7 @@ def load(root: Path, name: str, *, hidden: bool = False) -> SavedRun:
     records = tuple(check_names(contents.in_force(), name, folder))
     for record in records:
         state.add(record)
-    leaving = frozenset(file.name for record in contents.leaving() for file in record.files)
-    return SavedRun(name, folder, hidden, plan, state, records, contents.torn, leaving)
+    return SavedRun(name, folder, hidden, plan, state, records, contents.torn, contents.leaving())
 
 
 def current_run(root: Path) -> SavedRun | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from headrace.core.work import Faults, Ledger
 
 if TYPE_CHECKING:
-    from headrace.output.commit import JournalState
+    from headrace.output.journal_state import JournalState
 
 
 @dataclass(frozen=True, slots=True)
