@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import headrace as hr
-from headrace.core.arrow.batch import concat, rows_of, to_numpy
+from headrace.core.arrow.batch import concat
+from headrace.core.arrow.batch_formats import rows_of, to_numpy
 from headrace.errors import BadReturn
 
 UTC = dt.timezone.utc

@@ -11,18 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.core.arrow.batch import (
-    concat,
-    empty_columns,
-    from_ipc,
-    is_tensor,
-    rows_of,
-    schema_bytes,
-    schema_from,
-    to_format,
-    to_ipc,
-    to_numpy,
-)
+from headrace.core.arrow.batch import concat, empty_columns, from_ipc, schema_bytes, schema_from, to_ipc
+from headrace.core.arrow.batch_formats import is_tensor, rows_of, to_format, to_numpy
 from headrace.errors import JournalDamaged
 
 INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]

@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.core.arrow.batch import rows_of, schema_bytes, schema_from, to_format, to_frame
+from headrace.core.arrow.batch import schema_bytes, schema_from
+from headrace.core.arrow.batch_formats import rows_of, to_format, to_frame
 from headrace.core.arrow.forms import FLOAT, OBJECT, forms_in, mark_of, marked, without_marks
 from headrace.core.arrow.input_view import InputView
 from headrace.core.arrow.tensors import to_tensors

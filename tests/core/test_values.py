@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from headrace.core.arrow.batch import rows_of, to_format, to_numpy
+from headrace.core.arrow.batch_formats import rows_of, to_format, to_numpy
 from headrace.core.arrow.columns import why_objects
 from headrace.core.arrow.input_view import InputView
 from headrace.core.arrow.objects import is_objects

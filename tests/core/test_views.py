@@ -17,7 +17,7 @@ import pytest
 
 import headrace
 from headrace.core.arrow import views
-from headrace.core.arrow.batch import BatchFormat, to_numpy
+from headrace.core.arrow.batch_formats import BatchFormat, to_numpy
 from headrace.core.arrow.layout import own
 from headrace.core.arrow.ragged import RaggedTensorType, ragged_column
 from headrace.core.arrow.values import from_result
@@ -171,7 +171,7 @@ def test_batches_are_shown_by_one_module_alone() -> None:
     """Whoever makes a view of a batch by himself goes past the question whether its memory is read again."""
     makers = {"to_format", "to_frame", "rows_of", "python_columns", "to_pandas", "to_tensors", "to_model"}
     allowed = {
-        "core/arrow/batch.py",
+        "core/arrow/batch_formats.py",
         "core/arrow/input_view.py",
         "core/arrow/tensors.py",
         "core/arrow/views.py",
@@ -182,7 +182,7 @@ def test_batches_are_shown_by_one_module_alone() -> None:
         "dataset/consumption.py",  # to_pandas, likewise
         "core/direct_predictor.py",  # what a model gave, which is nobody's input
     }
-    modules = {"headrace.core.arrow.batch", "headrace.core.arrow.tensors"}
+    modules = {"headrace.core.arrow.batch_formats", "headrace.core.arrow.tensors"}
     root = Path(headrace.__file__).parent
     found = set()
     for path in root.rglob("*.py"):

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.core.arrow.batch import concat, rows_of
+from headrace.core.arrow.batch import concat
+from headrace.core.arrow.batch_formats import rows_of
 from headrace.core.arrow.objects import OBJECTS
 from headrace.core.arrow.values import from_columns
 from headrace.core.arrow.widening import conform_to_read, widened

@@ -17,7 +17,7 @@ from headrace.plan.physical import Program
 from headrace.session.build_runner import RunSpec, build_runner
 from headrace.sources.range import RangeSource
 from headrace.testing import FakeClock, FakeEngine, failpoints
-from headrace.worker.attempt import ShardWorker
+from headrace.worker.shard_worker import ShardWorker
 
 
 def run(engine: FakeEngine, *, workers: int = 2) -> tuple[list[int], InMemoryCommitter]:

@@ -18,7 +18,8 @@ import pytest
 from PIL import Image
 
 import headrace as hr
-from headrace.core.arrow.batch import one_array, to_numpy
+from headrace.core.arrow.batch import one_array
+from headrace.core.arrow.batch_formats import to_numpy
 from headrace.core.arrow.ragged import RaggedTensorType
 from headrace.core.ports import Source
 from headrace.errors import ArgumentError, InputChanged, UnreadableFile

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
-from headrace.core.arrow.batch import to_numpy
+from headrace.core.arrow.batch_formats import to_numpy
 from headrace.core.arrow.ragged import RaggedTensorType
 from headrace.errors import ArgumentError
 from headrace.sources.memory import (

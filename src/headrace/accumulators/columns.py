@@ -13,7 +13,7 @@ import pyarrow.types as pt
 
 from headrace.accumulators.base import Metric
 from headrace.accumulators.exact import from_state, to_state, whole
-from headrace.core.arrow.batch import to_numpy
+from headrace.core.arrow.batch_formats import to_numpy
 from headrace.errors import ArgumentError
 
 N = TypeVar("N", bound="ColumnNumber")

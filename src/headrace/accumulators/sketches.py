@@ -13,7 +13,7 @@ import pyarrow as pa
 from headrace.accumulators import curves
 from headrace.accumulators.base import Array, Estimate, Metric, Nan
 from headrace.accumulators.exact import as_float, fixed_by, from_state, to_state
-from headrace.core.arrow.batch import to_numpy
+from headrace.core.arrow.batch_formats import to_numpy
 from headrace.errors import ArgumentError, BadInput
 
 

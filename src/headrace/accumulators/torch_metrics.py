@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.accumulators.base import Metric
-from headrace.core.arrow.batch import to_numpy
+from headrace.core.arrow.batch_formats import to_numpy
 from headrace.errors import ArgumentError, BadInput
 
 _MERGED = "sum", "min", "max", "cat"

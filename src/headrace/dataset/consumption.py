@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from typing_extensions import Self
 
-    from headrace.core.arrow.batch import BatchFormat
+    from headrace.core.arrow.batch_formats import BatchFormat
 
 
 class ConsumptionVerbs(DatasetBase):
@@ -356,7 +356,7 @@ class ConsumptionVerbs(DatasetBase):
         from headrace.interop.libraries import library
 
         library("to_pandas", "pandas")
-        from headrace.core.arrow.batch import to_frame
+        from headrace.core.arrow.batch_formats import to_frame
         from headrace.interop.indexes import indexed
 
         return indexed(to_frame(self._table("to_pandas", limit)), self._index)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.core.arrow.batch import NUMPY_OF
+from headrace.core.arrow.batch_formats import NUMPY_OF
 from headrace.errors import ArgumentError, UnknownColumn, nearest
 from headrace.interop.libraries import library
 

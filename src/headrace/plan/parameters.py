@@ -21,7 +21,7 @@ from headrace.plan.resources import Remote, Resources
 from headrace.plan.strategies import ActorPoolStrategy, TaskPoolStrategy, worker_bounds
 
 if TYPE_CHECKING:
-    from headrace.core.arrow.batch import BatchFormat
+    from headrace.core.arrow.batch_formats import BatchFormat
 
 _MAY_WAIT = ("map_batches", "predict")
 _FORMATS = ("numpy", "pandas", "pyarrow")

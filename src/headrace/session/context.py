@@ -200,7 +200,7 @@ class Run:
 
     def _start_pools(self) -> list[Any]:
         from headrace.plan.pickling import explained
-        from headrace.worker.attempt import ShardWorker
+        from headrace.worker.shard_worker import ShardWorker
         from headrace.worker.upstream import UpstreamWorker
 
         options, stages = self.context.options, self.context.execution.stages

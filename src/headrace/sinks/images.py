@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from headrace.core.arrow.batch import rows_of
+from headrace.core.arrow.batch_formats import rows_of
 from headrace.core.files.artifacts import require
 from headrace.core.work import StagedFile, Task
 from headrace.errors import SinkError

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.core.arrow.batch import NUMPY_OF
+from headrace.core.arrow.batch_formats import NUMPY_OF
 from headrace.errors import SinkError
 from headrace.sinks.files import Encoder, FileSink, cannot_hold
 from headrace.sinks.staged import StagedStream, write_failed

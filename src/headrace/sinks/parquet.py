@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from headrace.core.arrow.batch import to_numpy
+from headrace.core.arrow.batch_formats import to_numpy
 from headrace.core.arrow.ragged import axes
 from headrace.errors import ArgumentError
 from headrace.sinks.files import FileSink, PartWriter, cannot_hold, choose, probe_columns

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.core.arrow.batch import NUMPY_OF, rows_of
+from headrace.core.arrow.batch_formats import NUMPY_OF, rows_of
 from headrace.core.arrow.ragged import RaggedTensorType
 from headrace.core.work import Task
 from headrace.errors import SinkError

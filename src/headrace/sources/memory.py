@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.core.arrow.batch import is_tensor
+from headrace.core.arrow.batch_formats import is_tensor
 from headrace.core.arrow.columns import made_of_arrays
 from headrace.core.arrow.forms import ARRAYS, array_forms, forms_in, is_list, marked, without_marks
 from headrace.core.arrow.objects import (

@@ -16,7 +16,7 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from headrace.core.arrow.batch import to_numpy
+from headrace.core.arrow.batch_formats import to_numpy
 from headrace.core.ports import Engine, Pool, PoolSpec, WorkerContext
 from headrace.core.work import BlockRef, BlocksFreed
 from headrace.errors import WorkerDied

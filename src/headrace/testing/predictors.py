@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.core.arrow.batch import one_array, to_numpy
+from headrace.core.arrow.batch import one_array
+from headrace.core.arrow.batch_formats import to_numpy
 from headrace.core.arrow.values import from_columns
 from headrace.dataset.dataset import Dataset
 from headrace.errors import BadInput

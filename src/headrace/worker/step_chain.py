@@ -18,7 +18,6 @@ from headrace.plan.physical import BranchColumns, ErrorPolicy
 from headrace.plan.steps.base import Step, is_of_headrace
 from headrace.plan.steps.union import OnBranch, goes_through, innermost
 from headrace.worker.calls import Caller, EventLoop, make_caller
-from headrace.worker.own_steps import OwnStep
 from headrace.worker.rows import Rows
 from headrace.worker.steps.base import RowKeys, RunningStep, StepContext, no_row_keys, register, running
 from headrace.worker.user_code import Meter, Where
@@ -145,10 +144,12 @@ class StepChain:
             keys = self._keys_for(self._steps[i])
             context = StepContext(i, meter, self._where, self._policy, self._eager, unread[i], budget, keys)
             entering = _entering(rows, meter, i)
-            own = not is_of_headrace(type(innermost(self._steps[i])))
-            made = (
-                OwnStep(step, context).run(entering, callers) if own else step.run(entering, callers, context)
-            )
+            if is_of_headrace(type(innermost(self._steps[i]))):
+                made = step.run(entering, callers, context)
+            else:
+                from headrace.worker.own_steps import OwnStep  # most plans have none
+
+                made = OwnStep(step, context).run(entering, callers)
             rows = _leaving(made, meter, i)
         return rows
 

@@ -152,7 +152,8 @@ class _Array(_Table):
             )
 
     def result(self, made: Dataset, keep: tuple[str, ...], column: str) -> Any:
-        from headrace.core.arrow.batch import one_batch, to_format
+        from headrace.core.arrow.batch import one_batch
+        from headrace.core.arrow.batch_formats import to_format
 
         arrays = to_format(one_batch(made.to_arrow()), "numpy")
         return arrays[column] if list(arrays) == [column] else arrays
@@ -302,7 +303,7 @@ def _to_frame(table: Any) -> Any:
     import numpy as np
     import pandas as pd
 
-    from headrace.core.arrow.batch import NUMPY_OF, to_frame, to_numpy
+    from headrace.core.arrow.batch_formats import NUMPY_OF, to_frame, to_numpy
 
     columns = {}
     for name, column in zip(table.schema.names, table.columns, strict=True):

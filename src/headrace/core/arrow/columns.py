@@ -17,7 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.core.arrow.arrays import from_arrays, from_ndarray, from_parts, number_type
-from headrace.core.arrow.batch import NUMPY_OF, one_array
+from headrace.core.arrow.batch import one_array
+from headrace.core.arrow.batch_formats import NUMPY_OF
 from headrace.core.arrow.forms import is_list
 from headrace.core.arrow.layout import (
     ARROW_OF,

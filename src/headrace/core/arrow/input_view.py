@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.core.arrow.batch import is_tensor, python_columns, shows_arrays, to_numpy
+from headrace.core.arrow.batch_formats import is_tensor, python_columns, shows_arrays, to_numpy
 from headrace.core.arrow.forms import OBJECT, are_lists, array_forms, is_list, mark_of, marked
 from headrace.core.arrow.layout import is_fixed, own
 from headrace.core.arrow.objects import is_objects, weight

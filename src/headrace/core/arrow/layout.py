@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.core.arrow.batch import NUMPY_OF
+from headrace.core.arrow.batch_formats import NUMPY_OF
 from headrace.core.arrow.objects import is_objects
 
 _UNITS = ("s", "ms", "us", "ns")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.core.arrow.batch import to_numpy
+from headrace.core.arrow.batch_formats import to_numpy
 from headrace.core.arrow.ragged import as_fixed, as_ragged, axes
 
 

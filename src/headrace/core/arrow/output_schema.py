@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from headrace.core.arrow.batch import NUMPY_OF, is_tensor, schema_bytes, schema_from, to_numpy
+from headrace.core.arrow.batch import schema_bytes, schema_from
+from headrace.core.arrow.batch_formats import NUMPY_OF, is_tensor, to_numpy
 from headrace.core.arrow.columns import column_from, why_objects
 from headrace.core.arrow.forms import ARRAYS, is_list, mark_of, marked, without_marks
 from headrace.core.arrow.layout import ARROW_OF, with_holes

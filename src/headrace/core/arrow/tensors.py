@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.core.arrow import forms
-from headrace.core.arrow.batch import BatchFormat, to_format, to_numpy
+from headrace.core.arrow.batch_formats import BatchFormat, to_format, to_numpy
 from headrace.core.arrow.ragged import RaggedTensorType
 
 Array = np.ndarray[Any, Any]

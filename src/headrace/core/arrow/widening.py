@@ -11,7 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.core.arrow.batch import empty_columns, python_columns
+from headrace.core.arrow.batch import empty_columns
+from headrace.core.arrow.batch_formats import python_columns
 from headrace.core.arrow.forms import ARRAYS, are_lists, is_list, marked
 from headrace.core.arrow.lossless import cast, filled, is_open
 from headrace.core.arrow.objects import OBJECTS, is_objects, object_column

@@ -14,7 +14,7 @@ from headrace.plan.resources import Resources
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.core.arrow.batch import BatchFormat
+    from headrace.core.arrow.batch_formats import BatchFormat
 
 V = TypeVar("V")
 

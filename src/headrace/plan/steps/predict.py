@@ -14,7 +14,7 @@ from headrace.plan.steps.base import ALL_COLUMNS, NeededColumns, Step, StepFunct
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.core.arrow.batch import BatchFormat
+    from headrace.core.arrow.batch_formats import BatchFormat
 
 
 @dataclass(frozen=True, slots=True)

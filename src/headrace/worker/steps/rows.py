@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.core.arrow.batch import nulled, rows_from, to_numpy
+from headrace.core.arrow.batch import nulled
+from headrace.core.arrow.batch_formats import rows_from, to_numpy
 from headrace.core.arrow.forms import without_null_marks
 from headrace.core.arrow.input_view import PLAIN, InputRowsView, copied_value, value_bytes
 from headrace.core.arrow.row_selection import filtered, taken

@@ -1,0 +1,356 @@
+"""What a step sees of a ``pyarrow.RecordBatch``: arrays, a DataFrame, a Table, or rows of plain Python values.
+
+Much of pyarrow imports pandas in silence where it is installed (``Array.to_numpy``, for one), which costs
+0.35 s in every process. So conversions here go by buffers. The way back is in ``core.arrow.values``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, cast
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.core.arrow import forms
+from headrace.core.arrow.batch import one_array
+from headrace.core.arrow.objects import (
+    exported,
+    is_objects,
+    objects_of,
+)
+from headrace.core.arrow.ragged import RaggedTensorType
+from headrace.core.arrow.row_selection import column_taken
+
+BatchFormat = Literal["numpy", "pandas", "pyarrow"]
+
+NUMPY_OF = {
+    pa.int8(): np.int8,
+    pa.int16(): np.int16,
+    pa.int32(): np.int32,
+    pa.int64(): np.int64,
+    pa.uint8(): np.uint8,
+    pa.uint16(): np.uint16,
+    pa.uint32(): np.uint32,
+    pa.uint64(): np.uint64,
+    pa.float16(): np.float16,
+    pa.float32(): np.float32,
+    pa.float64(): np.float64,
+}
+
+
+def to_format(batch: pa.RecordBatch, batch_format: BatchFormat, *, formed: bool = True) -> Any:
+    """View ``batch`` as a dict of arrays, a DataFrame or a Table.
+
+    ``formed``: columns that may hold nulls come in their form, see ``arrow.forms``, and no integer is rounded.
+    """
+    if batch_format == "pyarrow":
+        return pa.Table.from_batches([exported(forms.without_marks(batch))])
+    if batch_format == "pandas":
+        return _formed_frame(batch) if formed else to_frame(batch)
+    return {
+        field.name: _formed(field, column) if formed else to_numpy(column)
+        for field, column in zip(batch.schema, batch.columns, strict=True)
+    }
+
+
+def _formed_frame(batch: pa.RecordBatch) -> Any:
+    arrays = {}
+    for at, (field, column) in enumerate(zip(batch.schema, batch.columns, strict=True)):
+        if forms.mark_of(field) in (forms.FLOAT, forms.OBJECT) or (
+            column.null_count and forms.is_wide(column.type)
+        ):
+            arrays[at] = _formed(field, column)
+    frame = to_frame(forms.without_marks(batch))
+    for at, array in arrays.items():
+        frame.isetitem(at, array.copy())
+    return frame
+
+
+def _formed(field: pa.Field, column: pa.Array) -> np.ndarray[Any, Any]:
+    """View a column in the form that it has in every batch."""
+    form = forms.mark_of(field)
+    if form == forms.OBJECT:
+        return _locked(_exact_objects(column))
+    if column.null_count and forms.is_wide(column.type):
+        forms.checked(field.name, column, _raw(column, np.dtype(NUMPY_OF[column.type])))
+    array = to_numpy(column)
+    if form == forms.FLOAT and array.dtype.kind in "iu":
+        if forms.is_wide(column.type):
+            forms.checked(field.name, column, array)
+        array = _locked(array.astype(np.float64))
+    return array
+
+
+def _exact_objects(column: pa.Array) -> np.ndarray[Any, Any]:
+    """Return integers as Python's, and truth values as numpy's, whose ``~`` is what it says; None where null."""
+    values = np.empty(len(column), object)
+    values[:] = column.to_pylist()
+    if pa.types.is_boolean(column.type):
+        values[:] = [None if value is None else np.bool_(value) for value in values]
+    return values
+
+
+def to_frame(table: pa.RecordBatch | pa.Table) -> Any:
+    """Make a DataFrame. A tensor is an array in its cell, of the shape that it has; pandas has nothing closer.
+
+    Integers beside nulls that pandas would round are objects.
+    """
+    ours = [
+        i
+        for i, (field, column) in enumerate(zip(table.schema, table.columns, strict=True))
+        if is_tensor(field.type) or is_objects(field.type) or forms.rounds(column)
+    ]
+    if not ours:
+        return table.to_pandas()
+    frame = table.select([i for i in range(table.num_columns) if i not in ours]).to_pandas()
+    for i in ours:
+        column = table.column(i)
+        cells = np.empty(len(column), object)
+        rows = _unrounded(one_array(column) if isinstance(column, pa.ChunkedArray) else column)
+        for at, row in enumerate(rows):
+            cells[at] = row
+        frame.insert(i, table.schema.names[i], cells)
+    return frame
+
+
+def _unrounded(column: pa.Array) -> np.ndarray[Any, Any]:
+    """View a column as ``to_numpy`` does, but integers beside nulls as objects if float64 would round one."""
+    if forms.is_wide(column.type) and forms.rounds(column):
+        return _locked(_exact_objects(column))
+    return to_numpy(column)
+
+
+def to_numpy(column: pa.Array) -> np.ndarray[Any, Any]:
+    """View a column as a read-only array, without a copy where nothing is null.
+
+    Integers with nulls become float64 with NaN (for the form of a whole column see ``to_format``); booleans with
+    nulls, strings, binary, decimals and nested values become objects; timestamps, dates and durations become
+    datetime64 / timedelta64 with NaT;
+    fixed-size lists and tensors of numbers become arrays of shape (n, k…), and n objects, which are arrays or None,
+    where the shapes differ or one is null. Within lists, integers beside nulls are objects if float64 would round
+    one.
+    """
+    return _locked(_to_numpy(column))
+
+
+def _locked(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base.flags.writeable = False  # what it views too: so `layout.is_fixed` knows it for untouchable
+        base = base.base
+    return array
+
+
+def _to_numpy(column: pa.Array) -> np.ndarray[Any, Any]:
+    type_ = column.type
+    if isinstance(column, pa.FixedShapeTensorArray):
+        return _rows_of_values(column.storage, type_.shape)
+    if isinstance(type_, RaggedTensorType):
+        return _ragged(column)
+    if is_objects(type_):
+        return objects_of(column)
+    if isinstance(type_, pa.Bool8Type):
+        return _to_numpy(column.storage.cast(pa.bool_()))
+    if isinstance(column, pa.ExtensionArray):
+        return _to_numpy(column.storage)
+    if pa.types.is_dictionary(type_):
+        return _to_numpy(_decoded(column))
+    if pa.types.is_run_end_encoded(type_):
+        return _to_numpy(_decoded(column))
+    if type_ in NUMPY_OF:
+        return _numbers(column, np.dtype(NUMPY_OF[type_]))
+    if pa.types.is_boolean(type_):
+        return _booleans(column)
+    if pa.types.is_temporal(type_) and not pa.types.is_time(type_) and type_ != pa.month_day_nano_interval():
+        return _times(column)
+    if pa.types.is_fixed_size_list(type_) and (column.null_count == 0 or is_tensor(type_)):
+        return _rows_of_values(column, [type_.list_size])
+    return _objects(column)
+
+
+def _decoded(column: pa.Array) -> pa.Array:
+    """Write the values of a dictionary or of runs out, row by row."""
+    if pa.types.is_run_end_encoded(column.type):
+        ends = np.clip(to_numpy(column.run_ends).astype(np.int64) - column.offset, 0, len(column))
+        return column_taken(column.values, np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0)))
+    indices = column.indices
+    places = np.array(_numbers(_without_nulls(indices), np.dtype(NUMPY_OF[indices.type])), np.int64)
+    if indices.null_count:
+        places[~_bits(indices.buffers()[0], indices.offset, len(indices))] = -1
+    return column_taken(column.dictionary, places)
+
+
+def _rows_of_values(column: pa.Array, shape: Sequence[int]) -> np.ndarray[Any, Any]:
+    """View fixed-size lists as one array, or as an array for each row if rows are null or hold no numbers."""
+    values = _unrounded(column.flatten())  # of the rows that are there
+    if not column.null_count:
+        rows = np.reshape(values, (len(column), *shape, *values.shape[1:]))
+        return rows if values.dtype != object or 0 in shape or is_tensor(column.type) else _objects(column)
+    there = _bits(column.buffers()[0], column.offset, len(column))
+    rows = np.reshape(values, (int(there.sum()), *shape, *values.shape[1:]))
+    made = np.empty(len(column), object)
+    for at, row in zip(np.flatnonzero(there), rows, strict=True):
+        made[at] = row
+    return made
+
+
+def _numbers(column: pa.Array, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    values = _raw(column, dtype)
+    if column.null_count == 0:
+        return cast("np.ndarray[Any, Any]", values.view())
+    holes = ~_bits(column.buffers()[0], column.offset, len(column))
+    values = values.astype(np.float64 if dtype.kind in "iu" else dtype)
+    values[holes] = np.nan
+    return values
+
+
+def _raw(column: pa.Array, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """View the values of a column, those under its nulls included."""
+    data = column.buffers()[1]
+    if len(column) == 0 or data is None:
+        return np.zeros(len(column), dtype)
+    # Most of Arrow's buffers could be written to: through this memoryview, nobody can ask for it.
+    return np.frombuffer(memoryview(data).toreadonly(), dtype, len(column), column.offset * dtype.itemsize)
+
+
+def _bits(buffer: pa.Buffer, offset: int, length: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    first, skip = offset // 8, offset % 8
+    raw = np.frombuffer(buffer, np.uint8, (skip + length + 7) // 8, first)
+    return np.unpackbits(raw, bitorder="little")[skip : skip + length].view(np.bool_)
+
+
+def _booleans(column: pa.Array) -> np.ndarray[Any, Any]:
+    if column.null_count:
+        return _objects(column)
+    if len(column) == 0:
+        return np.zeros(0, np.bool_)
+    return _bits(column.buffers()[1], column.offset, len(column))
+
+
+def _times(column: pa.Array) -> np.ndarray[Any, Any]:
+    type_ = column.type
+    if pa.types.is_date32(type_):
+        days = _numbers(_without_nulls(column.view(pa.int32())), np.dtype(np.int32)).astype(np.int64)
+        result = days.view("datetime64[D]")
+    else:
+        unit = "ms" if pa.types.is_date64(type_) else type_.unit
+        kind = "timedelta64" if pa.types.is_duration(type_) else "datetime64"
+        result = _numbers(_without_nulls(column.view(pa.int64())), np.dtype(np.int64)).view(f"{kind}[{unit}]")
+    if column.null_count:
+        result = result.copy()
+        result[~_bits(column.buffers()[0], column.offset, len(column))] = "NaT"
+    return result
+
+
+def _without_nulls(column: pa.Array) -> pa.Array:
+    """Drop the validity bitmap, keeping the values under it as they are."""
+    return pa.Array.from_buffers(column.type, len(column), [None, column.buffers()[1]], offset=column.offset)
+
+
+def _ragged(column: pa.Array) -> np.ndarray[Any, Any]:
+    data, shapes = (column.storage.field(i) for i in range(2))
+    starts = _to_numpy(data.offsets).tolist()
+    values = to_numpy(data.values)
+    arrays = np.empty(len(column), object)
+    for i, shape in enumerate(_to_numpy(shapes)):
+        if not column.null_count or column[i].is_valid:
+            arrays[i] = values[starts[i] : starts[i + 1]].reshape(shape)
+    return arrays
+
+
+def _objects(column: pa.Array) -> np.ndarray[Any, Any]:
+    values = np.empty(len(column), object)
+    if _is_list(column.type):
+        for i, item in enumerate(column):
+            values[i] = _unrounded(item.values) if item.is_valid else None
+    else:
+        for i, value in enumerate(
+            _python_values(column)
+        ):  # one by one: numpy would look into lists of one length
+            values[i] = value
+    return values
+
+
+def _is_list(type_: pa.DataType) -> bool:
+    t = pa.types
+    return bool(
+        t.is_list(type_) or t.is_large_list(type_) or t.is_list_view(type_) or t.is_large_list_view(type_)
+    )
+
+
+def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """Yield each row as a dict of plain Python values, as ``python_columns`` makes them."""
+    yield from rows_from(python_columns(batch), batch.num_rows)
+
+
+def rows_from(columns: Mapping[str, Sequence[Any]], count: int) -> Iterator[dict[str, Any]]:
+    """Yield the rows of these columns."""
+    if not columns:
+        yield from ({} for _ in range(count))
+        return
+    for values in zip(*columns.values(), strict=True):
+        yield dict(zip(columns, values, strict=True))
+
+
+def python_columns(batch: pa.RecordBatch) -> dict[str, list[Any]]:
+    """Return each column as a list of plain Python values.
+
+    Tensors, and lists that were made of arrays, come as read-only arrays; times that Python's own types cannot hold,
+    as numpy's.
+    """
+    return {
+        field.name: list(to_numpy(column)) if shows_arrays(field) else _python_values(column)
+        for field, column in zip(batch.schema, batch.columns, strict=True)
+    }
+
+
+def _python_values(column: pa.Array) -> list[Any]:
+    type_ = column.type
+    if is_objects(type_):
+        return cast("list[Any]", objects_of(column).tolist())
+    if (pa.types.is_timestamp(type_) or pa.types.is_duration(type_)) and type_.unit == "ns":
+        return _nanoseconds(column)
+    if pa.types.is_time64(type_) and type_.unit == "ns":
+        return _nanoseconds_of_the_day(column)
+    return cast("list[Any]", column.to_pylist())
+
+
+def _nanoseconds(column: pa.Array) -> list[Any]:
+    """Python's own types end at microseconds; Arrow would import pandas for its finer ones."""
+    times = to_numpy(column)
+    present = ~np.isnat(times)
+    if (times.view(np.int64)[present] % 1000).any():
+        if pa.types.is_timestamp(column.type) and column.type.tz is not None:
+            return cast("list[Any]", column.to_pylist())  # of pandas: numpy's have no time zone
+        return [time if there else None for time, there in zip(times, present, strict=True)]
+    coarse = pa.duration("us") if pa.types.is_duration(column.type) else pa.timestamp("us", column.type.tz)
+    return cast("list[Any]", column.cast(coarse).to_pylist())
+
+
+def _nanoseconds_of_the_day(column: pa.Array) -> list[Any]:
+    """As Python's times; where these are too coarse, as what has passed since midnight: numpy has no such type."""
+    passed = _numbers(_without_nulls(column.view(pa.int64())), np.dtype(np.int64))
+    present = np.ones(len(column), np.bool_)
+    if column.null_count:
+        present = _bits(column.buffers()[0], column.offset, len(column))
+    if (passed[present] % 1000).any():
+        spans = passed.view("m8[ns]")
+        return [span if there else None for span, there in zip(spans, present, strict=True)]
+    return cast("list[Any]", column.cast(pa.time64("us")).to_pylist())
+
+
+def shows_arrays(field: pa.Field) -> bool:
+    """Say whether rows show a column as arrays: a tensor column, or a list column that was made of arrays."""
+    return is_tensor(field.type) or forms.mark_of(field) == forms.ARRAYS
+
+
+def is_tensor(type_: pa.DataType) -> bool:
+    """Say whether a column of this type is handed out as one (n, k…) array of numbers, or as one per row."""
+    if isinstance(type_, (pa.FixedShapeTensorType, RaggedTensorType)):
+        return True
+    while pa.types.is_fixed_size_list(type_):
+        type_ = type_.value_type
+        if type_ in NUMPY_OF or pa.types.is_boolean(type_):
+            return True
+    return False

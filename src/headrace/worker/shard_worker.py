@@ -1,0 +1,169 @@
+"""The worker of the last stage, as a pool hosts it: it begins attempts, resumes them, and finishes their files."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+
+from headrace.core import failpoints, failures
+from headrace.core.ports import WorkerContext
+from headrace.core.work import (
+    AttemptFinishing,
+    Block,
+    Done,
+    Outcome,
+    OutputBlocks,
+    Proposal,
+    ShrinkBatches,
+    Task,
+)
+from headrace.errors import NodeLost
+from headrace.plan.physical import Program
+from headrace.worker.attempt import Attempt, AttemptGenerator
+from headrace.worker.block_input import StageInput
+from headrace.worker.coordinates import where
+from headrace.worker.copying import CannotCopy
+from headrace.worker.driver_messages import report_ready
+from headrace.worker.early_end import Speed
+from headrace.worker.rows import Rows
+from headrace.worker.step_chain import StepChain
+
+
+class ShardWorker:
+    """Hosted in each worker of a stage's pool; ``attempt`` and ``proceed`` answer with an ``Outcome``."""
+
+    def __init__(
+        self, program: Program, context: WorkerContext, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        failpoints.activate(program.failpoints)
+        self._program = program
+        self._context = context
+        self._chain = StepChain(
+            program.steps,
+            self._where,
+            own_running=program.own_running,
+            eager=program.kind == "look",
+            unread=program.unread,
+            preparing=context.preparing,
+            loaded=partial(report_ready, context),
+            policy=program.policy,
+            branches=program.branches,
+            keys=program.source.row_keys,
+            own_keys=getattr(program.source, "own_keys", None),
+            folder=program.folder,
+        )
+        self._attempts: dict[int, tuple[Attempt, AttemptGenerator]] = {}
+        self._finisher = ThreadPoolExecutor(1, "headrace-finish")
+        self._input_queues: dict[tuple[int, int], queue.SimpleQueue[StageInput]] = {}
+        self._ended_attempts: deque[tuple[int, int]] = deque(maxlen=64)  # for which input may still arrive
+        self._queues_lock = threading.Lock()
+        self._clock = clock
+        self._speed = Speed()
+
+    def feed(self, shard: int, attempt: int, item: StageInput | ShrinkBatches) -> None:
+        """Add the next block to the input of an attempt; None after the last one, a reason if its input is lost.
+
+        Called from another thread than the other methods, possibly before the attempt starts.
+        """
+        if isinstance(item, ShrinkBatches):
+            self._chain.shrink_batches()
+            return
+        with self._queues_lock:
+            inputs = None if (shard, attempt) in self._ended_attempts else self._input_queue(shard, attempt)
+        if inputs is not None:
+            inputs.put(item)
+        else:
+            self._discard(item)
+
+    def _discard(self, item: StageInput) -> None:
+        """Fetch a block that is not needed any more, so that its memory is released."""
+        if isinstance(item, Block):
+            with contextlib.suppress(NodeLost):
+                self._context.fetch(item.ref)
+
+    def _input_queue(self, shard: int, attempt: int) -> queue.SimpleQueue[StageInput]:
+        return self._input_queues.setdefault((shard, attempt), queue.SimpleQueue())
+
+    def _discard_inputs(self, shard: int, attempt: int) -> None:
+        """Drop the input that an ended attempt did not consume."""
+        with self._queues_lock:
+            self._ended_attempts.append((shard, attempt))
+            inputs = self._input_queues.pop((shard, attempt), None)
+        while inputs is not None and not inputs.empty():
+            self._discard(inputs.get())
+        self._context.release_unused()
+
+    def attempt(self, task: Task) -> Outcome | Future[Outcome]:
+        """Start an attempt; return its outcome, or a message after which it waits for ``proceed``."""
+        inputs = None
+        if self._program.reads_blocks:
+            with self._queues_lock:
+                inputs = self._input_queue(task.shard.index, task.attempt)
+        attempt = Attempt(
+            self._program,
+            self._chain,
+            self._context,
+            task,
+            self._where,
+            inputs,
+            self._speed,
+            self._clock,
+        )
+        self._attempts[task.shard.index] = attempt, _carry_out(attempt)
+        return self._resume(task.shard.index, None)
+
+    def proceed(self, shard: int, schema: bytes | None) -> Outcome | Future[Outcome]:
+        """Continue a waiting attempt with the schema that was settled meanwhile."""
+        return self._resume(shard, schema)
+
+    def close(self) -> None:
+        """Close files and models; running attempts are dropped."""
+        for _, generator in self._attempts.values():
+            generator.close()
+        self._finisher.shutdown()
+        self._chain.close()
+        self._program.source.close()
+
+    def _resume(self, shard: int, answer: bytes | None) -> Outcome | Future[Outcome]:
+        attempt, generator = self._attempts[shard]
+        try:
+            outcome = generator.send(answer)
+        except BaseException as error:
+            if failures.is_interrupt(error):
+                del self._attempts[shard]
+                raise
+            outcome = attempt.failure(error)
+        if isinstance(outcome, (Proposal, OutputBlocks)):
+            return outcome
+        del self._attempts[shard]
+        next(generator, None)  # run it to its end; closing it would abort the attempt
+        if self._program.reads_blocks:
+            self._discard_inputs(shard, outcome.attempt)
+        if isinstance(outcome, Done) and attempt.must_finish:
+            self._context.notify(AttemptFinishing(outcome.shard, outcome.attempt))
+            # Encoding and syncing may take long: the next shard starts meanwhile.
+            return self._finisher.submit(attempt.finish, outcome)
+        return outcome
+
+    def _where(self, rows: Rows) -> str:
+        return where(self._program.source, rows)
+
+
+def _carry_out(attempt: Attempt) -> AttemptGenerator:
+    """Run an attempt; if it does not end normally, its staged files are removed."""
+    try:
+        try:
+            yield from attempt.run()
+        except CannotCopy:
+            attempt.abort()
+            attempt.begin_again()
+            yield from attempt.run()
+    except BaseException:
+        attempt.abort()
+        raise
