@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from headrace.core.ports import Engine, PoolSpec, WorkerContext
+from headrace.core.engine_ports import Engine, PoolSpec, WorkerContext
 from headrace.core.work import BlockRef
 from headrace.engines.local.engine import LocalEngine
 

@@ -13,8 +13,8 @@ from enum import Enum
 from typing import Any, Literal, get_args, get_type_hints
 
 from headrace.core.arguments import known_arguments
+from headrace.core.engine_ports import Engine
 from headrace.core.engine_traits import EngineTraits
-from headrace.core.ports import Engine
 from headrace.core.sizes import given_bytes
 from headrace.core.work import Durability, OnError
 from headrace.errors import ArgumentError, UnknownArgument, nearest

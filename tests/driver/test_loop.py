@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from headrace.core.engine_ports import PoolSpec
 from headrace.core.events import Event, ShardDivided, WorkerLost
-from headrace.core.ports import PoolSpec
 from headrace.core.work import (
     AttemptLost,
     ErrorReport,

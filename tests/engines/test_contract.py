@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.core.ports import Engine
+from headrace.core.engine_ports import Engine
 from headrace.engines.inline import InlineEngine
 from headrace.engines.local.engine import LocalEngine
 from headrace.testing import EngineContract, FakeEngine

@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 import pytest
 
-from headrace.core.ports import PoolSpec, WorkerContext
+from headrace.core.engine_ports import PoolSpec, WorkerContext
 from headrace.engines.local import template, wire
 from headrace.engines.local.engine import LocalEngine
 from headrace.engines.local.forks import Template

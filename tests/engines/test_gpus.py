@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import headrace as hr
-from headrace.core.ports import PoolSpec, WorkerContext
+from headrace.core.engine_ports import PoolSpec, WorkerContext
 from headrace.engines.local import machine
 from headrace.engines.local.engine import LocalEngine
 from headrace.engines.local.pool import LocalPool

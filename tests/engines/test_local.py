@@ -22,7 +22,7 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
-from headrace.core.ports import PoolSpec, WorkerContext
+from headrace.core.engine_ports import PoolSpec, WorkerContext
 from headrace.core.work import BlockRef
 from headrace.engines.local.engine import LocalEngine
 from headrace.engines.local.pool import LocalPool

@@ -14,7 +14,7 @@ import pytest
 
 import headrace as hr
 from headrace.core import human
-from headrace.core.ports import Engine
+from headrace.core.engine_ports import Engine
 from headrace.errors import (
     ArgumentError,
     CallLost,

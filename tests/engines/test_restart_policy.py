@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from headrace.core.ports import PoolSpec, WorkerContext
+from headrace.core.engine_ports import PoolSpec, WorkerContext
 from headrace.engines import restart_policy
 from headrace.engines.deaths import Death
 from headrace.engines.local.engine import LocalEngine

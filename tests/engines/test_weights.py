@@ -25,7 +25,7 @@ import pytest
 import torch
 from torch import nn
 
-from headrace.core.ports import Pool, PoolSpec, WorkerContext
+from headrace.core.engine_ports import Pool, PoolSpec, WorkerContext
 from headrace.engines import out_of_band_pickle as parcel
 from headrace.engines.local.engine import LocalEngine
 from headrace.engines.out_of_band_pickle import pack, sizes, unpack

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.core.ports import WorkerContext
+from headrace.core.engine_ports import WorkerContext
 from headrace.engines.out_of_band_pickle import OutOfBandPickle, pack
 from headrace.engines.worker_loop import WorkerLoop
 from headrace.errors import NotPicklable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import headrace as hr
-from headrace.core.ports import Capacity
+from headrace.core.engine_ports import Capacity
 from headrace.core.work import Ledger
 from headrace.driver.in_memory_committer import InMemoryCommitter
 from headrace.options import RunOptions

@@ -10,7 +10,7 @@ from headrace.core.arguments import known_arguments
 from headrace.core.warn import warn
 from headrace.dataset.base import DatasetBase
 from headrace.errors import ArgumentError, UnknownArgument
-from headrace.plan import ray_unsupported
+from headrace.plan import ray_arguments
 from headrace.plan.logical import Plan
 from headrace.plan.parameters import given_names, given_number, given_rows
 from headrace.plan.steps.columns import DropColumns, RenameColumns, SelectColumns
@@ -31,7 +31,7 @@ class ColumnVerbs(DatasetBase):
 
     __slots__ = ()
 
-    @known_arguments(also=ray_unsupported.COLUMNS)
+    @known_arguments(also=ray_arguments.COLUMNS)
     def select_columns(self, cols: str | Sequence[str]) -> Self:
         """Keep the columns ``cols``, in this order; others are not even read where the source allows.
 
@@ -44,7 +44,7 @@ class ColumnVerbs(DatasetBase):
         """
         return self.with_step(SelectColumns(given_names("select_columns", cols)))
 
-    @known_arguments(also=ray_unsupported.COLUMNS)
+    @known_arguments(also=ray_arguments.COLUMNS)
     def drop_columns(self, cols: str | Sequence[str]) -> Self:
         """Leave the columns ``cols`` out; an empty list leaves none out, and a name may stand there twice.
 
@@ -59,7 +59,7 @@ class ColumnVerbs(DatasetBase):
         names = given_names("drop_columns", once, allow_none=True)
         return self.with_step(DropColumns(names)) if names else self
 
-    @known_arguments(also=ray_unsupported.COLUMNS)
+    @known_arguments(also=ray_arguments.COLUMNS)
     def rename_columns(self, names: Mapping[str, str] | Sequence[str]) -> Self:
         """Give columns other names: ``names`` is ``{old: new}``, or a list of new names for all columns in order.
 
@@ -89,7 +89,7 @@ class ColumnVerbs(DatasetBase):
             raise ArgumentError(f"rename_columns({dict(names)!r}) would give two columns one name.")
         return self.with_step(RenameColumns(tuple(names.items())))
 
-    @known_arguments(also=ray_unsupported.COLUMNS)
+    @known_arguments(also=ray_arguments.COLUMNS)
     def with_column(self, column_name: str, expr: ColumnExpression | pc.Expression | str) -> Self:
         """Add the column ``column_name``, or replace it in its place, by what an expression gives for each row.
 
@@ -154,7 +154,7 @@ class ColumnVerbs(DatasetBase):
         """
         return self.with_step(_sample(self._plan, "random_sample", fraction, seed))
 
-    @known_arguments(also=ray_unsupported.SPLIT_IN_TWO)
+    @known_arguments(also=ray_arguments.SPLIT_IN_TWO)
     def train_test_split(self, test_size: float, *, seed: int | None = None) -> tuple[Self, Self]:
         """Divide the rows in two by a hash of file and row: those to train with, and those to test with.
 
@@ -189,7 +189,7 @@ class ColumnVerbs(DatasetBase):
         train = replace(made, low=made.high, high=1.0, call=f"{made.call} → train")
         return self.with_step(train), self.with_step(test)
 
-    @known_arguments(also=ray_unsupported.REPARTITION)
+    @known_arguments(also=ray_arguments.REPARTITION)
     def repartition(
         self, num_blocks: int | None = None, target_num_rows_per_block: int | None = None
     ) -> Self:

@@ -9,7 +9,7 @@ from headrace.core.arguments import known_arguments
 from headrace.dataset.base import DatasetBase
 from headrace.dataset.local_shuffle import LocalShuffle
 from headrace.dataset.repeatable import RepeatableIterable
-from headrace.plan import ray_unsupported
+from headrace.plan import ray_arguments
 from headrace.plan.logical import Plan
 from headrace.plan.parameters import given_batch_format, given_batch_size
 
@@ -28,7 +28,7 @@ class ConsumptionVerbs(DatasetBase):
 
     __slots__ = ()
 
-    @known_arguments(also=ray_unsupported.ITERATE)
+    @known_arguments(also=ray_arguments.ITERATE)
     def iter_batches(
         self,
         *,
@@ -125,7 +125,7 @@ class ConsumptionVerbs(DatasetBase):
         for batch in self._batches():
             yield from output_rows(batch, live=self._shares_memory)
 
-    @known_arguments(also=ray_unsupported.ITERATE)
+    @known_arguments(also=ray_arguments.ITERATE)
     def iter_torch_batches(
         self,
         *,
@@ -180,7 +180,7 @@ class ConsumptionVerbs(DatasetBase):
             lambda: self._known_batches(size, drop_last),
         )
 
-    @known_arguments(also=ray_unsupported.ITERATE)
+    @known_arguments(also=ray_arguments.ITERATE)
     def to_torch(
         self,
         *,
@@ -231,7 +231,7 @@ class ConsumptionVerbs(DatasetBase):
             )
         )
 
-    @known_arguments(also=ray_unsupported.ITERATE)
+    @known_arguments(also=ray_arguments.ITERATE)
     def iter_tf_batches(
         self,
         *,
@@ -264,7 +264,7 @@ class ConsumptionVerbs(DatasetBase):
             lambda: self._known_batches(size, drop_last),
         )
 
-    @known_arguments(also=ray_unsupported.TO_TF)
+    @known_arguments(also=ray_arguments.TO_TF)
     def to_tf(
         self,
         feature_columns: str | Sequence[str],

@@ -10,7 +10,7 @@ from headrace.core.arguments import known_arguments
 from headrace.core.terminal import say
 from headrace.dataset.base import DatasetBase
 from headrace.errors import ArgumentError
-from headrace.plan import ray_unsupported
+from headrace.plan import ray_arguments
 from headrace.plan.parameters import given_batch_format, given_names, given_rows
 from headrace.plan.steps.accumulate import Accumulate
 from headrace.session import read as execution
@@ -108,7 +108,7 @@ class InspectionVerbs(DatasetBase):
         for row in self.take(limit):
             say(row_text(row), sys.stdout)
 
-    @known_arguments(also=ray_unsupported.SCHEMA)
+    @known_arguments(also=ray_arguments.SCHEMA)
     def schema(self) -> pa.Schema:
         """Return the output's Arrow schema; runs the first rows through the functions if only that tells.
 
@@ -120,7 +120,7 @@ class InspectionVerbs(DatasetBase):
         """
         return self._schema()
 
-    @known_arguments(also=ray_unsupported.SCHEMA)
+    @known_arguments(also=ray_arguments.SCHEMA)
     def columns(self) -> list[str]:
         """Return the names of the output's columns. Raises what ``schema`` does.
 

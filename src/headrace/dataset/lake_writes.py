@@ -11,7 +11,7 @@ from headrace.core.ports import Sink
 from headrace.core.tables.places import given_output, given_table, within
 from headrace.dataset.table_writes import TableWriteVerbs
 from headrace.errors import ArgumentError
-from headrace.plan import ray_unsupported
+from headrace.plan import ray_arguments
 from headrace.plan.parameters import given_partition_by
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class LakeWriteVerbs(TableWriteVerbs):
 
     __slots__ = ()
 
-    @known_arguments(also=ray_unsupported.WRITE_DELTA)
+    @known_arguments(also=ray_arguments.WRITE_DELTA)
     def write_delta(
         self,
         path: str | os.PathLike[str],
@@ -123,7 +123,7 @@ class LakeWriteVerbs(TableWriteVerbs):
 
         return self._write(sink, schema, _MODES[mode], on_change, durability)
 
-    @known_arguments(also=ray_unsupported.WRITE_ICEBERG)
+    @known_arguments(also=ray_arguments.WRITE_ICEBERG)
     def write_iceberg(
         self,
         table_identifier: str,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.core.arguments import known_arguments
 from headrace.dataset.base import DatasetBase
 from headrace.errors import ArgumentError
-from headrace.plan import ray_unsupported
+from headrace.plan import ray_arguments
 from headrace.plan.parameters import (
     given_batch_bytes,
     given_batch_format,
@@ -36,7 +36,7 @@ class MapVerbs(DatasetBase):
 
     __slots__ = ()
 
-    @known_arguments(also=ray_unsupported.MAP_BATCHES, options=StepOptions)
+    @known_arguments(also=ray_arguments.MAP_BATCHES, options=StepOptions)
     def map_batches(
         self,
         fn: Callable[..., Any],
@@ -127,7 +127,7 @@ class MapVerbs(DatasetBase):
             )
         )
 
-    @known_arguments(also=ray_unsupported.STEPS, options=StepOptions)
+    @known_arguments(also=ray_arguments.STEPS, options=StepOptions)
     def map(
         self,
         fn: Callable[..., Any],
@@ -159,7 +159,7 @@ class MapVerbs(DatasetBase):
         function = given_function("map", fn, options)
         return self.with_step(MapRows(function, given_resources(options)))
 
-    @known_arguments(also=ray_unsupported.STEPS, options=StepOptions)
+    @known_arguments(also=ray_arguments.STEPS, options=StepOptions)
     def flat_map(
         self,
         fn: Callable[..., Any],
@@ -190,7 +190,7 @@ class MapVerbs(DatasetBase):
         function = given_function("flat_map", fn, options)
         return self.with_step(FlatMap(function, given_resources(options)))
 
-    @known_arguments(also=ray_unsupported.STEPS, options=StepOptions)
+    @known_arguments(also=ray_arguments.STEPS, options=StepOptions)
     def filter(
         self,
         fn: Callable[..., Any] | None = None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.core.arguments import known_arguments
 from headrace.dataset.base import DatasetBase
 from headrace.errors import ArgumentError
-from headrace.plan import ray_unsupported
+from headrace.plan import ray_arguments
 from headrace.plan.step_options import StepOptions, WorkerOptions
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class PredictVerbs(DatasetBase):
 
     __slots__ = ()
 
-    @known_arguments(also=ray_unsupported.PREDICT, options=StepOptions)
+    @known_arguments(also=ray_arguments.PREDICT, options=StepOptions)
     def predict(
         self,
         model: Any,
@@ -104,7 +104,7 @@ class PredictVerbs(DatasetBase):
             )
         )
 
-    @known_arguments(also=ray_unsupported.STEPS, options=WorkerOptions)
+    @known_arguments(also=ray_arguments.STEPS, options=WorkerOptions)
     def add_column(
         self,
         col: str,

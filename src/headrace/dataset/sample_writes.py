@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.core.arguments import known_arguments
 from headrace.core.ports import Sink
 from headrace.dataset.writes import WriteVerbs
-from headrace.plan import ray_unsupported
+from headrace.plan import ray_arguments
 from headrace.plan.parameters import given_folder, given_names, given_rows_per_file
 from headrace.plan.steps.columns import SelectColumns
 
@@ -27,7 +27,7 @@ class SampleWriteVerbs(WriteVerbs):
 
     __slots__ = ()
 
-    @known_arguments(also=ray_unsupported.WRITE)
+    @known_arguments(also=ray_arguments.WRITE)
     def write_numpy(
         self,
         path: str | os.PathLike[str],
@@ -96,7 +96,7 @@ class SampleWriteVerbs(WriteVerbs):
         self._note(result.summary)
         return result
 
-    @known_arguments(also=ray_unsupported.WRITE_WEBDATASET)
+    @known_arguments(also=ray_arguments.WRITE_WEBDATASET)
     def write_webdataset(
         self,
         path: str | os.PathLike[str],
@@ -154,7 +154,7 @@ class SampleWriteVerbs(WriteVerbs):
 
         return self._write(sink, schema, mode, on_change, durability, rows, incremental, refresh)
 
-    @known_arguments(also=ray_unsupported.WRITE)
+    @known_arguments(also=ray_arguments.WRITE)
     def write_images(
         self,
         path: str | os.PathLike[str],

@@ -10,7 +10,7 @@ from headrace.core.databases.addresses import parse
 from headrace.core.ports import Sink
 from headrace.dataset.sample_writes import SampleWriteVerbs
 from headrace.errors import ArgumentError, nearest
-from headrace.plan import ray_unsupported
+from headrace.plan import ray_arguments
 from headrace.plan.parameters import given_folder
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class TableWriteVerbs(SampleWriteVerbs):
 
     __slots__ = ()
 
-    @known_arguments(also=ray_unsupported.WRITE_SQL)
+    @known_arguments(also=ray_arguments.WRITE_SQL)
     def write_sql(
         self,
         table: str,

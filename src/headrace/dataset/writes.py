@@ -9,7 +9,7 @@ from headrace.core.arguments import known_arguments
 from headrace.core.ports import Sink
 from headrace.dataset.base import DatasetBase
 from headrace.errors import ArgumentError
-from headrace.plan import ray_unsupported
+from headrace.plan import ray_arguments
 from headrace.plan.parameters import (
     RowsPerFile,
     given_folder,
@@ -33,7 +33,7 @@ class WriteVerbs(DatasetBase):
 
     __slots__ = ()
 
-    @known_arguments(also=ray_unsupported.WRITE)
+    @known_arguments(also=ray_arguments.WRITE)
     def write_parquet(
         self,
         path: str | os.PathLike[str],
@@ -125,7 +125,7 @@ class WriteVerbs(DatasetBase):
 
         return self._write(sink, schema, mode, on_change, durability, rows, incremental, refresh)
 
-    @known_arguments(also=ray_unsupported.WRITE)
+    @known_arguments(also=ray_arguments.WRITE)
     def write_csv(
         self,
         path: str | os.PathLike[str],
@@ -198,7 +198,7 @@ class WriteVerbs(DatasetBase):
 
         return self._write(sink, schema, mode, on_change, durability, rows, incremental, refresh)
 
-    @known_arguments(also=ray_unsupported.WRITE)
+    @known_arguments(also=ray_arguments.WRITE)
     def write_json(
         self,
         path: str | os.PathLike[str],

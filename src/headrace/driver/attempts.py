@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from headrace.core import failures
+from headrace.core.engine_ports import Pool
 from headrace.core.events import CallEnd, Event, ShardRetried, Worked, WorkerLost
-from headrace.core.ports import Pool
 from headrace.core.work import AttemptLost, Deferred, Done, Failed, Outcome, Task
 from headrace.driver.busy_time import BusyTime
 from headrace.driver.orders import Proceed

@@ -11,8 +11,8 @@ import msgspec
 import pyarrow as pa
 
 from headrace.core import failures
+from headrace.core.engine_ports import Pool
 from headrace.core.events import Event, RowsRead, ShardDivided
-from headrace.core.ports import Pool
 from headrace.core.work import (
     AttemptFinishing,
     CallEnded,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from headrace.core.ports import Pool
+from headrace.core.engine_ports import Pool
 from headrace.core.work import Outcome, Shard
 from headrace.driver.policy import Restrict
 from headrace.driver.scheduler import Scheduler

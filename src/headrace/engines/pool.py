@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, InvalidStateError
 from typing import Any, Generic, TypeVar
 
-from headrace.core.ports import PoolSpec
+from headrace.core.engine_ports import PoolSpec
 from headrace.core.work import BlockRef, BlocksFreed
 from headrace.engines.block_registry import BlockRegistry, blocks_in
 from headrace.engines.deaths import Death

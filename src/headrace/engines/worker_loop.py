@@ -17,7 +17,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Protocol
 
-from headrace.core.ports import WorkerContext
+from headrace.core.engine_ports import WorkerContext
 from headrace.engines.out_of_band_pickle import OutOfBandPickle
 from headrace.errors import HeadraceError, NotPicklable
 

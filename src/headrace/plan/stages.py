@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headrace.core.devices import Devices
+from headrace.core.engine_ports import Capacity
 from headrace.core.human import size
-from headrace.core.ports import Capacity
 from headrace.errors import ResourcesUnavailable
 from headrace.plan.logical import Plan
 from headrace.plan.physical import Stage

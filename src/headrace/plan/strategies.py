@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace.core.arguments import known_arguments
 from headrace.errors import ArgumentError
-from headrace.plan import ray_unsupported
+from headrace.plan import ray_arguments
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -26,7 +26,7 @@ class ActorPoolStrategy:
     min_size: int | None
     max_size: int | None
 
-    @known_arguments(also=ray_unsupported.POOL)
+    @known_arguments(also=ray_arguments.POOL)
     def __init__(
         self,
         size: int | None = None,

@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace.core.arguments import Translated, Unsupported
 from headrace.errors import ArgumentError
-from headrace.plan.ray_unsupported import READ
+from headrace.plan.ray_arguments import READ
 
 _SAME_NAME = (
     "column_names", "encoding", "skip_rows", "delimiter", "column_types", "null_values", "strings_can_be_null",

@@ -6,12 +6,12 @@ from headrace.core.arguments import known_arguments
 from headrace.core.databases.addresses import parse
 from headrace.dataset.dataset import Dataset
 from headrace.errors import ArgumentError
-from headrace.plan import ray_unsupported
+from headrace.plan import ray_arguments
 
 __all__ = ["read_sql"]
 
 
-@known_arguments(also=ray_unsupported.READ_SQL)
+@known_arguments(also=ray_arguments.READ_SQL)
 def read_sql(
     query: str,
     uri: str,

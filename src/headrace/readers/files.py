@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.core.arguments import known_arguments
-from headrace.core.warn import warn
 from headrace.dataset.dataset import Dataset
-from headrace.plan import ray_unsupported
+from headrace.plan import ray_arguments
 from headrace.readers.csv_options import READ_CSV
 from headrace.readers.json_options import READ_JSON
-from headrace.sources.files import PathArgument, absolute_paths
+from headrace.readers.unfinished import warn_of_unfinished
+from headrace.sources.files import PathArgument
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -175,7 +175,7 @@ def read_json(
     return Dataset.from_source(source.in_store(storage_options))
 
 
-@known_arguments(also=ray_unsupported.READ)
+@known_arguments(also=ray_arguments.READ)
 def read_binary_files(
     paths: PathArgument,
     *,
@@ -220,7 +220,7 @@ def read_binary_files(
     )
 
 
-@known_arguments(also=ray_unsupported.READ)
+@known_arguments(also=ray_arguments.READ)
 def read_images(
     paths: PathArgument,
     *,
@@ -290,7 +290,7 @@ def read_images(
     return Dataset.from_source(source.in_store(storage_options))
 
 
-@known_arguments(also=ray_unsupported.READ)
+@known_arguments(also=ray_arguments.READ)
 def read_text(
     paths: PathArgument,
     *,
@@ -380,27 +380,3 @@ def read_rejected(
     from headrace.sources.rejected import rejected_table
 
     return Dataset.from_source(MemorySource(rejected_table(output, checked(storage_options)), "rejected"))
-
-
-def warn_of_unfinished(paths: PathArgument) -> None:
-    """Warn, on behalf of the caller's caller, if a folder is the output of a run that is not complete."""
-    from headrace.output.folder import HOME, SUCCESS
-
-    tables = [folder for folder in absolute_paths(paths) if os.path.isdir(os.path.join(folder, "_delta_log"))]
-    if tables:
-        warn(
-            f"The folder {tables[0]!r} is a Delta table: its Parquet files may be rows of older versions, or of runs "
-            "that are not complete. read_delta reads just the rows of one version."
-        )
-    unfinished = [
-        folder
-        for folder in dict.fromkeys(absolute_paths(paths))
-        if os.path.isdir(os.path.join(folder, HOME)) and not os.path.exists(os.path.join(folder, SUCCESS))
-    ]
-    if unfinished:
-        several = len(unfinished) > 1
-        warn(
-            f"The folder{'s' if several else ''} {', '.join(map(repr, unfinished))} {'are' if several else 'is'} the "
-            f"unfinished output of a headrace run: {SUCCESS} is missing, and so may be rows. Running its job again "
-            "completes it."
-        )

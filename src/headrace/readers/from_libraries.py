@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.core.arguments import known_arguments
 from headrace.dataset.dataset import Dataset
-from headrace.plan import ray_unsupported
+from headrace.plan import ray_arguments
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["from_daft", "from_huggingface", "from_polars", "from_ray", "from_spark", "from_torch"]
 
 
-@known_arguments(also=ray_unsupported.BLOCKS)
+@known_arguments(also=ray_arguments.BLOCKS)
 def from_huggingface(dataset: Any) -> Dataset:
     """Make a dataset of one of Hugging Face's; columns keep their names.
 
@@ -48,7 +48,7 @@ def from_huggingface(dataset: Any) -> Dataset:
     return _of([from_huggingface(dataset)], "from_huggingface")
 
 
-@known_arguments(also={**ray_unsupported.BLOCKS, "local_read": ray_unsupported.LOCAL_READ})
+@known_arguments(also={**ray_arguments.BLOCKS, "local_read": ray_arguments.LOCAL_READ})
 def from_torch(dataset: Any, *, columns: Sequence[str] | None = None) -> Dataset:
     """Make a dataset of one of PyTorch's: it is read to its end, here and now.
 
@@ -83,7 +83,7 @@ def from_torch(dataset: Any, *, columns: Sequence[str] | None = None) -> Dataset
     return _of([from_torch(dataset, names)], "from_torch")
 
 
-@known_arguments(also=ray_unsupported.BLOCKS)
+@known_arguments(also=ray_arguments.BLOCKS)
 def from_polars(frames: Any) -> Dataset:
     """Make a dataset of a Polars DataFrame, or of several one after the other; nothing is copied.
 
@@ -110,7 +110,7 @@ def from_polars(frames: Any) -> Dataset:
     return _of(from_polars(frames), "from_polars")
 
 
-@known_arguments(also=ray_unsupported.BLOCKS)
+@known_arguments(also=ray_arguments.BLOCKS)
 def from_daft(df: Any) -> Dataset:
     """Run a Daft DataFrame, and make a dataset of its result.
 
@@ -161,7 +161,7 @@ def from_ray(dataset: Any) -> Dataset:
     return _of(from_ray(dataset), "from_ray")
 
 
-@known_arguments(also=ray_unsupported.BLOCKS)
+@known_arguments(also=ray_arguments.BLOCKS)
 def from_spark(df: Any) -> Dataset:
     """Run a Spark DataFrame, and make a dataset of its result, which comes here by Arrow: it has to fit into memory.
 

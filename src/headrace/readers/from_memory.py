@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.core.arguments import known_arguments
 from headrace.dataset.dataset import Dataset
-from headrace.plan import ray_unsupported
+from headrace.plan import ray_arguments
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["from_arrow", "from_items", "from_numpy", "from_pandas", "range", "range_tensor"]
 
 
-@known_arguments(also=ray_unsupported.BLOCKS)
+@known_arguments(also=ray_arguments.BLOCKS)
 def from_items(items: Sequence[Any]) -> Dataset:
     """Make a dataset of a list: one row per dict, or per value in the column ``item``.
 
@@ -46,7 +46,7 @@ def from_items(items: Sequence[Any]) -> Dataset:
     return Dataset.from_source(MemorySource(table_from_items(items), "from_items"))
 
 
-@known_arguments(also=ray_unsupported.BLOCKS)
+@known_arguments(also=ray_arguments.BLOCKS)
 def from_numpy(ndarrays: np.ndarray[Any, Any] | Sequence[np.ndarray[Any, Any]]) -> Dataset:
     """Make a dataset of an array, or of several one after the other, in the column ``data``.
 
@@ -72,7 +72,7 @@ def from_numpy(ndarrays: np.ndarray[Any, Any] | Sequence[np.ndarray[Any, Any]]) 
     return Dataset.from_source(MemorySource(table_from_arrays(ndarrays), "from_numpy"))
 
 
-@known_arguments(also=ray_unsupported.BLOCKS)
+@known_arguments(also=ray_arguments.BLOCKS)
 def from_pandas(dfs: pd.DataFrame | Sequence[pd.DataFrame]) -> Dataset:
     """Make a dataset of a DataFrame, or of several one after the other.
 
@@ -105,7 +105,7 @@ def from_pandas(dfs: pd.DataFrame | Sequence[pd.DataFrame]) -> Dataset:
     return Dataset.from_source(MemorySource(table_from_frames(frames), "from_pandas", index=index))
 
 
-@known_arguments(also=ray_unsupported.BLOCKS)
+@known_arguments(also=ray_arguments.BLOCKS)
 def from_arrow(tables: Any) -> Dataset:
     """Make a dataset of an Arrow table, or of several one after the other; nothing is copied.
 
@@ -131,7 +131,7 @@ def from_arrow(tables: Any) -> Dataset:
     return Dataset.from_source(MemorySource(table_from_arrow(tables), "from_arrow"))
 
 
-@known_arguments(also=ray_unsupported.BLOCKS)
+@known_arguments(also=ray_arguments.BLOCKS)
 def range(n: int) -> Dataset:
     """Make a dataset of the integers 0 to ``n`` − 1, in the int64 column ``id``.
 
@@ -156,7 +156,7 @@ def range(n: int) -> Dataset:
     return Dataset.from_source(RangeSource(n))
 
 
-@known_arguments(also=ray_unsupported.BLOCKS)
+@known_arguments(also=ray_arguments.BLOCKS)
 def range_tensor(n: int, *, shape: Sequence[int] = (1,)) -> Dataset:
     """Make a dataset of ``n`` int64 tensors of one shape, in the column ``data``: tensor i is full of i.
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace.core.arguments import Translated, Unsupported
 from headrace.errors import ArgumentError
-from headrace.plan import ray_unsupported
+from headrace.plan import ray_arguments
 
 
 def given_parse_options(options: Any) -> Mapping[str, Any]:
@@ -30,7 +30,7 @@ def given_parse_options(options: Any) -> Mapping[str, Any]:
 
 
 READ_JSON: dict[str, Unsupported] = {
-    **ray_unsupported.READ_JSON,
+    **ray_arguments.READ_JSON,
     "parse_options": Translated("", (None,), given_parse_options),
     "read_options": Unsupported("how much is read at a time is settled by size", None),
 }

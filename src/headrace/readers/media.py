@@ -7,14 +7,14 @@ from typing import Any
 
 from headrace.core.arguments import known_arguments
 from headrace.dataset.dataset import Dataset
-from headrace.plan import ray_unsupported
-from headrace.readers.files import warn_of_unfinished
+from headrace.plan import ray_arguments
+from headrace.readers.unfinished import warn_of_unfinished
 from headrace.sources.files import PathArgument
 
 __all__ = ["read_audio"]
 
 
-@known_arguments(also=ray_unsupported.READ)
+@known_arguments(also=ray_arguments.READ)
 def read_audio(
     paths: PathArgument,
     *,

@@ -12,8 +12,8 @@ from headrace.core.arguments import known_arguments
 from headrace.core.human import short_repr
 from headrace.dataset.dataset import Dataset
 from headrace.errors import ArgumentError
-from headrace.plan import ray_unsupported
-from headrace.readers.files import warn_of_unfinished
+from headrace.plan import ray_arguments
+from headrace.readers.unfinished import warn_of_unfinished
 from headrace.sources.files import PathArgument
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["read_parquet"]
 
 
-@known_arguments(also=ray_unsupported.READ_PARQUET)
+@known_arguments(also=ray_arguments.READ_PARQUET)
 def read_parquet(
     paths: PathArgument,
     *,

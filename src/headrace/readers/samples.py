@@ -8,14 +8,14 @@ from typing import Any
 from headrace.core.arguments import known_arguments
 from headrace.dataset.dataset import Dataset
 from headrace.errors import ArgumentError
-from headrace.plan import ray_unsupported
-from headrace.readers.files import warn_of_unfinished
+from headrace.plan import ray_arguments
+from headrace.readers.unfinished import warn_of_unfinished
 from headrace.sources.files import PathArgument
 
 __all__ = ["read_numpy", "read_webdataset"]
 
 
-@known_arguments(also=ray_unsupported.READ_NUMPY)
+@known_arguments(also=ray_arguments.READ_NUMPY)
 def read_numpy(
     paths: PathArgument,
     *,
@@ -56,7 +56,7 @@ def read_numpy(
     return Dataset.from_source(NumpySource(paths, include_paths=include_paths).in_store(storage_options))
 
 
-@known_arguments(also=ray_unsupported.READ_WEBDATASET)
+@known_arguments(also=ray_arguments.READ_WEBDATASET)
 def read_webdataset(
     paths: PathArgument,
     *,

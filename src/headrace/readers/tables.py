@@ -12,7 +12,7 @@ from headrace.core.stores.options import checked
 from headrace.core.tables.places import given_table
 from headrace.dataset.dataset import Dataset
 from headrace.errors import ArgumentError
-from headrace.plan import ray_unsupported
+from headrace.plan import ray_arguments
 from headrace.readers.parquet import given_condition
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["read_delta", "read_iceberg"]
 
 
-@known_arguments(also=ray_unsupported.READ_DELTA)
+@known_arguments(also=ray_arguments.READ_DELTA)
 def read_delta(
     path: str | os.PathLike[str],
     version: int | None = None,
@@ -102,7 +102,7 @@ def read_delta(
     return Dataset.from_source(made(wanted, condition)).filter(expr=condition).select_columns([*columns])
 
 
-@known_arguments(also=ray_unsupported.READ_ICEBERG)
+@known_arguments(also=ray_arguments.READ_ICEBERG)
 def read_iceberg(
     table_identifier: str,
     *,

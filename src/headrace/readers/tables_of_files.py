@@ -7,14 +7,14 @@ from typing import Any
 
 from headrace.core.arguments import known_arguments
 from headrace.dataset.dataset import Dataset
-from headrace.plan import ray_unsupported
-from headrace.readers.files import warn_of_unfinished
+from headrace.plan import ray_arguments
+from headrace.readers.unfinished import warn_of_unfinished
 from headrace.sources.files import PathArgument
 
 __all__ = ["read_avro", "read_orc"]
 
 
-@known_arguments(also=ray_unsupported.READ)
+@known_arguments(also=ray_arguments.READ)
 def read_orc(
     paths: PathArgument,
     *,
@@ -55,7 +55,7 @@ def read_orc(
     return Dataset.from_source(OrcSource(paths, include_paths=include_paths).in_store(storage_options))
 
 
-@known_arguments(also=ray_unsupported.READ)
+@known_arguments(also=ray_arguments.READ)
 def read_avro(
     paths: PathArgument,
     *,

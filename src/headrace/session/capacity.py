@@ -9,7 +9,7 @@ from headrace.engines.local import machine
 from headrace.options import RunOptions
 
 if TYPE_CHECKING:
-    from headrace.core.ports import Capacity
+    from headrace.core.engine_ports import Capacity
     from headrace.plan.steps.base import Step
 
 BLOCKS_SHARE = 4  # blocks between stages may use one part in so many of the memory limit

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from headrace.core.engine_ports import Engine, PoolSpec
 from headrace.core.files import safe_files
-from headrace.core.ports import Engine, PoolSpec
 from headrace.core.process import hold_standard_streams
 from headrace.core.warn import warn
 from headrace.engines.local import memory

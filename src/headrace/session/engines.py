@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
+from headrace.core.engine_ports import Capacity, Engine
 from headrace.core.install import install_hint
-from headrace.core.ports import Capacity, Engine
 from headrace.engines.inline import InlineEngine
 from headrace.engines.local import machine
 from headrace.engines.local.engine import LocalEngine

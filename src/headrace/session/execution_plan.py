@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from headrace.core import failpoints
-from headrace.core.ports import Capacity
+from headrace.core.engine_ports import Capacity
 from headrace.core.work import Shard
 from headrace.options import RunOptions
 from headrace.plan import compile as compiler

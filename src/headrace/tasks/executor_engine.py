@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol
 
-from headrace.core.ports import PoolSpec
+from headrace.core.engine_ports import PoolSpec
 
 if TYPE_CHECKING:
     from headrace.engines.object_store import ObjectStore

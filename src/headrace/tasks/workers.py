@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.core.devices import Seat
-from headrace.core.ports import PoolSpec
+from headrace.core.engine_ports import PoolSpec
 from headrace.tasks.admission import Needs
 from headrace.tasks.executor_engine import ExecutorEngine, TaskWorker
 from headrace.tasks.hosting.task_host import TaskHost

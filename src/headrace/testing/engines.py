@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.core.arrow.batch_formats import to_numpy
-from headrace.core.ports import Engine, Pool, PoolSpec, WorkerContext
+from headrace.core.engine_ports import Engine, Pool, PoolSpec, WorkerContext
 from headrace.core.work import BlockRef, BlocksFreed
 from headrace.errors import WorkerDied
 

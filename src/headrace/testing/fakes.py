@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace.core import failpoints as points
-from headrace.core.ports import PoolSpec
+from headrace.core.engine_ports import PoolSpec
 from headrace.core.work import BlockRef, Task
 from headrace.engines.inline import InlineBlocks
 from headrace.errors import WorkerDied

@@ -15,9 +15,10 @@ from headrace.core.arrow.batch import owned, schema_bytes, schema_from, to_ipc
 from headrace.core.arrow.objects import bytes_of, object_indices
 from headrace.core.arrow.output_schema import as_files_hold, conform, fill, is_complete
 from headrace.core.arrow.widening import conform_to_read, with_columns
+from headrace.core.engine_ports import WorkerContext
 from headrace.core.events import RowsRead
 from headrace.core.metric_states import MOST_BYTES, stored
-from headrace.core.ports import JoinedWriter, WorkerContext
+from headrace.core.ports import JoinedWriter
 from headrace.core.work import (
     AttemptLost,
     Deferred,

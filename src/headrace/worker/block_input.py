@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 from collections.abc import Iterator
 
-from headrace.core.ports import WorkerContext
+from headrace.core.engine_ports import WorkerContext
 from headrace.core.work import AttemptWaiting, Block, Task, TrailingRejects
 from headrace.worker.early_end import EarlyEnd
 from headrace.worker.rows import Rows

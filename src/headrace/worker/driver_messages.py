@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.core.arrow.objects import kinds_of, object_indices, packed
+from headrace.core.engine_ports import WorkerContext
 from headrace.core.events import WorkerReady
-from headrace.core.ports import WorkerContext
 from headrace.core.work import CallEnded, CallStarted, ObjectsPickled, PoisonRows
 from headrace.worker.calls import PendingCall
 from headrace.worker.out_of_memory import is_lasting

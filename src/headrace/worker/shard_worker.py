@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
 from headrace.core import failpoints, failures
-from headrace.core.ports import WorkerContext
+from headrace.core.engine_ports import WorkerContext
 from headrace.core.work import (
     AttemptFinishing,
     Block,

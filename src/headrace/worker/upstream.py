@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from headrace.core import failpoints, failures
 from headrace.core.arrow.objects import bytes_of, unpacked
-from headrace.core.ports import WorkerContext
+from headrace.core.engine_ports import WorkerContext
 from headrace.core.work import (
     Block,
     BlockMade,

@@ -18,9 +18,9 @@ import msgspec
 from headrace.core.answered import Answered, both
 from headrace.core.arrow.values import ConversionError
 from headrace.core.decoding import decoded
+from headrace.core.engine_ports import WorkerContext
 from headrace.core.events import BatchShrunk, BatchSized, CallRetried, ModelAsked
 from headrace.core.failures import is_interrupt, name_of, without_message, words
-from headrace.core.ports import WorkerContext
 from headrace.core.process import is_worker
 from headrace.core.terminal import say
 from headrace.core.work import Block, Fault, Faults, Ledger, PoisonRows, Reject, Timings

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from headrace.core import failures
+from headrace.core.engine_ports import Pool
 from headrace.core.events import Event, Worked
-from headrace.core.ports import Pool
 from headrace.core.work import (
     AttemptWaiting,
     BlocksFreed,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from headrace.core.ports import PoolSpec
+from headrace.core.engine_ports import PoolSpec
 from headrace.core.work import BlockRef
 from headrace.engines.local.gpus import Gpus, Seats
 from headrace.engines.local.pool import LocalPool

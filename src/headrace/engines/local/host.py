@@ -29,7 +29,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headrace.core.ports import WorkerContext
+from headrace.core.engine_ports import WorkerContext
 from headrace.core.process import become_worker
 from headrace.core.terminal import say
 from headrace.core.work import BlockRef

@@ -7,7 +7,7 @@ import os
 from functools import partial
 from pathlib import Path
 
-from headrace.core.ports import Capacity
+from headrace.core.engine_ports import Capacity
 from headrace.engines.local.cgroups import memory_limit
 
 _NVIDIA = Path("/proc/driver/nvidia/gpus")

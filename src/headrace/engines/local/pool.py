@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headrace.core.ports import PoolSpec, WorkerContext
+from headrace.core.engine_ports import PoolSpec, WorkerContext
 from headrace.core.work import BlockRef
 from headrace.engines.deaths import Death, never_ready
 from headrace.engines.local.gpus import Seats

@@ -9,7 +9,7 @@ import ray
 import ray.exceptions
 import ray.util
 
-from headrace.core.ports import PoolSpec
+from headrace.core.engine_ports import PoolSpec
 from headrace.engines.ray.host import ActorTransport
 from headrace.engines.ray.messages import first_line
 from headrace.errors import ArgumentError, NodeLost

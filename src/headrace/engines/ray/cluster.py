@@ -14,7 +14,7 @@ import psutil
 import ray
 import ray.exceptions
 
-from headrace.core.ports import Capacity
+from headrace.core.engine_ports import Capacity
 from headrace.engines.local import machine
 from headrace.engines.ray.messages import amounts_in_words
 from headrace.errors import EngineError, UnsafeCluster

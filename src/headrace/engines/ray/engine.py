@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from headrace.core.ports import PoolSpec
+from headrace.core.engine_ports import PoolSpec
 from headrace.core.work import BlockRef
 from headrace.engines.block_registry import BlockRegistry
 from headrace.engines.pool import Notify

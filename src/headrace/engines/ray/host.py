@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from headrace.core.ports import WorkerContext
+from headrace.core.engine_ports import WorkerContext
 from headrace.core.process import become_worker
 from headrace.core.terminal import say
 from headrace.core.work import BlockRef, CallStarted

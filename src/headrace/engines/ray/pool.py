@@ -17,8 +17,8 @@ from typing import Any
 import ray
 import ray.exceptions
 
+from headrace.core.engine_ports import PoolSpec
 from headrace.core.events import PoolWaits
-from headrace.core.ports import PoolSpec
 from headrace.core.work import BlockRef
 from headrace.engines.block_registry import BlockRegistry
 from headrace.engines.deaths import Death

@@ -12,8 +12,8 @@ from dataclasses import replace
 from types import FrameType
 from typing import Any
 
+from headrace.core.engine_ports import WorkerContext
 from headrace.core.failures import name_of, words
-from headrace.core.ports import WorkerContext
 from headrace.engines.out_of_band_pickle import OutOfBandPickle, pack
 from headrace.engines.references import Ref, collecting_references, holder_of, keep_restored, read_only
 from headrace.errors import BadReturn

@@ -19,7 +19,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
-from headrace.core.ports import WorkerContext
+from headrace.core.engine_ports import WorkerContext
 from headrace.engines.references import Ref, collecting_references, holder_of, taken_restored
 from headrace.errors import HeadraceError, TimedOut
 from headrace.tasks.calls import TaskOrder, waited_for

@@ -23,7 +23,7 @@ from headrace.compat.ray.offered import names_of_headrace
 from headrace.core.arguments import known_arguments, unframed
 from headrace.errors import ArgumentError
 from headrace.plan.compile import columns_at
-from headrace.plan.ray_unsupported import ITERATE
+from headrace.plan.ray_arguments import ITERATE
 
 _STRATEGIES = ("ActorPoolStrategy", "TaskPoolStrategy")
 _READERS = tuple(name for name in headrace.__all__ if name.startswith(("read_", "from_", "range")))
