@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from headrace.compat.air.torch_checkpoint import TorchCheckpoint as TorchCheckpoint
     from headrace.compat.air.transformers_checkpoint import TransformersCheckpoint as TransformersCheckpoint
     from headrace.core.arrow.ragged import RaggedTensorType as RaggedTensorType
+    from headrace.core.ray_cluster import Ray as Ray
     from headrace.dataset.dataset import Dataset as Dataset
-    from headrace.options import Ray as Ray
     from headrace.options import RunOptions as RunOptions
     from headrace.output.verification import Verification as Verification
     from headrace.output.verify import verify as verify
@@ -72,8 +72,9 @@ _HOMES = {
     "headrace.compat.air.torch_checkpoint": ("TorchCheckpoint",),
     "headrace.compat.air.transformers_checkpoint": ("TransformersCheckpoint",),
     "headrace.core.arrow.ragged": ("RaggedTensorType",),
+    "headrace.core.ray_cluster": ("Ray",),
     "headrace.dataset.dataset": ("Dataset",),
-    "headrace.options": ("Ray", "RunOptions"),
+    "headrace.options": ("RunOptions",),
     "headrace.output.verification": ("Verification",),
     "headrace.output.verify": ("verify",),
     "headrace.plan.column_expressions": ("ColumnExpression", "col", "lit"),

@@ -3,37 +3,23 @@
 from __future__ import annotations
 
 import builtins
-import math
-import numbers
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from enum import Enum
 from typing import Any, Literal, get_args, get_type_hints
 
-from headrace.core.arguments import known_arguments
 from headrace.core.engine_ports import Engine
-from headrace.core.engine_traits import EngineTraits
-from headrace.core.sizes import given_bytes
+from headrace.core.engine_traits import ENGINES, EngineName, EngineTraits
+from headrace.core.option_values import check, given_price, plain
+from headrace.core.ray_cluster import Ray, is_address
 from headrace.core.work import Durability, OnError
 from headrace.errors import ArgumentError, UnknownArgument, nearest
 
-EngineName = Literal["local", "inline", "ray"]
-ENGINES: Mapping[str, EngineTraits] = {
-    "local": EngineTraits(),
-    "inline": EngineTraits(in_process=True),
-    "ray": EngineTraits(is_cluster=True),
-}
-"""The engines by name; ``session/engines.py`` opens them."""
-RAY_ADDRESS = "ray://"
 Mode = Literal["resume", "overwrite", "ignore", "error"]
 OnChange = Literal["refuse", "continue", "restart"]
 Refresh = Literal["changed"]
 WorkerStart = Literal["fork", "spawn"]
 
-
-_PRICE = re.compile(r"\s*([^\d\s.,+-]{0,8})\s*(\d+(?:\.\d+)?)\s*([^\d\s.,+-]{0,8})\s*")
 
 OF_A_STEP = (
     "batch_size",
@@ -56,72 +42,6 @@ MOVED = {
     "ray_remote_args": "engine=hr.Ray(remote_args={value})",
 }
 """What belongs to an observer or to an engine, where one may look for an option of the run."""
-
-
-@dataclass(frozen=True, slots=True, init=False)
-class Ray:
-    """A Ray cluster as the engine of a run or of an executor.
-
-    ``engine="ray"`` and ``engine="ray://head:10001"`` are short forms: ``Ray()`` and ``Ray("ray://head:10001")`` with
-    the ``pool_timeout`` and ``allow_unauthenticated`` of the variables ``HEADRACE_POOL_TIMEOUT`` and
-    ``HEADRACE_ALLOW_UNAUTHENTICATED``.
-
-    Parameters
-    ----------
-    address
-        ``"ray://host:10001"``; default: the cluster that this process is connected to, or that ``RAY_ADDRESS`` names,
-        or that runs on this machine, or one that is started and ends with the program.
-    pool_timeout
-        Seconds that the cluster has to place the workers without which a stage cannot work (the lower of two bounds,
-        else one), or a call or an actor of an executor. After that the run or the call fails.
-    allow_unauthenticated
-        True: also use a cluster on other machines that does not ask who connects. Default: ``UnsafeCluster``.
-    remote_args
-        Options of Ray for each worker: ``runtime_env``, ``resources``, ``label_selector``, …. Those of a step, by its
-        ``ray_remote_args=``, go before.
-
-    Raises
-    ------
-    ArgumentError, UnknownArgument
-        A value is impossible, or there is no such argument.
-
-    Examples
-    --------
-    >>> import headrace as hr
-    >>> hr.Ray(pool_timeout=60, remote_args={"resources": {"fast_disk": 1}}).pool_timeout
-    60
-    >>> hr.Ray(adress="ray://head:10001")
-    Traceback (most recent call last):
-        ...
-    headrace.errors.UnknownArgument: Ray() has no argument 'adress'. Did you mean 'address'?
-    """
-
-    address: str | None
-    pool_timeout: float
-    allow_unauthenticated: bool
-    remote_args: Mapping[str, Any] | None
-
-    @known_arguments
-    def __init__(
-        self,
-        address: str | None = None,
-        *,
-        pool_timeout: float = 600.0,
-        allow_unauthenticated: bool = False,
-        remote_args: Mapping[str, Any] | None = None,
-    ) -> None:
-        if address is not None and not _is_address(address):
-            raise ArgumentError(f"Ray({address!r}): the address of a cluster is such as 'ray://head:10001'.")
-        _check_seconds("pool_timeout", pool_timeout)
-        _check_truth("allow_unauthenticated", allow_unauthenticated)
-        check_ray_remote_args(remote_args, "remote_args")
-        object.__setattr__(self, "address", address)
-        object.__setattr__(self, "pool_timeout", pool_timeout)
-        object.__setattr__(self, "allow_unauthenticated", allow_unauthenticated)
-        object.__setattr__(self, "remote_args", remote_args)
-
-    def __str__(self) -> str:
-        return self.address or "ray"
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,14 +172,14 @@ class RunOptions:
     @property
     def price(self) -> tuple[float, str] | None:
         """The price per hour as an amount and its currency, which may be empty."""
-        return None if self.price_per_hour is None else _price(self.price_per_hour)
+        return None if self.price_per_hour is None else given_price(self.price_per_hour)
 
     @property
     def traits(self) -> EngineTraits:
         """Where the workers are."""
         if isinstance(self.engine, type):
             return getattr(self.engine, "traits", EngineTraits())
-        return ENGINES["ray" if isinstance(self.engine, Ray) or _is_address(self.engine) else self.engine]
+        return ENGINES["ray" if isinstance(self.engine, Ray) or is_address(self.engine) else self.engine]
 
     @property
     def engine_name(self) -> str:
@@ -271,11 +191,11 @@ class RunOptions:
         """The cluster; a short form of ``engine`` with what the environment says of it."""
         if isinstance(self.engine, Ray):
             return self.engine
-        return Ray(self.engine_name if _is_address(self.engine) else None, **ray_settings())
+        return Ray(self.engine_name if is_address(self.engine) else None, **ray_settings())
 
     def updated(self, changes: Mapping[str, Any]) -> RunOptions:
         """Return the options with ``changes``; unknown names and impossible values are refused."""
-        known = [field.name for field in fields(self)]
+        known, hints = [field.name for field in fields(self)], get_type_hints(RunOptions)
         given = {}
         for name, value in changes.items():
             if name in OF_A_STEP:
@@ -289,8 +209,8 @@ class RunOptions:
                 raise UnknownArgument(
                     f"There is no option {name!r}; the options are {', '.join(known)}.{nearest(name, known)}"
                 )
-            given[name] = _plain(name, value)
-            _check(name, given[name])
+            given[name] = plain(name, value)
+            check(name, given[name], hints[name])
         return replace(self, **given)
 
     @classmethod
@@ -403,180 +323,3 @@ def _error_class(name: str) -> Any:
             "Others are given in a script: with_options(retry_on=…)."
         )
     return found
-
-
-def _plain(name: str, value: Any) -> Any:
-    """Return a number of numpy as one of Python, a size in bytes as a number, and a list of errors as a tuple."""
-    if name == "memory_limit" and value is not None:
-        return given_bytes(name, value, least=1, whole=True)
-    if name in ("retry_on", "observers") and isinstance(value, list):
-        return tuple(value)
-    if not isinstance(value, bool) and isinstance(value, numbers.Integral):
-        return int(value)
-    if isinstance(value, str) and isinstance(value, Enum):  # such as Ray's SaveMode
-        return value.value
-    return value
-
-
-_SECONDS = ("stall_timeout", "batch_timeout", "commit_every", "keep_template")
-
-
-def _check(name: str, value: Any) -> None:
-    if name == "mode" and value == "append":
-        raise ArgumentError(
-            "mode='append' would put a second run's rows beside the first's, and an output is one run here, so "
-            "that a kill neither loses nor doubles rows: write each run to a folder of its own, and read them as "
-            "a list of paths."
-        )
-    if name in _CHECKS:
-        _CHECKS[name](value)
-        return
-    hint = get_type_hints(RunOptions)[name]
-    choices = get_args(hint)
-    if choices and all(isinstance(choice, str) for choice in choices):
-        if value not in choices:
-            listed = ", ".join(map(repr, choices))
-            raise ArgumentError(f"{name}={value!r} is not one of {listed}.{nearest(str(value), choices)}")
-    elif bool in choices or hint is bool:
-        if not isinstance(value, bool) and not (value is None and choices):
-            allowed = "True, False nor None" if choices else "True nor False"
-            raise ArgumentError(f"{name}={value!r} is neither {allowed}.")
-    elif value is None:
-        if type(None) not in choices:
-            raise ArgumentError(f"{name}=None: it takes a number.")
-    elif name == "max_retries" and type(value) is int and value == 0:
-        return
-    elif isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-        raise ArgumentError(f"{name}={value!r}: it takes a number above zero.")
-    elif name not in _SECONDS and not isinstance(value, int):
-        raise ArgumentError(f"{name}={value!r}: it takes a whole number.")
-
-
-def _check_observers(value: Any) -> None:
-    if not isinstance(value, tuple):
-        raise ArgumentError(f"observers={value!r}: it takes a list of objects that have on_event(event).")
-    for each in value:
-        if isinstance(each, type) or not callable(getattr(each, "on_event", None)):
-            raise ArgumentError(f"observers=[{each!r}]: an observer is an object that has on_event(event).")
-
-
-def _check_seconds(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-        raise ArgumentError(f"{name}={value!r}: it takes a number above zero.")
-
-
-def _check_truth(name: str, value: Any) -> None:
-    if not isinstance(value, bool):
-        raise ArgumentError(f"{name}={value!r} is neither True nor False.")
-
-
-def _price(value: Any) -> tuple[float, str]:
-    """Return the amount and the currency of a price."""
-    if isinstance(value, str):
-        found = _PRICE.fullmatch(value)
-        amount, currency = (float(found[2]), found[1] or found[3]) if found else (math.nan, "")
-    else:
-        number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-        amount, currency = float(value) if number else math.nan, ""
-    if not (math.isfinite(amount) and amount > 0):
-        raise ArgumentError(
-            f"price_per_hour={value!r}: it takes a number above zero, or text such as '3.50 EUR' or '$3.50'."
-        )
-    return amount, currency
-
-
-def _check_refresh(value: Any) -> None:
-    if value not in (None, *get_args(Refresh)):
-        raise ArgumentError(
-            f"refresh={value!r}: it is 'changed', or left out; on_change='restart' makes all rows again."
-        )
-
-
-def _check_max_errors(value: Any) -> None:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    whole = number and value >= 0 and math.isfinite(value) and value == int(value)
-    whole = whole and not (isinstance(value, float) and value == 1)  # one row, or all of them?
-    share = number and 0 < value < 1
-    if value is not None and not whole and not share:
-        raise ArgumentError(
-            f"max_errors={value!r}: it takes a whole number of rows, or a share of them between 0 and 1."
-        )
-
-
-def _check_retry_on(value: Any) -> None:
-    kinds = value if isinstance(value, tuple) else (value,)
-    if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
-        raise ArgumentError(
-            f"retry_on={value!r}: it takes a class of errors, or a tuple of them, such as (TimeoutError, OSError)."
-        )
-
-
-def _is_address(value: Any) -> bool:
-    return isinstance(value, str) and value.startswith(RAY_ADDRESS) and len(value) > len(RAY_ADDRESS)
-
-
-def _check_engine(value: Any) -> None:
-    names = tuple(ENGINES)
-    if value is Ray:
-        raise ArgumentError("engine=hr.Ray: that is the class. Give hr.Ray(), or 'ray'.")
-    if isinstance(value, type):
-        _check_engine_class(value)
-    elif callable(getattr(value, "start", None)):
-        raise ArgumentError(
-            f"engine={value!r}: give the class, engine={type(value).__name__}: each run makes an engine of its own, "
-            "and closes it."
-        )
-    elif not isinstance(value, Ray) and value not in names and not _is_address(value):
-        listed = ", ".join(map(repr, names))
-        raise ArgumentError(
-            f"engine={value!r} is not one of {listed}, nor an address such as 'ray://head:10001'."
-            f"{nearest(str(value), names)}"
-        )
-
-
-def _check_engine_class(kind: type) -> None:
-    """Refuse a class that is no engine, and an engine whose capacity only Headrace's own code could find out."""
-    missing = [name for name in _ENGINE_METHODS if not callable(getattr(kind, name, None))]
-    if missing:
-        raise ArgumentError(
-            f"engine={kind.__name__}: the class has no {', '.join(missing)}; an engine has "
-            f"{', '.join(_ENGINE_METHODS)}."
-        )
-    if getattr(kind, "traits", EngineTraits()).is_cluster:
-        raise ArgumentError(
-            f"engine={kind.__name__}: its workers are on other machines, whose cores and memory are asked for in "
-            "session/engines.py of Headrace: such an engine has to be added there."
-        )
-
-
-_ENGINE_METHODS = ("start", "hold", "release", "same_machine", "close")
-
-_NOT_FOR_RAY = frozenset(
-    (
-        *("num_cpus", "num_gpus", "memory", "name", "lifetime"),
-        *("max_restarts", "max_task_retries", "max_concurrency", "concurrency_groups"),
-    )
-)
-
-
-def check_ray_remote_args(value: Any, argument: str = "ray_remote_args") -> None:
-    """Refuse what is no dict for Ray, and what is said, or decided, in another way."""
-    names = set(value) if isinstance(value, Mapping) else None
-    if value is not None and (names is None or not all(isinstance(name, str) for name in names)):
-        raise ArgumentError(f"{argument}={value!r}: it takes a dict such as {{'runtime_env': {{...}}}}.")
-    if names and names & _NOT_FOR_RAY:
-        named = ", ".join(sorted(names & _NOT_FOR_RAY))
-        raise ArgumentError(
-            f"{argument}: {named}: steps say by num_cpus=, num_gpus= and memory= what their workers need, and "
-            "the rest is decided here. It takes runtime_env, resources, label_selector and the like."
-        )
-
-
-_CHECKS = {
-    "engine": _check_engine,
-    "max_errors": _check_max_errors,
-    "observers": _check_observers,
-    "price_per_hour": lambda value: None if value is None else _price(value),
-    "refresh": _check_refresh,
-    "retry_on": _check_retry_on,
-}

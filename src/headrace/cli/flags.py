@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from headrace.cli import texts
+from headrace.core.engine_traits import ENGINES
 from headrace.errors import ArgumentError, UnknownArgument
-from headrace.options import ENGINES
 
 _RUN = "How it runs"
 _ROWS = "Rows that fail"
@@ -120,7 +120,8 @@ class Flags:
 
     def options(self) -> dict[str, Any]:
         """Return the options that were given, by the names of ``RunOptions``."""
-        from headrace.options import Ray, RunOptions, option_from_text, ray_setting, ray_settings
+        from headrace.core.ray_cluster import Ray
+        from headrace.options import RunOptions, option_from_text, ray_setting, ray_settings
         from headrace.session.event_bus import observer_from_text
 
         texts = self._texts()

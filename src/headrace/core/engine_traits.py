@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,3 +19,12 @@ class EngineTraits:
 
     is_cluster: bool = False
     """Workers are on several machines: the cluster says what there is, places workers, and watches their memory."""
+
+
+EngineName = Literal["local", "inline", "ray"]
+ENGINES: Mapping[str, EngineTraits] = {
+    "local": EngineTraits(),
+    "inline": EngineTraits(in_process=True),
+    "ray": EngineTraits(is_cluster=True),
+}
+"""The engines by name; ``session/engines.py`` opens them."""

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.install import install_hint
+from headrace.core.ray_cluster import check_ray_remote_args
 from headrace.core.sizes import given_bytes
 from headrace.errors import ArgumentError, MissingLibrary, UnknownArgument, nearest
-from headrace.options import check_ray_remote_args
 from headrace.plan.functions import Function, callable_name, is_async, is_async_generator
 from headrace.plan.resources import Remote, Resources
 from headrace.plan.strategies import ActorPoolStrategy, TaskPoolStrategy, worker_bounds

@@ -6,10 +6,11 @@ from typing import Any
 
 from headrace.core.arguments import Unsupported, known_arguments
 from headrace.core.process import hold_standard_streams
+from headrace.core.ray_cluster import Ray
 from headrace.engines.local import machine
 from headrace.engines.local.spawner import Starting
 from headrace.errors import ArgumentError, EngineError, ResourcesUnavailable
-from headrace.options import MOVED, Ray, RunOptions
+from headrace.options import MOVED, RunOptions
 from headrace.plan.parameters import given_number
 from headrace.session.engines import capacity_for, memory_of_nodes
 from headrace.tasks.core import Core

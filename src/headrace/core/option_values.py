@@ -1,0 +1,156 @@
+"""Values of a run's options: what is said of those that make no sense."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import re
+from enum import Enum
+from typing import Any, get_args
+
+from headrace.core.engine_traits import ENGINES, EngineTraits
+from headrace.core.ray_cluster import Ray, is_address
+from headrace.core.sizes import given_bytes
+from headrace.errors import ArgumentError, nearest
+
+_PRICE = re.compile(r"\s*([^\d\s.,+-]{0,8})\s*(\d+(?:\.\d+)?)\s*([^\d\s.,+-]{0,8})\s*")
+_SECONDS = ("stall_timeout", "batch_timeout", "commit_every", "keep_template")
+
+
+def plain(name: str, value: Any) -> Any:
+    """Return a number of numpy as one of Python, a size in bytes as a number, and a list of errors as a tuple."""
+    if name == "memory_limit" and value is not None:
+        return given_bytes(name, value, least=1, whole=True)
+    if name in ("retry_on", "observers") and isinstance(value, list):
+        return tuple(value)
+    if not isinstance(value, bool) and isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, str) and isinstance(value, Enum):  # such as Ray's SaveMode
+        return value.value
+    return value
+
+
+def check(name: str, value: Any, hint: Any) -> None:
+    """Raise ``ArgumentError`` for a value that an option of type ``hint`` cannot have."""
+    if name == "mode" and value == "append":
+        raise ArgumentError(
+            "mode='append' would put a second run's rows beside the first's, and an output is one run here, so "
+            "that a kill neither loses nor doubles rows: write each run to a folder of its own, and read them as "
+            "a list of paths."
+        )
+    if name in _CHECKS:
+        _CHECKS[name](value)
+        return
+    choices = get_args(hint)
+    if choices and all(isinstance(choice, str) for choice in choices):
+        if value not in choices:
+            listed = ", ".join(map(repr, choices))
+            raise ArgumentError(f"{name}={value!r} is not one of {listed}.{nearest(str(value), choices)}")
+    elif bool in choices or hint is bool:
+        if not isinstance(value, bool) and not (value is None and choices):
+            allowed = "True, False nor None" if choices else "True nor False"
+            raise ArgumentError(f"{name}={value!r} is neither {allowed}.")
+    elif value is None:
+        if type(None) not in choices:
+            raise ArgumentError(f"{name}=None: it takes a number.")
+    elif name == "max_retries" and type(value) is int and value == 0:
+        return
+    elif isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+        raise ArgumentError(f"{name}={value!r}: it takes a number above zero.")
+    elif name not in _SECONDS and not isinstance(value, int):
+        raise ArgumentError(f"{name}={value!r}: it takes a whole number.")
+
+
+def _check_observers(value: Any) -> None:
+    if not isinstance(value, tuple):
+        raise ArgumentError(f"observers={value!r}: it takes a list of objects that have on_event(event).")
+    for each in value:
+        if isinstance(each, type) or not callable(getattr(each, "on_event", None)):
+            raise ArgumentError(f"observers=[{each!r}]: an observer is an object that has on_event(event).")
+
+
+def given_price(value: Any) -> tuple[float, str]:
+    """Return the amount and the currency of a price."""
+    if isinstance(value, str):
+        found = _PRICE.fullmatch(value)
+        amount, currency = (float(found[2]), found[1] or found[3]) if found else (math.nan, "")
+    else:
+        number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+        amount, currency = float(value) if number else math.nan, ""
+    if not (math.isfinite(amount) and amount > 0):
+        raise ArgumentError(
+            f"price_per_hour={value!r}: it takes a number above zero, or text such as '3.50 EUR' or '$3.50'."
+        )
+    return amount, currency
+
+
+def _check_refresh(value: Any) -> None:
+    if value not in (None, "changed"):
+        raise ArgumentError(
+            f"refresh={value!r}: it is 'changed', or left out; on_change='restart' makes all rows again."
+        )
+
+
+def _check_max_errors(value: Any) -> None:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    whole = number and value >= 0 and math.isfinite(value) and value == int(value)
+    whole = whole and not (isinstance(value, float) and value == 1)  # one row, or all of them?
+    share = number and 0 < value < 1
+    if value is not None and not whole and not share:
+        raise ArgumentError(
+            f"max_errors={value!r}: it takes a whole number of rows, or a share of them between 0 and 1."
+        )
+
+
+def _check_retry_on(value: Any) -> None:
+    kinds = value if isinstance(value, tuple) else (value,)
+    if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
+        raise ArgumentError(
+            f"retry_on={value!r}: it takes a class of errors, or a tuple of them, such as (TimeoutError, OSError)."
+        )
+
+
+def _check_engine(value: Any) -> None:
+    names = tuple(ENGINES)
+    if value is Ray:
+        raise ArgumentError("engine=hr.Ray: that is the class. Give hr.Ray(), or 'ray'.")
+    if isinstance(value, type):
+        _check_engine_class(value)
+    elif callable(getattr(value, "start", None)):
+        raise ArgumentError(
+            f"engine={value!r}: give the class, engine={type(value).__name__}: each run makes an engine of its own, "
+            "and closes it."
+        )
+    elif not isinstance(value, Ray) and value not in names and not is_address(value):
+        listed = ", ".join(map(repr, names))
+        raise ArgumentError(
+            f"engine={value!r} is not one of {listed}, nor an address such as 'ray://head:10001'."
+            f"{nearest(str(value), names)}"
+        )
+
+
+def _check_engine_class(kind: type) -> None:
+    """Refuse a class that is no engine, and an engine whose capacity only Headrace's own code could find out."""
+    missing = [name for name in _ENGINE_METHODS if not callable(getattr(kind, name, None))]
+    if missing:
+        raise ArgumentError(
+            f"engine={kind.__name__}: the class has no {', '.join(missing)}; an engine has "
+            f"{', '.join(_ENGINE_METHODS)}."
+        )
+    if getattr(kind, "traits", EngineTraits()).is_cluster:
+        raise ArgumentError(
+            f"engine={kind.__name__}: its workers are on other machines, whose cores and memory are asked for in "
+            "session/engines.py of Headrace: such an engine has to be added there."
+        )
+
+
+_ENGINE_METHODS = ("start", "hold", "release", "same_machine", "close")
+
+_CHECKS = {
+    "engine": _check_engine,
+    "max_errors": _check_max_errors,
+    "observers": _check_observers,
+    "price_per_hour": lambda value: None if value is None else given_price(value),
+    "refresh": _check_refresh,
+    "retry_on": _check_retry_on,
+}
