@@ -184,6 +184,7 @@ DIFFERENT = {
         "from_torch": "here; pairs become columns `item_0`, `item_1`, or those named by `columns=`",
         "read_audio read_avro read_binary_files read_csv read_json read_numpy read_orc read_parquet "
         "read_webdataset": _LOCAL,
+        "read_videos": "here, and as `read_video`; frames stand upright, and `fps=` takes fractions",
         "read_images": "here; `RGB` without `mode=`, local files",
         "read_delta": "here; one version, which a run that goes on keeps",
         "read_iceberg": "here; one snapshot, which a run that goes on keeps; no credentials among `catalog_kwargs`",

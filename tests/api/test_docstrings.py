@@ -24,6 +24,8 @@ UNITS = {  # where an argument has one of these names, one of these words says i
     "max_pixels": ("pixels",),
     "max_samples": ("bytes",),
     "sample_rate": ("per second",),
+    "fps": ("per second",),
+    "resize": ("pixels",),
     "batch_size": ("rows", "Rows", "texts", "As in", "as in"),
     "batch_size_bytes": ("bytes", "As in"),
     "max_in_flight": ("batches", "As in"),
@@ -31,7 +33,8 @@ UNITS = {  # where an argument has one of these names, one of these words says i
 TENSORS = """
     Dataset map_batches predict embed map add_column take take_batch schema iter_batches iter_torch_batches
     iter_tf_batches to_tf to_polars to_daft to_ray from_numpy from_torch from_polars from_daft from_huggingface
-    from_ray range_tensor read_images read_audio KerasPredictor LightGBMPredictor MLflowPredictor OnnxPredictor
+    from_ray range_tensor read_images read_audio read_video KerasPredictor LightGBMPredictor MLflowPredictor
+    OnnxPredictor
     SentenceTransformersPredictor SklearnPredictor TorchPredictor TransformersPredictor XGBoostPredictor
 """
 

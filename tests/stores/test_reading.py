@@ -218,6 +218,23 @@ def test_sound(bucket):
         inline(hr.read_audio(path)).take_all()
 
 
+def test_video(bucket, tmp_path):
+    av = pytest.importorskip("av")
+    with av.open(str(tmp_path / "a.mp4"), "w") as video:
+        stream = video.add_stream("mjpeg", rate=25, width=64, height=48)
+        stream.pix_fmt = "yuvj420p"
+        for number in range(9):
+            video.mux(stream.encode(av.VideoFrame.from_ndarray(np.full((48, 64, 3), 9 * number, np.uint8))))
+        video.mux(stream.encode())
+    bucket.put("a.mp4", (tmp_path / "a.mp4").read_bytes())
+    rows = inline(hr.read_video(bucket.url, stride=4)).take_all()
+    assert [(row["frame_index"], round(row["frame"][0, 0, 0] / 36)) for row in rows] == [
+        (0, 0),
+        (4, 1),
+        (8, 2),
+    ]
+
+
 def test_workers_read_and_local_outputs_resume(bucket, tmp_path):
     for number in range(4):
         bucket.put(f"{number}.parquet", parquet(pa.table({"x": [number, number + 10]})))

@@ -174,9 +174,6 @@ NO_FUNCTIONS = {
     "read_snowflake": f"{_SERVER}.",
     "read_tfrecords": f"{_NO_READER} its own library reads.",
     "read_unity_catalog": f"{_SERVER}.",
-    "read_videos": "there is no decoder for video. read_binary_files(paths, "
-    "include_paths=True).flat_map(frames) gives "
-    "each file to a function of yours.",
     "read_zarr": f"{_NO_READER} its own library reads; from_numpy takes its arrays.",
 }
 

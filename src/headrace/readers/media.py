@@ -11,7 +11,7 @@ from headrace.plan import ray_arguments
 from headrace.readers.unfinished import warn_of_unfinished
 from headrace.sources.files import PathArgument
 
-__all__ = ["read_audio"]
+__all__ = ["read_audio", "read_video", "read_videos"]
 
 
 @known_arguments(also=ray_arguments.READ)
@@ -72,3 +72,84 @@ def read_audio(
         paths, mono=mono, sample_rate=sample_rate, include_paths=include_paths, max_samples=max_samples
     )
     return Dataset.from_source(source.in_store(storage_options))
+
+
+@known_arguments(also=ray_arguments.READ)
+def read_video(
+    paths: PathArgument,
+    *,
+    stride: int = 1,
+    fps: float | None = None,
+    resize: tuple[int, int] | None = None,
+    include_timestamps: bool = False,
+    include_paths: bool = False,
+    max_pixels: int = 89_478_485,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Read each frame of video files as one row: its pixels, and its number. Needs ``headrace[video]``.
+
+    The columns are those of Ray Data: ``frame``, uint8 of shape (height, width, 3), RGB, and ``frame_index``, int64,
+    from 0 in each file. ``read_videos`` is Ray Data's name of it. Frames come in the order in which they are shown,
+    and upright: what a phone recorded on its side is turned, as its file says.
+
+    Parameters
+    ----------
+    paths, storage_options
+        As for :func:`read_parquet`; of a folder, ``.mp4``, ``.m4v``, ``.mov``, ``.mkv``, ``.webm``, ``.avi``,
+        ``.mpg``, ``.mpeg``, ``.ts``, ``.m2ts``, ``.mts``, ``.flv``, ``.wmv``, ``.asf``, ``.3gp``, ``.ogv`` and
+        ``.mxf`` files.
+    stride
+        Take each frame whose number is a multiple of it. Groups of frames, from one key frame to the next, of which
+        none is wanted are not decoded (H.264, HEVC, AV1 and VP9, in MP4, MOV, Matroska and WebM).
+    fps
+        Instead of ``stride``: about so many frames per second. As in Ray Data, the stride is then the file's own rate
+        divided by it, rounded, and at least 1.
+    resize
+        ``(height, width)`` in pixels that all frames are scaled to (bilinear). None keeps their size; where files
+        differ in it, a batch is n objects instead of one array.
+    include_timestamps
+        Whether to add ``frame_timestamp``: when the frame begins and ends, in seconds, float64 of shape (2,); NaN
+        where the file does not say.
+    include_paths
+        Whether to add the string column ``path``, the file's absolute path.
+    max_pixels
+        How many pixels a frame may have, against files that unpack to more than a machine can hold.
+
+    The first frame of each file is decoded when the dataset is first looked at. MP4 and MOV files of more than 600
+    frames are cut at key frames, and read by several workers at a time; other files are read by one.
+
+    Raises
+    ------
+    ArgumentError
+        ``stride``, ``fps`` or ``resize`` is something else. ``MissingLibrary``: PyAV is not installed.
+    NothingMatched, InputChanged
+        As for :func:`read_parquet`.
+    UnreadableFile
+        A file is damaged, no video, or has frames of more than ``max_pixels``; a frame cannot be decoded; or a file
+        ends earlier than it says. ``on_error`` says what becomes of a frame; a file that ends early has one row for
+        what is missing.
+
+    Examples
+    --------
+    >>> import pytest, tempfile, headrace as hr, numpy as np
+    >>> av = pytest.importorskip("av")
+    >>> file = f"{tempfile.mkdtemp()}/a.mp4"
+    >>> with av.open(file, "w") as video:
+    ...     stream = video.add_stream("libx264", rate=25, width=64, height=48)
+    ...     for _ in range(50):
+    ...         video.mux(stream.encode(av.VideoFrame.from_ndarray(np.zeros((48, 64, 3), np.uint8))))
+    ...     video.mux(stream.encode())
+    >>> rows = hr.read_video(file, stride=20, resize=(24, 32)).take_all()
+    >>> [(row["frame_index"], row["frame"].shape) for row in rows]
+    [(0, (24, 32, 3)), (20, (24, 32, 3)), (40, (24, 32, 3))]
+    """
+    from headrace.sources.media.video import VideoSource, video_options
+
+    warn_of_unfinished(paths)
+    how = video_options(stride, fps, resize, include_timestamps, max_pixels)
+    source = VideoSource(paths, how, include_paths=include_paths)
+    return Dataset.from_source(source.in_store(storage_options))
+
+
+read_videos = read_video
+"""Ray Data's name of ``read_video``."""

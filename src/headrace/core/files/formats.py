@@ -60,6 +60,14 @@ DATA = {
             (".wav", ".flac", ".mp3", ".ogg", ".oga", ".opus", ".aiff", ".aif", ".au", ".caf", ".w64"),
             "read_audio",
         ),
+        DataFormat(
+            "video",
+            (
+                *(".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".m2ts", ".mts"),
+                *(".flv", ".wmv", ".asf", ".3gp", ".ogv", ".mxf"),
+            ),
+            "read_video",
+        ),
         DataFormat("binary", (), "read_binary_files"),
     )
 }

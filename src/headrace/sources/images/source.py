@@ -14,13 +14,11 @@ from headrace.core.work import Split
 from headrace.errors import ArgumentError, nearest
 from headrace.sources.files import PathArgument
 from headrace.sources.images.options import MODES, ImageOptions, ImageSizes
+from headrace.sources.media.numbers import MAX_PIXELS, image_size
 from headrace.sources.whole_files import WholeFileSource
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-MAX_PIXELS = 89_478_485  # as many as Pillow reads without a warning: a quarter of 2**30 bytes, of three each
-_LARGEST = 1 << 16  # a side that Pillow would not make anyway
 
 
 class ImageSource(WholeFileSource[ImageSizes]):
@@ -63,7 +61,7 @@ class ImageSource(WholeFileSource[ImageSizes]):
     ) -> None:
         super().__init__(paths)
         require("PIL", "images", "read_images")
-        self._image_options = ImageOptions(_size(size), _mode(mode), draft, _max_pixels(max_pixels))
+        self._image_options = ImageOptions(image_size(size), _mode(mode), draft, _max_pixels(max_pixels))
         self._include_paths = include_paths
 
     def describe(self) -> dict[str, Any]:
@@ -113,20 +111,6 @@ class ImageSource(WholeFileSource[ImageSizes]):
         from headrace.sources.images import reader as image_reader
 
         return image_reader.sizes_of(files, self._image_options.max_pixels)
-
-
-def _size(size: Any) -> tuple[int, int] | None:
-    if size is None:
-        return None
-    try:
-        height, width = map(operator.index, size)
-    except (TypeError, ValueError):
-        raise ArgumentError(
-            f"size is (height, width) in pixels, such as size=(224, 224), not {size!r}."
-        ) from None
-    if not (0 < height <= _LARGEST and 0 < width <= _LARGEST):
-        raise ArgumentError(f"size is (height, width), each from 1 to {_LARGEST:,} pixels, not {size!r}.")
-    return height, width
 
 
 def _max_pixels(max_pixels: Any) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
@@ -12,9 +11,10 @@ from headrace.core.files.formats import suffixes_read_by
 from headrace.core.files.input_files import InputFile
 from headrace.core.ports import Bad
 from headrace.core.work import Split
-from headrace.errors import ArgumentError, HeadraceError, UnreadableFile
+from headrace.errors import HeadraceError, UnreadableFile
 from headrace.sources.files import PathArgument
 from headrace.sources.media.containers import lacking, missing_bytes
+from headrace.sources.media.numbers import BATCH_BYTES, whole_number
 from headrace.sources.signatures import another_reader
 from headrace.sources.whole_files import WholeFileSource, content, fetched
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 MAX_SAMPLES = 1 << 28  # of four bytes each, over all channels: a GiB
 _MOST_SAMPLES = (1 << 31) - 1  # what the offsets of a column can count
 _MOST_RATE = 1 << 24
-_BATCH_BYTES = 64 << 20
 _PACKED = {
     ".flac": 4,
     ".mp3": 20,
@@ -83,10 +82,14 @@ class AudioSource(WholeFileSource[bool]):
     ) -> None:
         super().__init__(paths)
         require("soundfile", "audio", "read_audio")
-        rate = None if sample_rate is None else _whole(sample_rate, "sample_rate", _MOST_RATE)
+        rate = (
+            None if sample_rate is None else whole_number(sample_rate, "read_audio: sample_rate", _MOST_RATE)
+        )
         if rate is not None:
             require("soxr", "audio", "read_audio(sample_rate=…)")
-        self._how = AudioOptions(bool(mono), rate, _whole(max_samples, "max_samples", _MOST_SAMPLES))
+        self._how = AudioOptions(
+            bool(mono), rate, whole_number(max_samples, "read_audio: max_samples", _MOST_SAMPLES)
+        )
         self._include_paths = include_paths
 
     def describe(self) -> dict[str, Any]:
@@ -150,7 +153,7 @@ class AudioSource(WholeFileSource[bool]):
                 start, held, sounds = row + 1, 0, []
                 continue
             size = 0 if sound.samples is None else sound.samples.nbytes
-            if sounds and (len(sounds) >= batch_rows or held + size > _BATCH_BYTES):
+            if sounds and (len(sounds) >= batch_rows or held + size > BATCH_BYTES):
                 yield _batch(files[start:row], sounds, target)
                 start, held, sounds = row, 0, []
             sounds.append(sound)
@@ -248,13 +251,3 @@ def _unreadable(path: str, reason: str) -> UnreadableFile:
         f"Cannot read the sound file {path!r}: {reason.rstrip('.')}. Restore the file or leave it out of the input."
         f"{another_reader(path, 'read_audio')}"
     )
-
-
-def _whole(given: Any, name: str, most: int) -> int:
-    try:
-        count = operator.index(given)
-    except TypeError:
-        count = 0
-    if not 1 <= count <= most:
-        raise ArgumentError(f"read_audio: {name} is a whole number from 1 to {most:,}, not {given!r}.")
-    return count
