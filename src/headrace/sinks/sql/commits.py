@@ -24,9 +24,14 @@ def committed(transaction: Transaction, run: str, part: str) -> int | None:
     return int(found[0][0]) if found else None
 
 
-def note(transaction: Transaction, run: str, part: str, table: str, rows: int) -> None:
-    """Note a part, in the transaction that inserts its rows."""
+def note(transaction: Transaction, run: str, part: str, table: str, rows: int) -> bool:
+    """Note a part, in the transaction that inserts its rows, before it does; False if another one has.
+
+    It waits for a transaction that notes the same part, such as one of a driver that was killed while it committed.
+    """
     name = table.replace("'", "''")
-    transaction.execute(
-        f"INSERT INTO {COMMITS} (run, part, table_name, rows) VALUES ('{run}', '{part}', '{name}', {rows})"
+    noted = transaction.rows(
+        f"INSERT INTO {COMMITS} (run, part, table_name, rows) VALUES ('{run}', '{part}', '{name}', {rows}) "
+        "ON CONFLICT DO NOTHING RETURNING rows"
     )
+    return bool(noted)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from headrace.core.install import install_hint
 from headrace.errors import MissingLibrary
 from headrace.sinks.sql.transactions import Refused, failed, keyed, quoted
 
+_WAIT = 10.0  # seconds, for another process to close the file
 _MEMBERS = re.compile(r"'([^']*)'|([^,\[\] ]+)")  # of an index, as DuckDB tells them: ['"a b"', c]
 
 
@@ -30,7 +32,7 @@ class DuckdbTransaction:
         self.failures = (duckdb.Error,)
         self._refused = (duckdb.ConstraintException, duckdb.ConversionException, duckdb.DataError)
         try:
-            self._connection = duckdb.connect(database.path)
+            self._connection = _connected(database.path)
             self._connection.execute("BEGIN TRANSACTION")
         except duckdb.Error as error:
             raise failed(database, "write to", error) from None
@@ -112,3 +114,17 @@ class DuckdbTransaction:
 def _column(told: str) -> str:
     """Return the name of a column; an expression stays what it is, and is no column's name."""
     return told[1:-1].replace('""', '"') if told.startswith('"') else told
+
+
+def _connected(path: str) -> Any:
+    """Connect; wait a moment for another process that has the file open."""
+    import duckdb
+
+    last = time.monotonic() + _WAIT
+    while True:
+        try:
+            return duckdb.connect(path)
+        except duckdb.IOException as error:
+            if "lock" not in str(error) or time.monotonic() > last:
+                raise
+        time.sleep(0.05)

@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import msgspec
@@ -46,6 +46,7 @@ class SqlSink(ParquetSink):
     table: str = field(kw_only=True)
     table_mode: Literal["append", "overwrite", "error", "upsert"] = field(default="append", kw_only=True)
     key: tuple[str, ...] = field(default=(), kw_only=True)
+    _there: dict[str, pa.DataType | None] | None = field(default=None, kw_only=True, repr=False)  # when bound
 
     kind: ClassVar[str] = "table"
 
@@ -70,10 +71,17 @@ class SqlSink(ParquetSink):
                 f"The rows have no column {missing[0]!r}, which key={list(self.key)} names; they have "
                 f"{', '.join(schema.names[:20])}."
             )
+        self._check_columns(self._there if self._run else self._look(), self._stored(schema))
+
+    def _look(self) -> dict[str, pa.DataType | None] | None:
+        """Return the columns of the table, if there is one; the driver asks, as a file of DuckDB has one user."""
         if self.database.scheme != "postgresql" and not os.path.exists(self.database.path):
-            return
+            return None
         with self._transaction("look at") as transaction:
-            self._check_columns(transaction.columns(self.table), self._stored(schema))
+            there = transaction.columns(self.table)
+            if self.key and there is not None:
+                check_key(self.database, self.table, self.key, there, transaction.unique(self.table))
+            return there
 
     def _stored(self, schema: pa.Schema) -> pa.Schema:
         found = []
@@ -118,6 +126,7 @@ class SqlSink(ParquetSink):
     def bind(self, *, run: str, staging: str, digits: int, durability: Durability) -> FileSink:
         """Bind to a run; with ``error``, refuse a table with rows of others, with ``upsert`` one without that key."""
         bound = super().bind(run=run, staging=staging, digits=digits, durability=durability)
+        assert isinstance(bound, SqlSink)
         if self.table_mode == "error":
             with self._transaction("look at") as transaction:
                 make_commits(transaction)
@@ -128,15 +137,7 @@ class SqlSink(ParquetSink):
                         f"The table {self.table} in {self.database} has rows already, and mode='error' was asked "
                         "for. mode='append' adds to them, mode='overwrite' replaces them."
                     )
-        if self.key:
-            with self._transaction("look at") as transaction:
-                self._check_key(transaction)
-        return bound
-
-    def _check_key(self, transaction: Transaction) -> None:
-        there = transaction.columns(self.table)
-        if there is not None:
-            check_key(self.database, self.table, self.key, there, transaction.unique(self.table))
+        return replace(bound, _there=self._look())
 
     def kept_rows(self, run: str) -> str:
         """Say why the rows that a run has in the table cannot be made anew; "" where they can."""
@@ -176,7 +177,8 @@ class SqlSink(ParquetSink):
         staged = self._staged(file)
         with self._transaction("insert rows into", file) as transaction:
             make_commits(transaction)
-            if committed(transaction, self._run, file.name) is not None:
+            # a part of later input may have the name of one without rows
+            if file.rows and not note(transaction, self._run, file.name, self.table, file.rows):
                 return
             try:
                 self._insert(transaction, staged)
@@ -188,8 +190,6 @@ class SqlSink(ParquetSink):
                     f"{self._told(error)}. None of its rows were inserted. Correct the rows in a step, with "
                     "on_change='continue', or change the table; then run again."
                 ) from None
-            if file.rows:  # a part of later input may have the name of one without rows
-                note(transaction, self._run, file.name, self.table, file.rows)
             failpoints.hit("table.filled")
             transaction.commit()
 
@@ -228,9 +228,11 @@ class SqlSink(ParquetSink):
         """Replace the table's rows, unless it is noted as ``done`` with just these parts."""
         with self._transaction("replace the rows in") as transaction:
             make_commits(transaction)
-            if committed(transaction, self._run, done) is not None:
+            if not note(transaction, self._run, done, self.table, rows):
                 return
-            transaction.execute(f"DELETE FROM {COMMITS} WHERE run = '{self._run}'")  # it had other parts
+            transaction.execute(  # it had other parts
+                f"DELETE FROM {COMMITS} WHERE run = '{self._run}' AND part <> '{done}'"
+            )
             with self._undone("replace"):
                 if transaction.columns(self.table) is not None:
                     transaction.execute(f"DELETE FROM {quoted(self.table)}")
@@ -242,7 +244,6 @@ class SqlSink(ParquetSink):
                     f"The files in {self.root} have {written:,} rows, and {rows:,} were made: some are gone. The "
                     f"table {self.table} is as it was. Run again with another output=."
                 )
-            note(transaction, self._run, done, self.table, rows)
             failpoints.hit("table.filled")
             transaction.commit()
 
@@ -262,10 +263,8 @@ class SqlSink(ParquetSink):
         again = 0
         with self._transaction("merge rows into") as transaction:
             make_commits(transaction)
-            names = [name for name in self._parts() if committed(transaction, self._run, name) is None]
-            if names:
-                with self._undone("merge"):
-                    again = self._merge(transaction, names)
+            with self._undone("merge"):
+                again = self._merge(transaction)
             self._check_noted(transaction, rows)
             failpoints.hit("table.filled")
             transaction.commit()
@@ -275,17 +274,21 @@ class SqlSink(ParquetSink):
                 "later row. The last row of each key, in the order of the input, is in the table."
             )
 
-    def _merge(self, transaction: Transaction, names: list[str]) -> int:
+    def _merge(self, transaction: Transaction) -> int:
         upsert: Upsert | None = None
-        for name in names:
+        for name in self._parts():
             with self._opened(os.path.join(self.root, name)) as file:
                 target = self._target(transaction, file.schema_arrow.remove_metadata())
+                rows = file.metadata.num_rows
+                if not rows or not note(transaction, self._run, name, self.table, rows):
+                    continue
                 if upsert is None:
-                    self._check_key(transaction)
+                    unique = transaction.unique(self.table)
+                    check_key(
+                        self.database, self.table, self.key, transaction.columns(self.table) or (), unique
+                    )
                     upsert = Upsert(transaction, self.table, target, self.key)
                 upsert.collect(_converted(file, target))
-                if file.metadata.num_rows:
-                    note(transaction, self._run, name, self.table, file.metadata.num_rows)
         return 0 if upsert is None else upsert.merge()
 
     def _insert(self, transaction: Transaction, path: str) -> int:
@@ -321,9 +324,10 @@ class SqlSink(ParquetSink):
     @contextlib.contextmanager
     def _transaction(self, doing: str, file: StagedFile | None = None) -> Iterator[Transaction]:
         transaction = begun(self.database)
+        failures: tuple[type[BaseException], ...] = (Refused, *transaction.failures)
         try:
             yield transaction
-        except transaction.failures as error:
+        except failures as error:
             where = (
                 f"the table {self.table} of"
                 if file is None

@@ -1,0 +1,118 @@
+"""Drivers that write to each sink, killed at failpoints and at any moment: every row is there once."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from databases.conftest import server  # noqa: F401 - fixtures of the soak
+from stores.conftest import _proxy, bucket, port, proxy, raw  # noqa: F401
+
+from .lives import Nursery
+from .sinks import SINKS
+
+KILLS = int(os.environ.get("HEADRACE_SOAK_KILLS", "200"))
+POINTS = [
+    *("plan.written", "run.opened", "attempt.started", "attempt.batch", "stage.write", "stage.closed"),
+    *("journal.append", "journal.sync", "journal.synced", "publish.rename", "publish.renamed"),
+    *(
+        "finish.manifest",
+        "finish.success",
+        "finish.closed",
+        "recover.opened",
+        "recover.swept",
+        "table.filled",
+    ),
+    *("swap.recorded", "swap.removed", "swap.pointed"),
+    *("store.upload", "store.uploaded", "store.append", "store.appended"),
+]
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    found = Nursery()
+    yield found
+    found.close()
+
+
+class Round:
+    """One output of a sink, written by drivers that are killed, and by one that is not."""
+
+    def __init__(self, name: str, nursery: Nursery, place: Path, environment: dict[str, str]) -> None:
+        self.sink, self.kills = SINKS[name], 0
+        self._name, self._nursery, self._environment = name, nursery, environment
+        place.mkdir()
+        self.place = str(place)
+        self._log = place.with_suffix(".log")
+        self.sink.before(self.place)
+
+    def live(self, *, survives: bool = False, options: Any = (), **end: Any) -> None:
+        """Have a driver try, until it is killed or has finished."""
+        arguments = [self._name, self.place, dict(options)]
+        code = self._nursery.live("faults.sinks", arguments, self._log, environment=self._environment, **end)
+        assert code == 0 or (code == -signal.SIGKILL and not survives), self._log.read_text()
+        self.kills += code != 0
+
+    def check(self) -> None:
+        """Have it finish; all rows are there once, and whoever runs it again has nothing to do."""
+        self.live(survives=True)
+        found = sorted(self.sink.read(self.place))
+        assert found == list(self.sink.expected), self._log.read_text()
+        run = self.told()[1]
+        self.live(survives=True)
+        assert self.told()[1:] == [run, True] or "overwrite" in self._name
+        assert sorted(self.sink.read(self.place)) == list(self.sink.expected)
+
+    def told(self) -> list[Any]:
+        """What the last driver said: rows, run, resumed."""
+        lines = [line for line in self._log.read_text().splitlines() if line.startswith("[")]
+        said: list[Any] = json.loads(lines[-1])
+        return said
+
+
+@pytest.mark.parametrize("name", ["csv", "json", "numpy", "webdataset", "images"])
+def test_killed_twice(name: str, nursery: Nursery, tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    played = Round(name, nursery, tmp_path / "out", {})
+    played.live(faults={"publish.renamed": "kill@2"})
+    played.live(faults={"stage.closed": "kill@3"})
+    assert played.kills == 2
+    played.check()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", SINKS)
+def test_soak(name: str, nursery: Nursery, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    environment = {}
+    if SINKS[name].needs == "postgresql":
+        environment["HEADRACE_TEST_POSTGRESQL"] = request.getfixturevalue("server")
+    elif SINKS[name].needs == "s3":
+        request.getfixturevalue("bucket")
+        environment = {key: value for key, value in os.environ.items() if key.startswith("AWS_")}
+    with pytest.MonkeyPatch.context() as patch:
+        for key, value in environment.items():
+            patch.setenv(key, value)
+        kills = outputs = 0
+        while kills < KILLS:
+            dice = random.Random(f"{name} {outputs}")
+            played = Round(name, nursery, tmp_path / f"r{uuid.uuid4().hex[:10]}", environment)
+            for _ in range(dice.randint(1, 8)):
+                options = {"engine": "local", "workers": 2} if dice.random() < 0.1 else {}
+                if dice.random() < 0.5:
+                    end: dict[str, Any] = {"faults": {dice.choice(POINTS): f"kill@{dice.randint(1, 6)}"}}
+                else:
+                    end = {"seconds": dice.random() * (2 if options else 0.6)}
+                played.live(options=options, **end)
+            played.check()
+            kills, outputs = kills + played.kills, outputs + 1
+            shutil.rmtree(played.place)
+        print(f"\n{name}: {kills} kills, {outputs} outputs, each row of each once")
