@@ -60,7 +60,6 @@ at one edge and stay chained as ``__cause__``.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
@@ -336,6 +335,8 @@ def nearest(name: str, choices: Iterable[str]) -> str:
     >>> nearest("expression", ["version", "expr"])
     " Did you mean 'expr'?"
     """
+    import difflib  # needed only where something is wrong
+
     known = list(choices)
     found = (
         difflib.get_close_matches(name, known, n=1, cutoff=0.75)

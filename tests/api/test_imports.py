@@ -27,6 +27,29 @@ def test_building_a_plan_imports_little(script: Callable[..., Any]) -> None:
     assert (ended.code, ended.out) == (0, "fine\n"), ended.err
 
 
+@pytest.mark.parametrize("source", ["range(10)", "read_parquet('in')", "read_csv('in')"])
+def test_the_first_worker_starts_before_the_driver_imports_the_rest(
+    script: Callable[..., Any], source: str
+) -> None:
+    ended = script(
+        f"""
+        import sys
+        import headrace as hr
+        from headrace.engines.local.spawner import Spawner
+
+        def worker(*_):
+            rooms = ["numpy", "pyarrow", "pathlib", "urllib", "json", "zipfile"]
+            rooms += [f"headrace.{{room}}" for room in ("driver", "worker", "output", "observers", "sinks")]
+            print([room for room in rooms if room in sys.modules])
+            sys.exit()
+
+        Spawner.worker = worker
+        hr.{source}.map_batches(lambda batch: batch).predict(len, inputs=["id"], output="x").write_parquet("out")
+        """
+    )
+    assert (ended.code, ended.out) == (0, "[]\n"), ended.err
+
+
 def test_a_job_without_pandas_never_imports_it(script: Callable[..., Any]) -> None:
     ended = script(
         f"""

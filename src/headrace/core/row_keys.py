@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace.core.work import Split
@@ -23,6 +22,8 @@ def row_keys(name: str, numbers: Numbers) -> Keys:
     >>> row_keys("a.csv", np.array([0, 1])).tolist() == row_keys("a.csv", np.array([0, 1, 2]))[:2].tolist()
     True
     """
+    import hashlib
+
     import numpy as np
 
     start = int.from_bytes(
@@ -52,6 +53,8 @@ def shares(keys: Keys, seed: int) -> np.ndarray[Any, np.dtype[np.float64]]:
     >>> bool(spread.min() >= 0 and spread.max() < 1), bool(abs((spread < 0.25).mean() - 0.25) < 0.02)
     (True, True)
     """
+    import hashlib
+
     import numpy as np
 
     start = int.from_bytes(hashlib.blake2b(str(seed).encode(), digest_size=8).digest(), "big")

@@ -276,6 +276,8 @@ class UpstreamTask(msgspec.Struct, frozen=True):
 
 
 REJECTED = "_rejected"
+HOME = "_headrace"
+SUCCESS = "_SUCCESS"
 """The folder in an output where rejected rows are."""
 
 

@@ -12,7 +12,6 @@ from headrace.plan.logical import Plan
 from headrace.plan.parameters import given_rows
 from headrace.plan.steps.base import Step
 from headrace.plan.steps.columns import RenameColumns, SelectColumns
-from headrace.session import read as execution
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,6 +19,9 @@ if TYPE_CHECKING:
 
     from headrace.interop.indexes import IndexLevel
     from headrace.options import RunOptions
+    from headrace.result import Metrics
+
+# A verb that runs the plan imports what runs it: a write starts its first worker before the rest is imported.
 
 
 class DatasetBase:
@@ -54,6 +56,8 @@ class DatasetBase:
         look: bool = False,
     ) -> Generator[pa.RecordBatch, None, None]:
         """Run the plan for its rows, or for some columns of them; the rest as in ``execution.read``."""
+        from headrace.session import read as execution
+
         plan = self._plan if columns is None else self._plan.then(SelectColumns(columns))
         yield from execution.read(
             plan, self._options, self._note, marks=marks, shows_progress=shows_progress, look=look
@@ -89,7 +93,21 @@ class DatasetBase:
 
     def _known_rows(self) -> int | None:
         """Return how many rows come out, if that is known without reading any."""
+        from headrace.session import read as execution
+
         return execution.known_count(self._plan, self._options)
+
+    def _head(self, rows: int) -> Iterator[pa.RecordBatch]:
+        """Yield the first rows of the output, made in this process."""
+        from headrace.session import read as execution
+
+        return execution.head(self._plan, rows, self._options)
+
+    def _evaluated(self, plan: Plan) -> Metrics:
+        """Run a plan, this one with more metrics, for those alone."""
+        from headrace.session import read as execution
+
+        return execution.evaluate(plan, self._options, self._note)
 
     def _note(self, report: str) -> None:
         self._last_report = report
@@ -110,6 +128,7 @@ class DatasetBase:
     def _schema(self) -> pa.Schema:
         from headrace.core.arrow.forms import unmarked
         from headrace.plan.compile import columns_at
+        from headrace.session import read as execution
         from headrace.session.unions import branch_plans
 
         branches = branch_plans(self._plan)
@@ -120,7 +139,7 @@ class DatasetBase:
         schema = self._plan.source.schema()
         if None not in columns_at(self._plan.steps, schema):
             return execution.static_schema(self._plan)
-        for batch in execution.head(self._plan, 16, self._options):
+        for batch in self._head(16):
             return unmarked(batch.schema)
         return execution.static_schema(self._plan)
 

@@ -13,13 +13,13 @@ from headrace.errors import ArgumentError
 from headrace.plan import ray_arguments
 from headrace.plan.parameters import given_batch_format, given_names, given_rows
 from headrace.plan.steps.accumulate import Accumulate
-from headrace.session import read as execution
-from headrace.session.explain import Explanation, explain
 
 if TYPE_CHECKING:
     from typing import Literal
 
     import pyarrow as pa
+
+    from headrace.session.explain import Explanation
 
 
 class InspectionVerbs(DatasetBase):
@@ -43,7 +43,7 @@ class InspectionVerbs(DatasetBase):
         from headrace.core.arrow.views import output_rows
         from headrace.core.arrow.widening import filled_rows, with_equal_dicts
 
-        batches = with_equal_dicts([*execution.head(self._plan, given_rows("limit", limit), self._options)])
+        batches = with_equal_dicts([*self._head(given_rows("limit", limit))])
         return filled_rows([row for batch in batches for row in output_rows(batch, live=self._shares_memory)])
 
     @known_arguments
@@ -68,7 +68,7 @@ class InspectionVerbs(DatasetBase):
 
         format_ = given_batch_format(batch_format)
         rows = given_rows("batch_size", batch_size)
-        batches = list(execution.head(self._plan, rows, self._options))
+        batches = list(self._head(rows))
         if rows and not any(batch.num_rows for batch in batches):
             raise ArgumentError(
                 "take_batch: the dataset is empty. schema() has its columns, and to_arrow() a table without rows."
@@ -152,7 +152,11 @@ class InspectionVerbs(DatasetBase):
         1000
         """
         known = self._known_rows()
-        return known if known is not None else execution.count(self._plan, self._options, self._note)
+        if known is not None:
+            return known
+        from headrace.session import read as execution
+
+        return execution.count(self._plan, self._options, self._note)
 
     @known_arguments
     def size_bytes(self) -> int:
@@ -178,6 +182,8 @@ class InspectionVerbs(DatasetBase):
         >>> text = hr.range(3).explain()  # doctest: +ELLIPSIS
         source...
         """
+        from headrace.session.explain import Explanation, explain
+
         text = Explanation(explain(self._plan, self._options))
         if not hasattr(sys, "ps1"):
             say(text, sys.stdout)
@@ -198,6 +204,8 @@ class InspectionVerbs(DatasetBase):
         >>> print(data.stats())  # doctest: +ELLIPSIS
         3 rows in, 2 out, 1 filtered in ...
         """
+        from headrace.session.explain import Explanation
+
         return Explanation(
             self._last_report
             or "This dataset has not run yet: write it, iterate over it, or take_all() first."
@@ -308,5 +316,5 @@ class InspectionVerbs(DatasetBase):
             f"{kind}({name})": NUMBERS[kind](name, ignore_nulls=ignore_nulls, **settings) for name in names
         }
         plan = self._plan.without_metrics().then(Accumulate(tuple(metrics.items())))
-        results = dict(execution.evaluate(plan, self._options, self._note))
+        results = dict(self._evaluated(plan))
         return results[f"{kind}({names[0]})"] if len(names) == 1 else results

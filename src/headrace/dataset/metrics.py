@@ -9,7 +9,6 @@ from headrace.core.ports import Accumulator
 from headrace.dataset.base import DatasetBase
 from headrace.errors import ArgumentError
 from headrace.plan.steps.accumulate import Accumulate
-from headrace.session import read as execution
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -67,7 +66,7 @@ class MetricVerbs(DatasetBase):
         plan = self._plan
         if metrics or not plan.metrics:
             plan = plan.then(self._accumulate("evaluate", metrics))
-        return execution.evaluate(plan, self._options, self._note)
+        return self._evaluated(plan)
 
     def _accumulate(self, verb: str, metrics: Mapping[str, Accumulator]) -> Accumulate:
         from headrace.accumulators.by import is_accumulator

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -76,6 +75,8 @@ def given_sampling(value: Any) -> dict[str, Any]:
     for name in value:
         if name in _OWN:
             raise ArgumentError(f"sampling= has {name!r}, and that is not for here: {_OWN[name]}.")
+    import json  # only who asks a language model needs it
+
     try:
         return dict(json.loads(json.dumps(dict(value), allow_nan=False)))
     except (TypeError, ValueError) as error:
@@ -159,6 +160,8 @@ def given_tools(value: Any, model: Any, schema: Any) -> tuple[dict[str, Any], ..
         raise ArgumentError(
             f"tools={value!r:.80}: it takes a list as OpenAI's, [{{'type': 'function', 'function': {{'name': …}}}}]."
         )
+    import json
+
     try:
         return tuple(json.loads(json.dumps(list(value), allow_nan=False)))
     except (TypeError, ValueError) as error:

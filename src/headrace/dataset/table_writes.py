@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.core.arguments import known_arguments
-from headrace.core.databases.addresses import parse
 from headrace.core.ports import Sink
 from headrace.dataset.sample_writes import SampleWriteVerbs
 from headrace.errors import ArgumentError, nearest
@@ -106,6 +105,8 @@ class TableWriteVerbs(SampleWriteVerbs):
                 f"{nearest(asked, list(_MODES))}"
             )
         matched = _key(asked, key)
+        from headrace.core.databases.addresses import parse
+
         database = parse(uri, "write_sql")
         folder = given_folder(f"{table}-output" if output is None else output)
         if "://" in folder:

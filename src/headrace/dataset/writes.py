@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,7 @@ from headrace.plan.parameters import (
     given_partition_by,
     given_rows_per_file,
 )
-from headrace.result import Result
-from headrace.session import write as writing
+from headrace.session.context import RunContext
 
 if TYPE_CHECKING:
     import os
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from headrace.core.work import Durability
     from headrace.options import Mode, OnChange, Refresh
+    from headrace.result import Result
 
 
 class WriteVerbs(DatasetBase):
@@ -329,6 +330,10 @@ class WriteVerbs(DatasetBase):
         options = self._options.updated({name: value for name, value in given.items() if value is not None})
         if options.incremental and options.on_change == "refuse" and on_change is None:
             options = options.updated({"on_change": "continue"})
-        result = writing.write(self._plan, lambda plan: plan.into(sink(), schema), options)
+        started = time.monotonic()
+        with RunContext.open(self._plan, options) as context:
+            from headrace.session import write as writing  # while the first worker imports what it needs
+
+            result = writing.write(context, lambda plan: plan.into(sink(), schema), started)
         self._note(result.summary)
         return result

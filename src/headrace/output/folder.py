@@ -29,7 +29,9 @@ from pathlib import Path
 
 from headrace.core.files import hive, safe_files
 from headrace.core.ports import Sink
+from headrace.core.work import HOME as HOME
 from headrace.core.work import REJECTED, Durability
+from headrace.core.work import SUCCESS as SUCCESS
 from headrace.errors import ForeignOutput, JournalDamaged, OutputWriteFailed, RunLocked
 from headrace.output.journal import Contents, Journal
 from headrace.output.names import check_run, read_pointer, run_of
@@ -43,8 +45,6 @@ from headrace.output.small_files import (
     write_whole,
 )
 
-HOME = "_headrace"
-SUCCESS = "_SUCCESS"
 _LOCK_ATTEMPTS = 100
 
 

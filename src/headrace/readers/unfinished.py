@@ -10,7 +10,7 @@ from headrace.sources.files import PathArgument, absolute_paths
 
 def warn_of_unfinished(paths: PathArgument) -> None:
     """Warn, on behalf of the caller's caller, if a folder is the output of a run that is not complete."""
-    from headrace.output.folder import HOME, SUCCESS
+    from headrace.core.work import HOME, SUCCESS
 
     tables = [folder for folder in absolute_paths(paths) if os.path.isdir(os.path.join(folder, "_delta_log"))]
     if tables:

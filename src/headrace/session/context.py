@@ -15,13 +15,9 @@ from headrace.core.warn import warn
 from headrace.engines.local import memory
 from headrace.engines.local.engine import LocalEngine
 from headrace.options import RunOptions
-from headrace.plan import compile as compiler
 from headrace.plan.logical import Plan
-from headrace.plan.physical import Program, Stage
 from headrace.session.engines import open_engine, worker_extras
 from headrace.session.execution_plan import ExecutionPlan
-from headrace.session.resumed import NOTHING, Resumed
-from headrace.session.unions import datasets_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,11 +27,13 @@ if TYPE_CHECKING:
     from headrace.driver.ports import Committer
     from headrace.driver.scheduler import Scheduler
     from headrace.driver.upstream.scheduler import UpstreamScheduler
+    from headrace.plan.physical import Program, Stage
     from headrace.session.build_runner import RunSpec
     from headrace.session.event_bus import EventBus
+    from headrace.session.resumed import Resumed
 
-# The rooms `driver`, `worker` and `output` and the sources import pyarrow. They are imported inside functions, after
-# the first workers have been started, so that driver and workers do their slow imports at the same time.
+# Whatever is not needed to start the first worker is imported inside functions, after that has been started: so the
+# driver and the worker import at the same time. This goes for all that is imported by what is imported here.
 
 
 @dataclass(slots=True)
@@ -70,7 +68,7 @@ class RunContext:
         shards: Sequence[Shard],
         committer: Committer,
         *,
-        resumed: Resumed = NOTHING,
+        resumed: Resumed | None = None,
         events: EventBus | None = None,
         states: str = "",
         folder: str = "",
@@ -88,7 +86,7 @@ class RunContext:
         committer
             Receives the commit records.
         resumed
-            What earlier drivers left.
+            What earlier drivers left; None: nothing.
         events
             Receives the run's events.
         states
@@ -98,8 +96,9 @@ class RunContext:
         """
         from headrace.driver.ports import RunPorts
         from headrace.session.build_runner import build_runner
+        from headrace.session.resumed import Resumed
 
-        execution = self.execution
+        execution, resumed = self.execution, resumed or Resumed()
         done = resumed.done
         pending = [shard for shard in shards if not (done and done[shard.index])]
         execution.fit(pending)
@@ -112,8 +111,10 @@ class RunContext:
     def _spec(
         self, plan: Plan, kind: str, shards: Sequence[Shard], resumed: Resumed, *, keeps: bool
     ) -> RunSpec:
+        from headrace.plan import compile as compiler
         from headrace.plan.accounts import Accounts
         from headrace.session.build_runner import RunSpec
+        from headrace.session.unions import datasets_of
 
         options, execution = self.options, self.execution
         return RunSpec(

@@ -6,22 +6,22 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.core import failpoints
 from headrace.core.engine_ports import Capacity
 from headrace.core.work import Shard
 from headrace.options import RunOptions
-from headrace.plan import compile as compiler
-from headrace.plan import partitioning
 from headrace.plan.logical import Plan
 from headrace.plan.physical import ErrorPolicy, Program, Stage
 from headrace.plan.stages import stages_of
 from headrace.plan.steps.base import Step, is_of_headrace
 from headrace.plan.steps.union import innermost
 from headrace.session.capacity import block_budget, missing_gpus
-from headrace.session.copying import why_nothing_copied
 from headrace.session.engines import capacity_for
+
+if TYPE_CHECKING:
+    from headrace.plan.partitioning import Partitioning
 
 
 class ExecutionPlan:
@@ -41,15 +41,15 @@ class ExecutionPlan:
         self.options = options
         self.capacity: Capacity = capacity_for(options)
         self.stages = _stages(plan, options, self.capacity, supposes_gpus=supposes_gpus)
-        self._partitioning: partitioning.Partitioning | None = None
+        self._partitioning: Partitioning | None = None
 
     @property
-    def partitioning(self) -> partitioning.Partitioning:
+    def partitioning(self) -> Partitioning:
         """How the input is partitioned; reads the input's metadata, so workers are started before."""
         if self._partitioning is None:
-            self._partitioning = partitioning.partitioning_of(
-                self.stages, self.plan.source, self.options.shard_rows
-            )
+            from headrace.plan.partitioning import partitioning_of
+
+            self._partitioning = partitioning_of(self.stages, self.plan.source, self.options.shard_rows)
         return self._partitioning
 
     @property
@@ -91,7 +91,9 @@ class ExecutionPlan:
 
     def fitted(self, shards: Sequence[Shard]) -> tuple[Stage, ...]:
         """Return the stages with no more workers than ``shards`` are work for."""
-        return partitioning.stages_with_work(self.stages, self.partitioning, shards)
+        from headrace.plan.partitioning import stages_with_work
+
+        return stages_with_work(self.stages, self.partitioning, shards)
 
     def fit(self, shards: Sequence[Shard]) -> None:
         """Leave out the workers that ``shards`` are no work for; let the last stage overlap where cores are idle."""
@@ -136,6 +138,10 @@ class ExecutionPlan:
         folder
             The folder for what models keep until the run has ended, or "".
         """
+        from headrace.plan import compile as compiler
+        from headrace.plan.partitioning import block_rows_for, dividable_unit
+        from headrace.session.copying import why_nothing_copied
+
         schema = plan.source.schema()
         columns = compiler.columns_to_read(plan.steps, schema, output=kind != "count")
         steps = [step for stage in self.stages for step in stage.steps]
@@ -152,7 +158,7 @@ class ExecutionPlan:
             last = i + 1 == len(self.stages)
             block_rows = 0
             if i + 2 < len(self.stages):
-                block_rows = partitioning.block_rows_for(shards, self.stages[i + 1].workers)
+                block_rows = block_rows_for(shards, self.stages[i + 1].workers)
             program = Program(
                 source=plan.source,
                 steps=stage.steps,
@@ -169,7 +175,7 @@ class ExecutionPlan:
                 block_rows=block_rows,
                 metrics=plan.accumulates if last else (),
                 states=states if last else "",
-                parted=partitioning.dividable_unit(plan.steps) if last else 0,
+                parted=dividable_unit(plan.steps) if last else 0,
                 folder=folder,
                 own_running=_own_running([innermost(step) for step in stage.steps]),
                 carried=carried,

@@ -40,6 +40,3 @@ class Resumed:
             state.faults,
             shard_too_big=state.shard_too_big,
         )
-
-
-NOTHING = Resumed()

@@ -42,20 +42,20 @@ if TYPE_CHECKING:
     from headrace.observers.progress import Progress
     from headrace.output.resume import Job
 
-# As in `session.context`: what imports pyarrow is imported inside functions, after the first workers were started.
+# This module is imported once the first worker has been started, and so is all that it imports.
 
 
-def write(plan: Plan, complete: Callable[[Plan], Plan], options: RunOptions) -> Result:
-    """Run a plan into its output, or go on where an earlier driver stopped.
+def write(context: RunContext, complete: Callable[[Plan], Plan], started: float) -> Result:
+    """Run the plan of ``context`` into its output, or go on where an earlier driver stopped.
 
-    ``complete`` gives the plan its sink; it is called after the first workers have been started.
+    ``complete`` gives the plan its sink. ``started``: when the verb was called, by ``time.monotonic``.
     """
-    started = time.monotonic()
+    plan, options = context.execution.plan, context.options
     options = options.updated({"observers": (*environment_observers(), *options.observers)})
     command = invocation.current()
     if command is not None:
         command.check_writes()
-    with progress_shown(options) as progress, RunContext.open(plan, options) as context:
+    with progress_shown(options) as progress:
         warn_of_inline(context.execution)
         with data_hidden(hide=not options.show_data):
             plan = complete(plan)
@@ -78,7 +78,7 @@ def write(plan: Plan, complete: Callable[[Plan], Plan], options: RunOptions) -> 
             else:
                 if command is not None:
                     command.record(job.output.folder(job.committer.plan.run), job.output.place())
-                result = _write(job, context, progress, started)
+                result = _write(job, context, options, progress, started)
             if command is not None:
                 command.results.append(result)
             return result
@@ -96,9 +96,11 @@ def _finished_before(job: Job, options: RunOptions) -> Result:
     return result
 
 
-def _write(job: Job, context: RunContext, progress: Progress | None, started: float) -> Result:
+def _write(
+    job: Job, context: RunContext, options: RunOptions, progress: Progress | None, started: float
+) -> Result:
     """Run the shards that are not done, finish the output and report."""
-    options, committer = context.options, job.committer
+    committer = job.committer
     rows_before = committer.state.ledger.read
     reporting.begin_record(committer.folder, len(committer.state.runs))
     events = EventBus.of(options, committer.folder, progress)

@@ -14,7 +14,6 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias, TypeGuard
-from urllib.parse import unquote
 
 from headrace.core.files.input_files import InputFile
 from headrace.core.files.paths import absolute
@@ -71,6 +70,8 @@ def _absolute(path: object) -> str:
         raise ArgumentError(
             f"Cannot read {without_secrets(text)!r}: write a local file as file:///folder/name."
         )
+    from urllib.parse import unquote
+
     return absolute("/" + unquote(rest), "The input path")
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
-from headrace.core.arrow.values import column_from
 from headrace.errors import SchemaMismatch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# ``read_parquet`` asks for the name alone, before the first worker starts: Arrow is imported where it is used.
 
 PATH = "path"
 
@@ -19,6 +22,8 @@ def schema_with_path(schema: pa.Schema) -> pa.Schema:
             f"include_paths=True adds a column {PATH!r}, and the files have one of that name. Leave theirs out by "
             "columns=[…], or do without the paths."
         )
+    import pyarrow as pa
+
     return schema.append(pa.field(PATH, pa.string()))
 
 
@@ -26,6 +31,10 @@ def with_path(
     batches: Iterator[pa.RecordBatch], columns: Sequence[str] | None, path: str
 ) -> Iterator[pa.RecordBatch]:
     """Yield the batches of one file with its path in each row, where ``columns`` (None: all) has it."""
+    import pyarrow as pa
+
+    from headrace.core.arrow.values import column_from
+
     known = column_from([path])
     for batch in batches:
         if columns is not None and PATH not in columns:

@@ -7,8 +7,6 @@ import functools
 import os
 import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path
-from urllib.parse import quote, unquote
 
 from headrace.core.files import safe_files
 
@@ -35,6 +33,8 @@ def _values_of(folder: str) -> tuple[tuple[str, str | None], ...]:
         match = _HIVE.fullmatch(part)
         if match is None:
             break
+        from urllib.parse import unquote  # most paths have no such folders
+
         found.append((unquote(match[1]), None if match[2] == HIVE_NULL else unquote(match[2])))
     return tuple(reversed(found))
 
@@ -49,6 +49,8 @@ def folder_name(column: str, value: str | None, *, caseless: bool = False) -> st
     """
     if value is None:
         return f"{column}={HIVE_NULL}"
+    from urllib.parse import quote
+
     text = quote(value, safe="")
     if caseless:
         text = re.sub(r"(%..)|([A-Z])", lambda found: found[1] or f"%{ord(found[2]):02X}", text)
@@ -114,4 +116,6 @@ def _above(name: str) -> list[str]:
     >>> _above("a=1/b=2/part")
     ['a=1/b=2', 'a=1']
     """
+    from pathlib import Path
+
     return [str(folder) for folder in Path(name).parents][:-1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from typing import NamedTuple
-from urllib.parse import quote, unquote, urlsplit
 
 from headrace.errors import ArgumentError
 
@@ -39,8 +38,12 @@ class Address(NamedTuple):
         return f"{self.scheme}://{self.bucket}{at}"
 
     def __str__(self) -> str:
-        key = quote(self.key, safe="/~!$&'()*+,;=:@") if self.scheme in WEB else self.key
-        return f"{self.root}/{key}"
+        if self.scheme not in WEB:
+            return f"{self.root}/{self.key}"
+        from urllib.parse import quote  # needed for few addresses, and all readers import this module
+
+        escaped = quote(self.key, safe="/~!$&'()*+,;=:@")
+        return f"{self.root}/{escaped}"
 
 
 def is_address(path: str) -> bool:
@@ -103,7 +106,12 @@ def parse(text: str, what: str = "read") -> Address:
         )
     if "\0" in text or "\n" in text:
         raise ArgumentError(f"Cannot {what} {text!r}: an address has no control characters.")
-    key = unquote(key) if name in WEB else key.lstrip("/") if name in OBJECT_STORES else key
+    if name in WEB:
+        from urllib.parse import unquote
+
+        key = unquote(key)
+    elif name in OBJECT_STORES:
+        key = key.lstrip("/")
     return Address(name, bucket, key, account)
 
 
@@ -135,6 +143,8 @@ def without_secrets_in(text: str) -> str:
 
 def endpoint_of(text: str) -> str:
     """Return the address of a server as it is; refuse what is none, or has a password in it."""
+    from urllib.parse import urlsplit
+
     parts = urlsplit(text)
     if parts.scheme not in WEB or not parts.netloc or parts.query or "@" in parts.netloc:
         raise ArgumentError(

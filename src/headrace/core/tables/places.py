@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from typing import Any
-from urllib.parse import unquote
 
 from headrace.core.files.paths import absolute
 from headrace.core.stores.addresses import is_address, parse_output
@@ -26,6 +25,8 @@ def given_table(uri: Any, verb: str) -> str:
     if is_address(text):
         return str(parse_output(text)).rstrip("/")
     if text.startswith("file://"):
+        from urllib.parse import unquote
+
         text = unquote(text.removeprefix("file://"))
     return absolute(text, "The folder of a table")
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import itertools
 import os
 from functools import partial
-from pathlib import Path
 
 from headrace.core.engine_ports import Capacity
 from headrace.engines.local.cgroups import memory_limit
 
-_NVIDIA = Path("/proc/driver/nvidia/gpus")
+_NVIDIA: str | os.PathLike[str] = "/proc/driver/nvidia/gpus"
 
 
 def capacity() -> Capacity:
@@ -23,7 +22,7 @@ def devices() -> tuple[str, ...]:
 
     If it is set, CUDA looks at its entries up to the first that means nothing; so do we.
     """
-    found = len(list(_NVIDIA.glob("*")))
+    found = len(os.listdir(_NVIDIA)) if os.path.isdir(_NVIDIA) else 0
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None or not found:
         return tuple(map(str, range(found)))
@@ -50,6 +49,7 @@ def _memory() -> int:
 
 def _read(path: str) -> str:
     try:
-        return Path(path).read_text()
+        with open(path) as file:
+            return file.read()
     except OSError:
         return ""

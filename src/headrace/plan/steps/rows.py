@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import pickle
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -116,6 +114,9 @@ class Filter(RowStep):
         """Return the expression, if it is one."""
         if self.function is not None:
             return {"verb": self.verb}
+        import hashlib
+        import pickle
+
         exact = hashlib.sha256(pickle.dumps(self.expression)).hexdigest()[:16]
         # Its text leaves out the middle of long lists.
         return {"verb": self.verb, "expression": f"{self.expression} ({exact})"}

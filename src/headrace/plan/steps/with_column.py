@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import pickle
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +45,9 @@ class WithColumn(Step):
 
     def shape(self) -> dict[str, Any]:
         """Return the name and the expression."""
+        import hashlib
+        import pickle
+
         exact = hashlib.sha256(pickle.dumps(self.expression)).hexdigest()[:16]
         # Its text leaves out the middle of long lists.
         return {"verb": self.verb, "column": self.name, "expression": f"{self.expression} ({exact})"}
