@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 
 from headrace.core.warn import warn
+from headrace.core.work import HOME, SUCCESS
 from headrace.sources.files import PathArgument, absolute_paths
 
 
 def warn_of_unfinished(paths: PathArgument) -> None:
     """Warn, on behalf of the caller's caller, if a folder is the output of a run that is not complete."""
-    from headrace.core.work import HOME, SUCCESS
-
     tables = [folder for folder in absolute_paths(paths) if os.path.isdir(os.path.join(folder, "_delta_log"))]
     if tables:
         warn(
