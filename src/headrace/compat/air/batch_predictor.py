@@ -4,42 +4,26 @@ from __future__ import annotations
 
 import inspect
 import os
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace.compat.air.checkpoint import Checkpoint
 from headrace.compat.air.preprocessing import Preprocessing, preparing_method
-from headrace.compat.air.scored_data import Prepared, ScoredData, given_data
+from headrace.compat.air.scored_data import Prepared, given_data
 from headrace.compat.air.scoring_arguments import (
+    BATCH_SIZE,
     OUTPUT,
-    argument_names,
-    column_named,
     named_options,
-    takes_argument,
 )
-from headrace.compat.air.scoring_hosts import (
-    CachedPredictor,
-    InProcessPredictor,
-    NamedResults,
-    UserPredictor,
-    method_of,
-)
-from headrace.compat.air.scoring_needs import bounds, checked_only, fits_one_process, needs_of
+from headrace.compat.air.scoring_functions import FunctionScoring
+from headrace.compat.air.scoring_models import ModelScoring, is_ours
+from headrace.compat.air.scoring_needs import bounds, needs_of
 from headrace.core.arguments import known_arguments, unframed
-from headrace.core.direct_predictor import COLUMN, Direct
-from headrace.errors import ArgumentError, ColumnExists, UnknownArgument, nearest
+from headrace.errors import ArgumentError, UnknownArgument, nearest
 from headrace.plan.parameters import given_batch_bytes, given_batch_size, given_names
-from headrace.session.models import given_predict
 
 if TYPE_CHECKING:
     import pandas as pd
-
-BATCH_SIZE = 4096
-_AT_A_TIME = 131_072  # rows that a model in this process is given at a time, if they are no heavier than
-_AT_A_TIME_BYTES = 16 << 20  # this
-_SAMPLE = 1_024
-_ALONE = ("TorchPredictor", "OnnxPredictor", "XGBoostPredictor", "LightGBMPredictor", "KerasPredictor")
 
 
 class BatchPredictor:
@@ -65,14 +49,11 @@ class BatchPredictor:
     @unframed
     def __init__(self, checkpoint: Any, predictor_cls: Any, **predictor_kwargs: Any) -> None:
         """Do as ``from_checkpoint`` does."""
-        self._checkpoint = checkpoint
-        if isinstance(checkpoint, (str, os.PathLike)) and _is_ours(predictor_cls):
-            self._checkpoint = Checkpoint.from_directory(checkpoint)
-        self._kind, self._kwargs = predictor_cls, predictor_kwargs
-        self._function: Callable[..., Any] | None = None
-        self._bytes: int | None = None
-        self._cached: dict[str, tuple[Any, CachedPredictor]] = {}
-        self._check()
+        if isinstance(checkpoint, (str, os.PathLike)) and is_ours(predictor_cls):
+            checkpoint = Checkpoint.from_directory(checkpoint)
+        self._scoring: ModelScoring | FunctionScoring = ModelScoring(
+            checkpoint, predictor_cls, predictor_kwargs
+        )
 
     @classmethod
     @unframed
@@ -132,9 +113,8 @@ class BatchPredictor:
         if not callable(pandas_udf):
             raise ArgumentError(f"from_pandas_udf({pandas_udf!r}): it takes a function of a DataFrame.")
         made = object.__new__(cls)
-        made._checkpoint = made._kind = None
-        made._kwargs, made._cached = named_options("from_pandas_udf", predict_batch_kwargs), {}
-        made._function, made._bytes = pandas_udf, given_batch_bytes(batch_size_bytes, None)
+        options = named_options("from_pandas_udf", predict_batch_kwargs)
+        made._scoring = FunctionScoring(pandas_udf, options, given_batch_bytes(batch_size_bytes, None))
         return made
 
     def get_preprocessor(self) -> Any:
@@ -148,10 +128,7 @@ class BatchPredictor:
         >>> hr.BatchPredictor.from_pandas_udf(lambda frame: frame).get_preprocessor() is None
         True
         """
-        if self._preprocessor is not ...:
-            return self._preprocessor
-        get = getattr(self._checkpoint, "get_preprocessor", None)
-        return get() if callable(get) else None
+        return self._scoring.preprocessor() if self._preprocessor is ... else self._preprocessor
 
     def set_preprocessor(self, preprocessor: Any) -> None:
         """Let this prepare the data, in the place of the checkpoint's.
@@ -181,9 +158,7 @@ class BatchPredictor:
     _preprocessor: Any = ...
 
     def __repr__(self) -> str:
-        if self._function is not None:
-            return f"BatchPredictor(PandasUDF={getattr(self._function, '__name__', self._function)!s})"
-        return f"BatchPredictor(checkpoint={self._checkpoint!r}, predictor_cls={self._kind.__name__})"
+        return f"BatchPredictor({self._scoring})"
 
     @unframed
     def predict(
@@ -261,7 +236,7 @@ class BatchPredictor:
             else given_names("keep_columns", keep_columns)
         )
         needs = needs_of(num_cpus_per_worker, num_gpus_per_worker, ray_remote_args)
-        if self._kwargs.get("use_gpu") and needs["num_gpus"] is None:
+        if self._scoring.options.get("use_gpu") and needs["num_gpus"] is None:
             needs["num_gpus"] = 1
         if (workers := bounds(min_scoring_workers, max_scoring_workers)) is not None:
             needs["concurrency"] = workers
@@ -275,10 +250,8 @@ class BatchPredictor:
             apart = separate_gpu_stage is None or separate_gpu_stage or not needs["num_gpus"]
             stage = {} if apart else needs
             given = Prepared(given, prepare, given_batch_size(batch_size) or BATCH_SIZE, stage)
-        if self._function is not None:
-            return self._mapped(given, features, keep, batch_size, needs, options)
         size = given_batch_size(batch_size) or BATCH_SIZE
-        return self._predicted(given, features, keep, size, needs, options)
+        return self._scoring.score(given, features, keep, size, needs, options)
 
     @unframed
     def predict_pipelined(
@@ -303,169 +276,12 @@ class BatchPredictor:
             )
         return self.predict(data, **options)
 
-    # ------------------------------------------------------------ a model
-
     def _checked(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the keyword arguments of ``predict``; raise ``UnknownArgument`` for those that nothing accepts."""
-        if self._function is not None:
-            accepted = argument_names(self._function)
-        elif _is_ours(self._kind) and self._kind.__name__ == "TransformersPredictor":
-            accepted = None  # what is not its own is its pipeline's
-        elif _is_ours(self._kind):
-            accepted = (
-                *(argument_names(self._kind.__init__) or ()),
-                *(name for name in ("model", "use_gpu")),
-            )
-        else:
-            accepted = argument_names(getattr(self._kind, method_of(self._kind)))
+        accepted = self._scoring.argument_names()
         for name in kwargs:
             if accepted is not None and name not in (*accepted, OUTPUT):
                 known = [*inspect.signature(BatchPredictor.predict).parameters, *accepted, OUTPUT]
                 known = [each for each in known if each not in ("self", "predict_kwargs")]
                 raise UnknownArgument(f"predict() has no argument {name!r}.{nearest(name, known)}")
         return dict(kwargs)
-
-    def _check(self) -> None:
-        if _is_ours(self._kind):
-            if not self._kind.__module__.startswith("headrace."):
-                base = next(each for each in self._kind.__mro__ if each.__module__.startswith("headrace."))
-                raise ArgumentError(
-                    f"from_checkpoint: {self._kind.__name__} derives from {base.__name__}, which calls none of the "
-                    "methods that AIR's did (call_model, …). Let the model return what is wanted, or write a class "
-                    "of your own, from headrace.compat.ray.train.predictor.Predictor."
-                )
-            if not callable(getattr(self._checkpoint, "given_to", None)):
-                raise ArgumentError(
-                    f"from_checkpoint: {self._kind.__name__} takes a checkpoint such as TorchCheckpoint.from_model("
-                    f"model), or the folder of one, not {type(self._checkpoint).__name__}."
-                )
-            self._adapter({})
-            return
-        if not isinstance(self._kind, type) or not callable(getattr(self._kind, "from_checkpoint", None)):
-            name = getattr(self._kind, "__name__", repr(self._kind))
-            raise ArgumentError(
-                f"from_checkpoint: {name} is no predictor class. It takes hr.TorchPredictor or one of its like, or a "
-                "class with the class method from_checkpoint(checkpoint) and the method predict(batch)."
-            )
-        UserPredictor(self._kind, self._checkpoint, self._kwargs, {}, COLUMN)
-
-    def _adapter(self, options: Mapping[str, Any]) -> Any:
-        given = dict(options)
-        if self._kind.__name__ == "TorchPredictor" and "dtype" in given:
-            given["input_dtype"] = given.pop(
-                "dtype"
-            )  # of `predict`; that of `from_checkpoint` is the weights'
-        made: Direct = self._kind.from_checkpoint(self._checkpoint, **{**self._kwargs, **given})
-        made.preparing = None  # the data come prepared
-        return made
-
-    def _predicted(
-        self,
-        given: ScoredData,
-        features: tuple[str, ...] | None,
-        keep: tuple[str, ...],
-        size: int,
-        needs: dict[str, Any],
-        options: dict[str, Any],
-    ) -> Any:
-        column = column_named(options.pop(OUTPUT, COLUMN))
-        if column in keep:
-            raise ColumnExists(
-                f"The predictions are to be named {column!r}, and keep_columns has a column of that name. Name them "
-                f"otherwise: predict_batch_kwargs={{{OUTPUT!r}: 'score'}}."
-            )
-        if given.eager and not given.sample(1)[0]:
-            return given.empty_result(keep, column)
-        here = given.eager and fits_one_process(needs)
-        model: Any
-        if _is_ours(self._kind):
-            model, cached = self._cached_predictor(options)
-            here = here or (given.eager and self._kind.__name__ in _ALONE and not any(needs.values()))
-            if here:
-                model = InProcessPredictor(model, size, cached)
-                size *= max(1, _rows_per_call(given) // size)
-        else:
-            prepared = isinstance(given, Prepared)
-            model = UserPredictor(
-                self._kind, self._checkpoint, self._kwargs, options, column, prepared=prepared
-            )
-        data = given.dataset(alone=here)
-        step = given_predict(
-            model,
-            inputs=data._inputs(features),
-            output=column,
-            own_names=True,
-            keep=given.columns_to_carry(keep),
-            replace=False,
-            batch_size=size,
-            **(checked_only(needs) if here else needs),
-        )
-        made = data.with_step(step)
-        return given.result(made, keep, column)
-
-    def _cached_predictor(self, options: Mapping[str, Any]) -> tuple[Any, CachedPredictor | None]:
-        """Return the predictor for these options; and its cache in this process, if it is read from files."""
-        key = repr(sorted(options.items()))
-        if key not in self._cached:
-            cached = CachedPredictor()
-            self._cached[key] = self._adapter(options), cached
-            weakref.finalize(self, cached.close).atexit = False
-        adapter, cached = self._cached[key]
-        from_files = getattr(self._checkpoint, "path", None) is not None
-        return adapter, cached if from_files else None
-
-    # ------------------------------------------------------------ a function
-
-    def _mapped(
-        self,
-        given: ScoredData,
-        features: tuple[str, ...] | None,
-        keep: tuple[str, ...],
-        batch_size: Any,
-        needs: dict[str, Any],
-        options: dict[str, Any],
-    ) -> Any:
-        assert self._function is not None
-        options = {**self._kwargs, **options}
-        named = options.pop(OUTPUT, None)
-        column = column_named(COLUMN if named is None else named)
-        if takes_argument(self._function, OUTPUT, given=named is not None):
-            options[OUTPUT] = column
-        size = given_batch_size(batch_size) or BATCH_SIZE
-        if self._bytes is not None and size != BATCH_SIZE:
-            raise ArgumentError(
-                f"batch_size={size}: from_pandas_udf was given batch_size_bytes, which already sets it."
-            )
-        here = given.eager and fits_one_process(needs)
-        data = given.dataset(alone=here)
-        more: dict[str, Any] = {"batch_format": "pandas", "fn_kwargs": options}
-        more |= {"batch_size": size} if self._bytes is None else {"batch_size_bytes": self._bytes}
-        more |= checked_only(needs) if here else needs
-        if keep:
-            carried = given.columns_to_carry(keep)
-            step = given_predict(
-                self._function,
-                inputs=data._inputs(features),
-                output=column,
-                own_names=True,
-                keep=carried,
-                replace=False,
-                **more,
-            )
-            made = data.with_step(step)
-        else:
-            function = (
-                self._function if isinstance(self._function, type) else NamedResults(self._function, column)
-            )
-            made = data.map_batches(function, columns=data._inputs(features), **more)
-        return given.result(made, keep, column)
-
-
-def _is_ours(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Direct)
-
-
-def _rows_per_call(given: ScoredData) -> int:
-    """Return how many rows a model in this process gets at a time, by the size of the first of them."""
-    rows, weight = given.sample(_SAMPLE)
-    return min(_AT_A_TIME, int(_AT_A_TIME_BYTES // max(weight / max(rows, 1), 1)))

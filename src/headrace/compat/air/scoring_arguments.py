@@ -9,6 +9,7 @@ from typing import Any
 from headrace.errors import ArgumentError
 
 OUTPUT = "output_column_name"
+BATCH_SIZE = 4096
 
 
 def named_options(verb: str, kwargs: Any) -> dict[str, Any]:
