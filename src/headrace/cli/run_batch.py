@@ -19,7 +19,7 @@ from headrace.core.human import duration
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
-    from headrace.llm.batch_file import BatchCounts, BatchFiles
+    from headrace.llm.batch_lines import BatchCounts, BatchFiles
     from headrace.llm.endpoint import Endpoint
     from headrace.llm.vllm import VLLM
 
@@ -27,6 +27,7 @@ EXAMPLES = """\
   headrace run-batch -i in.jsonl -o out.jsonl --endpoint http://localhost:8000/v1
   headrace run-batch -i in.jsonl -o out.jsonl --vllm qwen3-8b/
   headrace run-batch -i in.jsonl -o out.jsonl --endpoint https://api.openai.com/v1 --api-key-env OPENAI_API_KEY
+  headrace run-batch … --via-batch-api   the same by OpenAI's batch service: cheaper, within a day
 """
 
 
@@ -117,6 +118,12 @@ def run_batch(
             "--errors", metavar="FILE", help="Requests without an answer. Default: OUT.errors.jsonl."
         ),
     ] = None,
+    via_batch_api: Annotated[
+        bool,
+        typer.Option(
+            "--via-batch-api", help="Have the endpoint's batch service answer: cheaper, within a day."
+        ),
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an output that is there.")] = False,
     progress: Annotated[
         bool, typer.Option("--progress/--no-progress", help="Show a bar on a terminal.")
@@ -126,17 +133,25 @@ def run_batch(
 
     Lines are OpenAI's (custom_id, method, url, body; chat completions, completions, embeddings, responses, rerank) or
     Anthropic's (custom_id, params). All of them are checked before anything is sent. Killed, the same command goes
-    on, and asks only for what was under way. Exit code 3: some requests have no answer, and are in the file of
-    errors.
+    on, and asks only for what was under way. With --via-batch-api they are uploaded, in parts, and
+    waited for. Exit code 3: some requests have no answer, and are in the file of errors.
     """
-    from headrace.llm.batch_file import BatchFiles, run_batch
+    from headrace.llm.batch_file import run_batch
+    from headrace.llm.batch_lines import BatchFiles
 
     model = who.model()
+    if via_batch_api and who.vllm is not None:
+        raise UsageMistake("--via-batch-api is for an --endpoint: --vllm has no batch service.")
+    if via_batch_api and (who.requests_per_minute or who.tokens_per_minute):
+        raise UsageMistake(
+            "--requests-per-minute and --tokens-per-minute are for requests that are sent one by one; a batch "
+            "service keeps its own: leave them out with --via-batch-api."
+        )
     failed = errors or out.with_name(f"{out.name.removesuffix('.jsonl')}.errors.jsonl")
     files = BatchFiles(str(source), str(out), str(failed))
     began = time.monotonic()
     with _bar(shown=progress) as draw:
-        counts = run_batch(files, model, overwrite=overwrite, progress=draw)
+        counts = run_batch(files, model, overwrite=overwrite, via_batch_api=via_batch_api, progress=draw)
     return _answer(files, counts, time.monotonic() - began)
 
 

@@ -11,8 +11,7 @@ import fcntl
 import os
 import shutil
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -20,7 +19,18 @@ import msgspec
 from headrace.core.files import safe_files
 from headrace.core.files.durable import sync_fd
 from headrace.errors import ArgumentError, OutputExists, OutputWriteFailed, PlanChanged, RunLocked
-from headrace.llm.batch_lines import BatchLine, WrittenLines, answered_line, check, failed_line, lines_of
+from headrace.llm.batch_lines import (
+    BatchCounts,
+    BatchFiles,
+    BatchLine,
+    Progress,
+    WrittenLines,
+    answered_line,
+    check,
+    failed_line,
+    lines_of,
+    tokens_in,
+)
 from headrace.llm.client import Client
 from headrace.llm.endpoint import Endpoint
 from headrace.llm.refusals import RowError
@@ -35,43 +45,18 @@ WINDOW_BYTES = 128 << 20
 FORGOTTEN_TOGETHER = 256
 BYTES_PER_TOKEN = 4
 
-Progress = Callable[[int, int], None]
-
-
-@dataclass(slots=True)
-class BatchCounts:
-    """What became of a batch."""
-
-    lines: int = 0
-    answered: int = 0
-    failed: int = 0
-    before: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class BatchFiles:
-    """The files of a batch."""
-
-    source: str
-    out: str
-    errors: str
-
-    @property
-    def state(self) -> str:
-        """The folder that is there until all is done."""
-        return self.out + ".headrace"
-
 
 def run_batch(
     files: BatchFiles,
     model: Endpoint | VLLM,
     *,
     overwrite: bool = False,
+    via_batch_api: bool = False,
     progress: Progress = lambda done, lines: None,
 ) -> BatchCounts:
     """Ask for all requests of a file; go on where an earlier process stopped. A ``VLLM`` answers chats only.
+
+    ``via_batch_api``: the endpoint's batch service answers them, which may take a day.
 
     Raises ``UnreadableFile`` for an input that is no batch, ``OutputExists`` for an output that is there,
     ``PlanChanged`` where an output was begun for another input, ``RunLocked`` while another process works on it, and
@@ -90,14 +75,13 @@ def run_batch(
         lock = safe_files.opened(os.path.join(files.state, "lock"), os.O_RDWR | os.O_CREAT)
         try:
             _lock(lock, files)
-            _check_same_input(files)
+            _check_same_input(files, via_batch_api)
             out, errors = (
                 safe_files.opened(path + ".part", os.O_RDWR | os.O_CREAT, 0o666)
                 for path in (files.out, files.errors)
             )
             try:
-                batch = _Batch(files, model, out, errors, counts, progress)
-                asyncio.run(batch.run())
+                _carry_out(files, model, out, errors, counts, progress, via_batch_api)
                 for fd in (out, errors):
                     sync_fd(fd)
             finally:
@@ -122,14 +106,43 @@ def _lock(fd: int, files: BatchFiles) -> None:
         raise RunLocked(f"Another process is at work on {files.out}. Nothing was sent.") from None
 
 
-def _check_same_input(files: BatchFiles) -> None:
-    """Refuse to go on with another input; note which it is."""
+def _carry_out(
+    files: BatchFiles,
+    model: Endpoint | VLLM,
+    out: int,
+    errors: int,
+    counts: BatchCounts,
+    progress: Progress,
+    via_batch_api: bool,
+) -> None:
+    if not via_batch_api:
+        asyncio.run(_Batch(files, model, out, errors, counts, progress).run())
+        return
+    from headrace.llm.batches.api import BatchApi
+
+    if not isinstance(model, Endpoint):
+        raise ArgumentError("A batch service is at an endpoint, and this model is in the process itself.")
+    asyncio.run(BatchApi(files, model, out, errors, counts, progress).run())
+
+
+def _check_same_input(files: BatchFiles, via_batch_api: bool) -> None:
+    """Refuse to go on with another input, or in another way; note which it is."""
     status = os.stat(files.source)
     now = {"size": status.st_size, "mtime_ns": status.st_mtime_ns, "errors": os.path.abspath(files.errors)}
+    if via_batch_api:
+        now["way"] = "batch api"
     path = os.path.join(files.state, "input.json")
     if safe_files.size(path) < 0:
         safe_files.write(path, msgspec.json.encode(now))
-    elif msgspec.json.decode(safe_files.content(path)) != now:
+        return
+    before = msgspec.json.decode(safe_files.content(path))
+    if isinstance(before, dict) and before.get("way") != now.get("way"):
+        said = "without --via-batch-api" if via_batch_api else "with --via-batch-api"
+        raise PlanChanged(
+            f"{files.out} was begun {said}. Nothing was sent: go on as it was begun, or remove {files.state} to "
+            "begin anew; what was answered is lost then."
+        )
+    if before != now:
         raise PlanChanged(
             f"{files.out} was begun for another input, or {files.source} has changed since, or the "
             "file of errors has "
@@ -250,19 +263,13 @@ class _Batch:
                 said = failed_line(line, type(error).__name__, str(error))
                 self._window_bytes += len(said)
                 return False, said
-            self._count(reply.data)
+            read, written = tokens_in(reply.data)
+            self._counts.prompt_tokens += read
+            self._counts.completion_tokens += written
             kept = answered_line(line, reply.data)
             self._store.add(key, kept)
         self._window_bytes += len(kept)
         return True, kept
-
-    def _count(self, data: Mapping[str, Any]) -> None:
-        usage = data.get("usage")
-        if isinstance(usage, dict):
-            for name, others in (("prompt_tokens", "input_tokens"), ("completion_tokens", "output_tokens")):
-                value = usage.get(name, usage.get(others))
-                if isinstance(value, int):
-                    setattr(self._counts, name, getattr(self._counts, name) + value)
 
 
 def _key(line: BatchLine) -> bytes:

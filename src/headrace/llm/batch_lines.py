@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,35 @@ from headrace.errors import ArgumentError, UnreadableFile
 PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/rerank")
 ANTHROPIC = "/v1/messages"
 LONGEST_LINE = 256 << 20
+
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(slots=True)
+class BatchCounts:
+    """What became of a batch."""
+
+    lines: int = 0
+    answered: int = 0
+    failed: int = 0
+    before: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFiles:
+    """The files of a batch."""
+
+    source: str
+    out: str
+    errors: str
+
+    @property
+    def state(self) -> str:
+        """The folder that is there until all is done."""
+        return self.out + ".headrace"
 
 
 class _Line(msgspec.Struct):
@@ -36,13 +65,14 @@ _id_of = msgspec.json.Decoder(_CustomId).decode
 
 @dataclass(frozen=True, slots=True)
 class BatchLine:
-    """A request of a batch file. ``path`` is the end of its address, behind the version."""
+    """A request of a batch file, ``at`` this byte. ``path`` is the end of its address, behind the version."""
 
     number: int
     custom_id: str
     path: str
     body: Mapping[str, Any]
     size: int
+    at: int = 0
 
     @property
     def is_anthropic(self) -> bool:
@@ -57,18 +87,21 @@ def lines_of(path: str) -> Iterator[BatchLine]:
     """
     try:
         with open(path, "rb") as file:
+            at = 0
             for number, raw in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), b""), 1):
                 if len(raw) > LONGEST_LINE:
                     raise _bad(path, number, f"it has more than {LONGEST_LINE >> 20} MiB")
                 if raw.strip():
-                    yield _line(path, number, raw)
+                    yield line_of(path, number, raw, at)
+                at += len(raw)
     except OSError as error:
         raise UnreadableFile(
             f"{path} cannot be read: {error.strerror or error}. Nothing was sent."
         ) from error
 
 
-def _line(path: str, number: int, raw: bytes) -> BatchLine:
+def line_of(path: str, number: int, raw: bytes, at: int = 0) -> BatchLine:
+    """Return the request of a line, which begins ``at`` this byte; raises ``UnreadableFile`` for one that is none."""
     try:
         line = _decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -77,14 +110,14 @@ def _line(path: str, number: int, raw: bytes) -> BatchLine:
         raise _bad(path, number, "its custom_id is empty")
     if line.params:
         return BatchLine(
-            number, line.custom_id, "/messages", _object(path, number, "params", line.params), len(raw)
+            number, line.custom_id, "/messages", _object(path, number, "params", line.params), len(raw), at
         )
     if line.method != "POST":
         raise _bad(path, number, f"its method is {line.method[:20]!r}, and requests of a batch are POST")
     if line.url not in PATHS:
         raise _bad(path, number, f"its url is {line.url[:80]!r}, which is none of {', '.join(PATHS)}")
     body = _object(path, number, "body", line.body)
-    return BatchLine(number, line.custom_id, line.url.removeprefix("/v1"), body, len(raw))
+    return BatchLine(number, line.custom_id, line.url.removeprefix("/v1"), body, len(raw), at)
 
 
 def _object(path: str, number: int, name: str, raw: msgspec.Raw) -> dict[str, Any]:
@@ -160,6 +193,16 @@ def failed_line(line: BatchLine, code: str, message: str) -> bytes:
         error = {"code": code, "message": message}
         said = {"id": _name("batch_req", line), "custom_id": line.custom_id, "response": None, "error": error}
     return msgspec.json.encode(said) + b"\n"
+
+
+def tokens_in(data: Mapping[str, Any]) -> tuple[int, int]:
+    """Return how many tokens an answer has used, in and out, as far as it says so."""
+    usage = data.get("usage")
+    found = []
+    for name, other in (("prompt_tokens", "input_tokens"), ("completion_tokens", "output_tokens")):
+        value = usage.get(name, usage.get(other)) if isinstance(usage, dict) else 0
+        found.append(value if isinstance(value, int) else 0)
+    return found[0], found[1]
 
 
 def _name(kind: str, line: BatchLine) -> str:

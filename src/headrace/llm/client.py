@@ -8,7 +8,7 @@ import json
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
@@ -25,6 +25,7 @@ from headrace.llm.refusals import (
     Malformed,
     NoAnswer,
     RateLimited,
+    error_of,
     judged,
     pause_of,
 )
@@ -42,6 +43,7 @@ AHEAD_SECONDS = 0.5
 """For so long the first request goes ahead of all others, unless it is answered before."""
 CONNECT_SECONDS = 20.0
 ANTHROPIC_VERSION = "2023-06-01"
+JSON = {"Content-Type": "application/json"}
 TRIES_UNHEARD = 2
 """How often a server that never answered is waited for."""
 ROWS_UNANSWERED = 3
@@ -105,7 +107,7 @@ class Client:
                 f"Endpoints are asked by the library aiohttp, which is not installed: {install_hint('llm')}."
             ) from None
         self._proxy = _proxy_of(self._server, self._where)
-        headers = {"Content-Type": "application/json"}
+        headers = {}
         if self._anthropic:
             headers["anthropic-version"] = ANTHROPIC_VERSION
         if self._key is not None:
@@ -226,6 +228,59 @@ class Client:
         self.slots.limit = self._limiter.landed(sent_at, overloaded=overloaded)
         self.slots.wake()
 
+    async def call(self, method: str, path: str, **request: Any) -> bytes:
+        """Return what a server says to a call that asks no model, once; raises as ``judged`` does.
+
+        ``request`` is what ``aiohttp`` takes beside the address: ``data``, ``headers``, ``params``.
+        """
+        read = bytearray()
+        async with contextlib.aclosing(self.stream(method, path, **request)) as pieces:
+            async for piece in pieces:
+                read += piece
+        return bytes(read)
+
+    async def stream(self, method: str, path: str, **request: Any) -> AsyncGenerator[bytes, None]:
+        """Yield the same in pieces, as they come."""
+        import aiohttp
+
+        assert self._session is not None
+        url = path if path.startswith(("http://", "https://")) else self.endpoint.base_url + path
+        if urlsplit(url)[:2] != self._server[:2]:
+            raise EndpointRefused(f"{self._where} sends us elsewhere, and keys are not taken elsewhere.")
+        # A file of 200 MB may take longer than an answer: what counts is that something moves.
+        patience = aiohttp.ClientTimeout(
+            total=None, sock_connect=CONNECT_SECONDS, sock_read=self.endpoint.timeout
+        )
+        try:
+            async with self._session.request(
+                method, url, allow_redirects=False, proxy=self._proxy, timeout=patience, **request
+            ) as response:
+                if not 200 <= response.status < 300:
+                    said = self._hidden((await response.read()).decode("utf-8", "replace")).encode()
+                    if response.status in (404, 405):
+                        raise EndpointRefused(
+                            f"{self._where} has nothing at {urlsplit(url).path} ({response.status}): it says "
+                            f"{error_of(said)[0]!r}. --via-batch-api is for servers with a batch API of OpenAI's or "
+                            "Anthropic's form; leave it out to send the requests one by one."
+                        )
+                    keyed = self._key is not None
+                    raise judged(
+                        response.status, said, response.headers, where=self._where, request={}, keyed=keyed
+                    )
+                async for piece in response.content.iter_chunked(1 << 20):
+                    yield piece
+        except asyncio.TimeoutError:
+            raise Again(NoAnswer, f"no answer in {self.endpoint.timeout:g} seconds") from None
+        except (
+            aiohttp.ClientConnectorCertificateError,
+            aiohttp.InvalidURL,
+            aiohttp.ClientConnectorSSLError,
+        ) as error:
+            raise EndpointRefused(f"{self._where} cannot be asked: {self._hidden(str(error))}.") from None
+        except (aiohttp.ClientError, OSError) as error:
+            said_ = self._hidden(str(error)) or type(error).__name__
+            raise Again(ConnectionLost, f"{type(error).__name__}: {said_}") from None
+
     async def _send(self, url: str, content: bytes, body: Mapping[str, Any]) -> Reply:
         """Send a request once; one that is cancelled under way has no end: it may have to be paid for."""
         self.on_request(False)
@@ -246,7 +301,7 @@ class Client:
         began = time.monotonic()
         try:
             async with self._session.post(
-                url, data=content, allow_redirects=False, proxy=self._proxy
+                url, data=content, headers=JSON, allow_redirects=False, proxy=self._proxy
             ) as response:
                 read = await response.read()
         except asyncio.TimeoutError:

@@ -9,10 +9,12 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.install import install_hint
 from headrace.errors import MissingLibrary
+from headrace.testing.llm_batches import FakeBatches
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -51,7 +53,7 @@ class FakeLLMServer:
 
     ``url`` is what an ``Endpoint`` takes. ``requests`` holds the bodies of all requests, ``times`` when each began
     (of ``time.monotonic``), ``outcomes`` counts how they ended; ``most_at_once`` says how many were worked on at a
-    time.
+    time. ``batches`` is its batch service, of OpenAI's and of Anthropic's form.
 
     >>> import json, urllib.request
     >>> with FakeLLMServer(lambda prompt: prompt[::-1]) as server:
@@ -84,6 +86,15 @@ class FakeLLMServer:
         self.most_at_once = 0
         self.worked: list[tuple[float, float]] = []
         self.url = ""
+        self.batches = FakeBatches(self)
+        self._kinds: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+            "/v1/chat/completions": self._chat,
+            "/v1/completions": self._completion,
+            "/v1/embeddings": self._embeddings,
+            "/v1/responses": self._responses,
+            "/v1/rerank": self._rerank,
+            "/v1/messages": self._messages,
+        }
         self._answer, self._latency, self._key, self._model = answer, latency, key, model
         self._slots_count, self._rate, self._context = slots, requests_per_minute, context
         self._shares = {"429": too_many, "reset": resets, "malformed": malformed, "500": failures}
@@ -129,12 +140,9 @@ class FakeLLMServer:
         self._slots = asyncio.Semaphore(self._slots_count)
         app = web.Application(client_max_size=1 << 30)
         app.router.add_get("/v1/models", self._models)
-        app.router.add_post("/v1/chat/completions", self._chat)
-        app.router.add_post("/v1/completions", self._completion)
-        app.router.add_post("/v1/embeddings", self._embeddings)
-        app.router.add_post("/v1/responses", self._responses)
-        app.router.add_post("/v1/rerank", self._rerank)
-        app.router.add_post("/v1/messages", self._messages)
+        for path, made in self._kinds.items():
+            app.router.add_post(path, partial(self._answered, made))
+        self.batches.add_routes(app)
         runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", self._port, backlog=1024).start()
@@ -152,89 +160,81 @@ class FakeLLMServer:
             {"object": "list", "data": [{"id": self._model or "fake", "object": "model"}]}
         )
 
-    async def _chat(self, request: web.Request) -> web.StreamResponse:
-        def made(body: dict[str, Any]) -> dict[str, Any]:
-            content = body["messages"][-1]["content"]
-            said = self._answer(content if isinstance(content, str) else json.dumps(content))
-            limit = body.get("max_completion_tokens", body.get("max_tokens"))
-            text, reason = _cut(said if isinstance(said, str) else "", limit)
-            message: dict[str, Any] = {"role": "assistant", "content": text}
-            if isinstance(said, list):
-                message, reason = {"role": "assistant", "content": None, "tool_calls": said}, "tool_calls"
-            choice = {"index": 0, "message": message, "finish_reason": reason}
-            return {
-                "object": "chat.completion",
-                "choices": [choice],
-                "usage": _usage(_words(body["messages"]), len(text.split())),
+    def _chat(self, body: dict[str, Any]) -> dict[str, Any]:
+        content = body["messages"][-1]["content"]
+        said = self._answer(content if isinstance(content, str) else json.dumps(content))
+        limit = body.get("max_completion_tokens", body.get("max_tokens"))
+        text, reason = _cut(said if isinstance(said, str) else "", limit)
+        message: dict[str, Any] = {"role": "assistant", "content": text}
+        if isinstance(said, list):
+            message, reason = {"role": "assistant", "content": None, "tool_calls": said}, "tool_calls"
+        choice = {"index": 0, "message": message, "finish_reason": reason}
+        return {
+            "object": "chat.completion",
+            "choices": [choice],
+            "usage": _usage(_words(body["messages"]), len(text.split())),
+        }
+
+    def _completion(self, body: dict[str, Any]) -> dict[str, Any]:
+        text, reason = _cut(self._answer(body["prompt"]), body.get("max_tokens"))
+        usage = _usage(len(body["prompt"].split()), len(text.split()))
+        return {
+            "object": "text_completion",
+            "choices": [{"text": text, "finish_reason": reason}],
+            "usage": usage,
+        }
+
+    def _embeddings(self, body: dict[str, Any]) -> dict[str, Any]:
+        texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
+        data = [
+            {
+                "object": "embedding",
+                "index": i,
+                "embedding": [float(len(text)), float(text.count("e")), 1.0],
             }
+            for i, text in enumerate(texts)
+        ]
+        return {
+            "object": "list",
+            "data": data,
+            "usage": _usage(sum(len(text.split()) for text in texts), 0),
+        }
 
-        return await self._answered(request, made)
+    def _responses(self, body: dict[str, Any]) -> dict[str, Any]:
+        text = self._answer(body["input"])
+        content = [{"type": "output_text", "text": text}]
+        return {"object": "response", "output": [{"type": "message", "content": content}]}
 
-    async def _completion(self, request: web.Request) -> web.StreamResponse:
-        def made(body: dict[str, Any]) -> dict[str, Any]:
-            text, reason = _cut(self._answer(body["prompt"]), body.get("max_tokens"))
-            usage = _usage(len(body["prompt"].split()), len(text.split()))
-            return {
-                "object": "text_completion",
-                "choices": [{"text": text, "finish_reason": reason}],
-                "usage": usage,
-            }
+    def _rerank(self, body: dict[str, Any]) -> dict[str, Any]:
+        scores = [(i, text.count(body["query"])) for i, text in enumerate(body["documents"])]
+        ranked = sorted(scores, key=lambda each: -each[1])
+        return {"results": [{"index": i, "relevance_score": score} for i, score in ranked]}
 
-        return await self._answered(request, made)
-
-    async def _embeddings(self, request: web.Request) -> web.StreamResponse:
-        def made(body: dict[str, Any]) -> dict[str, Any]:
-            texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
-            data = [
-                {
-                    "object": "embedding",
-                    "index": i,
-                    "embedding": [float(len(text)), float(text.count("e")), 1.0],
-                }
-                for i, text in enumerate(texts)
-            ]
-            return {
-                "object": "list",
-                "data": data,
-                "usage": _usage(sum(len(text.split()) for text in texts), 0),
-            }
-
-        return await self._answered(request, made)
-
-    async def _responses(self, request: web.Request) -> web.StreamResponse:
-        def made(body: dict[str, Any]) -> dict[str, Any]:
-            text = self._answer(body["input"])
-            content = [{"type": "output_text", "text": text}]
-            return {"object": "response", "output": [{"type": "message", "content": content}]}
-
-        return await self._answered(request, made)
-
-    async def _rerank(self, request: web.Request) -> web.StreamResponse:
-        def made(body: dict[str, Any]) -> dict[str, Any]:
-            scores = [(i, text.count(body["query"])) for i, text in enumerate(body["documents"])]
-            ranked = sorted(scores, key=lambda each: -each[1])
-            return {"results": [{"index": i, "relevance_score": score} for i, score in ranked]}
-
-        return await self._answered(request, made)
-
-    async def _messages(self, request: web.Request) -> web.StreamResponse:
-        def made(body: dict[str, Any]) -> dict[str, Any]:
-            text, reason = _cut(self._answer(body["messages"][-1]["content"]), body.get("max_tokens"))
-            usage = {"input_tokens": _words(body["messages"]), "output_tokens": len(text.split())}
-            stop = "max_tokens" if reason == "length" else "end_turn"
-            return {
-                "type": "message",
-                "content": [{"type": "text", "text": text}],
-                "stop_reason": stop,
-                "usage": usage,
-            }
-
-        return await self._answered(request, made)
+    def _messages(self, body: dict[str, Any]) -> dict[str, Any]:
+        text, reason = _cut(self._answer(body["messages"][-1]["content"]), body.get("max_tokens"))
+        usage = {"input_tokens": _words(body["messages"]), "output_tokens": len(text.split())}
+        stop = "max_tokens" if reason == "length" else "end_turn"
+        return {
+            "type": "message",
+            "content": [{"type": "text", "text": text}],
+            "stop_reason": stop,
+            "usage": usage,
+        }
 
     # ------------------------------------------------------------ faults, limits, time
 
+    def said(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        """Return the status and the body of an answer, as a batch has it; no faults, and no time."""
+        refused = self._refused(body)
+        if refused is not None:
+            return refused[0], {"error": {"message": refused[1], "code": refused[2]}}
+        try:
+            return 200, {"id": "fake", "model": body.get("model"), **self._kinds[path](body)}
+        except Exception as error:
+            return 500, {"error": {"message": f"the server has failed: {error}"}}
+
     async def _answered(
-        self, request: web.Request, made: Callable[[dict[str, Any]], dict[str, Any]]
+        self, made: Callable[[dict[str, Any]], dict[str, Any]], request: web.Request
     ) -> web.StreamResponse:
         from aiohttp import web
 
@@ -242,7 +242,7 @@ class FakeLLMServer:
         now = time.monotonic()
         self.requests.append(body)
         self.times.append(now)
-        refused = self._refusal(request, body)
+        refused = self.refused_key(request) or self._refused(body)
         pause = self._pause(now)
         fault = str(refused[0]) if refused is not None else self._fault(pause)
         if refused is not None:
@@ -279,12 +279,16 @@ class FakeLLMServer:
             return web.json_response({"error": {"message": f"the server has failed: {error}"}}, status=500)
         return web.json_response({"id": "fake", "model": body.get("model"), **said})
 
-    def _refusal(self, request: web.Request, body: dict[str, Any]) -> tuple[int, str, str] | None:
+    def refused_key(self, request: web.Request) -> tuple[int, str, str] | None:
+        """Say what is wrong with the key of a request."""
         given = request.headers.get("Authorization", "").removeprefix("Bearer ") or request.headers.get(
             "x-api-key", ""
         )
         if self._key is not None and given != self._key:
             return 401, f"Incorrect API key provided: {given}", "invalid_api_key"
+        return None
+
+    def _refused(self, body: dict[str, Any]) -> tuple[int, str, str] | None:
         if self._model is not None and body.get("model") != self._model:
             return 404, f"The model `{body.get('model')}` does not exist", "model_not_found"
         words = _words(body.get("messages", []))
