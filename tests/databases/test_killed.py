@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import forked
 import headrace as hr
 from databases.conftest import Store
 from headrace.core import failpoints
@@ -37,7 +37,7 @@ def test_each_row_is_in_the_table_once(store: Store, tmp_path: Path, point: str,
     out = str(tmp_path / "out")
     command = [sys.executable, "-c", JOB, point, str(passage), store.uri, out]
     tests = str(Path(__file__).parents[1])
-    ended = subprocess.run(command, cwd=tests, capture_output=True, text=True, check=False)
+    ended = forked.run(command, cwd=tests, timeout=120)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert point in failpoints.POINTS
     committed = 25 * (1 if point == "table.filled" else passage)

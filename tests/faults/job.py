@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import headrace as hr
+from forked import Forked
 from headrace.core import failpoints
 from headrace.dataset.dataset import Dataset
 from headrace.result import Result
@@ -210,7 +211,7 @@ class Driver:
         self._mark = uuid.uuid4().hex
         tests = str(Path(__file__).parents[1])
         code = f"import sys; sys.path.insert(0, {tests!r}); from {module} import main; main()"
-        self.process = subprocess.Popen(
+        self.process = Forked(
             [sys.executable, "-c", code, json.dumps([job, faults])],
             env={**os.environ, _MARK: self._mark},
             stdout=subprocess.PIPE,
@@ -235,7 +236,8 @@ class Driver:
         found = []
         for process in psutil.process_iter():
             try:
-                if process.environ().get(_MARK) == self._mark and process.status() != psutil.STATUS_ZOMBIE:
+                ours = process.pid == self.process.pid or process.environ().get(_MARK) == self._mark
+                if ours and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
             except psutil.Error:
                 continue

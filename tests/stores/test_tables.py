@@ -1,7 +1,6 @@
 """Tables in an S3 server: a run's parts, journal and commit are all in the bucket."""
 
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import deltalake
 import pyarrow as pa
 import pytest
 
+import forked
 import headrace as hr
 from tables.test_delta import JOB, hundred
 
@@ -22,7 +22,7 @@ def ids(url):
 def killed(url, point):
     command = [sys.executable, "-c", JOB, point, "1", url, "append"]
     tests = str(Path(__file__).parents[1])
-    ended = subprocess.run(command, cwd=tests, capture_output=True, text=True, check=False)
+    ended = forked.run(command, cwd=tests, timeout=120)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
 
 

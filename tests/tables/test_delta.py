@@ -8,7 +8,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 from decimal import Decimal
@@ -21,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+import forked
 import headrace as hr
 from headrace.core.ports import Source
 from headrace.errors import (
@@ -88,7 +88,7 @@ def test_killed_anywhere_the_rows_are_added_once(tmp_path: Path, point: str, pas
     deltalake.write_deltalake(table, pa.table({"id": [-1]}))
     command = [sys.executable, "-c", JOB, point, str(passage), str(table), mode]
     tests = str(Path(__file__).parents[1])
-    ended = subprocess.run(command, cwd=tests, capture_output=True, text=True, check=False)
+    ended = forked.run(command, cwd=tests, timeout=120)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     kept = [-1] if mode == "append" else []
     added = point == "finish.success"
@@ -604,9 +604,7 @@ def play(tmp_path: Path, seed: int) -> None:
     for _ in range(dice.randint(1, 4)):
         point, most = dice.choice(POINTS)
         command = [sys.executable, "-c", JOB, point, str(dice.randint(1, most)), str(table), mode]
-        ended = subprocess.run(
-            command, cwd=str(Path(__file__).parents[1]), capture_output=True, text=True, check=False
-        )
+        ended = forked.run(command, cwd=str(Path(__file__).parents[1]), timeout=120)
         assert ended.returncode in (0, -signal.SIGKILL), ended.stderr
         found = ids(table)
         if ended.returncode == 0:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import signal
-import subprocess
 import sys
 import threading
 from decimal import Decimal
@@ -17,6 +16,7 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.types import LongType
 
+import forked
 import headrace as hr
 from headrace.core.ports import Source
 from headrace.core.tables.iceberg import Catalog
@@ -92,7 +92,7 @@ def test_killed_anywhere_the_rows_are_added_once(
     shop.make(pa.table({"id": [-1]}))
     command = [sys.executable, "-c", JOB, point, str(passage), str(tmp_path), mode]
     tests = str(Path(__file__).parents[1])
-    ended = subprocess.run(command, cwd=tests, capture_output=True, text=True, check=False)
+    ended = forked.run(command, cwd=tests, timeout=120)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     kept = [-1] if mode == "append" else []
     added = point == "finish.success"

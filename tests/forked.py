@@ -1,0 +1,166 @@
+"""Programs in processes of their own, in a hundredth of a second: forks of one that has imported the library.
+
+A new interpreter takes a third of a second of a core until it has imported what each of them needs, and the tests
+start hundreds. ``Forked`` is a ``subprocess.Popen`` of a Python program that is a child of the test's process as any
+other, with its descriptors, folder and variables; all but the imports is done anew. Where forks are not possible,
+it is a new interpreter. A test of imports, of memory, or of how the interpreter itself starts needs a new one.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import inspect
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+from headrace.engines.local import template
+
+_TESTS = str(Path(__file__).parent)
+_LIBRARY = """
+    faults.job numpy.random psutil pyarrow.compute pyarrow.csv pyarrow.parquet
+    headrace.cli headrace.core.parquet.joining headrace.driver.loop headrace.driver.upstream.scheduler
+    headrace.engines.out_of_band_pickle headrace.observers.report.page headrace.output.commit headrace.output.resume
+    headrace.plan.identity headrace.session.build_runner headrace.sinks.parquet headrace.sinks.partitioned
+    headrace.sources.parquet.reader headrace.worker.attempt headrace.worker.steps.map_batches
+"""
+_START = f"import sys; sys.path[:0] = [{_TESTS!r}]; import forked; exec(forked.serve({{fd}}), forked.fresh())"
+_nursery: tuple[subprocess.Popen[bytes], socket.socket] | None = None
+
+
+class Forked(subprocess.Popen):  # type: ignore[type-arg]
+    """A process of Python: ``args`` are ``[sys.executable, SCRIPT or "-c" or "-m", …]``."""
+
+    def _execute_child(self, *given: Any, **named: Any) -> None:
+        usual = super()._execute_child  # type: ignore[misc]
+        asked = inspect.signature(usual).bind(*given, **named).arguments
+        if not template.supported():
+            usual(*given, **named)
+            return
+        assert not asked["pass_fds"] and not asked["start_new_session"] and not asked["shell"]
+        streams, opened = [], []
+        for number, name in enumerate(("p2cread", "c2pwrite", "errwrite")):
+            if asked[name] == -1:  # as in this process
+                opened.append(os.dup(number))
+            streams.append(opened[-1] if asked[name] == -1 else asked[name])
+        told = {"args": list(map(str, asked["args"][1:])), "cwd": str(asked["cwd"] or os.getcwd())}
+        told["env"] = dict(asked["env"] if asked["env"] is not None else os.environ)
+        nursery = _started()
+        try:
+            with os.fdopen(os.memfd_create("program"), "w+") as text:
+                json.dump(told, text)
+                text.flush()
+                socket.send_fds(nursery, [b"fork"], [*streams, text.fileno()])
+            self.pid = int(nursery.recv(32))
+        finally:
+            for fd in opened:
+                os.close(fd)
+        self._child_created = True
+        pipes = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+        self._close_pipe_fds(*(asked[name] for name in pipes))  # type: ignore[attr-defined]
+
+
+def run(args: Sequence[Any], *, timeout: float, **more: Any) -> subprocess.CompletedProcess[str]:
+    """As ``subprocess.run`` with ``text=True`` and ``capture_output=True``, by a fork."""
+    more = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | more
+    given = more.pop("input", None)
+    if given is not None:
+        more["stdin"] = subprocess.PIPE
+    with Forked(args, **more) as process:
+        try:
+            out, err = process.communicate(given, timeout=timeout)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(list(args), process.returncode, out, err)
+
+
+def _started() -> socket.socket:
+    """Return the way to the process that forks, and start it if it does not run."""
+    global _nursery
+    if _nursery is None or _nursery[0].poll() is not None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-c", _START.format(fd=theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env={
+                    **os.environ,
+                    "OPENBLAS_NUM_THREADS": "1",
+                    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+                },
+                cwd="/",
+            )
+        _nursery = process, ours
+    return _nursery[1]
+
+
+def serve(fd: int) -> CodeType:
+    """Fork for each request; return, in the fork, what it shall execute."""
+    for name in _LIBRARY.split():
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+    asked = socket.socket(fileno=fd)
+    assert len(os.listdir("/proc/self/task")) == 1, "what is imported has started threads"
+    while True:
+        message, fds, *_ = socket.recv_fds(asked, 16, 4)
+        if not message:
+            os._exit(0)
+        pid = template._fork("python")
+        if not pid:
+            asked.close()
+            return _become(*fds)
+        for each in fds:
+            os.close(each)
+        asked.send(str(pid).encode())
+
+
+def _become(out_of: int, out: int, err: int, program: int) -> CodeType:
+    """Make this fork what a new interpreter would be; return its program."""
+    for number, stream in enumerate((out_of, out, err)):
+        os.dup2(stream, number)
+    with os.fdopen(program) as text:
+        text.seek(0)
+        told = json.load(text)
+    for stream in {out_of, out, err} - {0, 1, 2}:
+        os.close(stream)
+    os.environ.clear()
+    os.environ.update(told["env"])
+    os.chdir(told["cwd"])
+    threading.main_thread()._set_native_id()  # type: ignore[attr-defined]
+    sys.modules["numpy.random"].seed()
+    sys.path.remove(_TESTS)
+    sys.path[1:1] = [
+        each for each in told["env"].get("PYTHONPATH", "").split(":") if each not in ["", *sys.path]
+    ]
+    importlib.invalidate_caches()
+    what, *rest = told["args"]
+    if what == "-c":
+        sys.argv, sys.path[0] = ["-c", *rest[1:]], ""
+        return compile(rest[0], "<string>", "exec")
+    if what == "-m":
+        sys.argv, sys.path[0] = ["-m", *rest[1:]], told["cwd"]
+        module = rest[0]
+        return compile(f"import runpy; runpy._run_module_as_main({module!r})", "<string>", "exec")
+    sys.argv, sys.path[0] = [what, *rest], str(Path(what).resolve().parent)
+    sys.modules["__main__"].__file__ = what
+    return compile(Path(what).read_bytes(), what, "exec")
+
+
+def fresh() -> dict[str, Any]:
+    """Return the names of the main module, as they are when a program starts."""
+    names = vars(sys.modules["__main__"])
+    for name in ("forked", "sys"):
+        names.pop(name, None)
+    return names
