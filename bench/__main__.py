@@ -40,27 +40,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
             source = data.ensure(job.dataset, options.data, options.scale)
             taking_part = [c for c in contenders if not c.jobs or name in c.jobs]
             results += run(job, taking_part, Rounds(source, Path(scratch), options.timeout), options)
-    print(report.table(results, BASELINE) if results else "nothing to run")
+            write(results, contenders, notes, options)
+    print(report.table(results, BASELINE, options.price_per_hour) if results else "nothing to run")
     notes += [f"{r.job}: {r.contender} failed: {r.failure}" for r in results if r.failure]
     for note in notes:
         print(f"note: {note}")
-    if options.json:
-        options.json.write_text(json.dumps(record(results, contenders, notes, options), indent=1))
+    write(results, contenders, notes, options)
     return int(any(result.failure for result in results))
 
 
 def run(job: Job, contenders: Sequence[Contender], runs: Rounds, options: argparse.Namespace) -> list[Result]:
     """One job's contenders: first checked, then timed."""
     results = [Result(job.name, contender.name) for contender in contenders]
-    expected: verify.Digest | None = None
+    expected: verify.Output | None = None
     for _ in range(max(1, options.memory_rounds)):
         for result in results:
             if result.failure or not runs.measured(result):
                 continue
-            found = verify.digest(runs.out, job.checked)
+            if job.kind == "first row":
+                result.failure = verify.first_row_wrong(runs.out, runs.source)
+                continue
+            found = verify.read(runs.out, job.predicted)
             expected = expected or found
+            result.rows = found.rows
             result.failure = verify.difference(expected, found)
-    runs.timed(results, options.rounds)
+    if job.kind == "resume" and expected is not None:
+        wanted = expected
+        runs.resumed(
+            results, options.rounds, lambda out: verify.difference(wanted, verify.read(out, job.predicted))
+        )
+    else:
+        runs.timed(results, options.rounds)
     return results
 
 
@@ -76,6 +86,26 @@ def headline(contenders: Sequence[Contender], options: argparse.Namespace) -> st
     return report.headline(options.rounds, options.scale, versions)
 
 
+def write(
+    results: Sequence[Result],
+    contenders: Sequence[Contender],
+    notes: Sequence[str],
+    options: argparse.Namespace,
+) -> None:
+    """Write what there is so far, after each job; with ``--merge``, beside what the file has of others."""
+    if not options.json:
+        return
+    made = record(results, contenders, notes, options)
+    if options.merge and options.json.exists():
+        old = json.loads(options.json.read_text())
+        new = {(result.job, result.contender) for result in results}
+        kept = [each for each in old["results"] if (each["job"], each["contender"]) not in new]
+        order = list(JOBS)
+        every = sorted([*kept, *made["results"]], key=lambda each: order.index(each["job"]))  # type: ignore[misc]
+        made |= {"results": every, "versions": old["versions"] | made["versions"]}  # type: ignore[operator]
+    options.json.write_text(json.dumps(made, indent=1) + "\n")
+
+
 def record(
     results: Sequence[Result],
     contenders: Sequence[Contender],
@@ -87,6 +117,7 @@ def record(
         "headline": headline(contenders, options),
         "scale": options.scale,
         "memory": measure.MEMORY_KIND,
+        "machine": report.machine(),
         "load": round(os.getloadavg()[2], 1),  # of the last quarter of an hour, this benchmark's own among it
         "versions": {c.name: jobs.version(c) for c in contenders},
         "results": [dataclasses.asdict(result) for result in results],
@@ -99,6 +130,12 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--jobs", nargs="+", choices=JOBS, default=list(JOBS), metavar="JOB")
     result.add_argument(
         "--contenders", nargs="+", choices=CONTENDERS, default=list(CONTENDERS), metavar="NAME"
+    )
+    result.add_argument("--merge", action="store_true", help="keep what the JSON file has of other jobs")
+    result.add_argument(
+        "--price-per-hour",
+        type=float,
+        help="of the machine, in any currency: adds the price of a million rows",
     )
     return result
 

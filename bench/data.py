@@ -1,12 +1,13 @@
 """The benchmark's data: made once, kept in a folder that git ignores.
 
-The taxi rides and the photographs repeat real samples where ``../shared/data`` has them; else
-they are generated in their likeness. A folder's name carries everything that shaped it, so that
+The taxi rides, the news and the photographs repeat real samples where ``$BENCH_SAMPLES`` (``../shared/data``) has
+them; else they are generated in their likeness. A folder's name carries everything that shaped it, so that
 another scale, source or `LAYOUT` makes another folder.
 """
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
 import shutil
@@ -25,7 +26,7 @@ from bench.steps import COORDINATES, FLOATS, STRINGS
 
 LAYOUT = 1
 ROOT = Path(__file__).resolve().parent.parent
-SAMPLES = ROOT.parent / "shared" / "data"
+SAMPLES = Path(os.environ.get("BENCH_SAMPLES", ROOT.parent / "shared" / "data"))
 FILES = 12
 GROUPS = 4  # row groups per file
 
@@ -106,6 +107,34 @@ def make_taxi(folder: Path, scale: float) -> None:
         write(table, folder / f"rides-2014-{month:02d}.parquet")
 
 
+def make_small_files(folder: Path, scale: float) -> None:
+    rides = taxi_month(taxi_sample(), 1, max(1, round(20_000 * scale)) * 50)
+    for number in range(rides.num_rows // 50):
+        pq.write_table(rides.slice(number * 50, 50), folder / f"rides-{number:05d}.parquet")
+
+
+def make_large_files(folder: Path, scale: float) -> None:
+    sample = taxi_sample()
+    for month in range(1, 4):
+        table = taxi_month(sample, month, max(1, round(4_000_000 * scale)))
+        pq.write_table(table, folder / f"rides-{month}.parquet", row_group_size=max(1, table.num_rows // 4))
+
+
+def make_texts(folder: Path, scale: float) -> None:
+    from bench.workloads import texts
+
+    texts.make(folder, scale, SAMPLES / SOURCES["texts"])
+
+
+def of_workload(module: str, name: str = "make") -> Callable[[Path, float], None]:
+    """The maker of a workload, which is imported when it is needed."""
+
+    def make(folder: Path, scale: float) -> None:
+        getattr(importlib.import_module(f"bench.workloads.{module}"), name)(folder, scale)
+
+    return make
+
+
 def make_wide(folder: Path, scale: float) -> None:
     total = max(FILES, round(800_000 * scale))
     for file in range(FILES):
@@ -153,10 +182,24 @@ def synthetic_jpeg(rng: Generator) -> bytes:
     return target.getvalue()
 
 
-SOURCES = {"tiny": "nyc_taxi_50k.parquet", "taxi": "nyc_taxi_50k.parquet", "images": "images"}
+SOURCES = {
+    "tiny": "nyc_taxi_50k.parquet",
+    "taxi": "nyc_taxi_50k.parquet",
+    "small_files": "nyc_taxi_50k.parquet",
+    "large_files": "nyc_taxi_50k.parquet",
+    "images": "images",
+    "texts": "ag_news_test.csv",
+}
 MAKERS: dict[str, Callable[[Path, float], None]] = {
     "tiny": make_tiny,
     "taxi": make_taxi,
     "wide": make_wide,
+    "small_files": make_small_files,
+    "large_files": make_large_files,
     "images": make_images,
+    "small_images": of_workload("thumbnails", "make_loose"),
+    "small_images_tar": of_workload("thumbnails", "make_tars"),
+    "texts": make_texts,
+    "documents": of_workload("documents"),
+    "audio": of_workload("audio"),
 }

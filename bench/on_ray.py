@@ -71,10 +71,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def beside(job: Job, runs: Timed, options: argparse.Namespace) -> bool:
     """Run both at one job, print a line for each; say whether ours failed, or missed the bar."""
     results = [Result(job.name, name) for name in (OURS, THEIRS)]
-    expected: verify.Digest | None = None
+    expected: verify.Output | None = None
     for result in results:
         if runs.measured(result):
-            found = verify.digest(runs.out, job.checked)
+            found = verify.read(runs.out, job.predicted)
             expected = expected or found
             result.failure = verify.difference(expected, found)
     runs.timed(results, options.rounds)

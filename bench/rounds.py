@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import data, measure
+from bench import data, killed, measure
+from bench.job import MOMENT
 from bench.report import Result
+
+Check = Callable[[Path], "str | None"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +40,19 @@ class Rounds:
         if not self.once(result, sample_memory=True):
             return False
         files = [path for path in self.out.rglob("*") if path.is_file()]
-        result.output_bytes = sum(path.stat().st_size for path in files)
+        result.output_bytes = sum(path.stat().st_size for path in files if not hidden(path, self.out))
         return True
+
+    def resumed(self, results: Sequence[Result], rounds: int, check: Check) -> None:
+        """Rounds in which each program is killed and started again; the output of each is checked in the end."""
+        for turn in range(rounds):
+            able = [result for result in results if not result.failure]
+            start = turn % len(able) if able else 0
+            for result in able[start:] + able[:start]:
+                reading = killed.resumed(self, result)
+                if reading:
+                    result.failure = check(self.out)
+                    result.rounds.append(reading)
 
     def timed(self, results: Sequence[Result], rounds: int) -> None:
         """The timed rounds, of those that have not failed."""
@@ -53,26 +69,42 @@ class Rounds:
         shutil.rmtree(self.out, ignore_errors=True)
         os.sync()  # nobody pays for writing back another's pages
         print(f"{result.job}: {result.contender} …", file=sys.stderr, end="", flush=True)
-        paths = [str(data.ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]  # for workers, too
-        program = (sys.executable, "-m", self.module, result.contender, result.job)
+        begun = time.monotonic()
         try:
             reading = measure.run(
-                (*program, str(self.source), str(self.out)),
+                self.command(result),
                 cwd=data.ROOT,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+                env=self.environment(),
                 log=self.scratch / "log",
                 timeout=self.timeout,
                 sample_memory=sample_memory,
             )
+            if (moment := self.out / MOMENT).exists():  # what counts is over before the program is
+                reading = dataclasses.replace(reading, wall_s=float(moment.read_text()) - begun)
         except measure.RunFailed as error:
             result.failure = str(error)
             print(" failed", file=sys.stderr)
             return None
         if reading.peak_bytes is not None:
             result.peaks.append(reading.peak_bytes)
+            result.whole_s.append(reading.wall_s)
         kind = f"{(reading.peak_bytes or 0) / 2**20:.0f} MiB, " if sample_memory else ""
         print(f" {kind}{reading.wall_s:.2f} s", file=sys.stderr)
         return reading
+
+    def command(self, result: Result) -> list[str]:
+        """What is run, and timed."""
+        program = [sys.executable, "-m", self.module, result.contender, result.job]
+        return [*program, str(self.source), str(self.out)]
+
+    def environment(self) -> dict[str, str]:
+        paths = [str(data.ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]  # for workers, too
+        return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def hidden(path: Path, root: Path) -> bool:
+    """Say whether a file is none of the output's, but an engine's own."""
+    return any(part.startswith(("_", ".")) for part in path.relative_to(root).parts)
 
 
 def parser(prog: str, description: str) -> argparse.ArgumentParser:

@@ -7,6 +7,7 @@ both. It is called with numpy arrays, one per input, and returns one prediction 
 
 from __future__ import annotations
 
+import importlib
 import io
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
@@ -97,10 +98,26 @@ class Mlp:
         return result
 
 
+class TwoModels:
+    """The network and the weighted sum in one pass: two columns come out."""
+
+    inputs: ClassVar[tuple[str, ...]] = COORDINATES
+    carried: ClassVar[tuple[str, ...]] = Parity.carried
+    columns: ClassVar[tuple[str, ...]] = Mlp.columns
+    outputs: ClassVar[dict[str, str]] = {"prediction": "float32", "linear": "float32"}
+
+    def __init__(self) -> None:
+        self.mlp, self.linear = Mlp(), Linear()
+
+    def __call__(self, batch: Mapping[str, Array]) -> dict[str, Array]:
+        return {"prediction": self.mlp(batch), "linear": self.linear(batch)}
+
+
 class Resnet:
     """JPEG bytes → the best class and its logit. Not a table step: it makes two columns."""
 
     batch_size: ClassVar[int] = 16
+    outputs: ClassVar[dict[str, str]] = {"label": "int64", "prediction": "float32"}
 
     def __init__(self, threads: int = 1) -> None:
         import torch
@@ -111,9 +128,10 @@ class Resnet:
         self.torch = torch
         self.net = seeded(ResNet18()).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
-    def __call__(self, images: Iterable[Any]) -> tuple[Array, Array]:
+    def __call__(self, images: Iterable[Any]) -> dict[str, Array]:
         """`images` holds JPEG files as bytes."""
-        return self.predict(np.stack([decode(image) for image in images]))
+        labels, scores = self.predict(np.stack([decode(image) for image in images]))
+        return {"label": labels, "prediction": scores}
 
     def predict(self, pixels: Array) -> tuple[Array, Array]:
         """`pixels` is (n, 224, 224, 3), uint8."""
@@ -132,21 +150,56 @@ def decode(jpeg: Any) -> Array:
     return np.asarray(pixels)
 
 
-TableStep = Parity | Wide | Mlp
-TABLE_STEPS: dict[str, type[Parity] | type[Wide] | type[Mlp]] = {
-    "tiny": Parity,
-    "taxi_parity": Parity,
-    "taxi_mlp": Mlp,
-    "wide": Wide,
+# What a job runs. Rows of a table: with `inputs`, `carried` and `columns` as above. Or the bytes of files, some at a
+# time.
+TABLES = {
+    "tiny": "bench.steps:Parity",
+    "taxi_parity": "bench.steps:Parity",
+    "taxi_mlp": "bench.steps:Mlp",
+    "wide": "bench.steps:Wide",
+    "many_small_files": "bench.steps:Parity",
+    "few_large_files": "bench.steps:Parity",
+    "two_models": "bench.steps:TwoModels",
+    "text_embedding": "bench.workloads.texts:Embedder",
+    "resume_after_kill": "bench.steps:Mlp",
+    "notebook_first_row": "bench.steps:Mlp",
+}
+BLOBS = {
+    "images": "bench.steps:Resnet",
+    "small_images": "bench.workloads.thumbnails:Brightness",
+    "small_images_tar": "bench.workloads.thumbnails:Brightness",
+    "audio": "bench.workloads.audio:Audio",
 }
 
 
-def as_numpy(step: TableStep, batch: Mapping[str, Array]) -> dict[str, Array]:
-    """What a step makes of a batch of numpy columns: those it carries, and its prediction."""
-    return {**{name: batch[name] for name in step.carried}, "prediction": step(batch)}
+def step_class(job: str) -> Any:
+    """The class of a job's step."""
+    module, _, name = (TABLES.get(job) or BLOBS[job]).partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
-def as_arrow(step: TableStep, batch: Any) -> Any:
+def outputs_of(step: Any) -> dict[str, str]:
+    """The columns that a step adds, and their types."""
+    return getattr(step, "outputs", None) or {"prediction": step.dtype}
+
+
+def results(step: Any, batch: Any) -> dict[str, Array]:
+    """What a step makes of a batch, by the names of its columns."""
+    found = step(batch)
+    return found if isinstance(found, dict) else {"prediction": found}
+
+
+def as_numpy(step: Any, batch: Mapping[str, Array]) -> dict[str, Array]:
+    """What a step makes of a batch of numpy columns: those it carries, and its predictions."""
+    return {**{name: batch[name] for name in step.carried}, **results(step, batch)}
+
+
+def as_lists(found: Mapping[str, Array]) -> dict[str, Any]:
+    """The same for engines that take a matrix for something else than a vector in each row."""
+    return {name: list(each) if getattr(each, "ndim", 1) > 1 else each for name, each in found.items()}
+
+
+def as_arrow(step: Any, batch: Any) -> Any:
     """The same for a RecordBatch or a Table, without a copy of what is carried.
 
     `to_numpy` and `pa.array` would import pandas where it is installed, which costs more than a
@@ -154,13 +207,32 @@ def as_arrow(step: TableStep, batch: Any) -> Any:
     """
     import pyarrow as pa
 
-    def view(name: str) -> Array:
+    def view(name: str) -> Any:
         column = batch[name]
         if isinstance(column, pa.ChunkedArray):
             column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-        return np.from_dlpack(column)
+        return column.to_pylist() if pa.types.is_string(column.type) else np.from_dlpack(column)
 
-    scores = step({name: view(name) for name in step.inputs})
-    kind = pa.type_for_alias(step.dtype)
-    column = pa.Array.from_buffers(kind, len(scores), [None, pa.py_buffer(scores)])
-    return batch.select(list(step.carried)).append_column("prediction", column)
+    made = batch.select(list(step.carried))
+    found = results(step, {name: view(name) for name in step.inputs})
+    for name, kind in outputs_of(step).items():
+        made = made.append_column(name, arrow_column(found[name], kind))
+    return made
+
+
+def arrow_type(kind: str) -> Any:
+    import pyarrow as pa
+
+    return pa.list_(pa.float32()) if kind == "list<float32>" else pa.type_for_alias(kind)
+
+
+def arrow_column(values: Array, kind: str) -> Any:
+    """An array's memory as a column; a matrix is a vector for each row."""
+    import pyarrow as pa
+
+    if kind == "list<float32>":
+        rows, width = values.shape
+        offsets = pa.py_buffer(np.arange(0, (rows + 1) * width, width, np.int32))
+        inner = arrow_column(np.ascontiguousarray(values, np.float32).reshape(-1), "float32")
+        return pa.ListArray.from_arrays(pa.Array.from_buffers(pa.int32(), rows + 1, [None, offsets]), inner)
+    return pa.Array.from_buffers(pa.type_for_alias(kind), len(values), [None, pa.py_buffer(values)])

@@ -10,6 +10,8 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import os
+import tarfile
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,18 +21,22 @@ if TYPE_CHECKING:
 
 WORKERS = 2
 BATCH_ROWS = 131_072  # or a row group, where that is smaller
-IMAGES_PER_TASK = 16
+FILES_AT_ONCE = {"images": 16, "audio": 8, "small_images": 64}
 
 
 def main(job: str, data: str, out: str, *, dictionary: bool = True) -> None:
     """`dictionary=False` keeps the writer from trying a dictionary on float columns."""
-    os.makedirs(out)
+    os.makedirs(out, exist_ok=True)
     tasks = sorted(entry.path for entry in os.scandir(data))
-    if job == "images":
-        work: Any = classify
-        queued: list[Any] = [tasks[i : i + IMAGES_PER_TASK] for i in range(0, len(tasks), IMAGES_PER_TASK)]
-    else:
-        work, queued = functools.partial(score, dictionary), list(tasks)
+    queued: list[Any] = list(tasks)
+    work: Any = functools.partial(score, dictionary)
+    if job in FILES_AT_ONCE:
+        size = FILES_AT_ONCE[job]
+        work, queued = classify, [tasks[i : i + size] for i in range(0, len(tasks), size)]
+    elif job in ("small_images_tar", "documents"):
+        work = classify if job.endswith("_tar") else embed
+    if job == "resume_after_kill":
+        queued = [path for path in tasks if not os.path.exists(os.path.join(out, os.path.basename(path)))]
     count = min(WORKERS, len(queued))
 
     context = multiprocessing.get_context("spawn")
@@ -46,58 +52,100 @@ def main(job: str, data: str, out: str, *, dictionary: bool = True) -> None:
         raise SystemExit("a worker failed")
 
 
+def first_row(data: str) -> dict[str, Any]:
+    """What one would type to see a row: the first rows of the first file through the model."""
+    from pyarrow.parquet import ParquetFile
+
+    from bench.steps import as_arrow, step_class
+
+    step = step_class("taxi_mlp")()
+    with ParquetFile(min(entry.path for entry in os.scandir(data))) as source:
+        batch = next(source.iter_batches(1024, columns=list(step.columns), use_threads=False))
+    row: dict[str, Any] = as_arrow(step, batch).slice(0, 1).to_pylist()[0]
+    return row
+
+
 def score(dictionary: bool, job: str, tasks: Tasks, out: str, worker: int) -> None:
-    """Parquet files in, one Parquet file out for each."""
+    """Parquet files in, one Parquet file out for each, under its name once it is whole."""
     import pyarrow as pa
     from pyarrow.parquet import ParquetFile, ParquetWriter
 
-    from bench.steps import TABLE_STEPS, as_arrow
+    from bench.steps import arrow_type, as_arrow, outputs_of, step_class
 
-    step = TABLE_STEPS[job]()
+    step = step_class(job)()
     for path in iter(tasks.get, None):
         with ParquetFile(path) as source:
             fields = [source.schema_arrow.field(name) for name in step.carried]
-            schema = pa.schema([*fields, pa.field("prediction", pa.type_for_alias(step.dtype))])
+            added = [pa.field(name, arrow_type(kind)) for name, kind in outputs_of(step).items()]
+            schema = pa.schema([*fields, *added])
             encoded: Any = dictionary or [
                 field.name for field in schema if not pa.types.is_floating(field.type)
             ]
             rows = min(BATCH_ROWS, source.metadata.row_group(0).num_rows)
             target = os.path.join(out, os.path.basename(path))
-            with ParquetWriter(target, schema, use_dictionary=encoded) as sink:
+            with ParquetWriter(f"{target}.part", schema, use_dictionary=encoded) as sink:
                 for batch in source.iter_batches(rows, columns=list(step.columns), use_threads=False):
                     sink.write_batch(as_arrow(step, batch))
+        os.rename(f"{target}.part", target)
 
 
 def classify(job: str, tasks: Tasks, out: str, worker: int) -> None:
-    """JPEG files in, one Parquet file out for each worker."""
+    """Files in, one Parquet file out for each worker."""
+    from bench.steps import outputs_of, step_class
+
+    step = step_class(job)()
+    names: list[str] = []
+    found: list[Any] = []
+    for task in iter(tasks.get, None):
+        for paths, contents in in_batches(members(task)) if isinstance(task, str) else [loose(task)]:
+            names += paths
+            found.append(step(contents))
+    write(out, worker, {"path": names}, found, outputs_of(step))
+
+
+def embed(job: str, tasks: Tasks, out: str, worker: int) -> None:
+    """PDF files in, a row for each chunk of their texts out."""
+    from bench.workloads.documents import chunk_rows
+    from bench.workloads.texts import Embedder
+
+    step = Embedder()
+    rows = [row for path in iter(tasks.get, None) for row in chunk_rows(path, read(path))]
+    columns = {name: [row[name] for row in rows] for name in ("path", "chunk", "text")}
+    write(out, worker, columns, [step(columns)] if rows else [], step.outputs)
+
+
+def write(out: str, worker: int, columns: dict[str, Any], found: list[Any], kinds: dict[str, str]) -> None:
     import numpy as np
     import pyarrow as pa
-    from pyarrow.parquet import ParquetWriter
+    from pyarrow.parquet import write_table
 
-    from bench.steps import Resnet
+    from bench.steps import arrow_column
 
-    model = Resnet()
-    names: list[bytes] = []
-    labels, scores = [np.empty(0, np.int64)], [np.empty(0, np.float32)]
-    for paths in iter(tasks.get, None):
-        label, score = model([read(path) for path in paths])
-        names += map(os.fsencode, paths)
-        labels.append(label)
-        scores.append(score)
+    if found:
+        joined = {name: np.concatenate([each[name] for each in found]) for name in kinds}
+        made = {name: arrow_column(joined[name], kind) for name, kind in kinds.items()}
+        write_table(pa.table({**columns, **made}), os.path.join(out, f"part-{worker}.parquet"))
 
-    offsets = np.cumsum([0, *map(len, names)], dtype=np.int32)
-    label, score = np.concatenate(labels), np.concatenate(scores)
-    n = len(names)
-    arrays = [
-        pa.StringArray.from_buffers(n, pa.py_buffer(offsets), pa.py_buffer(b"".join(names))),
-        pa.Array.from_buffers(pa.int64(), n, [None, pa.py_buffer(label)]),
-        pa.Array.from_buffers(pa.float32(), n, [None, pa.py_buffer(score)]),
-    ]
-    batch = pa.RecordBatch.from_arrays(arrays, names=["path", "label", "prediction"])
-    with ParquetWriter(os.path.join(out, f"part-{worker}.parquet"), batch.schema) as sink:
-        sink.write_batch(batch)
+
+def loose(paths: list[str]) -> tuple[list[str], list[bytes]]:
+    return paths, [read(path) for path in paths]
 
 
 def read(path: str) -> bytes:
     with open(path, "rb") as file:
         return file.read()
+
+
+def members(tar: str) -> Iterator[tuple[str, bytes]]:
+    with tarfile.open(tar, "r:") as archive:
+        for member in archive:
+            file = archive.extractfile(member)
+            assert file is not None
+            yield member.name, file.read()
+
+
+def in_batches(files: Iterable[tuple[str, bytes]], size: int = 64) -> Iterator[tuple[list[str], list[bytes]]]:
+    every = list(files)
+    for at in range(0, len(every), size):
+        names, contents = zip(*every[at : at + size], strict=True)
+        yield list(names), list(contents)

@@ -1,4 +1,4 @@
-"""Headrace with ``predict``: models get their inputs and nothing else, what is carried stays in Arrow."""
+"""Headrace with ``predict``: models get their inputs and nothing else, what is carried stays as it is stored."""
 
 from __future__ import annotations
 
@@ -37,15 +37,32 @@ class Mlp:
         return self.step(batch)
 
 
+class Linear:
+    def __init__(self) -> None:
+        from bench.steps import Linear
+
+        self.step = Linear()
+
+    def __call__(self, batch: Batch) -> Any:
+        return self.step(batch)
+
+
 def main(job: str, data: str, out: str) -> None:
     predictions(job, data).with_options(progress=False).write_parquet(out)
+
+
+def first_row(data: str) -> Batch:
+    return predictions("taxi_mlp", data).with_options(progress=False).take(1)[0]
 
 
 def predictions(job: str, data: str) -> hr.Dataset:
     rows = hr.read_parquet(data)
     if job == "wide":
         return rows.predict(Wide, inputs=["f003", "f141"], output="prediction", batch_size=65_536)
-    if job == "taxi_parity":
-        inputs = ["passenger_count"]
-        return rows.predict(Parity, inputs=inputs, output="prediction", keep=RIDES, batch_size=131_072)
-    return rows.predict(Mlp, inputs=COORDINATES, output="prediction", keep=RIDES, batch_size=131_072)
+    if job == "two_models":
+        models = {"prediction": Mlp, "linear": Linear}
+        return rows.predict(models, inputs=COORDINATES, keep=RIDES, batch_size=131_072)
+    if job in ("taxi_mlp", "resume_after_kill"):
+        return rows.predict(Mlp, inputs=COORDINATES, output="prediction", keep=RIDES, batch_size=131_072)
+    inputs = ["passenger_count"]
+    return rows.predict(Parity, inputs=inputs, output="prediction", keep=RIDES, batch_size=131_072)
