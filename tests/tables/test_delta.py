@@ -492,6 +492,34 @@ def test_filters_of_columns_without_a_range_lose_no_rows(tmp_path: Path) -> None
         assert sorted(row["id"] for row in hr.read_delta(table, filter=condition).take_all()) == found
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([1.5, float("nan"), None], pa.float64()),
+        pa.array([1.5, float("inf"), 2.0], pa.float32()),
+        pa.array([True, None, False]),
+        pa.array([dt.datetime(2026, 1, 1, 1, 1, 1, 123456), None, None], pa.timestamp("us")),
+        pa.array([Decimal("1.50"), Decimal("2.50"), None], pa.decimal128(30, 2)),
+        pa.array(["x" * 40, "", None]),
+        pa.array([b"x", b"", None]),
+        pa.nulls(3, pa.float64()),
+        pa.array([{"a": 1.5}, None, {"a": None}]),
+        pa.array([[1.5], None, []], pa.list_(pa.float64())),
+    ],
+    ids=lambda values: str(values.type),
+)
+def test_filters_of_the_librarys_own_datasets_lose_no_rows(tmp_path: Path, values: pa.Array) -> None:
+    """Whatever of a column the log has: of this one, and of those beside it."""
+    table = pa.table({"id": [1, 2, 3], "flag": [True, False, None], "a.b": ["p", "q", "r"], "x": values})
+    rows(table).write_delta(str(tmp_path / "t"))
+    dataset = deltalake.DeltaTable(tmp_path / "t").to_pyarrow_dataset()
+    for column in ("id", "flag", "a.b", *(() if pa.types.is_nested(values.type) else ("x",))):
+        field = pc.field((column,))
+        for each in [*table[column], None]:
+            asked = field.is_null() if each is None or not each.is_valid else field == each
+            assert dataset.to_table(filter=asked).num_rows == table.filter(asked).num_rows, (column, each)
+
+
 def test_tables_partitioned_by_bytes_are_refused(tmp_path: Path) -> None:
     table = pa.table({"id": [1], "raw": [b"a"]})
     deltalake.write_deltalake(tmp_path / "t", table, partition_by=["raw"])

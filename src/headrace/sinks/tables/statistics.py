@@ -42,31 +42,42 @@ def _found(path: str, options: Options) -> ObjectPath:
 def statistics(footer: pq.FileMetaData) -> dict[str, Any]:
     """Return the smallest and the largest value, and the number of nulls, of columns that say so exactly.
 
-    Integers, dates and short texts have a smallest and a largest. Of floats, NaN would stand outside both.
+    Integers, dates, booleans and short texts have a smallest and a largest. Of floats, NaN would stand outside both.
+    Where a column with values has none, no column gets them: deltalake's own filters of a dataset take what is missing
+    beside other ranges for null, and pass over all rows.
     """
     low: dict[str, Any] = {}
     high: dict[str, Any] = {}
     nulls: dict[str, int] = {}
+    whole = True
     schema = footer.schema
     for number in range(len(schema)):
-        name = schema.column(number).path
-        if "." in name or schema.column(number).max_repetition_level:
+        column = schema.column(number)
+        name = column.path
+        if (
+            name != column.name or column.max_repetition_level
+        ):  # of a struct or a list: not looked at by anybody
             continue
         found = [footer.row_group(group).column(number).statistics for group in range(footer.num_row_groups)]
-        if not found or any(each is None or not each.has_null_count for each in found):
-            continue
-        nulls[name] = sum(each.null_count for each in found)
-        full = [each for each in found if each.num_values]
-        if not full or not all(each.has_min_max for each in full):
-            continue
-        least, most = min(each.min for each in full), max(each.max for each in full)
-        if _exact(least) and _exact(most):
-            low[name], high[name] = least, most
-    return {"minValues": low, "maxValues": high, "nullCount": nulls}
+        if all(each is not None and each.has_null_count for each in found):
+            nulls[name] = sum(each.null_count for each in found)
+        full = [each for each in found if each is None or each.num_values]
+        ranges = [(each.min, each.max) for each in full if each is not None and each.has_min_max]
+        if len(ranges) == len(full) and ranges:
+            low[name], high[name] = min(least for least, _ in ranges), max(most for _, most in ranges)
+        if full and not (name in low and _exact(low[name]) and _exact(high[name])):
+            whole = whole and column.logical_type.type == "NONE" and column.physical_type == "BYTE_ARRAY"
+    if not whole:
+        return {"nullCount": nulls}
+    return {
+        "minValues": {name: value for name, value in low.items() if _exact(value)},
+        "maxValues": {name: value for name, value in high.items() if _exact(value)},
+        "nullCount": nulls,
+    }
 
 
 def _exact(value: Any) -> bool:
     if isinstance(value, str):
         return len(value) <= _LONGEST
-    plain = type(value) in (int, datetime.date)
+    plain = type(value) in (int, bool, datetime.date)
     return plain
