@@ -43,7 +43,7 @@ def statistics(footer: pq.FileMetaData) -> dict[str, Any]:
     """Return the smallest and the largest value, and the number of nulls, of columns that say so exactly.
 
     Integers, dates, booleans and short texts have a smallest and a largest. Of floats, NaN would stand outside both.
-    Where a column with values has none, no column gets them: deltalake's own filters of a dataset take what is missing
+    Where a column with values has none, no column gets them: deltalake's filters of a dataset take what is missing
     beside other ranges for null, and pass over all rows.
     """
     low: dict[str, Any] = {}
