@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args, get_type_hints
 
@@ -77,6 +77,9 @@ class RunOptions:
     refresh
         ``"changed"``, with ``incremental``: rows that other functions or another model have made are made again, as
         part of the next run; readers have the old ones until all are there.
+    key
+        With ``incremental``: columns of the input that tell rows apart. Files that were written again are read again,
+        and those of their rows are processed whose key no finished run has seen. A name, or several.
     durability
         ``"power"``: what is committed survives a loss of power; ``"process"``: only kill -9.
     max_attempts
@@ -151,6 +154,7 @@ class RunOptions:
     on_change: OnChange = "refuse"
     incremental: bool = False
     refresh: Refresh | None = None
+    key: str | Sequence[str] = ()
     durability: Durability = "power"
     max_attempts: int = 3
     shard_rows: int | None = None
@@ -273,6 +277,8 @@ def option_from_text(name: str, text: str) -> Any:
     value: Any = text
     if hint is bool or bool in choices:
         value = _TRUTH.get(text.lower(), text)
+    elif name == "key":
+        value = [each.strip() for each in text.split(",")]
     elif name == "retry_on":
         value = tuple(_error_class(each.strip()) for each in text.split(",") if each.strip())
     elif int in choices or float in choices or hint in (int, float):

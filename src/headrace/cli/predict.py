@@ -90,7 +90,7 @@ def run(
         check_outside_output(script, out)
         flags.into_environment()
         for name, value in output.modes().items():
-            os.environ[f"HEADRACE_{name.upper()}"] = str(value)
+            os.environ[f"HEADRACE_{name.upper()}"] = ",".join(value) if name == "key" else str(value)
         _carry_out(job, args or [], out, output)
 
     return _answered("run", work, out, output)

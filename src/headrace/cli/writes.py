@@ -87,6 +87,16 @@ class Output:
             rich_help_panel=_PANEL,
         ),
     ] = None
+    incremental_key: Annotated[
+        Text,
+        typer.Option(
+            "--incremental-key",
+            metavar="COLUMNS",
+            help="With --incremental: columns, with commas, by which rows of files that were written again are told "
+            "apart; only those with new keys are processed.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
     stats: Annotated[
         Path | None,
         typer.Option(
@@ -109,7 +119,8 @@ class Output:
         }
         for name, flag in {
             "path": "-o OUT",
-            **{each: f"--{each.replace('_', '-')}" for each in self.modes()},
+            **{each: f"--{each.replace('_', '-')}" for each in self.modes() if each != "key"},
+            **({"key": "--incremental-key"} if self.incremental_key else {}),
         }.items():
             if name in options:
                 raise UsageMistake(f"--write {name}={options[name]}: give it by {flag}.")
@@ -118,13 +129,16 @@ class Output:
         result: Result = write(texts.output_of(output), **options)
         return result
 
-    def modes(self) -> dict[str, str | bool]:
+    def modes(self) -> dict[str, Any]:
         """Return what is to happen to an output that is there, as far as it was given."""
+        from headrace.options import option_from_text
+
         given = {
             "mode": self.mode,
             "on_change": self.on_change,
             "incremental": self.incremental,
             "refresh": self.refresh,
+            "key": None if self.incremental_key is None else option_from_text("key", self.incremental_key),
         }
         return {name: value for name, value in given.items() if value is not None}
 

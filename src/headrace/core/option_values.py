@@ -23,6 +23,8 @@ def plain(name: str, value: Any) -> Any:
         return given_bytes(name, value, least=1, whole=True)
     if name in ("retry_on", "observers") and isinstance(value, list):
         return tuple(value)
+    if name == "key" and isinstance(value, list | str):
+        return (value,) if isinstance(value, str) else tuple(value)
     if not isinstance(value, bool) and isinstance(value, numbers.Integral):
         return int(value)
     if isinstance(value, str) and isinstance(value, Enum):  # such as Ray's SaveMode
@@ -91,6 +93,12 @@ def _check_refresh(value: Any) -> None:
         )
 
 
+def _check_key(value: Any) -> None:
+    names = value if isinstance(value, tuple) and value else (None,)
+    if not all(isinstance(name, str) and name for name in names) or len({*names}) < len(names):
+        raise ArgumentError(f"key={value!r}: it is the name of a column, or a list of some, each once.")
+
+
 def _check_max_errors(value: Any) -> None:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     whole = number and value >= 0 and math.isfinite(value) and value == int(value)
@@ -151,6 +159,7 @@ _CHECKS = {
     "max_errors": _check_max_errors,
     "observers": _check_observers,
     "price_per_hour": lambda value: None if value is None else given_price(value),
+    "key": _check_key,
     "refresh": _check_refresh,
     "retry_on": _check_retry_on,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.arguments import known_arguments
@@ -40,6 +40,7 @@ class SampleWriteVerbs(WriteVerbs):
         on_change: OnChange | None = None,
         incremental: bool | None = None,
         refresh: Refresh | None = None,
+        key: str | Sequence[str] | None = None,
         durability: Durability | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Result:
@@ -51,7 +52,7 @@ class SampleWriteVerbs(WriteVerbs):
 
         Parameters
         ----------
-        path, schema, min_rows_per_file, max_rows_per_file, mode, on_change, incremental, refresh, durability
+        path, schema, min_rows_per_file, max_rows_per_file, mode, on_change, incremental, refresh, key, durability
             As in ``write_parquet``.
         storage_options
             As in ``write_parquet``.
@@ -89,10 +90,10 @@ class SampleWriteVerbs(WriteVerbs):
             )
 
         if column is None:
-            return self._write(sink, schema, mode, on_change, durability, rows, incremental, refresh)
+            return self._write(sink, schema, mode, on_change, durability, rows, incremental, refresh, key)
         (name,) = given_names("write_numpy", [column])
         chosen = self.with_step(SelectColumns((name,)))
-        result = chosen._write(sink, schema, mode, on_change, durability, rows, incremental, refresh)
+        result = chosen._write(sink, schema, mode, on_change, durability, rows, incremental, refresh, key)
         self._note(result.summary)
         return result
 
@@ -108,6 +109,7 @@ class SampleWriteVerbs(WriteVerbs):
         on_change: OnChange | None = None,
         incremental: bool | None = None,
         refresh: Refresh | None = None,
+        key: str | Sequence[str] | None = None,
         durability: Durability | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Result:
@@ -121,7 +123,7 @@ class SampleWriteVerbs(WriteVerbs):
 
         Parameters
         ----------
-        path, schema, min_rows_per_file, max_rows_per_file, mode, on_change, incremental, refresh, durability
+        path, schema, min_rows_per_file, max_rows_per_file, mode, on_change, incremental, refresh, key, durability
             As in ``write_parquet``.
         storage_options
             As in ``write_parquet``.
@@ -152,7 +154,7 @@ class SampleWriteVerbs(WriteVerbs):
                 given_folder(path), storage_options=storage_options, max_rows_per_file=rows.most
             )
 
-        return self._write(sink, schema, mode, on_change, durability, rows, incremental, refresh)
+        return self._write(sink, schema, mode, on_change, durability, rows, incremental, refresh, key)
 
     @known_arguments(also=ray_arguments.WRITE)
     def write_images(
@@ -167,6 +169,7 @@ class SampleWriteVerbs(WriteVerbs):
         on_change: OnChange | None = None,
         incremental: bool | None = None,
         refresh: Refresh | None = None,
+        key: str | Sequence[str] | None = None,
         durability: Durability | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Result:
@@ -177,7 +180,7 @@ class SampleWriteVerbs(WriteVerbs):
 
         Parameters
         ----------
-        path, schema, mode, on_change, incremental, refresh, durability, storage_options
+        path, schema, mode, on_change, incremental, refresh, key, durability, storage_options
             As in ``write_parquet``.
         column
             The column of pixels: uint8, of shape (height, width) or (height, width, channels), 1 to 4 of these.
@@ -220,7 +223,7 @@ class SampleWriteVerbs(WriteVerbs):
         wanted = [column] if names in (None, column) else [column, names]
         chosen = self.with_step(SelectColumns(given_names("write_images", wanted)))
         result = chosen._write(
-            sink, schema, mode, on_change, durability, incremental=incremental, refresh=refresh
+            sink, schema, mode, on_change, durability, incremental=incremental, refresh=refresh, key=key
         )
         self._note(result.summary)
         return result

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.arguments import known_arguments
@@ -50,6 +51,7 @@ class WriteVerbs(DatasetBase):
         on_change: OnChange | None = None,
         incremental: bool | None = None,
         refresh: Refresh | None = None,
+        key: str | Sequence[str] | None = None,
         durability: Durability | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Result:
@@ -80,8 +82,11 @@ class WriteVerbs(DatasetBase):
             or parts of a file, are not cut for it; a filter leaves fewer rows, and so does the end of the input.
         max_rows_per_file
             No file has more rows; a shard that has more becomes several files.
-        mode, on_change, incremental, refresh, durability
+        mode, on_change, incremental, refresh, key, durability
             See ``RunOptions``; here they override ``with_options``.
+        key
+            With ``incremental``: columns of the input that tell rows apart. Files that were written again are read
+            again, and their rows whose key no run has seen are processed. See docs/incremental.md.
         storage_options
             For an address such as ``"s3://bucket/out"``: what is no secret of its store, as in readers.
 
@@ -124,7 +129,7 @@ class WriteVerbs(DatasetBase):
                 partition_by=folders,
             )
 
-        return self._write(sink, schema, mode, on_change, durability, rows, incremental, refresh)
+        return self._write(sink, schema, mode, on_change, durability, rows, incremental, refresh, key)
 
     @known_arguments(also=ray_arguments.WRITE)
     def write_csv(
@@ -144,6 +149,7 @@ class WriteVerbs(DatasetBase):
         on_change: OnChange | None = None,
         incremental: bool | None = None,
         refresh: Refresh | None = None,
+        key: str | Sequence[str] | None = None,
         durability: Durability | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Result:
@@ -152,7 +158,7 @@ class WriteVerbs(DatasetBase):
         Parameters
         ----------
         path, schema, partition_by, partition_cols, min_rows_per_file, max_rows_per_file, mode, on_change,
-        incremental, refresh, durability
+        incremental, refresh, key, durability
             As in ``write_parquet``.
         storage_options
             As in ``write_parquet``.
@@ -197,7 +203,7 @@ class WriteVerbs(DatasetBase):
                 partition_by=folders,
             )
 
-        return self._write(sink, schema, mode, on_change, durability, rows, incremental, refresh)
+        return self._write(sink, schema, mode, on_change, durability, rows, incremental, refresh, key)
 
     @known_arguments(also=ray_arguments.WRITE)
     def write_json(
@@ -214,6 +220,7 @@ class WriteVerbs(DatasetBase):
         on_change: OnChange | None = None,
         incremental: bool | None = None,
         refresh: Refresh | None = None,
+        key: str | Sequence[str] | None = None,
         durability: Durability | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Result:
@@ -222,7 +229,7 @@ class WriteVerbs(DatasetBase):
         Parameters
         ----------
         path, schema, partition_by, partition_cols, min_rows_per_file, max_rows_per_file, mode, on_change,
-        incremental, refresh, durability
+        incremental, refresh, key, durability
             As in ``write_parquet``.
         storage_options
             As in ``write_parquet``.
@@ -255,7 +262,7 @@ class WriteVerbs(DatasetBase):
                 partition_by=folders,
             )
 
-        return self._write(sink, schema, mode, on_change, durability, rows, incremental, refresh)
+        return self._write(sink, schema, mode, on_change, durability, rows, incremental, refresh, key)
 
     @known_arguments
     def write_to(
@@ -267,6 +274,7 @@ class WriteVerbs(DatasetBase):
         on_change: OnChange | None = None,
         incremental: bool | None = None,
         refresh: Refresh | None = None,
+        key: str | Sequence[str] | None = None,
         durability: Durability | None = None,
     ) -> Result:
         """Run the plan and write its rows with a sink of your own: anything that fills the ``Sink`` port.
@@ -278,7 +286,7 @@ class WriteVerbs(DatasetBase):
         ----------
         sink
             Where the rows go; a subclass of ``headrace.sinks.files.FileSink`` needs a suffix and an encoder.
-        schema, mode, on_change, incremental, refresh, durability
+        schema, mode, on_change, incremental, refresh, key, durability
             As in ``write_parquet``.
 
         Raises
@@ -301,7 +309,14 @@ class WriteVerbs(DatasetBase):
                 "subclass of headrace.sinks.files.FileSink. write_parquet, write_csv and write_json take a folder."
             )
         return self._write(
-            lambda: sink, schema, mode, on_change, durability, incremental=incremental, refresh=refresh
+            lambda: sink,
+            schema,
+            mode,
+            on_change,
+            durability,
+            incremental=incremental,
+            refresh=refresh,
+            key=key,
         )
 
     def _write(
@@ -314,6 +329,7 @@ class WriteVerbs(DatasetBase):
         rows: RowsPerFile = RowsPerFile(),  # noqa: B008 - frozen
         incremental: bool | None = None,
         refresh: Refresh | None = None,
+        key: str | Sequence[str] | None = None,
     ) -> Result:
         if schema is not None and not hasattr(schema, "serialize"):
             raise ArgumentError(
@@ -324,14 +340,20 @@ class WriteVerbs(DatasetBase):
             "on_change": on_change,
             "incremental": incremental,
             "refresh": refresh,
+            "key": key,
             "durability": durability,
             "shard_rows": rows.least,
         }
         options = self._options.updated({name: value for name, value in given.items() if value is not None})
         if options.incremental and options.on_change == "refuse" and on_change is None:
             options = options.updated({"on_change": "continue"})
+        plan = self._plan
+        if options.key:
+            from headrace.plan.steps.unseen import Unseen
+
+            plan = replace(plan, steps=(Unseen(tuple(options.key)), *plan.steps))
         started = time.monotonic()
-        with RunContext.open(self._plan, options) as context:
+        with RunContext.open(plan, options) as context:
             from headrace.session import write as writing  # while the first worker imports what it needs
 
             result = writing.write(context, lambda plan: plan.into(sink(), schema), started)

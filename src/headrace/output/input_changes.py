@@ -22,6 +22,7 @@ from headrace.output.commit import ShardCommitter
 from headrace.output.publishing import table_of
 from headrace.output.refresh import older_shards, revoke_unread, successors
 from headrace.output.saved_plan import write_plan
+from headrace.output.seen_keys import key_step
 from headrace.plan.logical import Plan
 from headrace.plan.partitioning import Partitioning
 
@@ -68,11 +69,19 @@ def reconcile(
     if before == files and refresh is None:
         return plan
     now = {file[0]: file for file in files}
-    known = {file[0] for file in before}
+    known = {file[0]: i for i, file in enumerate(before)}  # with keys, a file may be there more than once
     new = [path for path in now if path not in known]
-    changed = {i for i, file in enumerate(before) if now.get(file[0]) != file}
+    changed = {i for path, i in known.items() if now.get(path) != before[i]}
     if incremental:
         changed -= _gone_for_good(plan.source, committer, changed, now)
+        if key_step(plan) is not None:
+            again = {i for i in changed - _to_be_read(plan.source, committer) if before[i][0] in now}
+            later = set() if committer.state.finished else {i for i in again if i >= _first_file(committer)}
+            committer.left_out = tuple(
+                before[i][0] for i in sorted(later)
+            )  # as keys of one run are not compared
+            new = [path for path in now if path not in known or known[path] in again - later]
+            changed -= again
         _refuse_rewritten(plan.source, committer, changed)
         _refuse_changed(plan.source, committer, {i for i in changed if before[i][0] in now})
     else:
@@ -173,6 +182,11 @@ def _gone_for_good(
     return gone
 
 
+def _first_file(committer: ShardCommitter) -> int:
+    """Return the number of the first file that the last run took in."""
+    return sum(run.files for run in committer.state.runs[:-1])
+
+
 def _to_be_read(source: Source, committer: ShardCommitter) -> set[int]:
     done = () if committer.state.finished else committer.plan.shards
     left = (shard for shard in done if not committer.state.done[shard.index])
@@ -204,7 +218,7 @@ def _replan(source: Source, committer: ShardCommitter, changed: set[int]) -> lis
     for shard in committer.plan.shards:
         kept: list[Split] = []
         for split in shard.splits:
-            file = _first_file(source, split)
+            file = _file_of(source, split)
             if file in alone:
                 kept += new_splits.pop(file, [])
             else:
@@ -229,7 +243,7 @@ def _new_splits(source: Source, shards: Sequence[Shard], changed: set[int]) -> d
             for file in files:
                 new_splits.pop(file, None)
     for split in now:
-        file = _first_file(source, split)
+        file = _file_of(source, split)
         if file in new_splits:
             new_splits[file].append(split)
     return new_splits
@@ -243,7 +257,7 @@ def _insert_in_order(
     for number in sorted(range(len(shards)), key=lambda number: committer.plan.shards[number].place):
         shard = shards[number]
         for at, split in enumerate(shard):
-            if _first_file(source, split) > file:
+            if _file_of(source, split) > file:
                 if not done[number] and _same_dataset(source, shard[at], splits[0]):
                     shard[at:at] = splits
                     return
@@ -325,6 +339,6 @@ def _inside(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
 
 
-def _first_file(source: Source, split: Split) -> int:
+def _file_of(source: Source, split: Split) -> int:
     """Return the number of the first file that a split reads; -1 if it reads none, as of a table in memory."""
     return next(iter(source.files_of(split)), -1)

@@ -32,6 +32,7 @@ from headrace.output.publishing import table_of
 from headrace.output.recover import peek, recover
 from headrace.output.refresh import check_refresh
 from headrace.output.saved_plan import read_plan
+from headrace.output.seen_keys import check_keys
 from headrace.output.small_files import remove_tree
 from headrace.plan import compile as compiler
 from headrace.plan.identity import code_of, difference, shape_of, unrecognised
@@ -127,6 +128,7 @@ class Job:
 def open_job(plan: Plan, request: OpenRequest) -> Job:
     """Take the output's lock and find, or begin, the plan's run in it."""
     assert plan.sink is not None
+    check_keys(plan, incremental=request.incremental, refresh=request.refresh)
     files = plan.source.files()
     check_apart(plan.sink.root, plan.source.describe().get("paths", ()), files)
     output = opened_output(plan.sink)

@@ -11,6 +11,7 @@ from headrace.observers.time_left import LAST_SHARDS
 from headrace.output import reporting
 from headrace.output.folder import HOME
 from headrace.output.run_list import older_rows
+from headrace.output.seen_keys import key_step
 from headrace.result import Metrics, Result
 from headrace.session.read import rows_expected
 
@@ -88,6 +89,8 @@ def notes_of(job: Job) -> list[str]:
     if job.committer.gone:
         gone = plural(len(job.committer.gone), "input file")
         lines.append(f"read by an earlier run and gone since: {gone}; the rows stay")
+    if job.recorded is None and key_step(job.plan) is not None and state.ledger.dropped[:1] not in ((), (0,)):
+        lines.append(f"{plural(state.ledger.dropped[0], 'row')} left out, as runs before had seen their keys")
     older = older_of(job)
     return [*lines, str(older)] if older is not None else lines
 

@@ -61,6 +61,7 @@ def write(context: RunContext, complete: Callable[[Plan], Plan], started: float)
             plan = complete(plan)
             compiler.columns_at(plan.steps, plan.source.schema())
         from headrace.output.resume import OpenRequest, open_job
+        from headrace.output.seen_keys import prepare_keys
 
         partitioning = context.execution.partitioning
         request = OpenRequest(
@@ -78,6 +79,7 @@ def write(context: RunContext, complete: Callable[[Plan], Plan], started: float)
             else:
                 if command is not None:
                     command.record(job.output.folder(job.committer.plan.run), job.output.place())
+                prepare_keys(job.committer, job.plan, on_error=options.on_error)
                 result = _write(job, context, options, progress, started)
             if command is not None:
                 command.results.append(result)

@@ -1,0 +1,264 @@
+"""Sets of keys on disk: 16 bytes for each, sorted, looked up without being loaded.
+
+One column of integers, dates, times or booleans is kept as it is. Any other key is kept as its BLAKE2b of 128 bits:
+among 10¹⁰ keys, two have the same one with a probability below 10⁻¹⁸.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.core.files import durable, safe_files
+from headrace.errors import ArgumentError, BadInput, JournalDamaged, UnknownColumn, nearest
+
+Digests: TypeAlias = "np.ndarray[Any, np.dtype[np.uint64]]"  # two for each key
+MOST = 1 << 22  # keys in memory at a time
+_HALVES = ("high", "low")
+
+
+def check_key(schema: pa.Schema, columns: Sequence[str]) -> None:
+    """Raise ``UnknownColumn`` or ``ArgumentError`` for columns that cannot be a key."""
+    for name in columns:
+        if name not in schema.names:
+            raise UnknownColumn(f"key={name!r}: the input has no such column.{nearest(name, schema.names)}")
+        type_ = _plain(schema.field(name).type)
+        if not (_is_number(type_) or _is_bytes(type_) or pa.types.is_decimal(type_)):
+            raise ArgumentError(
+                f"key={name!r}: it is of type {type_}, whose values are not always the same or not. A key is of "
+                "integers, texts, bytes, dates, times, decimals or booleans."
+            )
+
+
+def digests_of(batch: pa.RecordBatch, columns: Sequence[str]) -> Digests:
+    """Return the digest of each row's key; raise ``BadInput`` where a part of one is null.
+
+    >>> digests_of(pa.record_batch({"id": [7, 8]}), ["id"]).tolist()
+    [[7, 0], [8, 0]]
+    """
+    arrays = [batch.column(batch.schema.get_field_index(name)) for name in columns]
+    for name, array in zip(columns, arrays, strict=True):
+        if array.null_count:
+            raise BadInput(f"key={name!r}: it is null in {array.null_count:,} of {len(array):,} rows.")
+    arrays = [array.dictionary_decode() if pa.types.is_dictionary(array.type) else array for array in arrays]
+    found = np.zeros((batch.num_rows, 2), np.uint64)
+    if len(arrays) == 1 and _is_number(arrays[0].type):
+        found[:, 0] = _numbers(arrays[0])
+        return found
+    parts = [_texts(array) for array in arrays]
+    rows: Iterable[bytes] = parts[0]
+    if len(parts) > 1:
+        rows = (
+            b"".join(len(part).to_bytes(8, "big") + part for part in row) for row in zip(*parts, strict=True)
+        )
+    data = b"".join(hashlib.blake2b(row, digest_size=16).digest() for row in rows)
+    found[:] = np.frombuffer(data, ">u8").reshape(-1, 2)
+    return found
+
+
+def _plain(type_: pa.DataType) -> pa.DataType:
+    return type_.value_type if pa.types.is_dictionary(type_) else type_
+
+
+def _is_number(type_: pa.DataType) -> bool:
+    kinds = pa.types
+    return bool(kinds.is_integer(type_) or kinds.is_temporal(type_) or kinds.is_boolean(type_)) and not bool(
+        kinds.is_interval(type_)
+    )
+
+
+def _is_bytes(type_: pa.DataType) -> bool:
+    kinds = pa.types
+    texts = kinds.is_string(type_) or kinds.is_large_string(type_) or kinds.is_string_view(type_)
+    return bool(
+        texts or kinds.is_binary(type_) or kinds.is_large_binary(type_) or kinds.is_fixed_size_binary(type_)
+    )
+
+
+def _numbers(array: pa.Array) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    if pa.types.is_temporal(array.type):
+        array = array.view(pa.int32() if array.type.bit_width == 32 else pa.int64())
+    elif pa.types.is_boolean(array.type):
+        array = array.cast(pa.int8())
+    values = array.to_numpy(zero_copy_only=False)
+    wide: np.ndarray[Any, np.dtype[np.uint64]] = values.astype(np.int64).view(np.uint64)
+    return wide if values.dtype.kind == "i" else values.astype(np.uint64)
+
+
+def _texts(array: pa.Array) -> list[bytes]:
+    if _is_number(array.type):
+        data = _numbers(array).astype(">u8").tobytes()
+        return [data[at : at + 8] for at in range(0, len(data), 8)]
+    if pa.types.is_decimal(array.type):
+        return [str(value).encode() for value in array.to_pylist()]
+    return pc.cast(array, pa.large_binary()).to_pylist()  # type: ignore[no-any-return]
+
+
+class KeySet:
+    """A sorted set of keys in a folder, mapped into memory."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.about = _about(folder)
+        count = self.about["keys"]
+        self.high, self.low = (_mapped(folder / half, count) for half in _HALVES)
+
+    def __len__(self) -> int:
+        return len(self.high)
+
+    def has(self, digests: Digests) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Say of each key whether it is in the set."""
+        found = np.zeros(len(digests), np.bool_)
+        order = np.argsort(digests[:, 0])
+        asked = digests[order]
+        at = np.searchsorted(self.high, asked[:, 0])
+        left = np.flatnonzero(at < len(self.high))
+        while len(left):  # more than once only where first halves are equal
+            left = left[self.high[at[left]] == asked[left, 0]]
+            same = self.low[at[left]] == asked[left, 1]
+            found[order[left[same]]] = True
+            left = left[~same]
+            at[left] += 1
+            left = left[at[left] < len(self.high)]
+        return found
+
+    def check(self) -> None:
+        """Raise ``JournalDamaged`` if it is not what was written."""
+        for half in _HALVES:
+            with safe_files.file(self.folder / half) as data:
+                crc = 0
+                while piece := data.read(1 << 22):
+                    crc = zlib.crc32(piece, crc)
+            if crc != self.about[half]:
+                raise JournalDamaged(_lost(self.folder, "is damaged"))
+
+
+def write_keys(folder: Path, batches: Iterable[Digests], about: dict[str, Any], *, lasting: bool) -> KeySet:
+    """Write a set of keys, in any order and number, with a bounded amount of memory; at once or not at all."""
+    runs: list[Path] = []
+    beside = folder.with_name(f"{folder.name}{safe_files.TEMPORARY}")
+    shutil.rmtree(beside, ignore_errors=True)
+    safe_files.make_folder(folder.parent, 0o700)
+    safe_files.make_folder(beside, 0o700)
+    for number, keys in enumerate(_sorted(batches)):
+        path = beside / f"run-{number}"
+        _write(path, [keys], {}, lasting=False)
+        runs.append(path)
+    made = merged_keys(folder, [KeySet(path) for path in runs], about, lasting=lasting)
+    shutil.rmtree(beside)
+    return made
+
+
+def merged_keys(
+    folder: Path,
+    sets: Sequence[KeySet],
+    about: dict[str, Any],
+    *,
+    without: KeySet | None = None,
+    lasting: bool,
+) -> KeySet:
+    """Write the union of sets, without the keys of one, with a bounded amount of memory; at once or not at all."""
+    temporary = folder.with_name(f"{folder.name}.made{safe_files.TEMPORARY}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    _write(temporary, _merged(sets, without), about, lasting=lasting)
+    os.rename(temporary, folder)
+    if lasting:
+        durable.sync_folder(folder.parent)
+    return KeySet(folder)
+
+
+def _merged(sets: Sequence[KeySet], without: KeySet | None) -> Iterator[Digests]:
+    """Yield the sorted union in parts: what lies between two bounds is taken from each set."""
+    total = sum(map(len, sets))
+    step = max(1, MOST // max(1, 2 * len(sets)))
+    samples = [np.array(each.high[step - 1 :: step]) for each in sets]
+    bounds: list[Any] = [None]
+    if total > MOST:
+        bounds = [*np.unique(np.concatenate(samples)), None]
+    starts = [0] * len(sets)
+    for bound in bounds:
+        parts = []
+        for number, each in enumerate(sets):
+            stop = len(each) if bound is None else int(np.searchsorted(each.high, bound, "right"))
+            taken = slice(starts[number], stop)
+            parts.append(np.stack([each.high[taken], each.low[taken]], axis=1))
+            starts[number] = stop
+        keys = _unique(np.concatenate(parts)) if parts else np.empty((0, 2), np.uint64)
+        yield keys if without is None else keys[~without.has(keys)]
+
+
+def _sorted(batches: Iterable[Digests]) -> Iterator[Digests]:
+    held: list[Digests] = []
+    count = 0
+    for batch in batches:
+        held.append(batch)
+        count += len(batch)
+        if count >= MOST:
+            yield _unique(np.concatenate(held))
+            held, count = [], 0
+    if held:
+        yield _unique(np.concatenate(held))
+
+
+def _unique(keys: Digests) -> Digests:
+    keys = keys[np.lexsort((keys[:, 1], keys[:, 0]))]
+    if len(keys) < 2:
+        return keys
+    other = np.ones(len(keys), np.bool_)
+    other[1:] = (keys[1:] != keys[:-1]).any(axis=1)
+    return keys[other]
+
+
+def _write(folder: Path, parts: Iterable[Digests], about: dict[str, Any], *, lasting: bool) -> None:
+    safe_files.make_folder(folder, 0o700)
+    count, sums = 0, [0, 0]
+    with safe_files.new_file(folder / "high") as high, safe_files.new_file(folder / "low") as low:
+        for keys in parts:
+            for number, stream in enumerate((high, low)):
+                data = np.ascontiguousarray(keys[:, number]).tobytes()
+                sums[number] = zlib.crc32(data, sums[number])
+                stream.write(data)
+            count += len(keys)
+        for stream in (high, low):
+            stream.flush()
+            if lasting:
+                durable.sync_fd(stream.fileno())
+    known = {**about, "keys": count, "high": sums[0], "low": sums[1]}
+    safe_files.create(folder / "about", msgspec.json.encode(known), lasting=lasting)
+    if lasting:
+        durable.sync_folder(folder)
+
+
+def _mapped(path: Path, count: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    try:
+        if safe_files.size(path) != 8 * count:
+            raise JournalDamaged(_lost(path, "is of another size than was written"))
+        return np.memmap(path, np.uint64, "r", shape=(count,)) if count else np.empty(0, np.uint64)
+    except OSError as error:
+        raise JournalDamaged(_lost(path, f"cannot be read: {error.strerror}")) from error
+
+
+def _about(folder: Path) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(safe_files.content(folder / "about"), type=dict[str, Any])
+    except (OSError, msgspec.DecodeError) as error:
+        raise JournalDamaged(_lost(folder / "about", "cannot be read")) from error
+    return found
+
+
+def _lost(path: Path, how: str) -> str:
+    return (
+        f"{path}, which has keys of rows that are in the output, {how}. Which rows are new is not known without it: "
+        "restore it from a copy, or write to another folder."
+    )

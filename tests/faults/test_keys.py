@@ -1,0 +1,304 @@
+"""``key=``: files are written again, runs are killed, and each key is processed once; and each promise by itself."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import random
+import shutil
+import signal
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import headrace as hr
+from headrace.core import failpoints, key_digests
+from headrace.core.key_digests import KeySet, digests_of, merged_keys, write_keys
+from headrace.errors import ArgumentError, BadInput, HeadraceError, JournalDamaged, PlanChanged, UnknownColumn
+
+from .test_incremental import POINTS, SOAK_SEEDS, _processes
+
+QUIET: dict[str, Any] = {"engine": "inline", "progress": False, "shard_rows": 100}
+
+
+def double(batch: dict[str, Any]) -> dict[str, Any]:
+    """The model; it hides the key."""
+    return {"twice": batch["id"] * 2, "version": batch["version"]}
+
+
+def run(source: Path, output: Path, faults: dict[str, str] | None = None) -> hr.Result:
+    failpoints.activate(faults or {})
+    try:
+        data = hr.read_parquet(str(source)).with_options(**QUIET).map_batches(double)
+        return data.write_parquet(str(output), incremental=True, key="id")
+    finally:
+        failpoints.activate({})
+
+
+def rows_of(output: Path) -> list[tuple[int, int]]:
+    found = [row for path in sorted(output.glob("part-*")) for row in pq.read_table(path).to_pylist()]
+    return [(row["twice"] // 2, row["version"]) for row in found]
+
+
+@dataclass
+class History:
+    """One output; ``files`` has the ids in each input file as it is now, ``ever`` those that were in some."""
+
+    folder: Path
+    dice: random.Random
+    files: dict[Path, list[int]] = field(default_factory=dict)
+    ever: set[int] = field(default_factory=set)
+    kept: list[tuple[int, int]] = field(default_factory=list)
+    version: int = 0
+
+    def write(self, path: Path, old: list[int]) -> None:
+        """Write a file, with new rows behind old ones."""
+        self.version += 1
+        first = max(self.ever, default=-1) + 1
+        ids = [*old, *range(first, first + self.dice.choice([0, 1, 40, 130]))]
+        self.dice.shuffle(ids)
+        versions = pa.array([self.version] * len(ids), pa.int64())
+        pq.write_table(pa.table({"id": pa.array(ids, pa.int64()), "version": versions}), path)
+        self.files[path] = ids
+        self.ever.update(ids)
+
+    def add(self) -> None:
+        self.write(self.folder / "in" / f"{self.dice.choice('abc')}-{len(self.files):03d}.parquet", [])
+
+    def rewrite(self) -> None:
+        """A file is written again: with all of its rows, or some, and new ones."""
+        path = self.dice.choice(list(self.files))
+        ids = self.files[path]
+        self.write(path, ids[self.dice.choice([0, 0, len(ids) // 2]) :])
+
+    def kill(self) -> None:
+        """A run is killed at some point; what is complete is as it was, or what ended since comes behind it."""
+        faults = {self.dice.choice(POINTS): f"kill@{self.dice.choice([1, 1, 2, 3])}"}
+        driver = _processes.Process(target=run, args=(self.folder / "in", self.folder / "out", faults))
+        driver.start()
+        driver.join(60)
+        assert driver.exitcode in (0, -signal.SIGKILL), driver.exitcode
+        if (self.folder / "out" / "_SUCCESS").exists():
+            self.see()
+
+    def see(self) -> None:
+        found = rows_of(self.folder / "out")
+        assert found[: len(self.kept)] == self.kept
+        ids = [row[0] for row in found]
+        assert len(ids) == len(set(ids)) and set(ids) <= self.ever
+        self.kept = found
+
+    def run(self) -> None:
+        """A run ends in peace; one that was killed may have had an older version of a file, which takes one more."""
+        result = run(self.folder / "in", self.folder / "out")
+        self.see()
+        if result.left_out:
+            assert set(result.left_out) <= set(map(str, self.files))
+            result = run(self.folder / "in", self.folder / "out")
+            self.see()
+        assert {i for ids in self.files.values() for i in ids} <= {i for i, _ in self.kept}
+        assert result.rows == len(self.kept) and not result.left_out
+        assert hr.verify(self.folder / "out").good
+
+
+def play(folder: Path, seed: int, steps: int = 12) -> None:
+    (folder / "in").mkdir(parents=True)
+    history = History(folder, random.Random(seed))
+    history.add()
+    for _ in range(steps):
+        step = history.dice.choice(
+            ["add", "add", "rewrite", "rewrite", "rewrite", "kill", "kill", "kill", "run"]
+        )
+        getattr(history, step)()
+    history.run()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_histories(tmp_path: Path, seed: int) -> None:
+    play(tmp_path / "one", seed)
+
+
+@pytest.mark.soak
+def test_many_histories(tmp_path: Path) -> None:
+    for seed in range(2, 2 + SOAK_SEEDS):
+        print(f"seed {seed}")
+        play(tmp_path / "one", seed, steps=40)
+        shutil.rmtree(tmp_path / "one")
+
+
+# ---------------------------------------------------------------- one promise each
+
+
+def test_keys_of_several_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Texts, numbers, dates and decimals together; ("a", "bc") is not ("ab", "c"). Other columns do not matter."""
+
+    def write(name: str, *rows: tuple[str, str, int]) -> None:
+        columns = {
+            "first": pa.array([row[0] for row in rows]).dictionary_encode(),
+            "second": pa.array([row[1] for row in rows]),
+            "day": pa.array([dt.date(2026, 1, row[2]) for row in rows]),
+            "price": pa.array([Decimal(row[2]) for row in rows], pa.decimal128(10, 2)),
+            "note": pa.array([name] * len(rows)),
+        }
+        pq.write_table(pa.table(columns), tmp_path / "in" / f"{name}.parquet")
+
+    def go(**options: Any) -> hr.Result:
+        data = hr.read_parquet(str(tmp_path / "in")).with_options(**{**QUIET, **options})
+        return data.drop_columns(["price"]).write_csv(
+            tmp_path / "out", incremental=True, key=["first", "second", "day", "price"]
+        )
+
+    (tmp_path / "in").mkdir()
+    write("x", ("a", "bc", 1), ("", "", 1), ("é", "\0", 2))
+    assert go().rows == 3
+    write("x", ("a", "bc", 1), ("", "", 1), ("", "", 2), ("é", "\0", 2))
+    write("y", ("ab", "c", 1), ("a", "bc", 2), ("é", "\0", 2))
+    result = go(engine="local", workers=2, progress=True)  # in workers of their own
+    assert (result.rows, result.ledger.read, result.ledger.dropped[0]) == (6, 10, 4)
+    assert "4 rows left out, as runs before had seen their keys" in capsys.readouterr().err
+    assert [(run["rows"], run["input_files"]) for run in result.runs] == [(3, 1), (3, 2)]
+    found = hr.read_csv(str(tmp_path / "out")).take_all()
+    assert [(row["note"], row["first"] or "", row["day"].day) for row in found[3:]] == [
+        ("x", "", 2),
+        ("y", "ab", 1),
+        ("y", "a", 2),
+    ]
+    assert hr.verify(tmp_path / "out").good
+
+
+def test_rejected_rows_are_not_done(tmp_path: Path) -> None:
+    """A file with a row that was put right brings it, once, in later versions too; what a filter left out is done."""
+
+    def write(*versions: int) -> None:
+        table = {"id": range(len(versions)), "version": versions}
+        pq.write_table(pa.table({k: pa.array(v, pa.int64()) for k, v in table.items()}), source / "a.parquet")
+
+    def picky(row: dict[str, Any]) -> dict[str, Any]:
+        if row["version"] < 0:
+            raise ValueError("not yet")
+        return {"id": row["id"], "version": row["version"]}
+
+    def go() -> hr.Result:
+        data = hr.read_parquet(str(source)).with_options(**QUIET, on_error="reject").map(picky)
+        return data.filter(expr="version != 7").write_parquet(tmp_path / "out", incremental=True, key="id")
+
+    source = tmp_path / "in"
+    source.mkdir()
+    write(1, -1, 7)
+    assert (go().rows, hr.read_rejected(tmp_path / "out").count()) == (1, 1)
+    write(2, 2, 2, 2)
+    assert [(go().rows, go().rejected)] == [(3, 1)]
+    write(3, 3, 3, 3, 3)
+    assert go().rows == 4
+    rows = hr.read_parquet(str(tmp_path / "out")).take_all()
+    assert [(row["id"], row["version"]) for row in rows] == [(0, 1), (1, 2), (3, 2), (4, 3)]
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    source, out = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+
+    def write(ids: Any, name: str = "a") -> None:
+        table = pa.table({"id": pa.array(ids), "version": pa.nulls(len(ids), pa.int64())})
+        pq.write_table(table, source / f"{name}.parquet")
+
+    def go(key: Any = "id", **options: Any) -> hr.Result:
+        data = hr.read_parquet(str(source)).with_options(**QUIET)
+        return data.write_parquet(options.pop("path", out), key=key, **{"incremental": True, **options})
+
+    write([1, 2])
+    for key in ("", [], ["id", "id"], 3, [None]):
+        with pytest.raises(ArgumentError, match="name of a column"):
+            go(key)
+    with pytest.raises(UnknownColumn, match=r"key\(ib\) asks for column 'ib'.*'id'"):
+        go("ib")
+    with pytest.raises(ArgumentError, match="without incremental=True"):
+        go(incremental=False)
+    with pytest.raises(ArgumentError, match="with refresh='changed'"):
+        go(refresh="changed")
+    with pytest.raises(ArgumentError, match="object store"):
+        go(path="s3://bucket/out")
+    assert not out.exists()
+    go()
+    write([3, None], "b")
+    with pytest.raises(BadInput, match=r"key='id': it is null in 1 of 2 rows\. This is in .*b\.parquet"):
+        go()
+    assert hr.verify(out).good and hr.read_parquet(str(out)).count() == 2
+    write([3], "b")
+    assert go().rows == 3
+    with pytest.raises(PlanChanged, match="its steps were key"):
+        hr.read_parquet(str(source)).with_options(**QUIET).write_parquet(out, incremental=True)
+    keys = out / "_headrace" / (out / "_headrace" / "current").read_text().strip() / "keys" / "1" / "high"
+    write([1, 2, 3, 4])
+    keys.write_bytes(bytes(16))
+    with pytest.raises(JournalDamaged, match=r"keys/1, which has keys of rows.*is damaged"):
+        go()
+    keys.unlink()
+    with pytest.raises(JournalDamaged, match=r"keys/1/high, which has keys.*is of another size"):
+        go()
+    write([1.5], "a")
+    (source / "b.parquet").unlink()
+    with pytest.raises(ArgumentError, match="type double"):
+        go(path=tmp_path / "other")
+
+
+def test_a_file_that_is_written_again_before_its_run_has_ended(tmp_path: Path) -> None:
+    """Its first version was committed: the second waits for the next run, and is named."""
+    source, out = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    for name, ids in (("a", range(100)), ("b", range(100, 200))):
+        table = pa.table({"id": pa.array(ids, pa.int64()), "version": pa.array([1] * 100)})
+        pq.write_table(table, source / f"{name}.parquet")
+    with pytest.raises((HeadraceError, OSError)):
+        run(source, out, {"attempt.started": "EIO@2"})
+    table = pa.table({"id": pa.array(range(150), pa.int64()), "version": pa.array([2] * 150)})
+    pq.write_table(table, source / "a.parquet")
+    result = run(source, out)
+    assert (result.rows, result.left_out) == (200, (str(source / "a.parquet"),))
+    assert run(source, out).rows == 200  # 100 to 149 were in the other file
+    assert rows_of(out) == [(i, 1) for i in range(200)]
+    assert len(json.loads((out / "_SUCCESS").read_text())["runs"]) == 2
+
+
+def test_sets_of_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Merged in bounded memory they have what sets of Python have; equal first halves are told apart."""
+    monkeypatch.setattr(key_digests, "MOST", 100)
+    dice = np.random.default_rng(7)
+    given = [dice.integers(0, 40, (1_000, 2)).astype(np.uint64) for _ in range(3)]
+    sets = [
+        write_keys(tmp_path / str(i), np.array_split(each, 17), {"files": "x"}, lasting=True)
+        for i, each in enumerate(given)
+    ]
+    plain = [{tuple(map(int, row)) for row in each} for each in given]
+    for keys, expected in zip(sets, plain, strict=True):
+        assert list(zip(keys.high.tolist(), keys.low.tolist(), strict=True)) == sorted(expected)
+    whole = merged_keys(tmp_path / "whole", sets[:2], {}, without=sets[2], lasting=False)
+    assert list(zip(whole.high.tolist(), whole.low.tolist(), strict=True)) == sorted(
+        (plain[0] | plain[1]) - plain[2]
+    )
+    every = np.array([(a, b) for a in range(42) for b in range(42)], np.uint64)
+    dice.shuffle(every)
+    assert {tuple(map(int, row)) for row in every[whole.has(every)]} == (plain[0] | plain[1]) - plain[2]
+    assert KeySet(tmp_path / "0").about["files"] == "x"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "2", "whole"]
+    for array in (
+        pa.array([2**64 - 1, 0], pa.uint64()),
+        pa.array([-1, 1], pa.int8()),
+        pa.array([dt.datetime(2026, 1, 1), dt.datetime(1926, 1, 1)], pa.timestamp("ns")),
+        pa.array([dt.date(2026, 1, 1), dt.date(1926, 1, 1)]),
+        pa.array([True, False]),
+        pa.array([b"", b"\0"], pa.binary()),
+        pa.array(["", "x"], pa.string_view()),
+    ):
+        found = digests_of(pa.record_batch({"x": array}), ["x"])
+        assert len({tuple(row) for row in found.tolist()}) == 2
+        values = array.cast(pa.string()) if array.type == pa.string_view() else array
+        turned = values.take(pa.array([1, 0, 1])).cast(array.type)
+        again = digests_of(pa.record_batch({"x": turned}), ["x"])
+        assert again[:2].tolist() == found[::-1].tolist() and again[2].tolist() == again[0].tolist()
