@@ -225,15 +225,15 @@ def _write(folder: Path, parts: Iterable[Digests], about: dict[str, Any], *, las
     count, sums = 0, [0, 0]
     with safe_files.new_file(folder / "high") as high, safe_files.new_file(folder / "low") as low:
         for keys in parts:
-            for number, stream in enumerate((high, low)):
+            for number, half in enumerate((high, low)):
                 data = np.ascontiguousarray(keys[:, number]).tobytes()
                 sums[number] = zlib.crc32(data, sums[number])
-                stream.write(data)
+                half.write(data)
             count += len(keys)
-        for stream in (high, low):
-            stream.flush()
+        for half in (high, low):
+            half.flush()
             if lasting:
-                durable.sync_fd(stream.fileno())
+                durable.sync_fd(half.fileno())
     known = {**about, "keys": count, "high": sums[0], "low": sums[1]}
     safe_files.create(folder / "about", msgspec.json.encode(known), lasting=lasting)
     if lasting:
