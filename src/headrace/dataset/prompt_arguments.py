@@ -43,7 +43,7 @@ def is_endpoint(model: Any) -> bool:
 
 def is_engine(model: Any) -> bool:
     """Say whether a model is an engine in the worker that is fed as a stream."""
-    return _is_ours(model, "vllm", "VLLM")
+    return _is_ours(model, "engine_model", "EngineModel")
 
 
 def given_model(model: Any) -> Any:
@@ -53,7 +53,7 @@ def given_model(model: Any) -> Any:
     raise ArgumentError(
         f"prompt: the model is {type(model).__name__}; it is an endpoint, "
         "hr.llm.Endpoint('http://localhost:8000/v1', 'name of the model'), or a model of this machine, "
-        "hr.llm.VLLM('folder') or hr.llm.Transformers('folder')."
+        "hr.llm.VLLM('folder'), hr.llm.SGLang('folder') or hr.llm.Transformers('folder')."
     )
 
 
@@ -133,7 +133,7 @@ def given_overrides(value: Any, model: Any) -> dict[str, str]:
             raise ArgumentError(f"overrides= has {name!r}, and that is not for here: {_OWN[name]}.")
     if not is_endpoint(model) and not is_engine(model):
         raise ArgumentError(
-            "overrides= is for endpoints and VLLM; a Transformers model computes rows together."
+            "overrides= is for endpoints and engines; a Transformers model computes rows together."
         )
     if is_engine(model):
         model.check_names(value)

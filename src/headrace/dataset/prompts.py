@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from headrace.llm.endpoint import Endpoint
     from headrace.llm.endpoints import Endpoints
+    from headrace.llm.sglang import SGLang
     from headrace.llm.transformers import Transformers
     from headrace.llm.vllm import VLLM
     from headrace.plan.steps.predict import Prompt
@@ -58,7 +59,7 @@ class PromptVerbs(DatasetBase):
     def prompt(
         self,
         template: str | Sequence[Mapping[str, Any]],
-        model: Endpoint | Endpoints | Transformers | VLLM,
+        model: Endpoint | Endpoints | Transformers | VLLM | SGLang,
         *,
         output: str = "answer",
         system: str | None = None,
@@ -93,7 +94,8 @@ class PromptVerbs(DatasetBase):
             column with the bytes of an image may stand for the address.
         model
             Where it is asked: ``hr.llm.Endpoint(base_url, model)``, ``hr.llm.Endpoints([…])``; or what workers load:
-            ``hr.llm.VLLM(folder)``, or ``hr.llm.Transformers(folder)``, which is only told of ``schema``.
+            ``hr.llm.VLLM(folder)``, ``hr.llm.SGLang(folder)``, or ``hr.llm.Transformers(folder)``, which
+            is only told of ``schema``.
         output
             The name of the column of the answers, of type string. Beside it there are ``answer_finish_reason``
             (string), ``answer_prompt_tokens`` and ``answer_completion_tokens`` (int64), and ``answer_latency``

@@ -8,14 +8,16 @@ if TYPE_CHECKING:
     from headrace.llm.endpoint import Endpoint
     from headrace.llm.endpoints import Endpoints
     from headrace.llm.server import Server
+    from headrace.llm.sglang import SGLang
     from headrace.llm.transformers import Transformers
     from headrace.llm.vllm import VLLM
 
-__all__ = ["VLLM", "Endpoint", "Endpoints", "Server", "Transformers"]
+__all__ = ["VLLM", "Endpoint", "Endpoints", "SGLang", "Server", "Transformers"]
 
 _HOMES = {
     "Endpoint": "endpoint",
     "Endpoints": "endpoints",
+    "SGLang": "sglang",
     "Server": "server",
     "Transformers": "transformers",
     "VLLM": "vllm",

@@ -33,10 +33,10 @@ from headrace.llm.batch_lines import (
 )
 from headrace.llm.client import Client
 from headrace.llm.endpoint import Endpoint
+from headrace.llm.engine_client import EngineClient
+from headrace.llm.engine_model import EngineModel
 from headrace.llm.refusals import RowError
 from headrace.llm.store import AnswerStore, key_of
-from headrace.llm.vllm import VLLM
-from headrace.llm.vllm_client import VLLMClient
 
 WINDOW = 32
 """So many times the requests under way are lines read ahead, for the order."""
@@ -48,13 +48,13 @@ BYTES_PER_TOKEN = 4
 
 def run_batch(
     files: BatchFiles,
-    model: Endpoint | VLLM,
+    model: Endpoint | EngineModel,
     *,
     overwrite: bool = False,
     via_batch_api: bool = False,
     progress: Progress = lambda done, lines: None,
 ) -> BatchCounts:
-    """Ask for all requests of a file; go on where an earlier process stopped. A ``VLLM`` answers chats only.
+    """Ask for all requests of a file; go on where an earlier process stopped. An engine answers chats only.
 
     ``via_batch_api``: the endpoint's batch service answers them, which may take a day.
 
@@ -108,7 +108,7 @@ def _lock(fd: int, files: BatchFiles) -> None:
 
 def _carry_out(
     files: BatchFiles,
-    model: Endpoint | VLLM,
+    model: Endpoint | EngineModel,
     out: int,
     errors: int,
     counts: BatchCounts,
@@ -168,7 +168,7 @@ class _Batch:
     def __init__(
         self,
         files: BatchFiles,
-        model: Endpoint | VLLM,
+        model: Endpoint | EngineModel,
         out: int,
         errors: int,
         counts: BatchCounts,
@@ -185,11 +185,11 @@ class _Batch:
         """Ask, and write in order."""
         lines = self._lines_left()
         first = next(lines, None)
-        client: Client | VLLMClient
+        client: Client | EngineClient
         if isinstance(self._model, Endpoint):
             client = Client(self._model, anthropic=first is not None and first.is_anthropic)
         else:
-            client = VLLMClient(self._model)
+            client = EngineClient(self._model)
         most = self._model.max_in_flight * WINDOW
         try:
             await client.open()
@@ -251,7 +251,7 @@ class _Batch:
             self._written = []
         self._progress(self._counts.answered + self._counts.failed, self._counts.lines)
 
-    async def _outcome(self, client: Client | VLLMClient, line: BatchLine) -> tuple[bool, bytes]:
+    async def _outcome(self, client: Client | EngineClient, line: BatchLine) -> tuple[bool, bytes]:
         """Return whether a request was answered, and its line of the output or of the errors."""
         key = _key(line)
         kept = self._store.find(key)

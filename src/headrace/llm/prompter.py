@@ -36,7 +36,7 @@ NOTE_SECONDS = 0.25
 
 
 class Asker(Protocol):
-    """What asks a model, wherever it is: a ``Client`` an endpoint, a ``VLLMClient`` an engine in this process.
+    """What asks a model, wherever it is: a ``Client`` an endpoint, an ``EngineClient`` an engine in this process.
 
     ``retried``: why requests were sent again, since somebody looked. ``on_request`` is called as a request goes out
     that has to be paid for, with False, and with True once it has ended.
@@ -74,9 +74,9 @@ def asker_of(model: Any, order: str) -> Asker:
         from headrace.llm.pool import PoolClient
 
         return PoolClient(model, order)
-    from headrace.llm.vllm_client import VLLMClient
+    from headrace.llm.engine_client import EngineClient
 
-    return VLLMClient(model, order)
+    return EngineClient(model, order)
 
 
 class Prompter(AnswerColumns):

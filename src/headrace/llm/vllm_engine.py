@@ -21,8 +21,8 @@ from headrace.errors import (
     nearest,
 )
 from headrace.llm.child_guard import ChildGuard
+from headrace.llm.engine_model import EngineModel
 from headrace.llm.refusals import RequestRefused, is_about_schema
-from headrace.llm.vllm import VLLM
 from headrace.predictors.huggingface import json_in, set_library_defaults
 
 _QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
@@ -52,7 +52,7 @@ class Generated:
     first_token: float = 0.0
 
 
-def start_engine(model: VLLM) -> VLLMEngine:
+def start_engine(model: EngineModel) -> VLLMEngine:
     """Load a model into an engine of vLLM, for this thread."""
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
@@ -108,13 +108,13 @@ class VLLMEngine:
     Its processes end with this one, even where that is killed.
     """
 
-    def __init__(self, engine: Any, model: VLLM, load: list[int]) -> None:
+    def __init__(self, engine: Any, model: EngineModel, load: list[int]) -> None:
         from vllm import SamplingParams
         from vllm.lora.request import LoRARequest
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
         self._engine, self._load = engine, load
-        self.tokenizer = _tokenizer(model)
+        self.tokenizer = tokenizer_of(model)
         self.room = int(engine.model_config.max_model_len)
         self._params, self._structured, self._final = (
             SamplingParams,
@@ -167,7 +167,7 @@ class VLLMEngine:
         self._guard.close()
 
 
-def _engine_arguments(model: VLLM, known: set[str]) -> dict[str, Any]:
+def _engine_arguments(model: EngineModel, known: set[str]) -> dict[str, Any]:
     """Return what ``EngineArgs`` is given; raises ``ArgumentError`` for an option that it does not have."""
     for name in model.options:
         if name not in known:
@@ -194,7 +194,7 @@ def _engine_arguments(model: VLLM, known: set[str]) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if value is not None} | model.options
 
 
-def _rank(model: VLLM) -> int:
+def _rank(model: EngineModel) -> int:
     """Return the rank that an engine needs for all adapters: the next of those that vLLM has."""
     ranks = [
         int((json_in(each.path, "adapter_config.json") or {}).get("r") or 8) for each in model.loras.values()
@@ -202,7 +202,7 @@ def _rank(model: VLLM) -> int:
     return next((each for each in (8, 16, 32, 64, 128, 256, 320, 512) if each >= max(ranks)), max(ranks))
 
 
-def _tokenizer(model: VLLM) -> Any:
+def tokenizer_of(model: EngineModel) -> Any:
     """Return a tokenizer for the event loop: the engine's own is in use by its thread."""
     import transformers
 

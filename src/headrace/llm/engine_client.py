@@ -1,4 +1,4 @@
-"""Asks vLLM in this process: requests of ``prompt`` into its engine, and what comes of them back."""
+"""Asks an engine in this process: requests of ``prompt`` into it, and what comes of them back."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from headrace.llm import vllm_engine
+from headrace.llm import sglang_engine, vllm_engine
 from headrace.llm.chat import prompt_tokens
 from headrace.llm.client import Reply
+from headrace.llm.engine_model import EngineModel
 from headrace.llm.engine_stream import Engine, EngineStream, EngineThread
 from headrace.llm.order import made_order
 from headrace.llm.refusals import BadRow, ContextTooLong, RequestRefused, ServerFailed
 from headrace.llm.template import text_of
-from headrace.llm.vllm import SAMPLING, VLLM
 from headrace.llm.vllm_engine import EngineRequest, Generated
 
 CHATS = "/chat/completions"
@@ -22,10 +22,10 @@ _READ = ("model", "messages", "response_format", "structured_outputs", "user", "
 _HARMLESS = {"n": 1, "stream": False}
 
 
-class VLLMClient:
+class EngineClient:
     """Asks one engine, from one event loop. Made and used there."""
 
-    def __init__(self, model: VLLM, order: str = "arrival") -> None:
+    def __init__(self, model: EngineModel, order: str = "arrival") -> None:
         self.retried: deque[str] = deque()
         self.on_request: Callable[[bool], None] = lambda ended: (
             None
@@ -85,15 +85,18 @@ class VLLMClient:
 
     def _make(self) -> Engine:
         """Make the engine, in its thread."""
-        engine = vllm_engine.start_engine(self._model)
+        start: Any = sglang_engine if self._model.library == "sglang" else vllm_engine
+        engine: Any = start.start_engine(self._model)
         self._tokenizer, self._room = engine.tokenizer, engine.room
-        return engine
+        made: Engine = engine
+        return made
 
     def _request(self, body: Mapping[str, Any]) -> EngineRequest:
-        tokens = prompt_tokens(self._tokenizer, body["messages"], "VLLM")
-        sampling = {name: value for name, value in body.items() if name in SAMPLING and name != "lora"}
+        tokens = prompt_tokens(self._tokenizer, body["messages"], self._model.noun)
+        known = self._model.sampling_names
+        sampling = {name: value for name, value in body.items() if name in known and name != "lora"}
         for name, value in body.items():
-            if name not in SAMPLING and name not in _READ and value not in (None, _HARMLESS.get(name)):
+            if name not in known and name not in _READ and value not in (None, _HARMLESS.get(name)):
                 raise RequestRefused(f"a model in this process knows no {name!r}")
         if not tokens:
             raise BadRow("the prompt is empty")
