@@ -16,7 +16,7 @@ FIRST = ["command", "status", "exit_code"]
 STATUS = [
     *FIRST, "output", "run", "number", "error", "rows_read", "rows_in_all", "rows_written", "rows_rejected",
     "rows_nulled", "rows_per_second", "shards_done", "shards", "bytes", "seconds", "seconds_left", "seconds_silent",
-    "drivers", "stages", "spent", "memory", "language_model", "incidents", "report",
+    "drivers", "stages", "spent", "memory", "language_model", "incidents", "runs", "report",
 ]  # fmt: skip
 
 

@@ -446,6 +446,16 @@ def test_rows_of_other_functions_are_made_again(job: Job, capsys: pytest.Capture
     ]
     assert [run.get("input_files_again", 0) for run in result.runs] == [0, 0, 2]
     name = result.run
+    told = Follower(output).poll()
+    assert [(run["name"], run["input_files"], run["input_files_again"]) for run in told.data()["runs"]] == [
+        (name, 2, 0),
+        (f"{name}-2", 1, 0),
+        (f"{name}-3", 1, 2),
+    ]
+    assert "1 new input file and 2 files again: 290 rows" in dict(told.lines())["run 3"]
+    page = (run_folder(job) / "report.html").read_text()
+    assert all(f"{name}{suffix}</td>" in page for suffix in ("", "-2", "-3"))
+    assert result.runs[2]["code"][0] in page and "not complete" not in page
     assert parts(output) == [
         *(f"part-0000{number}-{name}-3.parquet" for number in (0, 1)),
         f"part-00002-{name}-2.parquet",
@@ -467,6 +477,9 @@ def test_while_rows_are_made_again(job: Job) -> None:
     assert "a further run has started" in hr.verify(output).note
     status = Follower(output).poll()
     assert (status.facts.status, status.data()["number"], status.facts.shards) == ("failed", 2, (1, 2))
+    assert [run["rows"] for run in status.data()["runs"]] == [2 * ROWS]
+    page = (run_folder(job) / "report.html").read_text()
+    assert "Runs of this output" in page and "about is number 2, and not complete" in page
     assert status.facts.ledger.read == ROWS
     assert not clean.leftovers(output, unfinished=True)
     third = replace(job, factor=5)

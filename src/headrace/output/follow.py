@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from headrace.core.files import safe_files
 from headrace.core.files.paths import absolute
 from headrace.core.human import clock, count, duration, percent, plural, size
@@ -22,6 +24,8 @@ from headrace.observers.model_text import (
     share_words,
     speed_words,
 )
+from headrace.observers.output_runs import lines_of as lines_of_runs
+from headrace.observers.output_runs import runs_in
 from headrace.observers.record import EVENTS
 from headrace.observers.record_reader import lines_of, replay
 from headrace.observers.report.facts import Facts, facts
@@ -77,6 +81,8 @@ class Follower:
             success=success if complete else None,
             alive=alive,
             committed=committed,
+            runs=runs_in(success_of(self._root, folder.name) or {}),
+            number=number_in(state),
         )
         report = folder / REPORT
         return RunStatus(state, known, report if report.exists() else None, self._silent() if alive else 0.0)
@@ -219,6 +225,7 @@ class RunStatus:
             "memory": memory,
             "language_model": model_data(state, self._now, ledger.answered, ended=self.ended),
             "incidents": dict(state.counts),
+            "runs": [msgspec.to_builtins(run) for run in self.facts.runs],
             "report": str(self.report) if self.report else None,
         }
 
@@ -275,6 +282,7 @@ class RunStatus:
         if state.counts:
             incidents = ", ".join(f"{what}: {number:,}" for what, number in sorted(state.counts.items()))
             found.append(("trouble", incidents))
+        found += lines_of_runs(self.facts.runs)
         if self.ended and self.report:
             found.append(("report", str(self.report)))
         return found

@@ -17,6 +17,7 @@ import msgspec
 from headrace.core.files import safe_files
 from headrace.core.work import REJECTED, Ledger
 from headrace.errors import HeadraceError, NothingMatched, nearest
+from headrace.observers.output_runs import runs_in
 from headrace.observers.record import EVENTS
 from headrace.observers.record_reader import listed
 from headrace.output.names import run_of
@@ -129,6 +130,8 @@ def read(
         committed=committed,
         samples=samples,
         values=values,
+        runs=runs_in(success_of(root, folder.name) or {}),
+        number=number_in(known),
     )
 
 

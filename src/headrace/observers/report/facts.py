@@ -9,6 +9,7 @@ import msgspec
 
 from headrace.core.events import RunFinished
 from headrace.core.work import Ledger
+from headrace.observers.output_runs import OutputRun
 from headrace.observers.record_reader import ledger_of, listed, table, whole
 from headrace.observers.run_state import RunState
 
@@ -52,6 +53,8 @@ class Facts(msgspec.Struct, frozen=True):
     samples: Sequence[RejectedSample] = ()
     trace: str = ""
     row: str = ""
+    runs: tuple[OutputRun, ...] = ()  # of an output that has several, as far as they are complete
+    number: int = 1  # which of them this is
 
 
 def facts(
@@ -63,6 +66,8 @@ def facts(
     committed: JournalTotals | None = None,
     samples: Sequence[RejectedSample] = (),
     values: bool = False,
+    runs: tuple[OutputRun, ...] = (),
+    number: int = 1,
 ) -> Facts:
     """Collect the results. ``success`` is what ``_SUCCESS`` says; ``alive``: a driver is at work.
 
@@ -119,6 +124,8 @@ def facts(
         samples,
         finished.trace if finished is not None and error else "",
         finished.row if finished is not None and error and values else "",
+        runs,
+        number,
     )
 
 

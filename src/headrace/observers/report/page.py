@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.observers.report import answers, head, metrics, running, totals, what_ran
+from headrace.observers.report import answers, head, metrics, running, runs, totals, what_ran
 from headrace.observers.report.facts import Facts
 from headrace.observers.report.history import History
 from headrace.observers.report.html import Html, data, join, tag
@@ -44,6 +44,7 @@ def page(history: History, facts: Facts, *, made: float, version: str) -> bytes:
         totals.failed(facts),
         running.trouble(history),
         running.next_steps(history, facts),
+        runs.runs(facts),
         what_ran.what_ran(history, facts),
     ]
     drawn = data(figures)
@@ -94,6 +95,7 @@ def _contents(parts: list[Html]) -> Html:
         ("failed", "Failed rows"),
         ("trouble", "Incidents"),
         ("more", "What else to try"),
+        ("runs", "Runs"),
         ("plan", "What ran"),
     ]
     whole = join(parts)

@@ -1,0 +1,75 @@
+"""The runs of one output, as ``_SUCCESS`` names them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from headrace.core.human import duration, plural, size
+from headrace.observers.record_reader import listed, whole
+
+LATEST = 5  # in a list of lines
+
+
+class OutputRun(msgspec.Struct, frozen=True):
+    """One run: when it was, what it took in, and what is there of it now."""
+
+    name: str
+    began: str
+    ended: str
+    seconds: float
+    input_files: int
+    input_files_again: int
+    rows: int
+    files: int
+    bytes: int
+    code: tuple[str, ...]
+
+    @property
+    def taken_in(self) -> str:
+        """What was new, in words."""
+        new = plural(self.input_files, "new input file")
+        again = f"{plural(self.input_files_again, 'file')} again"
+        if not self.input_files_again:
+            return new
+        return f"{new} and {again}" if self.input_files else again
+
+    def __str__(self) -> str:
+        made = f"{plural(self.rows, 'row')}, {size(self.bytes)} in {duration(self.seconds)}"
+        return f"{self.began}, {self.taken_in}: {made}"
+
+
+def runs_in(success: Mapping[str, Any]) -> tuple[OutputRun, ...]:
+    """Return the runs that ``_SUCCESS`` names; what is no run is left out.
+
+    >>> [str(run) for run in runs_in({"runs": [{"run": "k3f9a2xq", "began": "2026-11-23T03:00:00Z", "rows": 4}, 7]})]
+    ['2026-11-23T03:00:00Z, 0 new input files: 4 rows, 0 B in 0.00 s']
+    """
+    return tuple(
+        OutputRun(
+            str(each.get("run", "")),
+            str(each.get("began") or ""),
+            str(each.get("ended") or ""),
+            each["seconds"] if isinstance(each.get("seconds"), float) else float(whole(each, "seconds")),
+            whole(each, "input_files"),
+            whole(each, "input_files_again"),
+            whole(each, "rows"),
+            whole(each, "files"),
+            whole(each, "bytes"),
+            tuple(str(mark) for mark in listed(each, "code")),
+        )
+        for each in listed(success, "runs")
+        if isinstance(each, dict)
+    )
+
+
+def lines_of(runs: tuple[OutputRun, ...]) -> list[tuple[str, str]]:
+    """Return the latest runs of an output that has several: names and values."""
+    if len(runs) < 2:
+        return []
+    numbered = list(enumerate(runs, 1))[-LATEST:]
+    before = len(runs) - len(numbered)
+    found = [(f"run {number}", str(run)) for number, run in numbered]
+    return [*([("runs", f"{before:,} before these")] if before else []), *found]
