@@ -66,7 +66,8 @@ def commit_all_but_one(shards: int, out: Path) -> None:
 
     import headrace as hr
     from headrace.core.work import CommitRecord, Ledger, Task
-    from headrace.output.resume import OpenRequest, open_job
+    from headrace.output.job import OpenRequest
+    from headrace.output.resume import open_job
     from headrace.plan.logical import Plan
     from headrace.sinks.parquet import ParquetSink
     from headrace.sources.range import RangeSource

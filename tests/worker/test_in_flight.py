@@ -24,9 +24,9 @@ from headrace.plan.steps.map_batches import MapBatches
 from headrace.plan.steps.predict import Model, Predict
 from headrace.sources.range import RangeSource
 from headrace.worker.calls import IN_FLIGHT
+from headrace.worker.meter import Meter, StepCounts
 from headrace.worker.rows import Rows, RowSpan
 from headrace.worker.step_chain import StepChain
-from headrace.worker.user_code import Meter, StepCounts
 
 Batch = dict[str, np.ndarray[Any, Any]]
 

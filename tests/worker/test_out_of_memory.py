@@ -33,10 +33,10 @@ from headrace.plan.functions import Function
 from headrace.plan.steps.map_batches import MapBatches
 from headrace.plan.steps.predict import Model, Predict
 from headrace.sources.range import RangeSource
+from headrace.worker.meter import Meter, StepCounts
 from headrace.worker.out_of_memory import is_out_of_memory, make_room
 from headrace.worker.rows import Rows, RowSpan
 from headrace.worker.step_chain import StepChain
-from headrace.worker.user_code import Meter, StepCounts
 
 COLLECT = gc.collect
 Batch = dict[str, np.ndarray[Any, Any]]

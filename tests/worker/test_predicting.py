@@ -20,9 +20,9 @@ from headrace.core.arrow.batch import concat
 from headrace.core.work import Split
 from headrace.plan.functions import Function
 from headrace.plan.steps.predict import Model, Predict
+from headrace.worker.meter import Meter
 from headrace.worker.rows import Rows, RowSpan
 from headrace.worker.step_chain import StepChain
-from headrace.worker.user_code import Meter
 
 UTC = dt.timezone.utc
 WHEN = dt.datetime(2020, 2, 29, 12, 30, 15, 123456)

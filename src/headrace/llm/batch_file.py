@@ -87,7 +87,7 @@ def run_batch(
             finally:
                 os.close(out)
                 os.close(errors)
-            _finish(files, counts)
+            _finish(files)
         finally:
             os.close(lock)
     except OSError as error:
@@ -150,7 +150,7 @@ def _check_same_input(files: BatchFiles, via_batch_api: bool) -> None:
         )
 
 
-def _finish(files: BatchFiles, counts: BatchCounts) -> None:
+def _finish(files: BatchFiles) -> None:
     """Give the files their names; a file of errors without any is none."""
     if os.path.getsize(files.errors + ".part"):
         os.replace(files.errors + ".part", files.errors)

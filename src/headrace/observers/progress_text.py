@@ -146,9 +146,9 @@ def progress_line(state: RunState, now: float, left: float | None = None) -> str
     return ", ".join(" ".join(field.text.split()) for field in fields(state, now, left) if field.text)
 
 
-def progress_object(state: RunState, now: float, left: float | None = None) -> dict[str, Any]:
+def progress_object(state: RunState, now: float) -> dict[str, Any]:
     """Return the same for machines; times are in seconds, what is not known is None."""
-    left = state.time_left(now) if left is None else left
+    left = state.time_left(now)
     models = model_data(state, now, state.models.answered, ended=phase_words(state) == "ended")
     return {
         "event": "progress",

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,11 @@ from headrace.core.files import safe_files
 from headrace.core.ports import Sink
 from headrace.core.stores.addresses import in_object_store
 from headrace.core.warn import warn
-from headrace.core.work import Durability, Shard
-from headrace.errors import REFUSALS, HeadraceError, InputChanged, OutputExists, PlanChanged
+from headrace.errors import InputChanged, OutputExists, PlanChanged
 from headrace.output.commit import ShardCommitter, begin
 from headrace.output.folder import SUCCESS, OutputFolder, check_parts, new_run_name
 from headrace.output.input_changes import InputFile, check_apart, check_incremental, reconcile
+from headrace.output.job import Job, OpenRequest
 from headrace.output.journal import Contents
 from headrace.output.journal_state import JournalState
 from headrace.output.publishing import table_of
@@ -33,96 +32,10 @@ from headrace.output.recover import peek, recover
 from headrace.output.refresh import check_refresh
 from headrace.output.saved_plan import read_plan
 from headrace.output.seen_keys import check_keys
-from headrace.output.small_files import remove_tree
 from headrace.plan import compile as compiler
 from headrace.plan.identity import code_of, difference, shape_of, unrecognised
 from headrace.plan.logical import Plan
-from headrace.plan.partitioning import Partitioning
 from headrace.plan.physical import SavedPlan
-
-
-@dataclass(frozen=True, slots=True)
-class OpenRequest:
-    """What the user asked for, as far as opening the output is concerned."""
-
-    mode: str
-    on_change: str
-    durability: Durability
-    partitioning: Partitioning
-    version: str
-    incremental: bool = False
-    refresh: bool = False
-
-
-class Job:
-    """A plan with its output open under our lock. A context manager: leaving it closes both."""
-
-    def __init__(
-        self,
-        plan: Plan,
-        output: OutputFolder,
-        committer: ShardCommitter,
-        *,
-        resumed: bool,
-        recorded: Mapping[str, Any] | None = None,
-    ) -> None:
-        """``recorded``: what ``_SUCCESS`` says, where the finished run may be of another plan."""
-        self.plan = plan
-        self.output = output
-        self.committer = committer
-        self.resumed = resumed
-        self.recorded = recorded
-        self.code: Mapping[str, str] = {}  # of the plan, as it is now
-
-    @property
-    def shards(self) -> list[Shard]:
-        """The shards, as they were planned when the run began."""
-        return self.committer.plan.shards
-
-    @property
-    def planned(self) -> list[Shard]:
-        """The shards without those that were replaced."""
-        replaced = self.committer.state.replaced
-        return [shard for shard in self.shards if shard.index not in replaced] if replaced else self.shards
-
-    @property
-    def labels(self) -> list[str]:
-        """What messages call the steps."""
-        if self.recorded is not None:
-            return [str(step["step"]) for step in self.recorded["ledger"]["steps"]]
-        return [step.label() for step in self.plan.steps]
-
-    @property
-    def complete(self) -> bool:
-        """True if the run is finished and all of its parts are there."""
-        return self.committer.state.finished
-
-    def __enter__(self) -> Job:
-        return self
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        try:
-            if error is not None:
-                with contextlib.suppress(OSError, HeadraceError):  # the first error is the one to report
-                    self._save(error)
-        finally:
-            self.committer.close()
-            self.output.close(forget=True)
-
-    def _save(self, error: BaseException) -> None:
-        """After an error: keep what was committed, and the record and report of a run that committed nothing.
-
-        A plan that was refused leaves no trace.
-        """
-        try:
-            self.committer.commit_accepted()
-        finally:
-            if self.committer.empty:
-                self.committer.close()
-                if isinstance(error, REFUSALS):
-                    self.output.forget(self.committer.plan.run)
-                else:
-                    remove_tree(self.committer.folder / "staging")
 
 
 def open_job(plan: Plan, request: OpenRequest) -> Job:

@@ -56,19 +56,20 @@ def is_counted(ledger: Ledger) -> bool:
     return len(ledger.dropped) == len(ledger.steps)
 
 
-def wrong_in(ledger: Ledger, steps: Sequence[str], bare: Sequence[bool] = ()) -> str:
-    """Say which rows of a ledger are not accounted for; an empty string if all are.
-
-    ``steps`` are labels. ``bare``: which steps give one row for each that they get, by what they are.
+def wrong_in(ledger: Ledger, steps: Sequence[str]) -> str:
+    """Say which rows of a ledger are not accounted for; an empty string if all are. ``steps`` are labels.
 
     >>> wrong_in(Ledger(9, 6, 0, ((9, 6),), (0,), 0, (0,), (0,), (0,)), ["map(f)"])
     '9 rows came to map(f) and 6 left it, 0 were rejected, 0 dropped, 0 added'
     """
-    return _wrong_step(ledger, steps, bare)[0]
+    return _wrong_step(ledger, steps)[0]
 
 
 def _wrong_step(ledger: Ledger, steps: Sequence[str], bare: Sequence[bool] = ()) -> tuple[str, int | None]:
-    """Return what ``wrong_in`` says, and the number of the step that did not count its rows, if it was a step."""
+    """Return what ``wrong_in`` says, and the number of the step that did not count its rows, if it was a step.
+
+    ``bare``: which steps give one row for each that they get, by what they are.
+    """
     before, came = "the source", ledger.read - unreadable(ledger)
     for i, (label, (taken, given), past) in enumerate(zip(steps, ledger.steps, _past(ledger), strict=False)):
         came -= past

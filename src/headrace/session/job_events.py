@@ -16,7 +16,7 @@ from headrace.result import Metrics, Result
 from headrace.session.read import rows_expected
 
 if TYPE_CHECKING:
-    from headrace.output.resume import Job
+    from headrace.output.job import Job
     from headrace.output.run_list import OlderRows, RunEntry
 
 

@@ -28,7 +28,7 @@ from headrace.session import provenance
 from headrace.version import __version__
 
 if TYPE_CHECKING:
-    from headrace.output.resume import Job
+    from headrace.output.job import Job
 
 SPEC = "https://openlineage.io/spec"
 PRODUCER = f"https://pypi.org/project/headrace/{__version__}"

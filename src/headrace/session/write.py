@@ -40,7 +40,7 @@ from headrace.version import __version__
 if TYPE_CHECKING:
     from headrace.driver.scheduler import Scheduler
     from headrace.observers.progress import Progress
-    from headrace.output.resume import Job
+    from headrace.output.job import Job
 
 # This module is imported once the first worker has been started, and so is all that it imports.
 
@@ -60,7 +60,8 @@ def write(context: RunContext, complete: Callable[[Plan], Plan], started: float)
         with data_hidden(hide=not options.show_data):
             plan = complete(plan)
             compiler.columns_at(plan.steps, plan.source.schema())
-        from headrace.output.resume import OpenRequest, open_job
+        from headrace.output.job import OpenRequest
+        from headrace.output.resume import open_job
         from headrace.output.seen_keys import prepare_keys
 
         partitioning = context.execution.partitioning

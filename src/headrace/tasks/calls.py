@@ -88,7 +88,6 @@ class TaskCall:
     above: TaskCall | None = None  # the call that runs in the same worker meanwhile
     below: TaskCall | None = None  # the call that waits in the same worker meanwhile
     alone: bool = False  # it shares no worker: it, or what ran beside it, has ended one
-    awaited_by: list[Wait] | None = None
     stopping: bool = False  # it is being cancelled
     answer: Future[Any] | None = None  # of the worker that it was sent to ahead
     is_withdrawn: bool = False  # it is cancelled, or is about to be

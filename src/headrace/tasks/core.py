@@ -309,8 +309,8 @@ class Core:
             )
         return Needs(max(least, needs.num_cpus), needs.num_gpus, needs.memory)
 
-    def threads(self, num_cpus: float | None, workers: int | None = None) -> int:
+    def threads(self, num_cpus: float | None) -> int:
         """Return how many threads native libraries may start in a worker."""
         if num_cpus is not None:
             return max(1, int(num_cpus))
-        return max(1, self.cores // (workers or max(1, int(self.admission.cpus))))
+        return max(1, self.cores // max(1, int(self.admission.cpus)))

@@ -15,10 +15,10 @@ from headrace.dataset.dataset import Dataset
 from headrace.errors import BadReturn, UnknownColumn
 from headrace.plan.steps.base import Step
 from headrace.readers.from_memory import from_arrow
+from headrace.worker.meter import Meter, StepCounts
 from headrace.worker.rows import Rows, RowSpan
 from headrace.worker.step_chain import StepChain
 from headrace.worker.steps.base import running
-from headrace.worker.user_code import Meter, StepCounts
 
 CUTS = (1, 2, 7, 1000)
 

@@ -38,13 +38,13 @@ from headrace.worker.copied_columns import CopiedColumns
 from headrace.worker.driver_messages import packed_for
 from headrace.worker.early_end import EarlyEnd, Speed
 from headrace.worker.messages import preview
+from headrace.worker.meter import Meter
 from headrace.worker.metrics import MetricsCounter
 from headrace.worker.prefetch import prefetched
 from headrace.worker.reading import InputCheck, Read, count_read, read_split
 from headrace.worker.rows import Rows
 from headrace.worker.staged_output import StagedOutput
 from headrace.worker.step_chain import StepChain
-from headrace.worker.user_code import Meter
 
 BLOCK_BYTES = 8 << 20
 UNDECIDED_BYTES = 64 << 20

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from headrace.core.engine_ports import WorkerContext
 from headrace.core.work import AttemptWaiting, Block, Task, TrailingRejects
 from headrace.worker.early_end import EarlyEnd
+from headrace.worker.meter import Meter
 from headrace.worker.rows import Rows
-from headrace.worker.user_code import Meter
 
 WAIT_SECONDS = 0.25  # for a block, before blocks of other attempts are looked at
 

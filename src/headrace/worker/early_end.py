@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from headrace.core.work import Remainder, Shard, Split
 from headrace.plan.steps.base import Step
 from headrace.worker.batching import BATCH_ROWS, FIRST_ROWS
+from headrace.worker.meter import Meter
 from headrace.worker.reading import Read
 from headrace.worker.rows import Rows, RowSpan
-from headrace.worker.user_code import Meter
 
 CLOCK_CHECKS = 30  # checks of the clock, at least, in the time after which the attempt ends
 LAST_PART = 10  # a shard is not cut if less than a tenth of that time is left to do

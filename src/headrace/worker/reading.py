@@ -22,8 +22,8 @@ from headrace.core.work import Fault, Reject, Split
 from headrace.errors import InputChanged, SourceError, UnreadableFile, data_hidden
 from headrace.plan.physical import Program
 from headrace.worker.batching import read_size
+from headrace.worker.meter import Meter
 from headrace.worker.rows import Rows, RowSpan
-from headrace.worker.user_code import Meter
 
 THE_SOURCE = "read"
 

@@ -11,10 +11,10 @@ from headrace.core.foreign import errors_of_sink, opened
 from headrace.core.ports import JoinedWriter, JoiningSink, Sink, Writer
 from headrace.core.work import StagedFile, Task
 from headrace.plan.physical import Program
+from headrace.worker.meter import Meter
 from headrace.worker.prefetch import AsyncWriter
 from headrace.worker.reading import InputCheck
 from headrace.worker.rejected import write_rejected
-from headrace.worker.user_code import Meter
 
 
 class StagedOutput:

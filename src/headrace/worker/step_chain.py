@@ -18,9 +18,10 @@ from headrace.plan.physical import BranchColumns, ErrorPolicy
 from headrace.plan.steps.base import Step, is_of_headrace
 from headrace.plan.steps.union import OnBranch, goes_through, innermost
 from headrace.worker.calls import Caller, EventLoop, make_caller
+from headrace.worker.meter import Meter
 from headrace.worker.rows import Rows
 from headrace.worker.steps.base import RowKeys, RunningStep, StepContext, no_row_keys, register, running
-from headrace.worker.user_code import Meter, Where
+from headrace.worker.user_code import Where
 
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 

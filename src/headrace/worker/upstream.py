@@ -31,11 +31,11 @@ from headrace.plan.accounts import mismatch
 from headrace.plan.physical import Program
 from headrace.worker.coordinates import decode_spans, encode_spans, where
 from headrace.worker.driver_messages import packed_for, report_ready
+from headrace.worker.meter import Meter
 from headrace.worker.metrics import pack_side_columns, unpack_side_columns
 from headrace.worker.reading import InputCheck, Read, count_read, read_split, reads_in_window
 from headrace.worker.rows import Rows, join, merged_spans
 from headrace.worker.step_chain import StepChain
-from headrace.worker.user_code import Meter
 
 BLOCK_BYTES = 8 << 20
 UNIT_BYTES = 64 << 20  # of the rows that the next stage wants at a time

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,165 +16,25 @@ import msgspec
 
 from headrace.core.answered import Answered, both
 from headrace.core.arrow.values import ConversionError
-from headrace.core.decoding import decoded
-from headrace.core.engine_ports import WorkerContext
-from headrace.core.events import BatchShrunk, BatchSized, CallRetried, ModelAsked
+from headrace.core.events import ModelAsked
 from headrace.core.failures import is_interrupt, name_of, without_message, words
 from headrace.core.process import is_worker
 from headrace.core.terminal import say
-from headrace.core.work import Block, Fault, Faults, Ledger, PoisonRows, Reject, Timings
+from headrace.core.work import Fault, Reject
 from headrace.errors import BadInput, BadReturn, HeadraceError, StepError
-from headrace.plan.accounts import cut_short
 from headrace.plan.physical import ErrorPolicy
 from headrace.worker.messages import hidden, preview
+from headrace.worker.meter import Meter
 from headrace.worker.out_of_memory import is_lasting
 from headrace.worker.rows import Rows
 
 if TYPE_CHECKING:
-    from headrace.worker.driver_messages import CallWatch
+    pass
 
 Where = Callable[[Rows], str]
 
 FIRST_RETRY_SECONDS = 0.5  # seconds before a call that failed is tried again, doubled each time
 LONGEST_RETRY_SECONDS = 30.0
-
-
-@dataclass(slots=True)
-class StepCounts:
-    """What became of the rows of one step in an attempt.
-
-    ``dropped`` are those that it left out as it should, ``added`` those beyond what it was given,
-    ``past`` those of other datasets of a union.
-    """
-
-    taken: int = 0
-    given: int = 0
-    rejected: int = 0
-    dropped: int = 0
-    added: int = 0
-    past: int = 0
-
-
-class Meter:
-    """Counts rows and seconds of one attempt.
-
-    ``steps`` has the counts of each step; ``cut`` is the last step that is a limit and needs no more rows.
-    ``rejects`` are the rows that were set aside; with ``travels`` also those that failed and were kept, so that
-    whoever takes the meter's rows can count them.
-    """
-
-    def __init__(self, steps: int, *, travels: bool = False) -> None:
-        self.steps = [StepCounts() for _ in range(steps)]
-        self.cut = -1
-        self.read_rows = 0
-        self.block_source_rows: float | None = None  # of the source, for the rows of blocks that were read
-        self.unreadable = 0  # rows that the source could not make sense of
-        self.nulled = 0
-        self.answered: Answered | None = None  # by language models
-        self.rejects: list[Reject] = []
-        self.watch: CallWatch | None = None  # reports calls to the driver
-        self._faults: dict[tuple[str, str], list[Any]] = {}
-        self._travels = travels
-        self.first_user_code: UserCode | None = None  # where its rows are, the attempt is
-        self.seconds = dict.fromkeys(("read", "decode", "steps", "metrics", "write", "wait"), 0.0)
-        self.step_seconds = [0.0] * steps
-        # Called now and then, as the user's code gets on:
-        self.report_progress: Callable[[], None] = lambda: None
-        self.on_retried: Callable[[str, str], None] = lambda label, error: None
-        self.on_asked: Callable[[ModelAsked], None] = lambda asked: None
-        self.on_shrunk: Callable[[str, int, int], None] = lambda label, before, now: None
-        self.on_sized: Callable[[str, int, float], None] = lambda label, rows, per_second: None
-
-    def report_to(self, context: WorkerContext, poison_rows: PoisonRows, shard: int) -> None:
-        """Report to the driver what happens over a shard's rows; also each call, if ``poison_rows`` asks for it."""
-        from headrace.worker.driver_messages import CallWatch
-
-        worker, notify = context.worker, context.notify
-        self.on_shrunk = lambda step, before, now: notify(BatchShrunk(worker, step, before, now))
-        self.on_sized = lambda step, rows, per_second: notify(BatchSized(worker, step, rows, per_second))
-        self.on_retried = lambda step, error: notify(CallRetried(worker, step, error))
-        self.on_asked = lambda asked: notify(msgspec.structs.replace(asked, worker=worker))
-        if poison_rows.watched:
-            self.watch = CallWatch(poison_rows, worker, shard, notify)
-
-    @property
-    def done_rows(self) -> int:
-        """How many rows of the source were read and went through the first step with user code."""
-        done = self.read_rows if self.first_user_code is None else self.first_user_code.done
-        return (
-            done
-            if self.block_source_rows is None
-            else int(self.block_source_rows * min(1.0, done / max(1, self.read_rows)))
-        )
-
-    def read_block(self, block: Block, rows: int) -> None:
-        """Count rows of a block as they are taken, and those of the source that became them."""
-        self.read_rows += rows
-        self.block_source_rows = (self.block_source_rows or 0.0) + block.read * rows / max(1, block.rows)
-
-    def ledger(self, written: int = 0) -> Ledger:
-        """Return where the rows went so far."""
-        aside = tuple(step.rejected for step in self.steps)
-        past = tuple(step.past for step in self.steps)
-        ledger = Ledger(
-            self.read_rows,
-            written,
-            self.unreadable + sum(aside),
-            tuple((step.taken, step.given) for step in self.steps),
-            aside,
-            self.nulled,
-            tuple(step.dropped for step in self.steps),
-            tuple(step.added for step in self.steps),
-            (0,) * len(self.steps),
-            past if any(past) else (),
-            self.answered,
-        )
-        return cut_short(ledger, self.cut)
-
-    def faults(self, *, words: bool = True) -> Faults:
-        """Return how many rows failed, by step and class of error; ``words``: with the message of one of each."""
-        return Faults(
-            tuple(
-                (fault if words else Fault(fault.step, fault.kind, ""), count)
-                for fault, count in self._faults.values()
-            )
-        )
-
-    def add_rejects(self, rejects: Iterable[Reject]) -> None:
-        """Add rows that failed, here or in an earlier stage."""
-        for reject in rejects:
-            fault = reject.fault
-            self._faults.setdefault((fault.step, fault.kind), [fault, 0])[1] += reject.count
-            if self._travels or not reject.kept:
-                self.rejects.append(reject)
-
-    def take_rejects(self) -> tuple[Reject, ...]:
-        """Return the rejects so far, and forget them."""
-        rejects, self.rejects = tuple(self.rejects), []
-        return rejects
-
-    @contextmanager
-    def timing(self, what: str) -> Iterator[None]:
-        """Add the time of the ``with`` block to ``what``; what a source decoded meanwhile, to decoding."""
-        start, before = time.perf_counter(), decoded()
-        try:
-            yield
-        finally:
-            decode = decoded() - before
-            self.seconds["decode"] += decode
-            self.seconds[what] += max(0.0, time.perf_counter() - start - decode)
-
-    def count_step(self, step: int, seconds: float) -> None:
-        """Add the time that a step's code took."""
-        self.seconds["steps"] += seconds
-        if step < len(self.step_seconds):
-            self.step_seconds[step] += seconds
-
-    def timings(self) -> Timings:
-        """Return what took how long so far."""
-        seconds = dict(self.seconds)
-        seconds["steps"] += seconds["metrics"]
-        return Timings(**seconds, each=tuple(round(each, 6) for each in self.step_seconds))
 
 
 class UserCode:

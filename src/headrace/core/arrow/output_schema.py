@@ -166,7 +166,7 @@ def _first_bad(column: pa.Array, field: pa.Field) -> int:
 
 def _remedy(schema: pa.Schema, field: pa.Field, found: pa.DataType, writes: bool) -> str:
     """Say what helps. Parts that are written have the settled type, so that nothing keeps them."""
-    remedy = _if_dtypes_differ(field, found, writes) or _if_shapes_differ(schema, field, found, writes)
+    remedy = _if_dtypes_differ(field, found, writes) or _if_shapes_differ(field, found, writes)
     if remedy:
         return remedy
     if not writes:
@@ -273,7 +273,7 @@ def _with_values(type_: pa.DataType, values: pa.DataType) -> str:
     return f"pyarrow.list_({_call(values)}, {type_.list_size})"
 
 
-def _if_shapes_differ(schema: pa.Schema, field: pa.Field, later: pa.DataType, writes: bool) -> str:
+def _if_shapes_differ(field: pa.Field, later: pa.DataType, writes: bool) -> str:
     """Say how a function tells that the shapes of its arrays may differ, where those of the first rows did not."""
     settled = field.type
     if isinstance(settled, pa.FixedShapeTensorType) and axes(later) == len(settled.shape):

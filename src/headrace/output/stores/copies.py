@@ -45,9 +45,9 @@ def naming(root: Path, name: str) -> Iterator[None]:
         raise
 
 
-def listing_of(store: StoreWriter, folder: str = "") -> Listing:
+def listing_of(store: StoreWriter) -> Listing:
     """Return the names and sizes of all objects of an output."""
-    return dict(store.names(folder))
+    return dict(store.names(""))
 
 
 def copy_home(

@@ -16,8 +16,9 @@ from headrace.plan.functions import Function
 from headrace.plan.physical import ErrorPolicy
 from headrace.plan.steps.base import Step, is_of_headrace
 from headrace.worker.calls import Caller
+from headrace.worker.meter import Meter
 from headrace.worker.rows import Rows
-from headrace.worker.user_code import Meter, UserCode, Where
+from headrace.worker.user_code import UserCode, Where
 
 RowKeys = Callable[[Split, Numbers], Keys]
 

@@ -26,10 +26,11 @@ from headrace.errors import ColumnExists, StepError, UnknownColumn, nearest
 from headrace.plan.steps.predict import AddColumn, Model, Predict, Prompt
 from headrace.worker.calls import Caller
 from headrace.worker.in_flight import InFlightWindow
+from headrace.worker.meter import Meter
 from headrace.worker.rebatching import BatchCutter
 from headrace.worker.rows import Rows, RowSpan
 from headrace.worker.steps.base import RunningStep, StepContext, is_plain, runs
-from headrace.worker.user_code import Meter, UserCode
+from headrace.worker.user_code import UserCode
 
 
 @runs(Predict)
