@@ -119,12 +119,13 @@ def items(step: Step, engine: str = "inline", **options: Any) -> hr.Dataset:
 
 @pytest.mark.parametrize("engine", ["inline", "local"])
 def test_a_limit_by_another_name_is_one(engine: str, tmp_path: Path) -> None:
-    data = hr.range(100).with_step(First(7)).with_options(engine=engine, progress=False, shard_rows=5)
+    data = hr.range(5000).with_step(First(7)).with_options(engine=engine, progress=False, shard_rows=1024)
     assert data.take_all() == [{"id": i} for i in range(7)]
     assert data.count() == 7
     result = data.write_parquet(tmp_path / "out")
     assert result.rows == 7
     assert hr.read_parquet(tmp_path / "out").take_all() == [{"id": i} for i in range(7)]
+    assert hr.verify(tmp_path / "out").findings == ()
 
 
 def test_a_limit_by_another_name_ends_an_earlier_stage() -> None:

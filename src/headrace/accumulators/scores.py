@@ -107,10 +107,11 @@ class Scores:
         self._waiting: list[tuple[Array, Array, Array | None]] = []
         self._rows = 0
         self._exact = [Counted(2 if weighted else 1) for _ in range(2)]
+        # The counts; with weights, their sums in units of 2**-1074.
         self._bins: list[dict[int, int]] = [
             {},
             {},
-        ]  # the counts; with weights, their sums in units of 2**-1074
+        ]
 
     def add(self, scores: Array, labels: Array, weights: Array | None) -> None:
         """Take more rows."""

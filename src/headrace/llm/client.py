@@ -89,9 +89,8 @@ class Client:
             requests_per_minute=endpoint.requests_per_minute,
             tokens_per_minute=endpoint.tokens_per_minute,
         )
-        self.slots = Slots(
-            1, made_order(order)
-        )  # one goes ahead: who has the wrong key shall not send hundreds
+        # One goes ahead: who has the wrong key shall not send hundreds.
+        self.slots = Slots(1, made_order(order))
         self._answered = 0
         self._unanswered = 0  # requests that had all their tries since the last answer
         self._proxy: str | None = None

@@ -27,9 +27,8 @@ class EngineClient:
 
     def __init__(self, model: EngineModel, order: str = "arrival") -> None:
         self.retried: deque[str] = deque()
-        self.on_request: Callable[[bool], None] = lambda ended: (
-            None
-        )  # never called: nothing has to be paid for
+        # Never called: nothing has to be paid for.
+        self.on_request: Callable[[bool], None] = lambda ended: None
         self._model = model
         self._stream = EngineStream(order=made_order(order))
         self._thread = EngineThread(self._stream, self._make)

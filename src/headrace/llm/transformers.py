@@ -233,11 +233,12 @@ def _options_of(sampling: Mapping[str, Any]) -> dict[str, Any]:
     names = ("temperature", "top_p", "top_k") if options["do_sample"] else ()
     options |= {name: sampling[name] for name in (*names, "repetition_penalty") if name in sampling}
     if not options["do_sample"]:
+        # Else those of the folder are warned of.
         options |= {
             "temperature": None,
             "top_p": None,
             "top_k": None,
-        }  # else those of the folder are warned of
+        }
     return options
 
 

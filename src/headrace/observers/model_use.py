@@ -29,9 +29,8 @@ class ModelUse:
         self.answered: Answered | None = None  # in committed shards
         self._places: dict[tuple[str, str], ModelAsked] = {}  # by step and place
         self._sessions: dict[str, ModelAsked] = {}  # of the present driver
-        self._points: deque[tuple[float, int, int]] = (
-            deque()
-        )  # time, tokens in, tokens out, of the present driver
+        # Time, tokens in, tokens out, of the present driver.
+        self._points: deque[tuple[float, int, int]] = deque()
         self._began: float | None = None
 
     def begin(self, answered: Answered | None) -> None:

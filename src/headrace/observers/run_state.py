@@ -96,9 +96,8 @@ class RunState:
         self._ceilings: dict[str, int] = {}
         self._sizes: dict[str, dict[int, int]] = {}
         self._last: dict[int, tuple[int, float, bool]] = {}  # worker → (stage, end, lost) of its last call
-        self._starts: dict[
-            int, tuple[float, float]
-        ] = {}  # worker → seconds (starting, loading), not yet counted
+        # Worker → seconds (starting, loading), not yet counted.
+        self._starts: dict[int, tuple[float, float]] = {}
 
     # ------------------------------------------------------------ the fold
 
@@ -191,9 +190,8 @@ class RunState:
         if self._pace.begun and (self.rows, self.shards_done) == self._pace.since[1:]:
             self._count_from_here(at)  # no row was read before
         took = at - driver.began
-        if (
-            took > 3 * driver.first_ready + 1.0
-        ):  # it was started later, when another was lost, or more were needed
+        # It was started later, when another was lost, or more were needed.
+        if took > 3 * driver.first_ready + 1.0:
             took = min(took, event.seconds)
         self._starts[event.worker] = max(0.0, took - event.seconds), min(took, event.seconds)
         if len(driver.workers) == 1:

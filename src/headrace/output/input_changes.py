@@ -77,9 +77,8 @@ def reconcile(
         if key_step(plan) is not None:
             again = {i for i in changed - _to_be_read(plan.source, committer) if before[i][0] in now}
             later = set() if committer.state.finished else {i for i in again if i >= _first_file(committer)}
-            committer.left_out = tuple(
-                before[i][0] for i in sorted(later)
-            )  # as keys of one run are not compared
+            # As keys of one run are not compared.
+            committer.left_out = tuple(before[i][0] for i in sorted(later))
             new = [path for path in now if path not in known or known[path] in again - later]
             changed -= again
         _refuse_rewritten(plan.source, committer, changed)

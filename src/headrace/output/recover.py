@@ -55,9 +55,8 @@ def recover(
         failpoints.hit("recover.opened")
         opened = [record for record in contents.notes() if isinstance(record, Opened)]
         if not opened:
-            journal.append(
-                Opened(run, __version__)
-            )  # torn before the first record was written: begin the journal again
+            # Torn before the first record was written: begin the journal again.
+            journal.append(Opened(run, __version__))
             journal.append(Revision(0, plan.code))
             journal.sync()
         plan, state = replay(plan, contents.notes())

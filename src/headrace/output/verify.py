@@ -166,6 +166,11 @@ class _Verifier:
             else "",
         )
 
+    @property
+    def _limited(self) -> bool:
+        """Whether a step ends the reading when enough rows have passed: ``limit``, or one of the user's own."""
+        return "limit" in verbs(self._shape) or any(record.passed for record in self._run.records)
+
     def _add_finding(self, kind: str, file: str, message: str) -> None:
         self._findings.append(Finding(kind, file, message))
 
@@ -269,7 +274,7 @@ class _Verifier:
             self._add_finding(
                 "unfinished", "_SUCCESS", f"the run is not finished: {words}. {how} resumes it."
             )
-        if run.finished and 0 in run.state.done and "limit" not in verbs(self._shape):
+        if run.finished and 0 in run.state.done and not self._limited:
             self._add_finding("shards", file, f"{run.state.done.count(0):,} shards have no record.")
         for record in run.records:
             self._check_record(record)
@@ -281,7 +286,7 @@ class _Verifier:
             self._add_finding("rows", name, f"its rows are not accounted for: {wrong}.")
         shards, read = self._run.plan.shards, record.ledger.read
         planned = shards[record.shard].rows if record.shard < len(shards) else read
-        more = read > planned or "limit" not in verbs(self._shape)
+        more = read > planned or not self._limited
         if planned >= 0 and read != planned and more:
             self._add_finding(
                 "rows", f"shard {record.shard}", f"it has {planned:,} rows, and {read:,} were read."

@@ -85,9 +85,8 @@ class EventBus:
 
     def _drop(self, observer: Any, error: Exception) -> None:
         name = type(observer).__name__
-        if isinstance(observer, Record | Log) and isinstance(
-            error, OSError | ValueError
-        ):  # a full disk is no defect
+        # A full disk is no defect.
+        if isinstance(observer, Record | Log) and isinstance(error, OSError | ValueError):
             reason = getattr(error, "strerror", None) or error
             _log.warning("The record %s cannot be written, and is left out: %s.", observer.path, reason)
         else:

@@ -181,9 +181,8 @@ def rows_expected(plan: Plan, shards: Sequence[Shard]) -> int:
     if any(shard.rows < 0 for shard in shards):
         return -1
     rows = sum(shard.rows for shard in shards)
-    known = _rows_after(
-        plan, [split for shard in shards for split in shard.splits]
-    )  # with a limit, fewer than there are
+    # With a limit, fewer than there are.
+    known = _rows_after(plan, [split for shard in shards for split in shard.splits])
     return rows if known is None else min(rows, known)
 
 

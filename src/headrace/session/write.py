@@ -202,9 +202,8 @@ def _fail(job: Job, run: Run, events: EventBus, error: BaseException, started: f
     message = error if isinstance(error, HeadraceError) else words(error)
     text = "interrupted" if isinstance(error, KeyboardInterrupt) else f"{name_of(error)}: {message}"
     row = error.row if isinstance(error, HeadraceError) else ""
-    text = (
-        text.replace(row, "") if row else text
-    )  # a record may be passed on; its report shows values if asked to
+    # A record may be passed on; its report shows values if asked to.
+    text = text.replace(row, "") if row else text
     seconds = time.monotonic() - started
     found = findings(events.state, seconds)
     event = job_events.finished(

@@ -57,9 +57,8 @@ class CsvSink(FileSink):
 
     def options(self) -> dict[str, Any]:
         options = {"delimiter": self.delimiter, "header": self.header, "compression": self.compression}
-        return (
-            {**options, "escape_formulas": True} if self.escape_formulas else options
-        )  # as in older outputs
+        # As in older outputs.
+        return {**options, "escape_formulas": True} if self.escape_formulas else options
 
     def check_schema(self, schema: pa.Schema) -> None:
         """Raise ``SinkError`` for nested columns and for bytes."""

@@ -60,9 +60,8 @@ class ActorPool:
 
     def __init__(self, actors: Iterable[ActorHandle]) -> None:
         self._lock = threading.RLock()
-        self._unread: dict[ActorHandle, int] = dict.fromkeys(
-            map(_actor, actors), 0
-        )  # results not collected yet, by actor
+        # Results not collected yet, by actor.
+        self._unread: dict[ActorHandle, int] = dict.fromkeys(map(_actor, actors), 0)
         self._last: dict[ActorHandle, Future[Any]] = {}
         self._futures: dict[int, tuple[Future[Any], ActorHandle]] = {}  # by number of the item
         self._pending: deque[tuple[Fn, Any]] = deque()
@@ -70,9 +69,8 @@ class ActorPool:
         self._next = 0
         self._start_actor: Callable[[], ActorHandle] | None = None
         self._autoscaler: Autoscaler | None = None
-        self._done: dict[
-            ActorHandle, tuple[Future[Any], float]
-        ] = {}  # last results, and when they were first seen
+        # Last results, and when they were first seen.
+        self._done: dict[ActorHandle, tuple[Future[Any], float]] = {}
 
     # ------------------------------------------------------------ work
 

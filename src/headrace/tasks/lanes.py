@@ -133,9 +133,8 @@ class Lanes:
             if len(lane.calls) == 1:
                 continue
             left = SHORT - (now - lane.since)
-            if left <= 0 or (
-                waiting and group != lane.calls[0].needs
-            ):  # what is of another kind has its turn
+            # What is of another kind has its turn.
+            if left <= 0 or (waiting and group != lane.calls[0].needs):
                 lane.worker.take_back()
                 continue
             pause = left if pause is None else min(pause, left)

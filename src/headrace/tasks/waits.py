@@ -10,9 +10,8 @@ from collections.abc import Callable
 from headrace.tasks.admission import Admission
 from headrace.tasks.calls import TaskCall, Wait
 
-MAX_DEPTH = (
-    16  # calls in one worker, each of which waits for the next: the stack of the interpreter is finite
-)
+# Calls in one worker, each of which waits for the next: the stack of the interpreter is finite.
+MAX_DEPTH = 16
 GIVE_WAY_AFTER = 0.1  # seconds that a worker waits idly before its cores are given to another
 
 

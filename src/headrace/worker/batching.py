@@ -201,9 +201,8 @@ def _power_below(rows: int) -> int:
     return 1 << (max(rows, 1).bit_length() - 1)
 
 
-_WAITS = Path(
-    "/proc/thread-self/schedstat"
-)  # where there is one: seconds at work, seconds of waiting for a core
+# Where there is one: seconds at work, seconds of waiting for a core.
+_WAITS = Path("/proc/thread-self/schedstat")
 
 
 def own_time() -> float:

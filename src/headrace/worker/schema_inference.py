@@ -35,9 +35,8 @@ def schema_by_trying(steps: Sequence[Step], schema: pa.Schema) -> pa.Schema | No
             except BaseException as error:
                 if is_interrupt(error) and (noted or type(error) is not KeyboardInterrupt):
                     raise
-                if (
-                    type(error) in (StepError, UnknownColumn) and not step.functions()
-                ):  # rows would fail as well
+                # Rows would fail as well.
+                if type(error) in (StepError, UnknownColumn) and not step.functions():
                     raise
                 return None
     return batch.schema

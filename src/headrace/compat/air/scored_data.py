@@ -72,9 +72,8 @@ class _Table(ScoredData):
     def dataset(self, *, alone: bool) -> Dataset:
         from headrace.sources.memory import MemorySource
 
-        rows = (
-            max(1, self._table.num_rows) if alone else None
-        )  # one worker has no use for more than one split
+        # One worker has no use for more than one split.
+        rows = max(1, self._table.num_rows) if alone else None
         data = Dataset.from_source(MemorySource(self._table, self.kind, rows_per_split=rows))
         return data.with_options(engine="inline") if alone else data
 

@@ -118,9 +118,8 @@ class UserPredictor:
 
     def predict(self, batch: Any) -> Any:
         """See ``Predictor.predict``."""
-        if isinstance(
-            batch, dict
-        ):  # arrays of its own, which it may write to: the user's data are not to change
+        # Arrays of its own, which it may write to: the user's data are not to change.
+        if isinstance(batch, dict):
             batch = {name: array.copy() for name, array in batch.items()}
         return getattr(self._made, self._method)(batch, **self._call_kwargs)
 

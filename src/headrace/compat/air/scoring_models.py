@@ -73,9 +73,8 @@ class ModelScoring:
     def _adapter(self, options: Mapping[str, Any]) -> Any:
         given = dict(options)
         if self._kind.__name__ == "TorchPredictor" and "dtype" in given:
-            given["input_dtype"] = given.pop(
-                "dtype"
-            )  # of `predict`; that of `from_checkpoint` is the weights'
+            # The one of `predict`; that of `from_checkpoint` is the weights'.
+            given["input_dtype"] = given.pop("dtype")
         made: Direct = self._kind.from_checkpoint(self._checkpoint, **{**self.options, **given})
         made.preparing = None  # the data come prepared
         return made

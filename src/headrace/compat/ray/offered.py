@@ -80,9 +80,8 @@ def missing(module: str, name: str, known: Sequence[str], why: str = "") -> Head
 
 def _imported(asking: FrameType) -> bool:
     """Return whether ``from module import name`` asks for the attribute."""
-    if (
-        asking.f_globals.get("__name__") == "importlib._bootstrap"
-    ):  # which looks before the statement itself does
+    # It looks before the statement itself does.
+    if asking.f_globals.get("__name__") == "importlib._bootstrap":
         return asking.f_code.co_name == "_handle_fromlist"
     return asking.f_lasti >= 0 and dis.opname[asking.f_code.co_code[asking.f_lasti]] == "IMPORT_FROM"
 

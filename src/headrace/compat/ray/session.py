@@ -85,9 +85,8 @@ def shutdown(_exiting_interpreter: bool = False) -> None:
 def cluster_resources() -> dict[str, float]:
     """Return all resources: ``CPU``, ``GPU``, and ``memory`` in bytes."""
     named = _named(session().limits)
-    return {
-        name: number for name, number in named.items() if number
-    }  # as Ray: what there is none of is left out
+    # As Ray: what there is none of is left out.
+    return {name: number for name, number in named.items() if number}
 
 
 def available_resources() -> dict[str, float]:

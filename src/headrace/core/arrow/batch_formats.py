@@ -265,9 +265,8 @@ def _objects(column: pa.Array) -> np.ndarray[Any, Any]:
         for i, item in enumerate(column):
             values[i] = _unrounded(item.values) if item.is_valid else None
     else:
-        for i, value in enumerate(
-            _python_values(column)
-        ):  # one by one: numpy would look into lists of one length
+        # One by one: numpy would look into lists of one length.
+        for i, value in enumerate(_python_values(column)):
             values[i] = value
     return values
 

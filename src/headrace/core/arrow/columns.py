@@ -170,9 +170,8 @@ def _from_series(series: Any, *, ragged: bool) -> pa.Array:
         )
     if name == "SparseDtype":
         return _from_ndarray(np.asarray(series))
-    if (
-        isinstance(dtype, np.dtype) and dtype.kind == "O"
-    ):  # in which pandas means by NaN that there is nothing
+    # In such a column, pandas means by NaN that there is nothing.
+    if isinstance(dtype, np.dtype) and dtype.kind == "O":
         return _or_objects([None if _is_nan(value) else value for value in series.tolist()], ragged=ragged)
     return _by_arrow(series)
 

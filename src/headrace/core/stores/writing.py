@@ -119,9 +119,8 @@ class StoreWriter:
         try:
             return self.put(name, data, when=when, notes=notes)
         finally:
-            with contextlib.suppress(
-                BufferError
-            ):  # a request that was given up may still hold it for a moment
+            # A request that was given up may still hold it for a moment.
+            with contextlib.suppress(BufferError):
                 data.close()
 
     def _put_pieces(self, name: str, file: Any, when: Version, notes: Mapping[str, str]) -> Version:

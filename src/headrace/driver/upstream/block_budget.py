@@ -16,9 +16,8 @@ class BlockBudget:
 
     def __init__(self, limit: int, stages: int) -> None:
         self._limit = limit
-        self._blocks: dict[
-            int, tuple[int, AttemptQueue]
-        ] = {}  # by number: size, and the attempt it is made for
+        # By number: size, and the attempt it is made for.
+        self._blocks: dict[int, tuple[int, AttemptQueue]] = {}
         self._calls = [0] * stages  # that are not answered
         self._typical = [INITIAL_BYTES] * stages  # bytes of a block
         self.held = 0

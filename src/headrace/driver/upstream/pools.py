@@ -72,9 +72,8 @@ class UpstreamPools:
         self._policies = policies
         self._ports = ports
         self._emit = emit
-        self._prepared: dict[
-            int, Task
-        ] = {}  # by shard: attempts whose blocks are made, and that are not begun
+        # By shard: attempts whose blocks are made, and that are not begun.
+        self._prepared: dict[int, Task] = {}
         self._busy = BusyTime()
 
     @property

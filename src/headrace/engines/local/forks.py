@@ -16,10 +16,11 @@ from headrace.engines.local import wire
 from headrace.engines.local.template import ForkRequest
 
 _ANSWERS_WITHIN = 30.0  # seconds: its worker imports first, perhaps from a slow disk
+# Beginnings of variables that nothing reads while it is imported.
 _FREE = (
     "HEADRACE_",
     "PYTEST_CURRENT_TEST",
-)  # beginnings of variables that nothing reads while it is imported
+)
 THREADS = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",

@@ -29,9 +29,8 @@ def of(members: Sequence[int]) -> int:
     """Return the private memory of some processes, each page once."""
     if len(members) == 1:
         return own(members[0])
-    shares = [
-        _read(f"/proc/{member}/smaps_rollup") for member in members
-    ]  # slow, but it knows what forks share
+    # Slow, but it knows what forks share.
+    shares = [_read(f"/proc/{member}/smaps_rollup") for member in members]
     return sum(_kib(share, _SHARE) + _kib(share, _SWAPPED_SHARE) for share in shares)
 
 

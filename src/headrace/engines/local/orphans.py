@@ -55,10 +55,11 @@ class Watcher:
 
     def start(self) -> None:
         """Start the process, unless it runs; again if it was ended."""
+        # The run can do without, if the system has no process more.
         with (
             self._lock,
             contextlib.suppress(OSError),
-        ):  # the run can do without, if the system has no process more
+        ):
             if self._sock is None:
                 self._stop()
                 self._start()

@@ -170,9 +170,8 @@ class StoreFolder(OutputFolder):
         """Write a small file of a run, here and in the store."""
         write_whole(self.folder(run) / name, data, named=False)
         self._put(f"{HOME}/{run}/{name}", data)
-        if (
-            name == "manifest"
-        ):  # all is done: a driver that dies from here on does not take the record with it
+        # All is done: a driver that dies from here on does not take the record with it.
+        if name == "manifest":
             self._upload_records()
 
     def create_journal(self, run: str, durability: Durability) -> Journal:

@@ -26,9 +26,8 @@ class LocalFolder:
                 raise PermissionError(13, "it belongs to somebody else", str(above))
             lock = safe_files.opened(above / "lock", os.O_RDWR | os.O_CREAT)
             try:
-                fcntl.flock(
-                    lock, fcntl.LOCK_EX
-                )  # held for an instant: nobody removes what was not locked yet
+                # Held for an instant: nobody removes what was not locked yet.
+                fcntl.flock(lock, fcntl.LOCK_EX)
                 _remove_left(above)
                 self.path = Path(tempfile.mkdtemp(dir=above))
                 self._held = safe_files.opened(self.path / _HELD, os.O_RDWR | os.O_CREAT)

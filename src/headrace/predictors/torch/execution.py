@@ -163,9 +163,8 @@ class LoadedModule:
                 self.module, self.label, self.compiled, self.inputs, self.exported_for, batch, args, kwargs
             )
             explanation = explained(call, error)
-            if may_take_dict and isinstance(
-                error, IndexError
-            ):  # a tensor that is indexed by a name raises it, too
+            # A tensor that is indexed by a name raises it, too.
+            if may_take_dict and isinstance(error, IndexError):
                 raise _TakesDict(explanation or error) from error
             if explanation is None:
                 raise

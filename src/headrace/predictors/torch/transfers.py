@@ -28,9 +28,8 @@ class Transfers:
         with torch.cuda.stream(self._sending):
             there = pinned.to(self._device, non_blocking=True)
         computing.wait_stream(self._sending)
-        there.record_stream(
-            computing
-        )  # its memory is the sending stream's, which must not use it again before
+        # Its memory is the sending stream's, which must not use it again before.
+        there.record_stream(computing)
         return there
 
     def to_host(self, tensor: Any) -> Any:

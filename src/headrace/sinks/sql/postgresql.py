@@ -56,9 +56,8 @@ class PostgresqlTransaction:
             "AND a.attrelid = i.indrelid AND a.attnum = k.attnum"
         ):
             found.setdefault((index, at_once), set()).add(column)
-        deferred = [
-            names for (_, at_once), names in found.items() if not at_once
-        ]  # ON CONFLICT fails beside these
+        # ON CONFLICT fails beside these.
+        deferred = [names for (_, at_once), names in found.items() if not at_once]
         return [frozenset(names) for names in found.values() if names not in deferred]
 
     def create(self, table: str, schema: pa.Schema, key: Sequence[str] = ()) -> None:

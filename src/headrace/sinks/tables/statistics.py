@@ -54,9 +54,8 @@ def statistics(footer: pq.FileMetaData) -> dict[str, Any]:
     for number in range(len(schema)):
         column = schema.column(number)
         name = column.path
-        if (
-            name != column.name or column.max_repetition_level
-        ):  # of a struct or a list: not looked at by anybody
+        # Columns of a struct or a list: nobody looks at them.
+        if name != column.name or column.max_repetition_level:
             continue
         found = [footer.row_group(group).column(number).statistics for group in range(footer.num_row_groups)]
         if all(each is not None and each.has_null_count for each in found):

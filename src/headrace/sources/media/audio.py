@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 MAX_SAMPLES = 1 << 28  # of four bytes each, over all channels: a GiB
 _MOST_SAMPLES = (1 << 31) - 1  # what the offsets of a column can count
 _MOST_RATE = 1 << 24
+# Bytes of samples for each of a file, about.
 _PACKED = {
     ".flac": 4,
     ".mp3": 20,
     ".ogg": 20,
     ".oga": 20,
     ".opus": 30,
-}  # bytes of samples for each of a file, about
+}
 
 
 class AudioOptions(NamedTuple):

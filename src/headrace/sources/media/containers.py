@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from typing import BinaryIO, Literal
 
+# As lengths, by who cannot go back to fill them in.
 _UNTOLD = (
     0x7FFFF000,
     0x7FFFFFFF,
     0x80000000,
     0xFFFFFFFF,
-)  # as lengths, by who cannot go back to fill them in
+)
 _NEAR = 64
 _MOST_BOXES = 256
 _BOXES = b"ftyp moov mdat moof free skip wide pnot uuid meta mfra sidx ssix styp prft emsg pdin".split()
@@ -146,9 +147,8 @@ def _boxes(file: BinaryIO, size: int) -> int:
         file.seek(at)
         box = file.read(16)
         length = _number(box[:4], "big")
-        if (
-            length == 0 or box[4:8] not in _BOXES
-        ):  # up to the end of the file; or something behind the last one
+        # Up to the end of the file; or something behind the last one.
+        if length == 0 or box[4:8] not in _BOXES:
             return 0
         at += _number(box[8:16], "big") if length == 1 else max(8, length)
     return 0

@@ -23,9 +23,8 @@ from headrace.errors import HeadraceError, UnreadableFile
 from headrace.sources.media.containers import lacking, missing_bytes
 from headrace.sources.signatures import another_reader
 
-_DEMUXERS = (
-    "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,flv,asf,ogg,mxf"  # none that opens other files
-)
+# Those of them that open no other files.
+_DEMUXERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,flv,asf,ogg,mxf"
 _CONTAINERS = ("mov", "matroska")
 _CODECS = ("h264", "hevc", "av1", "vp9", "mjpeg", "prores", "ffv1")
 _FORGIVING = ("h264", "hevc")  # behind a key frame, frames may name others before it that they do not need
@@ -218,9 +217,8 @@ def _by_groups(
 ) -> Iterator[Got]:
     first, stop = bounds
     entries = list(stream.index_entries) if stop >= 0 else []
-    at = next(
-        (i for i in range(first - 1, -1, -1) if entries[i].is_keyframe), 0
-    )  # it may need the group before
+    # It may need the group before.
+    at = next((i for i in range(first - 1, -1, -1) if entries[i].is_keyframe), 0)
     number = sum(not entry.is_discard for entry in entries[:at])
     groups = _Groups(stream, stride)
     for packets, until in _grouped(container, stream, entries[at].timestamp if at else None, cut=cut):
@@ -281,9 +279,8 @@ class _Groups:
 
     def __init__(self, stream: Any, stride: int) -> None:
         self._stream, self._context, self._stride = stream, stream.codec_context, stride
-        self._numbers: dict[
-            int, int
-        ] = {}  # of wanted frames that were not decoded yet, by when they are shown
+        # Wanted frames that were not decoded yet, by when they are shown.
+        self._numbers: dict[int, int] = {}
         self._decodes = False
         self.before: list[Any] = []  # packets of the last group, if it was passed over
         self.end = -math.inf

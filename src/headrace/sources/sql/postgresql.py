@@ -31,9 +31,8 @@ _PLAIN = {
 _ARRAYS = {"_bool", "_int2", "_int4", "_int8", "_float4", "_float8", "_text", "_varchar"}
 _TEXTS = {"text", "varchar", "name", "char", "bpchar"}
 _AS_TEXT = {"json", "jsonb", "uuid"}
-_LAST = (
-    "TIMESTAMP '294247-01-01 00:00:00'"  # a later one does not fit into 64 bits of microseconds since 1970
-)
+# A later one does not fit into 64 bits of microseconds since 1970.
+_LAST = "TIMESTAMP '294247-01-01 00:00:00'"
 
 
 class PostgresqlConnection:

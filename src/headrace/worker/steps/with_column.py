@@ -23,9 +23,8 @@ class AddingColumn(RunningStep[WithColumn]):
 
     def __init__(self, step: WithColumn) -> None:
         super().__init__(step)
-        self._schema: pa.Schema | None = (
-            None  # of the last batch, and the forms of the columns that are read of it
-        )
+        # Of the last batch, and the forms of the columns that are read of it.
+        self._schema: pa.Schema | None = None
         self._marks: list[str | None] = []
 
     def run(self, rows: Iterator[Rows], callers: Sequence[Caller], context: StepContext) -> Iterator[Rows]:
