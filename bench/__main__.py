@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import datetime
 import json
 import os
 import sys
@@ -71,6 +72,9 @@ def run(job: Job, contenders: Sequence[Contender], runs: Rounds, options: argpar
         )
     else:
         runs.timed(results, options.rounds)
+    for result in results:
+        result.scale, result.measured = options.scale, f"{datetime.date.today()}"
+        result.load = round(os.getloadavg()[1], 1)
     return results
 
 

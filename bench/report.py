@@ -27,6 +27,9 @@ class Result:
     peaks: list[int] = field(default_factory=list)
     output_bytes: int = 0
     rows: int = 0
+    scale: float = 1.0
+    measured: str = ""  # the day
+    load: float = 0.0  # the load average of the last five minutes, this benchmark's own among it
     whole_s: list[float] = field(default_factory=list)  # of the untimed runs
     rows_before: list[int] = field(default_factory=list)  # where a run was killed: what was there
     whole_again_s: list[float] = field(default_factory=list)  # and how long the second took in all

@@ -43,6 +43,7 @@ class InputView:
         self._arrays = tuple(view.values()) if isinstance(view, dict) else ()
         self._indices: dict[Any, int] | None = None
         self._input_addresses: set[int] | None = None
+        self._copies: dict[tuple[int, ...], pa.Array] | None = None
 
     def index_of(self, values: Any) -> int | None:
         """Return the index of the column that ``values`` is, if it is an unchanged array of the view."""
@@ -99,10 +100,18 @@ class InputView:
                 self._input_addresses.update(_addresses(column))
         if all(at in self._input_addresses for at in _addresses(array)):
             return array
-        for shown, before in zip(self._shown.columns, self.batch.columns, strict=True):
-            if shown is not before and _addresses(shown) == _addresses(array):
-                return before if array.equals(before) else own(array)
-        return own(array)
+        before = self._before_copy(array)
+        return before if before is not None and array.equals(before) else own(array)
+
+    def _before_copy(self, array: pa.Array) -> pa.Array | None:
+        """Return the column of the input of which the function got a copy, if this is that copy."""
+        if self._shown is self.batch:
+            return None
+        if self._copies is None:  # once for all columns: there may be thousands
+            self._copies = {}
+            for shown, before in zip(self._shown.columns, self.batch.columns, strict=True):
+                self._copies.setdefault(tuple(_addresses(shown)), before)
+        return self._copies.get(tuple(_addresses(array)))
 
     def owned_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the batch, with copies of all columns whose memory is not that of the input."""
