@@ -25,6 +25,7 @@ UNITS = {  # where an argument has one of these names, one of these words says i
     "max_samples": ("bytes",),
     "sample_rate": ("per second",),
     "fps": ("per second",),
+    "dpi": ("per inch",),
     "resize": ("pixels",),
     "batch_size": ("rows", "Rows", "texts", "As in", "as in"),
     "batch_size_bytes": ("bytes", "As in"),

@@ -68,6 +68,7 @@ DATA = {
             ),
             "read_video",
         ),
+        DataFormat("pdf", (".pdf",), "read_pdf"),
         DataFormat("binary", (), "read_binary_files"),
     )
 }
