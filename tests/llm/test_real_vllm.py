@@ -130,6 +130,13 @@ def test_structure_is_seen_to(model):
         inline(rows.prompt("{q}", model, schema=re.compile(r"(?<=a)b"))).take_all()
 
 
+def test_a_model_that_does_not_see_says_so(model):
+    rows = hr.from_items([{"image": b"\x89PNG\r\n\x1a\nimage"}])
+    parts = [{"type": "image_url", "image_url": {"url": "{image}"}}, {"type": "text", "text": "What is it?"}]
+    with pytest.raises(EndpointRefused, match="takes no images"):
+        rows.prompt([{"role": "user", "content": parts}], model).with_options(engine="inline").take_all()
+
+
 def test_an_adapter_answers_where_it_is_asked(model):
     rows = hr.from_items([{"q": "What is the capital of France?"}])
     sampling = {"max_tokens": 12}

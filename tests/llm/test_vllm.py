@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
+import types
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from headrace.errors import (
 )
 from headrace.llm import vllm_engine
 from headrace.llm.batch_file import BatchFiles, run_batch
-from headrace.llm.refusals import RequestRefused
+from headrace.llm.refusals import ContextTooLong, RequestRefused
 from headrace.llm.vllm_engine import Generated
 
 
@@ -58,11 +59,13 @@ class Engine:
             raise EndpointRefused("vLLM refuses the schema")
         self.requests.append(request)
         words = [self.tokenizer.words[token] for token in request.tokens][::-1]
+        if request.messages:
+            words = [part["type"] for part in request.messages[-1]["content"]]
         if request.structure:
             words = ["yes"] if "regex" in request.structure else ['{"choice":"b"}']
         if request.lora:
             words = [request.lora]
-        self.inside[number] = [words, 0, request.sampling["max_tokens"]]
+        self.inside[number] = [words, 0, request.sampling.get("max_tokens", 9)]
 
     def step(self) -> list[tuple[int, Any]]:
         if any("stop" in words for words, _, _ in self.inside.values()):
@@ -74,7 +77,7 @@ class Engine:
             words, made, most = entry
             if made >= min(len(words), most):
                 reason = "stop" if made >= len(words) else "length"
-                ended.append((number, Generated(" ".join(words[:made]), reason, made, 2)))
+                ended.append((number, Generated(" ".join(words[:made]), reason, made, 2, 0.0, 77)))
                 del self.inside[number]
         return ended
 
@@ -290,3 +293,49 @@ def test_a_worker_without_vllm_says_so(folder, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "vllm", None)
     with pytest.raises(MissingLibrary, match="install the package vllm"):
         inline(hr.from_items([{"text": "x"}]).prompt("{text}", hr.llm.VLLM(folder))).take_all()
+
+
+PNG = b"\x89PNG\r\n\x1a\nimage"
+SEE = [{"role": "user", "content": [
+    {"type": "image_url", "image_url": {"url": "{image}"}}, {"type": "text", "text": "{text}"}
+]}]  # fmt: skip
+
+
+def test_images_go_to_the_engine_as_messages(engines, folder):
+    rows = hr.from_items([{"text": f"what is {i}", "image": PNG} for i in range(3)])
+    made = inline(rows.prompt(SEE, hr.llm.VLLM(folder))).to_arrow()
+    assert made["answer"].to_pylist() == ["image_url text"] * 3
+    assert made["answer_prompt_tokens"].to_pylist() == [77] * 3  # as the engine says: it made the tokens
+    (engine,) = engines
+    url, text = engine.requests[0].messages[0]["content"]
+    assert url["image_url"]["url"].startswith("data:image/png;base64,") and text["text"].startswith("what is")
+    assert engine.requests[0].sampling == {"temperature": 0.0} and engine.requests[0].tokens == []
+    words = [
+        {"role": "user", "content": [{"type": "text", "text": "a {text}"}, {"type": "text", "text": "b"}]}
+    ]
+    made = inline(rows.limit(1).prompt(words, hr.llm.VLLM(folder))).to_arrow()
+    assert made["answer"].to_pylist() == ["b 0 is what a"]  # parts that are all text are a text
+    for model in (hr.llm.SGLang(folder), hr.llm.Transformers(str(folder))):
+        with pytest.raises(ArgumentError, match="is asked with text alone"):
+            rows.prompt(SEE, model)
+
+
+def test_what_the_engine_makes_of_images(monkeypatch):
+    request = vllm_engine.EngineRequest([], {"temperature": 0.0}, {}, "", [{"role": "user", "content": []}])
+    engine = object.__new__(vllm_engine.VLLMEngine)
+    inner: Any = types.SimpleNamespace(model_config=types.SimpleNamespace(is_multimodal_model=False))
+    engine._engine, engine._label, engine.room = inner, "tiny", 20
+    with pytest.raises(EndpointRefused, match="The model tiny takes no images"):
+        engine._prompt(request)
+    monkeypatch.setitem(__import__("sys").modules, "vllm", types.SimpleNamespace())
+    renderers = types.SimpleNamespace(ChatParams=lambda: "params")
+    monkeypatch.setitem(__import__("sys").modules, "vllm.renderers", renderers)
+    prompt = {"prompt_token_ids": [1] * 15, "multi_modal_data": {"image": "it"}}
+    inner.model_config.is_multimodal_model = True
+    inner.renderer = types.SimpleNamespace(render_chat=lambda messages, params: (None, [prompt]))
+    assert engine._prompt(request) == (prompt, {"temperature": 0.0, "max_tokens": 5})
+    prompt["prompt_token_ids"] = [1] * 20
+    with pytest.raises(
+        ContextTooLong, match="the prompt has 20 tokens and the answer may have 1; the model takes 20"
+    ):
+        engine._prompt(request)

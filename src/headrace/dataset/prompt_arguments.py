@@ -21,6 +21,21 @@ _OWN = {
 }
 
 
+def check_images(asked: Any, model: Any) -> None:
+    """Refuse images for models that are asked with text alone."""
+    from headrace.llm.chat import has_images
+
+    if (
+        not is_endpoint(model)
+        and not getattr(model, "takes_images", False)
+        and has_images(asked.template.messages)
+    ):
+        raise ArgumentError(
+            f"prompt: the messages have parts that are no text, such as images, and a {type(model).__name__} model "
+            "is asked with text alone. hr.llm.VLLM takes images, and endpoints do, if the model sees."
+        )
+
+
 def check_local(asked: Any, max_cost: Any, max_total_tokens: Any, cache: Any) -> None:
     """Refuse what only endpoints have."""
     from headrace.llm.transformers import check_sampling

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.core.arguments import Unsupported, known_arguments
 from headrace.dataset.base import DatasetBase
 from headrace.dataset.prompt_arguments import (
+    check_images,
     check_local,
     given_caps,
     given_count,
@@ -176,6 +177,7 @@ class PromptVerbs(DatasetBase):
             given_overrides(overrides, model),
             given_tools(tools, model, schema),
         )
+        check_images(asked, model)
         if is_engine(model):
             engine: Any = model
             engine.check_sampling(asked.sampling)

@@ -8,10 +8,32 @@ from headrace.errors import ArgumentError
 from headrace.llm.template import Messages
 
 
+def has_images(messages: Messages) -> bool:
+    """Say whether messages have parts that are no text."""
+    return not all(isinstance(message["content"], str) for message in with_texts(messages))
+
+
+def with_texts(messages: Messages) -> Messages:
+    """Return messages in which parts that are all text are one.
+
+    >>> with_texts([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}])
+    [{'role': 'user', 'content': 'a\\nb'}]
+    """
+    return [{**message, "content": _joined(message["content"])} for message in messages]
+
+
+def _joined(content: Any) -> Any:
+    parts = content if isinstance(content, list) else []
+    if parts and all(isinstance(part, dict) and part.get("type") == "text" for part in parts):
+        return "\n".join(str(part.get("text", "")) for part in parts)
+    return content
+
+
 def prompt_tokens(tokenizer: Any, messages: Messages, kind: str) -> list[int]:
     """Return messages as tokens, by the tokenizer's chat template; without one, their texts follow one another."""
+    messages = with_texts(messages)
     texts = [message["content"] for message in messages]
-    if not all(isinstance(text, str) for text in texts):
+    if has_images(messages):
         raise ArgumentError(f"prompt: a {kind} model takes messages of text; parts such as images are not.")
     if tokenizer.chat_template:
         text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)

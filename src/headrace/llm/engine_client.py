@@ -7,15 +7,16 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from headrace.errors import EndpointRefused
 from headrace.llm import sglang_engine, vllm_engine
-from headrace.llm.chat import prompt_tokens
+from headrace.llm.chat import has_images, prompt_tokens
 from headrace.llm.client import Reply
 from headrace.llm.engine_model import EngineModel
 from headrace.llm.engine_stream import Engine, EngineStream, EngineThread
 from headrace.llm.order import made_order
-from headrace.llm.refusals import BadRow, ContextTooLong, RequestRefused, ServerFailed
+from headrace.llm.refusals import BadRow, RequestRefused, ServerFailed
 from headrace.llm.template import text_of
-from headrace.llm.vllm_engine import EngineRequest, Generated
+from headrace.llm.vllm_engine import EngineRequest, Generated, context_too_long
 
 CHATS = "/chat/completions"
 _READ = ("model", "messages", "response_format", "structured_outputs", "user", "metadata", "store")
@@ -66,6 +67,7 @@ class EngineClient:
             return request
 
         made: Generated = await self._stream.ask(make, text_of(body["messages"]))
+        prompt = prompt or made.prompt
         if made.finish_reason not in ("stop", "length"):
             raise ServerFailed(f"the engine gave the request up (finish_reason {made.finish_reason!r})")
         choice = {
@@ -91,21 +93,30 @@ class EngineClient:
         return made
 
     def _request(self, body: Mapping[str, Any]) -> EngineRequest:
-        tokens = prompt_tokens(self._tokenizer, body["messages"], self._model.noun)
+        images = has_images(body["messages"])
+        if images and not self._model.takes_images:
+            raise EndpointRefused(
+                f"{self._model!r} is asked with messages of text alone, and these have images. hr.llm.VLLM takes "
+                "them, and endpoints do."
+            )
+        tokens = [] if images else prompt_tokens(self._tokenizer, body["messages"], self._model.noun)
         known = self._model.sampling_names
         sampling = {name: value for name, value in body.items() if name in known and name != "lora"}
         for name, value in body.items():
             if name not in known and name not in _READ and value not in (None, _HARMLESS.get(name)):
                 raise RequestRefused(f"a model in this process knows no {name!r}")
+        limit = sampling.pop("max_completion_tokens", None) or sampling.pop("max_tokens", None)
+        sampling = {"temperature": 0.0, **sampling}
+        if images:
+            more = {"max_tokens": limit} if limit else {}
+            return EngineRequest(
+                [], sampling | more, _structure(body), body.get("lora") or "", body["messages"]
+            )
         if not tokens:
             raise BadRow("the prompt is empty")
-        limit = sampling.pop("max_completion_tokens", None) or sampling.pop("max_tokens", None)
         if len(tokens) + (limit or 1) > self._room:
-            raise ContextTooLong(
-                f"the prompt has {len(tokens):,} tokens and the answer may have {limit or 1:,}; the model takes "
-                f"{self._room:,}"
-            )
-        sampling = {"temperature": 0.0, **sampling, "max_tokens": limit or self._room - len(tokens)}
+            raise context_too_long(len(tokens), limit or 1, self._room)
+        sampling["max_tokens"] = limit or self._room - len(tokens)
         return EngineRequest(tokens, sampling, _structure(body), body.get("lora") or "")
 
 

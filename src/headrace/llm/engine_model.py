@@ -27,6 +27,7 @@ class EngineModel:
     sampling_names: tuple[str, ...] = ()
     own_options: Mapping[str, str] = {}
     prices = None
+    takes_images = False
 
     @property
     def base_url(self) -> str:

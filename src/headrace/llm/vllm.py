@@ -53,6 +53,8 @@ class VLLM(EngineModel):
     token), ``top_p``, ``top_k``, ``min_p``, ``repetition_penalty``, ``presence_penalty``, ``frequency_penalty``,
     ``seed``, ``stop``, ``stop_token_ids``, ``min_tokens``, ``ignore_eos``, ``bad_words`` and ``lora``.
 
+    Messages may have images (``{"type": "image_url", …}``) where the model sees; others end the run and say so.
+
     Raises ``ModelUnreadable``, ``ModelChanged`` and ``UntrustedPickle`` for the folder; ``MissingLibrary`` in a
     worker without vLLM.
 
@@ -66,5 +68,6 @@ class VLLM(EngineModel):
     """
 
     library = "vllm"
+    takes_images = True
     sampling_names = SAMPLING
     own_options = _OWN_OPTIONS

@@ -22,7 +22,7 @@ from headrace.errors import (
 )
 from headrace.llm.child_guard import ChildGuard
 from headrace.llm.engine_model import EngineModel
-from headrace.llm.refusals import RequestRefused, is_about_schema
+from headrace.llm.refusals import ContextTooLong, RequestRefused, is_about_schema
 from headrace.predictors.huggingface import json_in, set_library_defaults
 
 _QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
@@ -30,19 +30,24 @@ _QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFF
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """A prompt in tokens, and how to go on with it. ``structure``: what ``StructuredOutputsParams`` takes."""
+    """A prompt in tokens, and how to go on with it. ``structure``: what ``StructuredOutputsParams`` takes.
+
+    ``messages``: a prompt with images, which the engine makes tokens of; then ``max_tokens`` may be missing.
+    """
 
     tokens: list[int]
     sampling: Mapping[str, Any]
     structure: Mapping[str, Any] = field(default_factory=dict)
     lora: str = ""
+    messages: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
     """What an engine made of a request. ``cached``: how many tokens of the prompt it had from others.
 
-    ``first_token``: seconds until the first token, of those in the engine; 0 if it does not say.
+    ``first_token``: seconds until the first token, of those in the engine; 0 if it does not say. ``prompt``: the
+    tokens of a prompt with images; 0 for one whose tokens the engine was given.
     """
 
     text: str
@@ -50,6 +55,7 @@ class Generated:
     tokens: int
     cached: int = 0
     first_token: float = 0.0
+    prompt: int = 0
 
 
 def start_engine(model: EngineModel) -> VLLMEngine:
@@ -115,6 +121,7 @@ class VLLMEngine:
 
         self._engine, self._load = engine, load
         self.tokenizer = tokenizer_of(model)
+        self._label = model.label
         self.room = int(engine.model_config.max_model_len)
         self._params, self._structured, self._final = (
             SamplingParams,
@@ -131,15 +138,33 @@ class VLLMEngine:
         """Take a request; raises ``RequestRefused`` for what vLLM does not take."""
         try:
             structure = self._structured(**request.structure) if request.structure else None
+            prompt, sampling = self._prompt(request)
             params = self._params(
-                **request.sampling, output_kind=self._final, structured_outputs=structure, skip_clone=True
+                **sampling, output_kind=self._final, structured_outputs=structure, skip_clone=True
             )
             lora = self._loras[request.lora] if request.lora else None
-            self._engine.add_request(
-                str(number), {"prompt_token_ids": request.tokens}, params, lora_request=lora
-            )
+            self._engine.add_request(str(number), prompt, params, lora_request=lora)
+        except (EndpointRefused, ContextTooLong):
+            raise
         except Exception as error:
             raise _refused(error, request) from error
+
+    def _prompt(self, request: EngineRequest) -> tuple[Any, Mapping[str, Any]]:
+        """Return what the engine is given, and the parameters; images go through the model's own processor."""
+        if not request.messages:
+            return {"prompt_token_ids": request.tokens}, request.sampling
+        if not self._engine.model_config.is_multimodal_model:
+            raise EndpointRefused(
+                f"The model {self._label} takes no images, and the messages have some. Ask a model that sees, or "
+                "leave the images out of the messages."
+            )
+        from vllm.renderers import ChatParams
+
+        _, (prompt,) = self._engine.renderer.render_chat([list(request.messages)], ChatParams())
+        tokens, limit = len(prompt["prompt_token_ids"]), request.sampling.get("max_tokens")
+        if tokens + (limit or 1) > self.room:
+            raise context_too_long(tokens, limit or 1, self.room)
+        return prompt, {**request.sampling, "max_tokens": limit or self.room - tokens}
 
     def step(self) -> Sequence[tuple[int, Any]]:
         """Compute some tokens of each request; return what ended."""
@@ -211,6 +236,13 @@ def tokenizer_of(model: EngineModel) -> Any:
     )
 
 
+def context_too_long(prompt: int, answer: int, room: int) -> ContextTooLong:
+    """Return the error of a prompt for which the model has no room."""
+    return ContextTooLong(
+        f"the prompt has {prompt:,} tokens and the answer may have {answer:,}; the model takes {room:,}"
+    )
+
+
 def _generated(output: Any) -> Generated:
     made = output.outputs[0]
     first = getattr(getattr(output, "metrics", None), "first_token_latency", 0.0)
@@ -220,6 +252,7 @@ def _generated(output: Any) -> Generated:
         len(made.token_ids),
         int(output.num_cached_tokens or 0),
         float(first or 0.0),
+        len(output.prompt_token_ids or ()),
     )
 
 
