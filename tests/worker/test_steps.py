@@ -6,6 +6,7 @@ import importlib
 import pkgutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import pyarrow as pa
@@ -36,7 +37,8 @@ def test_every_step_has_a_running_form_in_the_file_of_its_name() -> None:
         form = running(object.__new__(kind))
         name = kind.__module__.rpartition(".")[2]
         assert type(form).__module__ == f"headrace.worker.steps.{name}"
-        assert callable(getattr(hr.Dataset, kind.verb))
+        of_a_write = kind.verb in signature(hr.Dataset.write_parquet).parameters  # such as `key=`
+        assert of_a_write or callable(getattr(hr.Dataset, kind.verb))
 
 
 def test_a_step_without_a_running_form_is_named() -> None:

@@ -72,7 +72,7 @@ class Step:
     __slots__ = ()
 
     verb: ClassVar[str]
-    """The name of the method of ``Dataset`` that made this step."""
+    """The name of the method of ``Dataset`` that made this step, or of the argument of a verb that writes."""
 
     one_to_one: ClassVar[bool] = False
     """Each row that comes in gives one row; or none, if it is rejected. So rows behind it need not be counted."""
