@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import random
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import SplitResult, urlsplit
-from urllib.request import getproxies, proxy_bypass
+from urllib.parse import urlsplit
 
 from headrace.core.install import install_hint
 from headrace.errors import EndpointRefused, EndpointUnavailable, MissingLibrary
 from headrace.llm.endpoint import Endpoint
+from headrace.llm.hedge import HEDGED, Latencies, first_of, has_lost
 from headrace.llm.limiter import SILENT_SECONDS, Limiter, SharedState, state_path
 from headrace.llm.order import made_order
+from headrace.llm.proxies import proxy_of
 from headrace.llm.refusals import (
     Again,
     ConnectionLost,
@@ -53,11 +55,15 @@ they."""
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer: its JSON, how many seconds it took, and until its first token; 0 where nobody knows."""
+    """An answer: its JSON, how many seconds it took, and until its first token; 0 where nobody knows.
+
+    ``requests``: how many were sent for it at one time, of which each has to be paid for.
+    """
 
     data: dict[str, Any]
     latency: float
     first_token: float = 0.0
+    requests: int = 1
 
 
 class Client:
@@ -71,13 +77,16 @@ class Client:
         anthropic: bool = False,
         order: str = "arrival",
         max_retries: int | None = None,
+        hedge: bool | None = None,
     ) -> None:
-        """``max_retries``: other than the endpoint says."""
+        """``max_retries``, ``hedge``: other than the endpoint says."""
         self.endpoint = endpoint
         self.on_request: Callable[[bool], None] = lambda ended: None
         self.retried: deque[str] = deque(maxlen=10_000)  # names of errors, until somebody takes them
         self._anthropic = anthropic
         self._max_retries = endpoint.max_retries if max_retries is None else max_retries
+        self._hedge = endpoint.hedge if hedge is None else hedge
+        self._latencies = Latencies()
         self._key = endpoint.key()
         self._url = endpoint.base_url + path
         self._server = urlsplit(endpoint.base_url)
@@ -105,7 +114,7 @@ class Client:
             raise MissingLibrary(
                 f"Endpoints are asked by the library aiohttp, which is not installed: {install_hint('llm')}."
             ) from None
-        self._proxy = _proxy_of(self._server, self._where)
+        self._proxy = proxy_of(self._server, self._where)
         headers = {}
         if self._anthropic:
             headers["anthropic-version"] = ANTHROPIC_VERSION
@@ -209,7 +218,7 @@ class Client:
             await asyncio.sleep(wait)
         sent_at = time.time()
         try:
-            reply = await self._send(url, content, body)
+            reply = await self._hedged(url, content, body, tokens)
         except Again as again:
             if again.wait is not None and again.wait <= LONGEST_PAUSE and again.kind is RateLimited:
                 self._limiter.block(again.wait)
@@ -222,6 +231,39 @@ class Client:
         if isinstance(usage, dict) and isinstance(usage.get("total_tokens"), int):
             self._limiter.used(tokens, usage["total_tokens"])
         return reply
+
+    async def _hedged(self, url: str, content: bytes, body: Mapping[str, Any], tokens: int) -> Reply:
+        """Send a request; and once more if it is late, where that is wished for and there is room."""
+        if not self._hedge:
+            return await self._send(url, content, body)
+        sent: list[bool] = []
+        reply = await first_of(
+            lambda: self._send(url, content, body),
+            lambda: self._second(url, content, body, tokens, sent),
+            self._latencies.late,
+        )
+        self._latencies.add(reply.latency)
+        return dataclasses.replace(reply, requests=2) if sent else reply
+
+    def _second(
+        self, url: str, content: bytes, body: Mapping[str, Any], tokens: int, sent: list[bool]
+    ) -> Coroutine[Any, Any, Reply] | None:
+        """Return the second request for an answer that is late; None where others have no room to spare."""
+        if self.slots.taken >= self.slots.limit or self._limiter.blocked_until() > time.time():
+            return None
+        self.slots.taken += 1
+        wait = self._limiter.reserve(tokens) - time.time()
+
+        async def second() -> Reply:
+            try:
+                await asyncio.sleep(max(0.0, wait))
+                sent.append(True)
+                self.retried.append(HEDGED)
+                return await self._send(url, content, body)
+            finally:
+                self.slots.release()
+
+        return second()
 
     def _landed(self, sent_at: float, *, overloaded: bool) -> None:
         self.slots.limit = self._limiter.landed(sent_at, overloaded=overloaded)
@@ -286,6 +328,8 @@ class Client:
         try:
             reply = await self._posted(url, content, body)
         except asyncio.CancelledError:
+            if has_lost():
+                self.on_request(True)
             raise
         except BaseException:
             self.on_request(True)
@@ -338,23 +382,6 @@ class Client:
     def _hidden(self, text: str) -> str:
         """Return what a server or a library said, without the key."""
         return text.replace(self._key, "…") if self._key else text
-
-
-def _proxy_of(server: SplitResult, where: str) -> str | None:
-    """Return the proxy that the environment names for a server; raises ``EndpointRefused`` for no HTTP proxy."""
-    proxy = getproxies().get(server.scheme, "")
-    if not proxy or proxy_bypass(server.hostname or "") or proxy_bypass(server.netloc):
-        return None
-    proxy = proxy if "://" in proxy else f"http://{proxy}"
-    with contextlib.suppress(ValueError):
-        parts = urlsplit(proxy)
-        if parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0):
-            return proxy
-    # The value may hold a password: it is not shown.
-    raise EndpointRefused(
-        f"{where} cannot be asked: the environment variable {server.scheme}_proxy holds no address of an HTTP proxy, "
-        "such as http://proxy:3128. Nothing was sent. Correct it, or name the server in no_proxy."
-    )
 
 
 def _wait(again: Again, tries: int) -> float:

@@ -39,6 +39,10 @@ class Endpoint:
         connections. Requests that the server refuses are not.
     prices
         What tokens cost, in the currency of your choice per million: ``{"input": 0.15, "output": 0.6}``.
+    hedge
+        True: a request that takes longer than 95 of 100 before it is sent a second time, where ``max_in_flight`` has
+        room for it, as at the end; the first answer counts, and both are paid for. For servers of which some answers
+        come late for no reason.
 
     Raises ``ArgumentError`` for an address that is none, a key that is not in the environment, or no prices.
 
@@ -58,6 +62,7 @@ class Endpoint:
     timeout: float
     max_retries: int
     prices: Mapping[str, float] | None
+    hedge: bool
 
     @known_arguments
     def __init__(
@@ -72,6 +77,7 @@ class Endpoint:
         timeout: float = 300.0,
         max_retries: int = 6,
         prices: Mapping[str, float] | None = None,
+        hedge: bool = False,
     ) -> None:
         values = {
             "base_url": _given_url(base_url),
@@ -83,7 +89,10 @@ class Endpoint:
             "timeout": _given_rate("timeout", timeout),
             "max_retries": _given_count("max_retries", max_retries, 0),
             "prices": None if prices is None else _given_prices(prices),
+            "hedge": hedge,
         }
+        if not isinstance(hedge, bool):
+            raise ArgumentError(f"hedge={hedge!r}: it takes True or False.")
         if values["timeout"] is None:
             raise ArgumentError(
                 "timeout=None: it takes a number of seconds, so that no request is waited for forever."

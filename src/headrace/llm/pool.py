@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from headrace.errors import EndpointUnavailable
 from headrace.llm.client import FIRST_WAIT, LONGEST_WAIT, Client, Reply
 from headrace.llm.endpoint import Endpoint
 from headrace.llm.endpoints import Endpoints
+from headrace.llm.hedge import HEDGED, Latencies, first_of
 from headrace.llm.order import made_order
 from headrace.llm.refusals import ConnectionLost, Malformed, NoAnswer, RateLimited, ServerFailed
 from headrace.llm.slots import Slots
@@ -67,6 +69,8 @@ class PoolClient:
         ]
         self._tries = len(self._members) + max(each.max_retries for each in pool.endpoints)
         self._slots = Slots(pool.max_in_flight, made_order(order))
+        self._hedge = any(each.hedge for each in pool.endpoints)
+        self._latencies = Latencies()
 
     async def open(self) -> None:
         """Make ready to send."""
@@ -74,7 +78,8 @@ class PoolClient:
             await self._open(each)
 
     async def _open(self, member: Member) -> Client:
-        client = Client(member.endpoint, max_retries=min(OWN_RETRIES, member.endpoint.max_retries))
+        retries = min(OWN_RETRIES, member.endpoint.max_retries)
+        client = Client(member.endpoint, max_retries=retries, hedge=False)  # another server gets the second
         client.retried = self.retried
         client.on_request = self.on_request
         await client.open()
@@ -109,7 +114,8 @@ class PoolClient:
                     await self._nobody()
                     continue
                 try:
-                    return await self._of(member, body, tokens, counted=any(member is one for one in gave_up))
+                    counted = any(member is one for one in gave_up)
+                    return await self._hedged(member, body, tokens, counted=counted)
                 except EndpointUnavailable:
                     if all(self._clock() < each.alone_until for each in self._members):
                         raise
@@ -121,6 +127,38 @@ class PoolClient:
             raise AssertionError
         finally:
             self._slots.release()
+
+    async def _hedged(self, member: Member, body: Mapping[str, Any], tokens: int, *, counted: bool) -> Reply:
+        """Return the answer of one of them; or of another, if it is late and that is wished for."""
+        if not self._hedge:
+            return await self._of(member, body, tokens, counted=counted)
+        sent: list[bool] = []
+        reply = await first_of(
+            lambda: self._of(member, body, tokens, counted=counted),
+            lambda: self._second(member, body, tokens, sent),
+            self._latencies.late,
+        )
+        self._latencies.add(reply.latency)
+        return dataclasses.replace(reply, requests=2) if sent else reply
+
+    def _second(
+        self, late: Member, body: Mapping[str, Any], tokens: int, sent: list[bool]
+    ) -> Coroutine[Any, Any, Reply] | None:
+        """Return the request to another server; None where there is none, or no room to spare."""
+        other = chosen(self._members, self._clock(), [late])
+        if other is None or other is late or self._slots.taken >= self._slots.limit:
+            return None
+        self._slots.taken += 1
+
+        async def second() -> Reply:
+            try:
+                sent.append(True)
+                self.retried.append(HEDGED)
+                return await self._of(other, body, tokens, counted=True)
+            finally:
+                self._slots.release()
+
+        return second()
 
     async def _of(self, member: Member, body: Mapping[str, Any], tokens: int, *, counted: bool) -> Reply:
         member.under_way += 1

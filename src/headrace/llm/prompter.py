@@ -248,7 +248,10 @@ class Prompter(AnswerColumns):
         reserved = await started.spending.begin(size, limit)
         try:
             reply = await started.asker.ask(request, size + (limit or 256))
-            started.spend(Tokens(1, *tokens_of(reply.data, size)), self.asked.endpoint)
+            for _ in range(
+                reply.requests
+            ):  # what was asked for twice is paid for twice, as far as anybody knows
+                started.spend(Tokens(1, *tokens_of(reply.data, size)), self.asked.endpoint)
             return answer_of(reply, keep_raw=self.asked.keep_raw)
         finally:
             started.spending.end(reserved)
