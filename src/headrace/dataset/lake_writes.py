@@ -42,6 +42,8 @@ class LakeWriteVerbs(TableWriteVerbs):
         compression: str | None = "auto",
         schema: pa.Schema | None = None,
         on_change: OnChange | None = None,
+        incremental: bool | None = None,
+        key: str | Sequence[str] | None = None,
         durability: Durability | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Result:
@@ -68,7 +70,7 @@ class LakeWriteVerbs(TableWriteVerbs):
             The name of the folder that this run has in the table, with its parts, its journal and its report. A
             further run that adds rows needs another name, such as the day; with ``"overwrite"`` a further run finds
             one by itself. What the table refers to in it must stay; the table's own VACUUM removes it in time.
-        compression, schema, on_change, durability, storage_options
+        compression, schema, on_change, incremental, key, durability, storage_options
             As in ``write_parquet``.
 
         Raises
@@ -121,7 +123,9 @@ class LakeWriteVerbs(TableWriteVerbs):
                 compression=compression,
             )
 
-        return self._write(sink, schema, _MODES[mode], on_change, durability)
+        return self._write(
+            sink, schema, _MODES[mode], on_change, durability, incremental=incremental, key=key
+        )
 
     @known_arguments(also=ray_arguments.WRITE_ICEBERG)
     def write_iceberg(
@@ -135,6 +139,8 @@ class LakeWriteVerbs(TableWriteVerbs):
         compression: str | None = "auto",
         schema: pa.Schema | None = None,
         on_change: OnChange | None = None,
+        incremental: bool | None = None,
+        key: str | Sequence[str] | None = None,
         durability: Durability | None = None,
     ) -> Result:
         """Run the plan and add its rows to an Iceberg table, all in one snapshot at the end.
@@ -153,7 +159,7 @@ class LakeWriteVerbs(TableWriteVerbs):
             readable. ``"error"`` refuses a table that is there.
         output
             The name of the folder that this run has below the data of the table, as in ``write_delta``.
-        compression, schema, on_change, durability
+        compression, schema, on_change, incremental, key, durability
             As in ``write_parquet``.
 
         Raises
@@ -205,4 +211,6 @@ class LakeWriteVerbs(TableWriteVerbs):
                 compression=compression,
             )
 
-        return self._write(sink, schema, _MODES[mode], on_change, durability)
+        return self._write(
+            sink, schema, _MODES[mode], on_change, durability, incremental=incremental, key=key
+        )

@@ -126,11 +126,6 @@ class ShardCommitter:
         If it had finished, they begin a further run of the output, which stays hidden until it is complete. The first
         of the shards may take the places of those that are done, ``replaces``, of ``again`` files.
         """
-        table = table_of(self.sink)
-        if table is not None and table.committed():
-            raise PlanChanged(
-                f"The run in {self.output} is finished, and new input cannot be added to it: {table.why_not_grown()}."
-            )
         state = self.state
         beyond = [record for record in self.committed() if record.shard >= len(self.plan.shards)]
         number = len(state.runs) + 1 if state.runs[-1].ended else 0
@@ -156,6 +151,24 @@ class ShardCommitter:
             self.hidden = True
             self.publisher.close()
             self.publisher = self.output.publisher(self.sink, self.plan.run, hidden=True)
+
+    def is_in_table(self) -> bool:
+        """Say whether the rows of the last run are those of a table."""
+        table = table_of(self.sink)
+        return table is not None and table.committed()
+
+    def check_not_in_table(self) -> None:
+        """Refuse new input for a run whose rows are those of a table."""
+        table = table_of(self.sink)
+        if table is not None and table.committed():
+            raise PlanChanged(
+                f"The run in {self.output} is finished, and new input cannot be added to it: {table.why_not_grown()}."
+            )
+
+    def of_last_run(self) -> Iterator[CommitRecord]:
+        """Read the records of the last run back from the journal."""
+        first = self.state.runs[-1].shard
+        return (record for record in self.committed() if record.shard >= first)
 
     def accept(self, record: CommitRecord) -> None:
         """Accept a shard's record; it counts from the next ``commit_accepted`` on."""
@@ -250,11 +263,11 @@ class ShardCommitter:
         if table is None:
             return
         if not table.committed():
-            self.publisher.check_complete()
+            self.publisher.check_complete(since=self.state.runs[-1].shard)
             if self.durability == "power":
                 self.output.sync_published()
         schema = None if self.state.schema is None else schema_from(self.state.schema)
-        parts = [file for record in self.committed() for file in record.files if file.is_part]
+        parts = [file for record in self.of_last_run() for file in record.files if file.is_part]
         table.add_to_table(parts, schema)
 
     def _swap(self, seconds: float, summary: dict[str, Any]) -> None:
@@ -275,7 +288,8 @@ class ShardCommitter:
             named = {file.name for record in self.committed() for file in record.files}
             self.output.remove_parts(self.plan.run, but=named)
         failpoints.hit("swap.removed")
-        self.publisher.publish(self.committed())
+        # Parts of earlier runs may be gone where they are a table's: it may have been compacted.
+        self.publisher.publish(self.committed() if table_of(self.sink) is None else self.of_last_run())
         self.output.sync_published()
         if old != self.plan.run:
             self.output.point("current", self.plan.run)

@@ -19,7 +19,6 @@ from headrace.core.warn import warn
 from headrace.core.work import Shard, Split
 from headrace.errors import ArgumentError, ForeignOutput, InputChanged
 from headrace.output.commit import ShardCommitter
-from headrace.output.publishing import table_of
 from headrace.output.refresh import older_shards, revoke_unread, successors
 from headrace.output.saved_plan import write_plan
 from headrace.output.seen_keys import key_step
@@ -36,10 +35,11 @@ def check_incremental(plan: Plan, files: Sequence[InputFile], mode: str) -> None
             f"incremental=True with mode={mode!r}: an incremental output is added to, so it takes mode='resume' "
             "only. Leave one of the two out."
         )
-    if plan.sink is not None and table_of(plan.sink) is not None:
+    if not getattr(plan.sink, "takes_further_runs", True):
         raise ArgumentError(
-            "incremental=True: a table takes the rows of a run in one commit, and cannot be added to by further runs "
-            "of the same output yet. Process new files with another output=, or write files with write_parquet."
+            "incremental=True: further runs add their rows to folders of files, and by write_delta and write_iceberg "
+            "with mode='append'; not to what this verb writes. Process new files with another output=, or write files "
+            "with write_parquet."
         )
     if not files or plan.source.splits_from(len(files)) is None:
         raise ArgumentError(
@@ -89,6 +89,8 @@ def reconcile(
     if new and (partitioning is None or gone or plan.source.splits_from(len(files)) is None):
         _warn_left_out(new, committer)
         new = []
+    if new and incremental and not committer.state.finished and committer.is_in_table():
+        committer.left_out, new = tuple(new), []  # this run only has to be closed
     older = _to_make_again(plan.source, committer, refresh)
     if committer.state.finished and not (new or older):
         return plan
@@ -105,6 +107,8 @@ def reconcile(
         present = [is_ if was[0] in now else was for was, is_ in zip(before, source.files(), strict=True)]
         committer.plan = msgspec.structs.replace(saved, files=present, shards=shards)
         write_plan(committer.output, committer.plan)
+    if new and not incremental:
+        committer.check_not_in_table()
     if (new or older) and partitioning is not None:
         source = _add_shards(source, [*paths, *new], committer, partitioning, older)
     return replace(plan, source=source)

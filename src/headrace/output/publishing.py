@@ -42,8 +42,8 @@ class Publisher(Protocol):
         """Say where a committed file is. A file of another size than recorded is missing."""
         ...
 
-    def check_complete(self) -> None:
-        """See that every part is there, under its final name, to last."""
+    def check_complete(self, *, since: int = 0) -> None:
+        """See that every part of the shards from number ``since`` on is there, under its final name, to last."""
         ...
 
     def finish(self, success: bytes) -> None:
@@ -87,7 +87,7 @@ class FilePublisher:
         """Ask the sink."""
         return self._sink.state(file)
 
-    def check_complete(self) -> None:
+    def check_complete(self, *, since: int = 0) -> None:
         """Nothing is to see: what is published is there."""
 
     def finish(self, success: bytes) -> None:

@@ -127,9 +127,11 @@ def _check_files(
     published: set[str] = set()
     states: set[str] = set()
     table = table_of(committer.sink)
-    kept = table is not None and table.committed()  # its parts may be compacted, and gone
+    first = committer.state.runs[-1].shard
+    added = table is not None and table.committed()  # its parts may be compacted, and gone
     for record in records:
         places = [publisher.state(file) for file in record.files]
+        kept = added or (table is not None and record.shard < first)
         if ("missing" in places and not kept) or not are_there(record, committer.folder):
             lost.append(record)
             continue

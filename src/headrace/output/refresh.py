@@ -8,6 +8,7 @@ from headrace.core.ports import Source
 from headrace.core.work import CommitRecord, Shard
 from headrace.errors import ArgumentError, PlanChanged
 from headrace.output.commit import ShardCommitter
+from headrace.output.publishing import table_of
 from headrace.plan.identity import unrecognised
 from headrace.plan.logical import Plan
 
@@ -19,6 +20,11 @@ def check_refresh(plan: Plan, code: Mapping[str, str], *, incremental: bool, on_
         raise ArgumentError(
             f"refresh='changed' {other}: it makes those rows of an incremental output again that older code made. "
             "Say write_…(out, incremental=True, refresh='changed')."
+        )
+    if plan.sink is not None and table_of(plan.sink) is not None:
+        raise ArgumentError(
+            "refresh='changed': rows of a table are not taken out of it again. mode='overwrite' makes all of them "
+            "again, in one commit."
         )
     limit = next((step for step in plan.steps if step.row_limit is not None), None)
     if limit is not None:

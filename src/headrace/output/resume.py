@@ -138,7 +138,10 @@ class _JobOpener:
                 "on with it; else delete its rows in the table, and write with another output=."
             )
         table = table_of(self._sink)
-        if table is not None and table.committed(run):
+        if table is None:
+            return
+        names = [entry.name(run) for entry in self._peek(run)[1].runs]
+        if any(map(table.committed, names)):
             raise PlanChanged(
                 f"The rows of the run in {self._output} are in the table already, so its parts cannot be replaced. "
                 "Nothing was touched: write with another output=; mode='overwrite' replaces the rows of the table."

@@ -140,14 +140,16 @@ class StorePublisher:
             [name for name in list(output.there) if name.startswith((self._aside, "_headrace/uploads/"))]
         )
 
-    def check_complete(self) -> None:
-        """See that every part is there, and remove others of this run."""
+    def check_complete(self, *, since: int = 0) -> None:
+        """See that every part of the shards from number ``since`` on is there, and remove others of this run."""
         output = self._output
         output.list_again()
         contents = journals.read(output.folder(self._run) / "journal")
-        named = {file.name: file.size for record in contents.in_force() for file in record.files}
-        for name, size in named.items():
-            if not self._is_there(name, size):
+        named = {
+            file.name: (record.shard, file.size) for record in contents.in_force() for file in record.files
+        }
+        for name, (shard, size) in named.items():
+            if shard >= since and not self._is_there(name, size):
                 raise OutputWriteFailed(
                     f"{self._store.url(name)} is gone, or of another size than was written. Run again: its shard is "
                     "done once more."

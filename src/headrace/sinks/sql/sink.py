@@ -49,6 +49,7 @@ class SqlSink(ParquetSink):
     _there: dict[str, pa.DataType | None] | None = field(default=None, kw_only=True, repr=False)  # when bound
 
     kind: ClassVar[str] = "table"
+    takes_further_runs: ClassVar[bool] = False  # parts of one would be inserted one by one
 
     def describe(self) -> dict[str, Any]:
         """Return the table and its database, without what is secret."""

@@ -59,6 +59,11 @@ class LakeSink(ParquetSink):
     empty_folders: ClassVar[bool] = False
     adding: ClassVar[str] = "schema_mode='merge' adds columns"
 
+    @property
+    def takes_further_runs(self) -> bool:
+        """True if rows of later runs of the same output are added, each run's in a commit of its own."""
+        return self.table_mode == "append"
+
     # ------------------------------------------------------------ the table, for subclasses
 
     @property
