@@ -19,7 +19,7 @@ import pytest
 
 import headrace as hr
 from headrace.core import failpoints, key_digests
-from headrace.core.key_digests import KeySet, digests_of, merged_keys, write_keys
+from headrace.core.key_digests import KeyFile, digests_of, merged_keys, write_keys
 from headrace.errors import ArgumentError, BadInput, HeadraceError, JournalDamaged, PlanChanged, UnknownColumn
 
 from .test_incremental import POINTS, SOAK_SEEDS, _processes
@@ -234,13 +234,13 @@ def test_what_is_refused(tmp_path: Path) -> None:
     assert go().rows == 3
     with pytest.raises(PlanChanged, match="its steps were key"):
         hr.read_parquet(str(source)).with_options(**QUIET).write_parquet(out, incremental=True)
-    keys = out / "_headrace" / (out / "_headrace" / "current").read_text().strip() / "keys" / "1" / "high"
+    keys = out / "_headrace" / (out / "_headrace" / "current").read_text().strip() / "keys" / "1-0" / "high"
     write([1, 2, 3, 4])
     keys.write_bytes(bytes(16))
-    with pytest.raises(JournalDamaged, match=r"keys/1, which has keys of rows.*is damaged"):
+    with pytest.raises(JournalDamaged, match=r"keys/1-0, which has keys of rows.*is damaged"):
         go()
     keys.unlink()
-    with pytest.raises(JournalDamaged, match=r"keys/1/high, which has keys.*is of another size"):
+    with pytest.raises(JournalDamaged, match=r"keys/1-0/high, which has keys.*is of another size"):
         go()
     write([1.5], "a")
     (source / "b.parquet").unlink()
@@ -266,27 +266,52 @@ def test_a_file_that_is_written_again_before_its_run_has_ended(tmp_path: Path) -
     assert len(json.loads((out / "_SUCCESS").read_text())["runs"]) == 2
 
 
+def test_files_that_change_while_a_run_waits_to_go_on(tmp_path: Path) -> None:
+    """What was read is not read again, what was not is: keys are those of the rows that were processed."""
+
+    def write(name: str, *ids: int) -> None:
+        table = pa.table({"id": pa.array(ids, pa.int64()), "version": pa.array([1] * len(ids))})
+        pq.write_table(table, source / f"{name}.parquet")
+
+    source, out = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    write("0", 0)
+    run(source, out)
+    write("a", *range(100, 200))
+    write("b", *range(200, 300))
+    with pytest.raises((HeadraceError, OSError)):
+        run(source, out, {"attempt.started": "EIO@2"})
+    write("a", 100, 500)  # it was processed: this waits
+    write("b", 201, 202, 600)  # it was not: 200 is not seen
+    write("c", 700)
+    assert run(source, out).left_out == (str(source / "a.parquet"),)
+    assert [i for i, _ in rows_of(out)] == [0, *range(100, 200), 201, 202, 600, 700]
+    write("b", 200, 201)
+    run(source, out)
+    assert sorted(i for i, _ in rows_of(out))[101:] == [200, 201, 202, 500, 600, 700]
+
+
 def test_sets_of_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Merged in bounded memory they have what sets of Python have; equal first halves are told apart."""
     monkeypatch.setattr(key_digests, "MOST", 100)
     dice = np.random.default_rng(7)
     given = [dice.integers(0, 40, (1_000, 2)).astype(np.uint64) for _ in range(3)]
-    sets = [
-        write_keys(tmp_path / str(i), np.array_split(each, 17), {"files": "x"}, lasting=True)
-        for i, each in enumerate(given)
-    ]
+    parts = [(str(i), np.array_split(each, 17)) for i, each in enumerate(given)]
+    file = write_keys(tmp_path / "keys", parts, {"marks": "x"}, lasting=True)
     plain = [{tuple(map(int, row)) for row in each} for each in given]
+    sets = [merged_keys(tmp_path / str(i), file.blocks(str(i))) for i in range(3)]
     for keys, expected in zip(sets, plain, strict=True):
         assert list(zip(keys.high.tolist(), keys.low.tolist(), strict=True)) == sorted(expected)
-    whole = merged_keys(tmp_path / "whole", sets[:2], {}, without=sets[2], lasting=False)
+    both = [*file.blocks("0"), *file.blocks("1")]
+    whole = merged_keys(tmp_path / "whole", both, without=sets[2])
     assert list(zip(whole.high.tolist(), whole.low.tolist(), strict=True)) == sorted(
         (plain[0] | plain[1]) - plain[2]
     )
     every = np.array([(a, b) for a in range(42) for b in range(42)], np.uint64)
     dice.shuffle(every)
     assert {tuple(map(int, row)) for row in every[whole.has(every)]} == (plain[0] | plain[1]) - plain[2]
-    assert KeySet(tmp_path / "0").about["files"] == "x"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "2", "whole"]
+    assert KeyFile(tmp_path / "keys").about["marks"] == "x"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "2", "keys", "whole"]
     for array in (
         pa.array([2**64 - 1, 0], pa.uint64()),
         pa.array([-1, 1], pa.int8()),

@@ -12,7 +12,7 @@ import shutil
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -104,20 +104,14 @@ def _texts(array: pa.Array) -> list[bytes]:
     return pc.cast(array, pa.large_binary()).to_pylist()  # type: ignore[no-any-return]
 
 
-class KeySet:
-    """A sorted set of keys in a folder, mapped into memory."""
+class Keys(NamedTuple):
+    """Sorted keys: their first halves, and their second."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.about = _about(folder)
-        count = self.about["keys"]
-        self.high, self.low = (_mapped(folder / half, count) for half in _HALVES)
-
-    def __len__(self) -> int:
-        return len(self.high)
+    high: Digests
+    low: Digests
 
     def has(self, digests: Digests) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Say of each key whether it is in the set."""
+        """Say of each key whether it is there."""
         found = np.zeros(len(digests), np.bool_)
         order = np.argsort(digests[:, 0])
         asked = digests[order]
@@ -132,6 +126,24 @@ class KeySet:
             left = left[at[left] < len(self.high)]
         return found
 
+
+class KeyFile:
+    """Keys of several owners in a folder, mapped into memory: of each, some blocks of sorted keys."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.about = _about(folder)
+        self._halves = Keys(*(_mapped(folder / half, self.about["keys"]) for half in _HALVES))
+
+    def blocks(self, owner: str) -> list[Keys]:
+        """Return the keys of one owner."""
+        places = self.about["blocks"].get(owner, ())
+        return [Keys(*(half[start:stop] for half in self._halves)) for start, stop in places]
+
+    def whole(self) -> Keys:
+        """Return all keys, where they are one block."""
+        return self._halves
+
     def check(self) -> None:
         """Raise ``JournalDamaged`` if it is not what was written."""
         for half in _HALVES:
@@ -143,59 +155,52 @@ class KeySet:
                 raise JournalDamaged(_lost(self.folder, "is damaged"))
 
 
-def write_keys(folder: Path, batches: Iterable[Digests], about: dict[str, Any], *, lasting: bool) -> KeySet:
-    """Write a set of keys, in any order and number, with a bounded amount of memory; at once or not at all."""
-    runs: list[Path] = []
-    beside = folder.with_name(f"{folder.name}{safe_files.TEMPORARY}")
-    shutil.rmtree(beside, ignore_errors=True)
-    safe_files.make_folder(folder.parent, 0o700)
-    safe_files.make_folder(beside, 0o700)
-    for number, keys in enumerate(_sorted(batches)):
-        path = beside / f"run-{number}"
-        _write(path, [keys], {}, lasting=False)
-        runs.append(path)
-    made = merged_keys(folder, [KeySet(path) for path in runs], about, lasting=lasting)
-    shutil.rmtree(beside)
-    return made
+def write_keys(
+    folder: Path, owners: Iterable[tuple[str, Iterable[Digests]]], about: dict[str, Any], *, lasting: bool
+) -> KeyFile:
+    """Write keys of several owners, each in any order and number; at once or not at all."""
+    blocks: dict[str, list[tuple[int, int]]] = {}
+
+    def parts() -> Iterator[Digests]:
+        at = 0
+        for owner, batches in owners:
+            places = blocks.setdefault(owner, [])
+            for keys in _sorted(batches):
+                places.append((at, at + len(keys)))
+                at += len(keys)
+                yield keys
+
+    return _written(folder, parts(), {**about, "blocks": blocks}, lasting=lasting)
 
 
-def merged_keys(
-    folder: Path,
-    sets: Sequence[KeySet],
-    about: dict[str, Any],
-    *,
-    without: KeySet | None = None,
-    lasting: bool,
-) -> KeySet:
-    """Write the union of sets, without the keys of one, with a bounded amount of memory; at once or not at all."""
-    temporary = folder.with_name(f"{folder.name}.made{safe_files.TEMPORARY}")
-    shutil.rmtree(temporary, ignore_errors=True)
-    shutil.rmtree(folder, ignore_errors=True)
-    _write(temporary, _merged(sets, without), about, lasting=lasting)
-    os.rename(temporary, folder)
-    if lasting:
-        durable.sync_folder(folder.parent)
-    return KeySet(folder)
+def merged_keys(folder: Path, sets: Sequence[Keys], *, without: Keys | None = None) -> Keys:
+    """Write the union of sets, without the keys of one, with a bounded amount of memory; return it, mapped."""
+    return _written(folder, _merged(sets, without), {}, lasting=False).whole()
 
 
-def _merged(sets: Sequence[KeySet], without: KeySet | None) -> Iterator[Digests]:
+def _merged(sets: Sequence[Keys], without: Keys | None) -> Iterator[Digests]:
     """Yield the sorted union in parts: what lies between two bounds is taken from each set."""
-    total = sum(map(len, sets))
+    sizes = [len(each.high) for each in sets]
     step = max(1, MOST // max(1, 2 * len(sets)))
-    samples = [np.array(each.high[step - 1 :: step]) for each in sets]
     bounds: list[Any] = [None]
-    if total > MOST:
-        bounds = [*np.unique(np.concatenate(samples)), None]
+    if sum(sizes) > MOST:
+        samples = [np.array(each.high[step - 1 :: step]) for each in sets]
+        bounds = [*_thinned(np.unique(np.concatenate(samples)), sum(sizes)), None]
     starts = [0] * len(sets)
     for bound in bounds:
-        parts = []
+        parts = [np.empty((0, 2), np.uint64)]
         for number, each in enumerate(sets):
-            stop = len(each) if bound is None else int(np.searchsorted(each.high, bound, "right"))
+            stop = sizes[number] if bound is None else int(np.searchsorted(each.high, bound, "right"))
             taken = slice(starts[number], stop)
             parts.append(np.stack([each.high[taken], each.low[taken]], axis=1))
             starts[number] = stop
-        keys = _unique(np.concatenate(parts)) if parts else np.empty((0, 2), np.uint64)
+        keys = _unique(np.concatenate(parts))
         yield keys if without is None else keys[~without.has(keys)]
+
+
+def _thinned(bounds: Digests, keys: int) -> Digests:
+    """Return fewer bounds, so that about half of what may be in memory lies between two."""
+    return bounds[:: max(1, len(bounds) * MOST // (4 * keys))]
 
 
 def _sorted(batches: Iterable[Digests]) -> Iterator[Digests]:
@@ -218,6 +223,18 @@ def _unique(keys: Digests) -> Digests:
     other = np.ones(len(keys), np.bool_)
     other[1:] = (keys[1:] != keys[:-1]).any(axis=1)
     return keys[other]
+
+
+def _written(folder: Path, parts: Iterable[Digests], about: dict[str, Any], *, lasting: bool) -> KeyFile:
+    temporary = folder.with_name(f"{folder.name}{safe_files.TEMPORARY}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    safe_files.make_folder(folder.parent, 0o700)
+    _write(temporary, parts, about, lasting=lasting)
+    os.rename(temporary, folder)
+    if lasting:
+        durable.sync_folder(folder.parent)
+    return KeyFile(folder)
 
 
 def _write(folder: Path, parts: Iterable[Digests], about: dict[str, Any], *, lasting: bool) -> None:

@@ -38,8 +38,8 @@ def check_incremental(plan: Plan, files: Sequence[InputFile], mode: str) -> None
     if not getattr(plan.sink, "takes_further_runs", True):
         raise ArgumentError(
             "incremental=True: further runs add their rows to folders of files, and by write_delta and write_iceberg "
-            "with mode='append'; not to what this verb writes. Process new files with another output=, or write files "
-            "with write_parquet."
+            "with mode='append'; not to what this verb writes. Process new files with another output=, or write "
+            "them with write_parquet."
         )
     if not files or plan.source.splits_from(len(files)) is None:
         raise ArgumentError(
@@ -104,7 +104,10 @@ def reconcile(
     source = plan.source.pinned(paths)
     if changed and not committer.state.finished:
         shards = _replan(source, committer, changed)
-        present = [is_ if was[0] in now else was for was, is_ in zip(before, source.files(), strict=True)]
+        present = [
+            is_ if i in changed and was[0] in now else was
+            for i, (was, is_) in enumerate(zip(before, source.files(), strict=True))
+        ]
         committer.plan = msgspec.structs.replace(saved, files=present, shards=shards)
         write_plan(committer.output, committer.plan)
     if new and not incremental:

@@ -2,8 +2,8 @@
 
 ::
 
-    OUT/_headrace/<run>/keys/<number>/   the keys of all rows that the run of this number reads, sorted
-    OUT/_headrace/<run>/staging/seen/    those of the runs before the one that is at work
+    OUT/_headrace/<run>/keys/<number>-<i>/   the keys of all rows that the run of this number reads, file by file
+    OUT/_headrace/<run>/staging/seen/        those of the runs before the one that is at work
 
 Keys of a run are saved before its first row is processed, and count from when it has finished.
 """
@@ -18,11 +18,11 @@ import msgspec
 import pyarrow as pa
 
 from headrace.core.files import safe_files
-from headrace.core.key_digests import Digests, KeySet, check_key, digests_of, merged_keys, write_keys
+from headrace.core.key_digests import Digests, KeyFile, Keys, check_key, digests_of, merged_keys, write_keys
 from headrace.core.ports import Source
 from headrace.core.stores.addresses import is_address
 from headrace.core.work import Split
-from headrace.errors import ArgumentError, BadInput, PlanChanged
+from headrace.errors import ArgumentError, BadInput, JournalDamaged, PlanChanged
 from headrace.output.commit import ShardCommitter
 from headrace.output.run_list import RunEntry
 from headrace.plan.logical import Plan
@@ -67,7 +67,7 @@ def prepare_keys(committer: ShardCommitter, plan: Plan, *, on_error: str) -> Non
     number = _run_to_do(committer)
     if number == len(runs) and not runs[-1].ended:
         _save(committer, plan.source, step.key, rejects=on_error != "raise")
-    step.seen.folder = _collected(committer, runs[: number - 1], step.key)
+    step.seen.folder = _collected(committer, plan.source, runs[: number - 1], step.key)
 
 
 def _run_to_do(committer: ShardCommitter) -> int:
@@ -87,17 +87,47 @@ def _run_to_do(committer: ShardCommitter) -> int:
 
 
 def _save(committer: ShardCommitter, source: Source, key: Sequence[str], *, rejects: bool) -> None:
-    runs, plan = committer.state.runs, committer.plan
-    first = sum(run.files for run in runs[:-1])
-    files = plan.files[first : first + runs[-1].files]
-    digest = hashlib.sha256(msgspec.json.encode([files, list(key)])).hexdigest()
-    folder = committer.folder / KEYS / str(runs[-1].number)
-    if safe_files.is_folder(folder) and KeySet(folder).about.get("files") == digest:
-        return
-    shards = plan.shards[runs[-1].shard :]
-    splits = {(each.file, each.start, each.stop): each for shard in shards for each in shard.splits}
-    read = _read(source, list(splits.values()), key, rejects=rejects)
-    write_keys(folder, read, {"files": digest}, lasting=committer.durability == "power")
+    """Save the keys of files that no earlier driver of the run has read as they are planned now.
+
+    A file that has been processed may be another one meanwhile: it is not read again.
+    """
+    plan, number = committer.plan, len(committer.state.runs)
+    units = _units(committer, source, number)
+    marks = {owner: _mark(plan.files, source, splits[0], key) for owner, splits in units.items()}
+    saved = _saved(committer, number)
+    known = {owner: file.about["marks"][owner] for file in saved for owner in file.about["marks"]}
+    missing = {owner: splits for owner, splits in units.items() if known.get(owner) != marks[owner]}
+    if missing:
+        read = ((owner, _read(source, splits, key, rejects=rejects)) for owner, splits in missing.items())
+        folder = committer.folder / KEYS / f"{number}-{len(saved)}"
+        about = {"marks": {owner: marks[owner] for owner in missing}}
+        write_keys(folder, read, about, lasting=committer.durability == "power")
+
+
+def _units(committer: ShardCommitter, source: Source, number: int) -> dict[str, list[Split]]:
+    """Return the splits of a run by the files that they read: one, or several that are read together."""
+    runs, shards = committer.state.runs, committer.plan.shards
+    after = runs[number].shard if number < len(runs) else len(shards)
+    found: dict[str, dict[tuple[int, int, int], Split]] = {}
+    for shard in shards[runs[number - 1].shard : after]:
+        for split in shard.splits:
+            files = source.files_of(split)
+            unit = found.setdefault(f"{files.start}-{files.stop}", {})
+            unit[split.file, split.start, split.stop] = split
+    return {owner: list(splits.values()) for owner, splits in found.items()}
+
+
+def _mark(planned: Sequence[tuple[str, int, int]], source: Source, split: Split, key: Sequence[str]) -> str:
+    files = [planned[number] for number in source.files_of(split)]
+    return hashlib.sha256(msgspec.json.encode([files, list(key)])).hexdigest()
+
+
+def _saved(committer: ShardCommitter, number: int) -> list[KeyFile]:
+    """Return what drivers of a run have saved, in their order."""
+    found: list[KeyFile] = []
+    while safe_files.is_folder(folder := committer.folder / KEYS / f"{number}-{len(found)}"):
+        found.append(KeyFile(folder))
+    return found
 
 
 def _read(source: Source, splits: Sequence[Split], key: Sequence[str], *, rejects: bool) -> Iterator[Digests]:
@@ -114,23 +144,42 @@ def _read(source: Source, splits: Sequence[Split], key: Sequence[str], *, reject
         source.check_unchanged(split)
 
 
-def _collected(committer: ShardCommitter, runs: Sequence[RunEntry], key: Sequence[str]) -> str:
+def _collected(
+    committer: ShardCommitter, source: Source, runs: Sequence[RunEntry], key: Sequence[str]
+) -> str:
     """Return the folder with the keys that some runs have done, without those that they rejected; "" if none is."""
     staging = committer.folder / "staging"
     safe_files.make_folder(staging, 0o700)
-    sets = []
+    sets: list[Keys] = []
     for run in runs:
-        keys = KeySet(committer.folder / KEYS / str(run.number))
-        keys.check()
+        blocks = _blocks(committer, source, run)
         rejected = list(_rejected(committer, run, key))
         if rejected:
-            without = write_keys(staging / f"rejected-{run.number}", rejected, {}, lasting=False)
-            keys = merged_keys(staging / f"done-{run.number}", [keys], {}, without=without, lasting=False)
-        if len(keys):
-            sets.append(keys)
-    if len(sets) > 1:
-        sets = [merged_keys(staging / "seen", sets, {}, lasting=False)]
-    return str(sets[0].folder) if sets else ""
+            aside = write_keys(staging / f"rejected-{run.number}", [("", rejected)], {}, lasting=False)
+            without = merged_keys(staging / f"without-{run.number}", aside.blocks(""))
+            blocks = [merged_keys(staging / f"done-{run.number}", blocks, without=without)]
+        sets += [block for block in blocks if len(block.high)]
+    if not sets:
+        return ""
+    merged_keys(staging / "seen", sets)
+    return str(staging / "seen")
+
+
+def _blocks(committer: ShardCommitter, source: Source, run: RunEntry) -> list[Keys]:
+    """Return the keys of a run: of each file those that were saved last."""
+    latest: dict[str, KeyFile] = {}
+    for file in _saved(committer, run.number):
+        file.check()
+        latest |= dict.fromkeys(file.about["marks"], file)
+    found: list[Keys] = []
+    for owner in _units(committer, source, run.number):
+        if owner not in latest:
+            raise JournalDamaged(
+                f"{committer.folder / KEYS} lacks keys of rows that are in the output. Which rows are new is not "
+                "known without them: restore the folder from a copy, or write to another folder."
+            )
+        found += latest[owner].blocks(owner)
+    return found
 
 
 def _rejected(committer: ShardCommitter, run: RunEntry, key: Sequence[str]) -> Iterator[Digests]:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.core.arrow.row_selection import filtered
-from headrace.core.key_digests import KeySet, digests_of
+from headrace.core.key_digests import KeyFile, digests_of
 from headrace.plan.steps.unseen import Unseen
 from headrace.worker.calls import Caller
 from headrace.worker.rows import Rows
@@ -26,7 +26,7 @@ class LeavingOutSeen(RunningStep[Unseen]):
         if not folder:
             yield from rows
             return
-        keys = KeySet(Path(folder))
+        keys = KeyFile(Path(folder)).whole()
         for part in rows:
             new = np.logical_not(keys.has(digests_of(part.batch, self.step.key)))
             dropped = len(part) - int(new.sum())
