@@ -305,6 +305,9 @@ def test_what_is_refused(job: Job) -> None:
     for mode in ("overwrite", "ignore", "error"):
         with pytest.raises(ArgumentError, match=f"mode='{mode}'"):
             job.here(mode=mode, **NEW)
+    data = job.dataset(engine="inline", **NEW)
+    with pytest.raises(ArgumentError, match="not to what this verb writes"):
+        data.write_sql("t", f"sqlite:///{job.output}.db", output=f"{job.output}-2")
     data = hr.range(3).with_options(engine="inline", progress=False)
     with pytest.raises(ArgumentError, match="what is new is found out by files"):
         data.write_parquet(f"{job.output}-2", incremental=True)

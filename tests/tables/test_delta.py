@@ -22,9 +22,11 @@ import pytest
 
 import forked
 import headrace as hr
+from headrace.core import failpoints
 from headrace.core.ports import Source
 from headrace.errors import (
     ArgumentError,
+    HeadraceError,
     InputChanged,
     NothingMatched,
     OutputExists,
@@ -209,6 +211,81 @@ def test_new_input_of_a_finished_run_is_a_run_of_its_own(tmp_path: Path) -> None
             tmp_path / "t", on_change="continue"
         )
     assert ids(tmp_path / "t") == [1]
+
+
+def nightly(folder: Path, faults: dict[str, str] | None = None, **options: Any) -> hr.Result:
+    """One run of a nightly job: the files that are new become rows of the table."""
+    failpoints.activate(faults or {})
+    try:
+        data = hr.read_parquet(str(folder / "in")).with_options(**QUIET)
+        return data.write_delta(folder / "t", incremental=True, **options)
+    finally:
+        failpoints.activate({})
+
+
+def arrived(folder: Path, name: str, *values: int) -> None:
+    (folder / "in").mkdir(exist_ok=True)
+    pq.write_table(pa.table({"id": pa.array(values, pa.int64())}), folder / "in" / f"{name}.parquet")
+
+
+def test_further_runs_are_commits_of_their_own(tmp_path: Path) -> None:
+    """Each adds its rows once, wherever it failed; the table may be compacted and vacuumed meanwhile."""
+    table = tmp_path / "t"
+    deltalake.write_deltalake(table, pa.table({"id": [-1]}))
+    arrived(tmp_path, "a", 1, 2)
+    first = nightly(tmp_path)
+    assert (ids(table), versions(table)) == ([-1, 1, 2], 1)
+    assert nightly(tmp_path).resumed and versions(table) == 1
+    points = [
+        "attempt.started",
+        "swap.recorded",
+        "publish.rename",
+        "swap.pointed",
+        "table.filled",
+        "finish.success",
+    ]
+    for number, point in enumerate([*points, "journal.append@4"], 3):
+        arrived(tmp_path, f"n{number}", number)
+        before = ids(table)
+        name, _, passage = point.partition("@")
+        with pytest.raises((HeadraceError, OSError)):
+            nightly(tmp_path, {name: f"EIO@{passage or 1}"})
+        added = name in ("finish.success", "journal.append")
+        assert ids(table) == sorted([*before, *([number] if added else [])])
+        arrived(tmp_path, f"x{number}", 100 + number)  # what came since is taken in, now or by the next
+        nightly(tmp_path)
+        result = nightly(tmp_path)
+        assert ids(table) == sorted([*before, number, 100 + number]), point
+        made = deltalake.DeltaTable(table)
+        assert result.rows == len(ids(table)) - 1 and made.version() <= versions(table)
+        if number == 5:
+            made.optimize.compact()
+            made.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+            assert not list(table.glob("headrace-output/part-00000-*"))
+    log = [each.get("headrace", {}).get("run") for each in deltalake.DeltaTable(table).history()]
+    told = [each for each in reversed(log) if each]
+    assert told == [first.run, *(f"{first.run}-{number}" for number in range(2, len(result.runs) + 1))]
+    arrived(tmp_path, "a", 1, 2, 3)
+    with pytest.raises(InputChanged, match="written again"):
+        nightly(tmp_path)
+    with pytest.raises(ArgumentError, match="rows of a table are not taken out"):
+        hr.read_parquet(str(tmp_path / "in")).with_options(**QUIET, refresh="changed").write_delta(
+            table, incremental=True
+        )
+    for mode in ("error", "overwrite"):
+        with pytest.raises(ArgumentError, match="an incremental output is added to"):
+            nightly(tmp_path, mode=mode)
+
+
+def test_only_new_keys_become_rows(tmp_path: Path) -> None:
+    arrived(tmp_path, "a", 1, 2)
+    nightly(tmp_path, key="id")
+    arrived(tmp_path, "a", 1, 2, 3)
+    arrived(tmp_path, "b", 2, 4)
+    nightly(tmp_path, key="id")
+    assert ids(tmp_path / "t") == [1, 2, 3, 4] and versions(tmp_path / "t") == 1
+    arrived(tmp_path, "c", 1)
+    assert nightly(tmp_path, key="id").rows == 4 and ids(tmp_path / "t") == [1, 2, 3, 4]
 
 
 def test_an_overwrite_leaves_older_versions_readable(tmp_path: Path) -> None:

@@ -18,10 +18,12 @@ from pyiceberg.types import LongType
 
 import forked
 import headrace as hr
+from headrace.core import failpoints
 from headrace.core.ports import Source
 from headrace.core.tables.iceberg import Catalog
 from headrace.errors import (
     ArgumentError,
+    HeadraceError,
     NothingMatched,
     OutputExists,
     PlanChanged,
@@ -74,6 +76,37 @@ class Lake:
 @pytest.fixture
 def shop(tmp_path: Path) -> Lake:
     return Lake(tmp_path)
+
+
+# ------------------------------------------------------------ run after run
+
+
+def test_further_runs_are_snapshots_of_their_own(shop: Lake, tmp_path: Path) -> None:
+    """Each adds its rows once, wherever it failed."""
+
+    def nightly(**faults: str) -> hr.Result:
+        failpoints.activate({name.replace("_", "."): what for name, what in faults.items()})
+        try:
+            data = hr.read_parquet(str(tmp_path / "in")).with_options(**QUIET)
+            return data.write_iceberg("shop.t", catalog=shop.where, incremental=True)
+        finally:
+            failpoints.activate({})
+
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "in/a.parquet")
+    name = nightly().run
+    for number, faults in enumerate([{}, {"table_filled": "EIO"}, {"finish_success": "EIO"}], 3):
+        pq.write_table(pa.table({"id": [number]}), tmp_path / f"in/{number}.parquet")
+        if faults:
+            with pytest.raises((HeadraceError, OSError)):
+                nightly(**faults)
+            assert shop.ids() == [1, 2, *range(3, number + ("finish_success" in faults))]
+        result = nightly()
+        assert shop.ids() == [1, 2, *range(3, number + 1)] and shop.snapshots() == number - 1
+        assert [run["rows"] for run in result.runs] == [2, *[1] * (number - 2)]
+    told = [each.summary.additional_properties["headrace.run"] for each in shop.table().metadata.snapshots]
+    assert told == [name, f"{name}-2", f"{name}-3", f"{name}-4"]
+    assert nightly().resumed and shop.snapshots() == 4
 
 
 # ------------------------------------------------------------ once, whatever happens

@@ -32,8 +32,8 @@ def check_incremental(plan: Plan, files: Sequence[InputFile], mode: str) -> None
     """Refuse what ``incremental=True`` cannot be: in another mode, or for a source that lists no files one by one."""
     if mode != "resume":
         raise ArgumentError(
-            f"incremental=True with mode={mode!r}: an incremental output is added to, so it takes mode='resume' "
-            "only. Leave one of the two out."
+            f"incremental=True with mode={mode!r}: an incremental output is added to, so it takes mode='resume', "
+            "and a table mode='append'. Leave one of the two out."
         )
     if not getattr(plan.sink, "takes_further_runs", True):
         raise ArgumentError(
