@@ -177,13 +177,14 @@ DIFFERENT = {
         "write_delta": "here; one commit for the whole run, and columns are added only with `schema_mode='merge'`",
         "write_iceberg": "here; one snapshot for the whole run; into tables without partitions",
         "write_sql": "here; `table` and the address of the database, `uri`, instead of a statement",
-        "write_parquet write_csv write_json write_numpy write_images write_webdataset": _OTHER_FOLDER,
+        "write_parquet write_csv write_json write_numpy write_images write_tfrecords write_webdataset": _OTHER_FOLDER,
     },
     "ray.data": {
         "from_spark": "here; what fits into memory, by Arrow",
         "from_torch": "here; pairs become columns `item_0`, `item_1`, or those named by `columns=`",
         "read_audio read_avro read_binary_files read_csv read_json read_numpy read_orc read_parquet "
         "read_webdataset": _LOCAL,
+        "read_tfrecords": "here; without TensorFlow; `schema=` of pyarrow instead of `tf_schema`",
         "read_videos": "here, and as `read_video`; frames stand upright, and `fps=` takes fractions",
         "read_images": "here; `RGB` without `mode=`, local files",
         "read_delta": "here; one version, which a run that goes on keeps",

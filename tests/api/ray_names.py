@@ -5,7 +5,7 @@ VERBS_OFFERED = """
     iter_tf_batches iter_torch_batches limit map map_batches materialize max mean min
     random_sample repartition rename_columns schema select_columns show size_bytes stats std sum take take_all
     take_batch to_daft to_pandas to_tf train_test_split union unique with_column write_csv write_json
-    write_images write_numpy write_parquet write_webdataset zip write_sql write_delta
+    write_images write_numpy write_parquet write_tfrecords write_webdataset zip write_sql write_delta
     write_iceberg
 """
 
@@ -18,7 +18,7 @@ VERBS_REFUSED = """
     to_mars to_modin to_numpy_refs to_pandas_refs to_random_access_dataset to_spark
     with_columns write_bigquery write_clickhouse write_datasink
     write_kafka write_lance write_mongo write_orc
-    write_snowflake write_tfrecords write_turbopuffer
+    write_snowflake write_turbopuffer
 """
 
 FUNCTIONS_OFFERED = """
@@ -26,7 +26,7 @@ FUNCTIONS_OFFERED = """
     range range_tensor read_audio read_avro read_binary_files read_csv read_delta read_iceberg read_images
     read_json read_numpy
     read_orc read_parquet read_sql
-    read_text read_videos read_webdataset
+    read_text read_tfrecords read_videos read_webdataset
 """
 
 FUNCTIONS_REFUSED = """
@@ -34,7 +34,7 @@ FUNCTIONS_REFUSED = """
     from_tf read_bigquery read_clickhouse read_databricks_tables
     read_datasource read_delta_sharing_tables read_hudi read_kafka
     read_lance read_lerobot read_mcap read_mongo read_snowflake
-    read_tfrecords read_unity_catalog read_zarr
+    read_unity_catalog read_zarr
 """
 
 PLACED = "label_selector fallback_strategy max_calls resources accelerator_type runtime_env"
@@ -191,6 +191,15 @@ ARGUMENTS = {
         "paths filesystem arrow_open_stream_args partition_filter partitioning include_paths include_timestamps fps "
         "resize ignore_missing_paths file_extensions shuffle concurrency override_num_blocks num_cpus num_gpus "
         "memory ray_remote_args " + PLACED
+    ),
+    "read_tfrecords": (
+        "paths filesystem parallelism num_cpus num_gpus memory arrow_open_stream_args partition_filter include_paths "
+        "ignore_missing_paths tf_schema shuffle file_extensions concurrency override_num_blocks ray_remote_args "
+        + PLACED
+    ),
+    "Dataset.write_tfrecords": (
+        "path tf_schema filesystem try_create_dir arrow_open_stream_args filename_provider min_rows_per_file "
+        "ray_remote_args concurrency num_rows_per_file mode "
     ),
     "read_avro": (
         "paths filesystem parallelism num_cpus num_gpus memory arrow_open_stream_args partition_filter "

@@ -156,6 +156,67 @@ class SampleWriteVerbs(WriteVerbs):
 
         return self._write(sink, schema, mode, on_change, durability, rows, incremental, refresh, key)
 
+    @known_arguments(also=ray_arguments.WRITE_TFRECORDS)
+    def write_tfrecords(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        compression: str | None = None,
+        schema: pa.Schema | None = None,
+        min_rows_per_file: int | None = None,
+        max_rows_per_file: int | None = None,
+        mode: Mode | None = None,
+        on_change: OnChange | None = None,
+        incremental: bool | None = None,
+        refresh: Refresh | None = None,
+        durability: Durability | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> Result:
+        """Run the plan and write its rows to the folder ``path`` as TFRecord files of ``tf.train.Example``.
+
+        Each column is a feature: texts and bytes are bytes, integers and booleans int64, floats float32; a list has a
+        value for each element. A null is a feature without values, of no kind. The same rows give the same files.
+        TensorFlow is not needed, but ``headrace[tfrecords]``.
+
+        Parameters
+        ----------
+        path, schema, min_rows_per_file, max_rows_per_file, mode, on_change, incremental, refresh, durability
+            As in ``write_parquet``.
+        storage_options
+            As in ``write_parquet``.
+        compression
+            None, or ``"gzip"``, which TensorFlow reads with ``compression_type="GZIP"``.
+
+        Raises
+        ------
+        ArgumentError
+            There is no such compression. ``MissingLibrary``: google-crc32c or protobuf is not installed.
+        SinkError
+            A column is of another type; has arrays of several axes, or a null in a list; or a float64 that float32
+            would round. All else as in ``write_parquet``.
+
+        Examples
+        --------
+        >>> import pytest, tempfile, headrace as hr
+        >>> _ = pytest.importorskip("google_crc32c")
+        >>> data = hr.range(3).with_options(engine="inline", progress=False)
+        >>> data.write_tfrecords(f"{tempfile.mkdtemp()}/out").rows
+        3
+        """
+        rows = given_rows_per_file(min_rows_per_file, max_rows_per_file)
+
+        def sink() -> Sink:
+            from headrace.sinks.tfrecords import TFRecordSink
+
+            return TFRecordSink(
+                given_folder(path),
+                storage_options=storage_options,
+                compression=compression,
+                max_rows_per_file=rows.most,
+            )
+
+        return self._write(sink, schema, mode, on_change, durability, rows, incremental, refresh)
+
     @known_arguments(also=ray_arguments.WRITE)
     def write_images(
         self,

@@ -195,6 +195,9 @@ READ_WEBDATASET: dict[str, Unsupported] = {
     ),
 }
 
+_TF_SCHEMA = _unset("schema= says it, as a schema of pyarrow: pa.schema({'ids': pa.list_(pa.int64())}).")
+READ_TFRECORDS: dict[str, Unsupported] = {**READ, "tf_schema": _TF_SCHEMA}
+
 READ_SQL: dict[str, Unsupported] = {
     **READ,
     "sql": Unsupported("query= is its name, and uri= says which database it asks."),
@@ -289,6 +292,8 @@ WRITE_ICEBERG: dict[str, Unsupported] = {
     "upsert_kwargs": _unset("rows are not matched by a key."),
     "overwrite_kwargs": _unset("mode='overwrite' replaces all rows."),
 }
+
+WRITE_TFRECORDS: dict[str, Unsupported] = {**WRITE, "tf_schema": _TF_SCHEMA}
 
 WRITE_WEBDATASET: dict[str, Unsupported] = {
     **WRITE,

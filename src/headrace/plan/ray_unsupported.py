@@ -69,7 +69,6 @@ NO_VERBS = {
     "write_mongo": f"{_DATABASE}.",
     "write_orc": f"{_FORMAT}: pyarrow.orc.write_table takes what pyarrow.parquet reads.",
     "write_snowflake": f"{_DATABASE}.",
-    "write_tfrecords": f"{_FORMAT}.",
     "write_turbopuffer": f"{_DATABASE}.",
 }
 
@@ -172,7 +171,6 @@ NO_FUNCTIONS = {
     "read_mcap": f"{_NO_READER} its own library reads.",
     "read_mongo": f"{_SERVER}.",
     "read_snowflake": f"{_SERVER}.",
-    "read_tfrecords": f"{_NO_READER} its own library reads.",
     "read_unity_catalog": f"{_SERVER}.",
     "read_zarr": f"{_NO_READER} its own library reads; from_numpy takes its arrays.",
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.core.arguments import known_arguments
 from headrace.dataset.dataset import Dataset
@@ -12,7 +12,10 @@ from headrace.plan import ray_arguments
 from headrace.readers.unfinished import warn_of_unfinished
 from headrace.sources.files import PathArgument
 
-__all__ = ["read_numpy", "read_webdataset"]
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["read_numpy", "read_tfrecords", "read_webdataset"]
 
 
 @known_arguments(also=ray_arguments.READ_NUMPY)
@@ -117,4 +120,59 @@ def read_webdataset(
         )
     warn_of_unfinished(paths)
     source = WebDatasetSource(paths, columns=suffixes, decode=bool(decoder), include_paths=include_paths)
+    return Dataset.from_source(source.in_store(storage_options))
+
+
+@known_arguments(also=ray_arguments.READ_TFRECORDS)
+def read_tfrecords(
+    paths: PathArgument,
+    *,
+    schema: pa.Schema | None = None,
+    include_paths: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Read TFRecord files of ``tf.train.Example``, plain or compressed: a record is a row, a feature a column.
+
+    Columns stand in the order of their names. Features of bytes are binary, of floats float32, of integers int64;
+    those with one value at most in the first records are single values, others lists. A feature that a record lacks,
+    or that is of no kind, is null. TensorFlow is not needed, but ``headrace[tfrecords]``. A file is read by one
+    worker, from its start, and all checksums are checked.
+
+    Parameters
+    ----------
+    paths, storage_options
+        As for :func:`read_parquet`; of a folder, ``.tfrecord`` and ``.tfrecords`` files, compressed or not.
+    schema
+        The features to read and their types: ``binary``, ``string``, integers, floats, ``bool``, or lists of these,
+        such as ``pa.schema({"text": pa.string(), "ids": pa.list_(pa.int64())})``; other features are passed over.
+        None: those of the first 256 records of each of the first eight files; one that turns up later is an error.
+    include_paths
+        Whether to add the string column ``path``, the file's absolute path.
+
+    Raises
+    ------
+    ArgumentError
+        ``schema`` has another type. ``MissingLibrary``: google-crc32c or protobuf is not installed.
+    NothingMatched, InputChanged
+        As for :func:`read_parquet`.
+    SchemaMismatch
+        A feature is of several kinds in the first records.
+    UnreadableFile
+        A record is damaged, no Example, or does not fit the columns: ``on_error`` says what becomes of it. A file
+        that was cut short, or whose length of a record is damaged, has one row for all that is missing.
+
+    Examples
+    --------
+    >>> import pytest, tempfile, headrace as hr
+    >>> _ = pytest.importorskip("google_crc32c")
+    >>> folder = tempfile.mkdtemp()
+    >>> data = hr.from_items([{"x": 1, "v": [0.5, 2.0]}]).with_options(engine="inline", progress=False)
+    >>> _ = data.write_tfrecords(f"{folder}/out")
+    >>> hr.read_tfrecords(f"{folder}/out").take_all()
+    [{'v': [0.5, 2.0], 'x': 1}]
+    """
+    from headrace.sources.tfrecords import TFRecordSource
+
+    warn_of_unfinished(paths)
+    source = TFRecordSource(paths, schema=schema, include_paths=include_paths)
     return Dataset.from_source(source.in_store(storage_options))

@@ -56,6 +56,13 @@ DATA = {
             "webdataset", (".tar", ".tgz"), "read_webdataset", writer="write_webdataset", compressible=True
         ),
         DataFormat(
+            "tfrecords",
+            (".tfrecord", ".tfrecords"),
+            "read_tfrecords",
+            compressible=True,
+            writer="write_tfrecords",
+        ),
+        DataFormat(
             "audio",
             (".wav", ".flac", ".mp3", ".ogg", ".oga", ".opus", ".aiff", ".aif", ".au", ".caf", ".w64"),
             "read_audio",
