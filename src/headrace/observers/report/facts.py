@@ -81,20 +81,7 @@ def facts(
     last = state.last
     described = last.described if last is not None else None
     finished = last.finished if last is not None else None
-    success_ledger = table(success or {}, "ledger")
-    labels = described.steps if described is not None else ()
-    if success_ledger:
-        ledger = ledger_of(success_ledger)
-        steps = [step for step in listed(success_ledger, "steps") if isinstance(step, dict)]
-        labels = tuple(str(step.get("step", "")) for step in steps)
-    elif success is None and committed is not None:
-        ledger = committed.ledger
-    elif finished is not None and finished.ledger.read:
-        ledger = finished.ledger
-    else:
-        ledger = Ledger(
-            state.read, state.written, state.rejected, nulled=state.nulled, answered=state.models.answered
-        )
+    ledger, labels = _ledger_and_labels(state, success, committed)
     error = last.error if last is not None else None
     done = state.shards_done
     if success is not None:
@@ -113,7 +100,7 @@ def facts(
         _status(success is not None, alive, error),
         error or "",
         ledger,
-        labels if len(labels) == len(ledger.steps) else (),
+        tuple(labels) if len(labels) == len(ledger.steps) else (),
         files,
         size,
         (done, max(done, state.shards)),
@@ -127,6 +114,26 @@ def facts(
         runs,
         number,
     )
+
+
+def _ledger_and_labels(
+    state: RunState, success: Mapping[str, Any] | None, committed: JournalTotals | None
+) -> tuple[Ledger, Sequence[str]]:
+    """Return where rows went, and the labels of the steps: as the output says, or else its journal or record."""
+    in_success = table(success or {}, "ledger")
+    if in_success:
+        steps = [step for step in listed(in_success, "steps") if isinstance(step, dict)]
+        return ledger_of(in_success), tuple(str(step.get("step", "")) for step in steps)
+    last = state.last
+    labels = last.described.steps if last is not None and last.described is not None else ()
+    if success is None and committed is not None:
+        return committed.ledger, labels
+    if last is not None and last.finished is not None and last.finished.ledger.read:
+        return last.finished.ledger, labels
+    counted = Ledger(
+        state.read, state.written, state.rejected, nulled=state.nulled, answered=state.models.answered
+    )
+    return counted, labels
 
 
 def _status(complete: bool, alive: bool, error: str | None) -> Status:
