@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -228,7 +228,7 @@ def test_two_workers_of_one_core_on_two_cores(
     tmp_path: Path, given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where reading would need a core of its own, the pool would have them all, and nothing would ever move."""
-    here = dataclasses.replace(machine.capacity(), cpus=2)
+    here = msgspec.structs.replace(machine.capacity(), cpus=2)
     monkeypatch.setattr(machine, "capacity", lambda: here)
     for part in range(4):
         pq.write_table(pa.table({"id": np.arange(100) + 100 * part}), tmp_path / f"{part}.parquet")

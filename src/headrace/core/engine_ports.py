@@ -10,14 +10,15 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
+
 from headrace.core.work import BlockRef
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-@dataclass(frozen=True, slots=True)
-class Capacity:
+class Capacity(msgspec.Struct, frozen=True):
     """What a machine has: cores that we may use, bytes of memory that we may fill, GPUs."""
 
     cpus: int
@@ -25,8 +26,7 @@ class Capacity:
     gpus: int
 
 
-@dataclass(frozen=True, slots=True)
-class PoolSpec:
+class PoolSpec(msgspec.Struct, frozen=True):
     """What a pool is made of: ``factory(context)`` makes the object that each worker hosts.
 
     ``num_gpus`` is what each worker has for itself, in devices: it sees those and no others, none if it is 0, all
@@ -54,7 +54,7 @@ class PoolSpec:
     num_cpus: float | None = 1.0
     least: int | None = None
     sees: str = ""
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = msgspec.field(default_factory=dict)
     on_packed: Callable[[int, Any, Any], None] | None = None
     on_end: Callable[[int], None] | None = None
 

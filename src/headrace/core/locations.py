@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class Location:
+class Location(msgspec.Struct, frozen=True):
     """Where one row stands. ``str()`` is what messages say.
 
     ``file`` is the path or URI, or what else the source is (``"range"``). ``number`` counts ``unit``s there, rows

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -60,6 +59,8 @@ def stored(states: Sequence[bytes], folder: str, durability: Durability) -> Stat
 
 
 def _side_file(state: bytes, folder: Path, durability: Durability) -> SideFile:
+    import hashlib
+
     name = hashlib.sha256(state).hexdigest()
     temporary = folder / f"{name}.{os.getpid()}{safe_files.TEMPORARY}"
     try:
@@ -123,6 +124,8 @@ def _read(state: SideFile, folder: Path | None) -> bytes:
         data = safe_files.content(path)
     except OSError as error:
         raise JournalDamaged(_lost(path, f"cannot be read: {error.strerror}")) from error
+    import hashlib
+
     if hashlib.sha256(data).hexdigest() != state.sha256:
         raise JournalDamaged(_lost(path, "is damaged"))
     return data

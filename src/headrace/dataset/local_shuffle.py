@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from headrace.errors import ArgumentError
 from headrace.plan.parameters import given_rows
 
 
-@dataclass(frozen=True, slots=True)
-class LocalShuffle:
+class LocalShuffle(msgspec.Struct, frozen=True):
     """How a reader wants rows shuffled: out of at least ``rows`` at a time, by ``seed`` (None: by chance)."""
 
     rows: int

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -21,8 +20,7 @@ from headrace.driver.scheduler import Scheduler
 from headrace.errors import WorkerDied
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptAnswer:
+class AttemptAnswer(msgspec.Struct, frozen=True):
     """The answer to a call for an attempt; when the call was made, and when it was answered."""
 
     shard: int

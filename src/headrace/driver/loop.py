@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pyarrow as pa
 
 from headrace.core import failures
 from headrace.core.engine_ports import Pool
@@ -46,6 +45,7 @@ from headrace.driver.scheduler import Scheduler
 from headrace.driver.upstream.single_stage import SingleStage
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from typing_extensions import assert_never
 
     from headrace.driver.upstream.pools import UpstreamPools

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from headrace.core.work import Task
 
 
-@dataclass(frozen=True, slots=True)
-class Begin:
+class Begin(msgspec.Struct, frozen=True):
     """Begin an attempt on a worker."""
 
     worker: int
     task: Task
 
 
-@dataclass(frozen=True, slots=True)
-class Prepare:
+class Prepare(msgspec.Struct, frozen=True):
     """Have the stages before make what an attempt will need; ``Begin`` comes when the worker is free for it."""
 
     worker: int
     task: Task
 
 
-@dataclass(frozen=True, slots=True)
-class Proceed:
+class Proceed(msgspec.Struct, frozen=True):
     """Let a paused attempt go on, with the schema that was settled meanwhile."""
 
     worker: int

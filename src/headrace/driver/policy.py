@@ -7,8 +7,9 @@ in the arguments, and what they want done is in the actions that they return. So
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import msgspec
 
 from headrace.core.events import Event
 from headrace.core.work import ErrorReport, Outcome, Shard, Task, UpstreamTask
@@ -25,15 +26,13 @@ NEVER = float("inf")
 # ---------------------------------------------------------------- actions
 
 
-@dataclass(frozen=True, slots=True)
-class Emit:
+class Emit(msgspec.Struct, frozen=True):
     """Report an event to the observers and to all policies."""
 
     event: Event
 
 
-@dataclass(frozen=True, slots=True)
-class EndWorker:
+class EndWorker(msgspec.Struct, frozen=True):
     """End a worker; its calls fail with ``reason``.
 
     ``stage`` is None if only the worker's number is known. ``replaced``: the pool starts another one. ``charged``:
@@ -47,24 +46,21 @@ class EndWorker:
     charged: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class ShrinkBatch:
+class ShrinkBatch(msgspec.Struct, frozen=True):
     """Have a worker give the user's code half as many rows at a time."""
 
     stage: int
     worker: int
 
 
-@dataclass(frozen=True, slots=True)
-class ResizePool:
+class ResizePool(msgspec.Struct, frozen=True):
     """Have a stage's pool grow or shrink to ``size`` workers."""
 
     stage: int
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class Restrict:
+class Restrict(msgspec.Struct, frozen=True):
     """For this turn: give no work to the workers in ``ending``, and begin less.
 
     ``ahead`` False: no attempt begins behind another. ``needed_only``: the stages before the last make only what an
@@ -76,30 +72,26 @@ class Restrict:
     needed_only: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(msgspec.Struct, frozen=True):
     """Go on with an outcome that the policy had held back."""
 
     outcome: Outcome
 
 
-@dataclass(frozen=True, slots=True)
-class DivideShard:
+class DivideShard(msgspec.Struct, frozen=True):
     """Replace a shard by ``parts``; the first has its number. ``early``: the first part is done already."""
 
     parts: Sequence[Shard]
     early: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DumpStacks:
+class DumpStacks(msgspec.Struct, frozen=True):
     """Have all workers print the stacks of their threads, and wait ``seconds`` for that."""
 
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class EndRun:
+class EndRun(msgspec.Struct, frozen=True):
     """End the run with an error, once what is committed is made durable."""
 
     error: ErrorReport
@@ -195,8 +187,7 @@ class RunView(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerDeath:
+class WorkerDeath(msgspec.Struct, frozen=True):
     """A worker died that had a call for ``shard``.
 
     ``rows``: how many of the shard's rows it had read, if that is known. ``at_work``: whether it worked on this shard
@@ -210,8 +201,7 @@ class WorkerDeath:
     at_work: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True):
     """What follows from a death: the shard is ``charged`` with it, or it ends the run with an ``error``.
 
     ``restart``: the attempt at the shard must begin anew, because the shard will be divided.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+import msgspec
 
 from headrace.core.events import Event
 from headrace.core.ports import Observer
@@ -88,11 +89,10 @@ class NoObserver:
         """Nothing is open."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunPorts:
+class RunPorts(msgspec.Struct, frozen=True):
     """Who watches a run, what time it is, and where messages arrive."""
 
-    observer: Observer = field(default_factory=NoObserver)
+    observer: Observer = msgspec.field(default_factory=NoObserver)
     clock: Callable[[], float] = time.monotonic
-    inbox: Inbox = field(default_factory=queue.SimpleQueue)
+    inbox: Inbox = msgspec.field(default_factory=queue.SimpleQueue)
     sleep: Callable[[float], None] = time.sleep

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from headrace.core.work import (
     AttemptLost,
@@ -29,8 +30,7 @@ from headrace.driver.shard_table import ShardTable
 from headrace.driver.union_settlement import UnionSettlement, Unite
 
 
-@dataclass(slots=True)
-class _Attempt:
+class _Attempt(msgspec.Struct):
     """An open attempt. ``paused``: it waits for ``Proceed``; ``prepared``: it is not begun yet."""
 
     worker: int

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from headrace.driver.schema_settlement import Merge, SchemaSettlement
 from headrace.driver.shard_table import ShardTable
@@ -12,11 +13,10 @@ from headrace.driver.shard_table import ShardTable
 Unite = Callable[[Sequence[bytes]], bytes]
 
 
-@dataclass(slots=True)
-class _Dataset:
+class _Dataset(msgspec.Struct):
     """What is known of one dataset: up to which of its ``shards``, in the order of rows, each has proposed."""
 
-    shards: list[int] = field(default_factory=list)
+    shards: list[int] = msgspec.field(default_factory=list)
     seen: int = 0
     merged: bytes | None = None
     empty: bytes | None = None

@@ -5,14 +5,14 @@ from __future__ import annotations
 import signal
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 CANNOT_BEGIN = "This worker could not begin"
 """So begin the last words of a worker that says itself why it ends, and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Death:
+class Death(msgspec.Struct, frozen=True):
     """How a worker process ended: its exit status or, below zero, the signal; what it was preparing, if anything.
 
     ``last_words`` are the last lines of its stderr. ``out_of_memory``: the kernel ended it because memory ran out;

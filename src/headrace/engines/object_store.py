@@ -15,8 +15,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from headrace.engines.memory_files import content, most_files, write_all
 from headrace.engines.references import Ref, collecting_references, holder_of, resolving_references
@@ -99,7 +100,7 @@ class FileObject(StoredObject):
         if packed.fd >= 0 and not store.may_open_file():
             self._content = content(packed.fd)
             os.close(packed.fd)
-            self._packed = replace(packed, fd=-1)
+            self._packed = msgspec.structs.replace(packed, fd=-1)
         if self._packed.fd >= 0:
             store.files.add(number)
         size = len(packed.pickled) + sum(size for _, size in packed.places)

@@ -13,27 +13,27 @@ import io
 import mmap
 import os
 import pickle
-import tempfile
 import threading
 import weakref
 from collections import ChainMap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
-import numpy as np
+import msgspec
 
 from headrace.engines.memory_files import content, most_files
 from headrace.engines.plain import is_plain
 from headrace.engines.tensors import reducers
 
+if TYPE_CHECKING:
+    import numpy as np
+
 _ALIGN = 64
 SMALL = 64 << 10
 
 
-@dataclass(frozen=True, slots=True)
-class OutOfBandPickle:
+class OutOfBandPickle(msgspec.Struct, frozen=True):
     """What travels to a worker: the pickle, and where its buffers lie in the memory file ``fd``.
 
     ``fd`` is -1 if there are none; the sender owns it and closes it. ``links``: the numbers of stored values that it
@@ -51,8 +51,7 @@ class OutOfBandPickle:
             os.close(self.fd)
 
 
-@dataclass(frozen=True, slots=True)
-class PickledSizes:
+class PickledSizes(msgspec.Struct, frozen=True):
     """The memory that a value takes in workers, in bytes: what all of them share, and what each has of its own."""
 
     shared: int
@@ -80,6 +79,8 @@ def pack(value: Any) -> OutOfBandPickle:
 
 def apart(value: Any) -> tuple[bytes, list[np.ndarray[Any, np.dtype[np.uint8]]]]:
     """Pickle ``value``; its big buffers come beside it, as arrays of bytes that lie where they are."""
+    import numpy as np
+
     pickled, buffers = pickle_apart(value)
     return pickled, [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]
 
@@ -140,9 +141,12 @@ def sizes(value: Any) -> PickledSizes:
     Many libraries (trees of scikit-learn, for one) expose buffers but copy them when they are unpickled, so
     the value is unpickled here, from the buffers as they lie, to see which of them it still holds.
 
+    >>> import numpy as np
     >>> sizes([np.zeros(1 << 20), b"abc"]).shared
     8388608
     """
+    import numpy as np
+
     pickled, buffers = pickle_apart(value)
     arrays = [
         np.frombuffer(buffer.raw().toreadonly(), np.uint8) for buffer in buffers
@@ -236,6 +240,8 @@ def memory_file(size: int = 0) -> int:
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("headrace", os.MFD_CLOEXEC)
     else:
+        import tempfile
+
         with tempfile.TemporaryFile() as file:  # unlinked from the start
             fd = os.dup(file.fileno())
     if size:

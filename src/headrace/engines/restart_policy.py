@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 if TYPE_CHECKING:
     from headrace.engines.deaths import Death
@@ -14,8 +15,7 @@ PAUSE = 0.5  # seconds before a replacement starts in earnest; doubled with each
 MAX_PAUSE = 30.0
 
 
-@dataclass(slots=True)
-class RestartPolicy:
+class RestartPolicy(msgspec.Struct):
     """Decides when to give up a pool, and how long a replacement waits before it takes memory.
 
     Where no worker ever answered, what they host cannot be made, and a few deaths are enough to know. Where some did,
@@ -25,7 +25,7 @@ class RestartPolicy:
     """
 
     round: int = 0
-    deaths: list[Death] = field(default_factory=list)  # since the last answer
+    deaths: list[Death] = msgspec.field(default_factory=list)  # since the last answer
     answered: bool = False
 
     def on_answer(self) -> None:

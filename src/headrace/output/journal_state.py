@@ -4,36 +4,38 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+import msgspec
 
 from headrace.core.work import CommitRecord, Faults, Ledger, Timings
 from headrace.output.journal import Grown, Renewed, Swapping
 from headrace.output.run_list import RunEntry
 
 
-@dataclass(slots=True)
-class JournalState:
+class JournalState(msgspec.Struct):
     """What a journal says: which shards are done, and totals."""
 
     done: bytearray
-    ledger: Ledger = field(default_factory=Ledger)
-    timings: Timings = field(default_factory=Timings)
-    passed: list[int] = field(default_factory=list)
+    ledger: Ledger = msgspec.field(default_factory=Ledger)
+    timings: Timings = msgspec.field(default_factory=Timings)
+    passed: list[int] = msgspec.field(default_factory=list)
     schema: bytes | None = None
     files: int = 0
-    code: dict[str, str] = field(default_factory=dict)
+    code: dict[str, str] = msgspec.field(default_factory=dict)
     revision: int = 0
-    codes: dict[int, dict[str, str]] = field(default_factory=dict)  # by revision
+    codes: dict[int, dict[str, str]] = msgspec.field(default_factory=dict)  # by revision
     finished: bool = False
     seconds: float = 0.0
     swapping: Swapping | None = None
     bytes: int = 0
-    faults: Faults = field(default_factory=Faults)
-    ceilings: dict[str, int] = field(default_factory=dict)
+    faults: Faults = msgspec.field(default_factory=Faults)
+    ceilings: dict[str, int] = msgspec.field(default_factory=dict)
     shard_too_big: bool = False  # a shard did not fit into memory
-    runs: list[RunEntry] = field(default_factory=list)  # of the output; the last may not have finished
+    runs: list[RunEntry] = msgspec.field(
+        default_factory=list
+    )  # of the output; the last may not have finished
     hidden: bool = False  # the last of several runs has not finished, and its parts are not published
-    replaced: set[int] = field(
+    replaced: set[int] = msgspec.field(
         default_factory=set
     )  # shards whose rows a further run makes, or has made, again
 

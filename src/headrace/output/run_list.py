@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
@@ -20,8 +19,7 @@ from headrace.core.work import CommitRecord, Ledger, Shard, Split
 Code = Mapping[str, str]
 
 
-@dataclass(slots=True)
-class RunEntry:
+class RunEntry(msgspec.Struct):
     """One run of an output: its number, its first shard, when it began and ended, how many input files it took in.
 
     ``again``: of how many files that were read before it makes the rows again. ``ended`` is 0 until it has finished;
@@ -45,12 +43,11 @@ class RunEntry:
         return first if self.number == 1 else f"{first}-{self.number}"
 
 
-@dataclass(slots=True)
-class _Totals:
-    ledger: Ledger = field(default_factory=Ledger)
+class _Totals(msgspec.Struct):
+    ledger: Ledger = msgspec.field(default_factory=Ledger)
     parts: int = 0
     bytes: int = 0
-    revisions: set[int] = field(default_factory=set)
+    revisions: set[int] = msgspec.field(default_factory=set)
 
 
 class RunTotals:
@@ -93,8 +90,7 @@ class RunTotals:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class OlderRows:
+class OlderRows(msgspec.Struct, frozen=True):
     """Rows of an output that were made by other code than what is asked for now: of how many input files, by what."""
 
     files: int

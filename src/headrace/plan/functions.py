@@ -6,8 +6,9 @@ import copy
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from headrace.core.ports import Predictor
 from headrace.core.terminal import one_line
@@ -18,8 +19,7 @@ def _here(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return function(*args, **kwargs)
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
+class Function(msgspec.Struct, frozen=True):
     """The user's code in a step: a function, a callable object, or a class made once per worker.
 
     ``model``: it may be, or make, a predictor, and is then loaded and asked to predict instead of called.
@@ -27,9 +27,9 @@ class Function:
 
     call: Callable[..., Any]
     args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    kwargs: Mapping[str, Any] = msgspec.field(default_factory=dict)
     init_args: tuple[Any, ...] = ()
-    init_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    init_kwargs: Mapping[str, Any] = msgspec.field(default_factory=dict)
     version: str | None = None
     model: bool = False
 
@@ -89,8 +89,7 @@ def _check_format(predictor: Any) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Built:
+class Built(msgspec.Struct, frozen=True):
     """A function at work in one worker: what is called, and the predictor behind it, if there is one."""
 
     call: Callable[[Any], Any]

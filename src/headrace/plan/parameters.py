@@ -9,8 +9,9 @@ import operator
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from headrace.core.install import install_hint
 from headrace.core.ray_cluster import check_ray_remote_args
@@ -207,8 +208,7 @@ def given_rows(name: str, value: Any) -> int:
     return rows
 
 
-@dataclass(frozen=True, slots=True)
-class RowsPerFile:
+class RowsPerFile(msgspec.Struct, frozen=True):
     """How many rows the files of an output have: about ``least``, and never more than ``most``."""
 
     least: int | None = None

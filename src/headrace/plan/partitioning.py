@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import cast
+
+import msgspec
 
 from headrace.core.ports import Source
 from headrace.core.united import UnitedSource
@@ -22,8 +23,7 @@ READ_AGAIN = 4  # a split that two row ranges share is at most this part of one
 SHARES = 3  # blocks for each worker of the next stage, at least, as far as batches allow
 
 
-@dataclass(frozen=True, slots=True)
-class Partitioning:
+class Partitioning(msgspec.Struct, frozen=True):
     """How a plan's input is divided.
 
     ``units``: for each stage, the number of rows that its row ranges are multiples of; 0: any number. ``whole``: the
@@ -72,8 +72,7 @@ class Partitioning:
         return list(row_ranges(shard.splits, self.units[0], whole=self.whole))
 
 
-@dataclass(frozen=True, slots=True)
-class RowRange:
+class RowRange(msgspec.Struct, frozen=True):
     """Splits without the first ``skip`` rows, and without those behind the next ``rows`` (None: none)."""
 
     splits: tuple[Split, ...]
@@ -196,7 +195,7 @@ def stages_with_work(
     if len(stages) > 1:
         work[0] = max(1, sum(len(partitioning.row_ranges(shard)) for shard in shards))
     return tuple(
-        replace(stage, least=min(stage.least, work[i]), workers=min(stage.workers, work[i]))
+        msgspec.structs.replace(stage, least=min(stage.least, work[i]), workers=min(stage.workers, work[i]))
         if i in work
         else stage
         for i, stage in enumerate(stages)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 import msgspec
@@ -15,8 +14,7 @@ from headrace.plan.steps.accumulate import Accumulate
 from headrace.plan.steps.base import Step
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(msgspec.Struct, frozen=True):
     """Steps that share a pool of workers."""
 
     steps: tuple[Step, ...]
@@ -28,13 +26,12 @@ class Stage:
     least: int = 1  # so many workers at the start, if not all
     origins: tuple[int, ...] = ()  # which step of the plan each is, or is a part of
     num_cpus: float = 1.0  # the cores that each worker needs, where they are counted
-    remote: Mapping[str, Any] = field(
+    remote: Mapping[str, Any] = msgspec.field(
         default_factory=dict
     )  # what a cluster is told about each worker besides
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorPolicy:
+class ErrorPolicy(msgspec.Struct, frozen=True):
     """What becomes of rows that fail. ``show_data``: their values may be shown in messages.
 
     A call that raises one of ``retry_on`` is tried again, ``max_retries`` times.
@@ -46,8 +43,7 @@ class ErrorPolicy:
     max_retries: int = 3
 
 
-@dataclass(frozen=True, slots=True)
-class BranchColumns:
+class BranchColumns(msgspec.Struct, frozen=True):
     """The columns of one dataset of a union whose datasets have steps of their own.
 
     ``columns`` and ``unread`` as in ``Program``, for its rows.
@@ -57,8 +53,7 @@ class BranchColumns:
     unread: tuple[frozenset[str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(msgspec.Struct, frozen=True):
     """All that a worker needs for any shard of the plan. Travels once per worker."""
 
     source: Source
@@ -69,7 +64,7 @@ class Program:
     kind: str  # what becomes of rows: "write", "blocks" for a reader, "look", "count", "make" for the next stage
     overlapped: bool  # the worker reads, computes, and encodes its output at the same time, in threads
     durability: Durability
-    failpoints: dict[str, str] = field(default_factory=dict)  # what a test has happen, and where
+    failpoints: dict[str, str] = msgspec.field(default_factory=dict)  # what a test has happen, and where
     reads_blocks: bool = False  # rows come as blocks from the stage before, not from the source
     policy: ErrorPolicy = ErrorPolicy()
     unit: int = 0  # blocks for the next stage have a multiple of so many rows, as far as memory allows,
@@ -80,10 +75,10 @@ class Program:
         0  # an attempt may leave the rest of its shard to another at multiples of so many rows; 0: anywhere
     )
     folder: str = ""  # where models may keep what shall be there when the run goes on, if there is one
-    own_running: Mapping[type[Step], type[Any]] = field(
+    own_running: Mapping[type[Step], type[Any]] = msgspec.field(
         default_factory=dict
     )  # what runs steps not of Headrace
-    carried: Mapping[str, str] = field(
+    carried: Mapping[str, str] = msgspec.field(
         default_factory=dict
     )  # output columns that may be copied: names in the source
     looked_at: frozenset[str] = (

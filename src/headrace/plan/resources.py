@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class Remote:
+
+class Remote(msgspec.Struct, frozen=True):
     """What a cluster is told about each worker of a step, in its own words."""
 
     args: Mapping[str, Any]
@@ -17,8 +17,7 @@ class Remote:
         return hash(frozenset(self.args))
 
 
-@dataclass(frozen=True, slots=True)
-class Resources:
+class Resources(msgspec.Struct, frozen=True):
     """What one worker of a step needs, and how many workers there may be.
 
     ``num_cpus`` is in cores, ``num_gpus`` in devices, ``memory`` in bytes; ``workers`` is ``(min, max)`` or

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+import msgspec
 
 from headrace.core.devices import Devices
 from headrace.core.engine_ports import Capacity
@@ -19,13 +20,14 @@ from headrace.plan.steps.base import Step
 _ENDLESS = 1 << 62
 
 
-@dataclass(slots=True)
-class _StageDraft:
+class _StageDraft(msgspec.Struct):
     """Neighbouring steps that need the same workers."""
 
     needs: tuple[Resources, ...]
-    steps: list[Step] = field(default_factory=list)
-    origins: list[int] = field(default_factory=list)  # which step of the plan each is, or is a part of
+    steps: list[Step] = msgspec.field(default_factory=list)
+    origins: list[int] = msgspec.field(
+        default_factory=list
+    )  # which step of the plan each is, or is a part of
 
     def add(self, origin: int, step: Step) -> None:
         """Append a step; a part of the step before it becomes one step with that again."""
@@ -90,10 +92,12 @@ def stages_of(
     drafts = [_fused(steps, capacity)] if fused else _drafts(steps, decodes=plan.source.decodes)
     if grows:
         asked = sum((draft.workers or (1, 1))[0] * draft.num_gpus for draft in drafts)
-        capacity = replace(capacity, memory=_ENDLESS, gpus=max(capacity.gpus, math.ceil(asked)))
+        capacity = msgspec.structs.replace(
+            capacity, memory=_ENDLESS, gpus=max(capacity.gpus, math.ceil(asked))
+        )
     if supposes_gpus:
         enough = sum((draft.workers or (1, 1))[0] * math.ceil(draft.num_gpus) for draft in drafts)
-        capacity = replace(capacity, gpus=max(capacity.gpus, enough))
+        capacity = msgspec.structs.replace(capacity, gpus=max(capacity.gpus, enough))
     limit = memory_limit or capacity.memory
     for draft in drafts:
         _check(draft, capacity, limit)
@@ -122,7 +126,7 @@ def stages_of(
 def _fused(steps: Sequence[Step], capacity: Capacity) -> _StageDraft:
     needs = tuple(resources for step in steps for resources in step.needs())
     if any((each.num_gpus or 0) > capacity.gpus for each in needs):
-        needs = tuple(replace(each, num_gpus=None) for each in needs)
+        needs = tuple(msgspec.structs.replace(each, num_gpus=None) for each in needs)
     return _StageDraft(needs, list(steps), list(range(len(steps))))
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class Library:
+
+class Library(msgspec.Struct, frozen=True):
     """A library whose models have a predictor, ``module`` in this room; ``classes`` are those of its models."""
 
     name: str

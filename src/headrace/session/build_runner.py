@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from headrace.core.arrow.output_schema import merge
 from headrace.core.locations import Location
@@ -33,8 +34,7 @@ if TYPE_CHECKING:
     from headrace.driver.upstream.scheduler import UpstreamScheduler
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSpec:
+class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What a run is to do, and within which bounds. All but the shards have defaults.
 
     ``limits`` are the rows that the plan's ``limit`` steps let pass. ``reading``: batches go to a reader, in
@@ -62,7 +62,7 @@ class RunSpec:
     driver_memory: Callable[[], int] = lambda: 0
     bounds: Sequence[tuple[int, int]] = ()
     upstream: UpstreamScheduler | None = None
-    resumed: Resumed = field(default_factory=Resumed)
+    resumed: Resumed = msgspec.field(default_factory=Resumed)
     union: Sequence[int] = ()
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from headrace.core.engine_ports import Engine, PoolSpec
 from headrace.core.files import safe_files
@@ -36,8 +37,7 @@ if TYPE_CHECKING:
 # driver and the worker import at the same time. This goes for all that is imported by what is imported here.
 
 
-@dataclass(slots=True)
-class RunContext:
+class RunContext(msgspec.Struct):
     """An execution plan, and an engine that may have begun to start workers before their programs are known."""
 
     execution: ExecutionPlan
@@ -178,8 +178,7 @@ class RunContext:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(msgspec.Struct, frozen=True):
     """A run that is put together: what decides, what drives, and the program of each stage's workers."""
 
     context: RunContext
@@ -201,8 +200,7 @@ class Run:
 
     def _start_pools(self) -> list[Any]:
         from headrace.plan.pickling import explained
-        from headrace.worker.shard_worker import ShardWorker
-        from headrace.worker.upstream import UpstreamWorker
+        from headrace.worker.factories import shard_worker, upstream_worker
 
         options, stages = self.context.options, self.context.execution.stages
         probe = _probe(self.programs[-1]) if options.traits.is_cluster else ""
@@ -213,7 +211,7 @@ class Run:
             last = i + 1 == len(stages)
             spec = PoolSpec(
                 name=f"stage {i + 1}",
-                factory=partial(ShardWorker if last else UpstreamWorker, program),
+                factory=partial(shard_worker if last else upstream_worker, program),
                 size=stage.least,
                 threads=stage.threads,
                 num_gpus=stage.num_gpus if any_gpus else None,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from headrace.core import failpoints
 from headrace.core.engine_ports import Capacity
@@ -100,7 +101,7 @@ class ExecutionPlan:
         *earlier, last = self.fitted(shards)
         busy = sum(stage.workers for stage in (*earlier, last))
         overlapped = last.overlapped or (busy < self.capacity.cpus and not self.options.traits.is_cluster)
-        self.stages = (*earlier, replace(last, overlapped=overlapped))
+        self.stages = (*earlier, msgspec.structs.replace(last, overlapped=overlapped))
 
     def attempts_ahead(self, shards: Sequence[Shard]) -> int:
         """Return how many attempts each worker of the last stage is given, so that earlier stages are busy."""
@@ -181,7 +182,8 @@ class ExecutionPlan:
                 carried=carried,
                 looked_at=compiler.values_looked_at(steps, schema, carried),
                 branches=tuple(
-                    replace(each, unread=each.unread[begun : begun + len(stage.steps)]) for each in branches
+                    msgspec.structs.replace(each, unread=each.unread[begun : begun + len(stage.steps)])
+                    for each in branches
                 ),
             )
             begun += len(stage.steps)
@@ -203,9 +205,10 @@ def _stages(plan: Plan, options: RunOptions, capacity: Capacity, *, supposes_gpu
     )
     if options.traits.is_cluster:
         return tuple(
-            replace(stage, threads=max(1, int(stage.num_cpus)), overlapped=False) for stage in stages
+            msgspec.structs.replace(stage, threads=max(1, int(stage.num_cpus)), overlapped=False)
+            for stage in stages
         )
-    return (replace(stages[0], workers=1, least=1, overlapped=False),) if inline else stages
+    return (msgspec.structs.replace(stages[0], workers=1, least=1, overlapped=False),) if inline else stages
 
 
 def _own_running(steps: Sequence[Step]) -> dict[type[Step], type[Any]]:

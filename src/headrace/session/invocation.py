@@ -11,9 +11,10 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from headrace.core.files import safe_files
 from headrace.core.files.paths import here
@@ -27,8 +28,7 @@ COMMAND = "command.json"
 _MOST_BYTES = 16 << 20  # longer than any system's command lines
 
 
-@dataclass(slots=True)
-class Invocation:
+class Invocation(msgspec.Struct):
     """A command line: its words after the program's name, and the folder in which it was given.
 
     ``origin``: the output in which the command was found, if it is carried out again. ``results`` are those of the
@@ -38,7 +38,7 @@ class Invocation:
     argv: tuple[str, ...]
     cwd: str | None  # None: it was removed
     origin: Path | None = None
-    results: list[Result] = field(default_factory=list)
+    results: list[Result] = msgspec.field(default_factory=list)
     opened: tuple[Path | str, str] | None = None
     words: Callable[[str], str] = str  # how what is said to the user's scripts is said on this command line
     _forbidden: str = ""

@@ -9,6 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from headrace.core.arguments import unframed
 from headrace.core.files.paths import absolute
 from headrace.core.human import short_repr
@@ -281,7 +283,7 @@ def given_model(model: Any, options: Mapping[str, Any]) -> Function:
     if predictor is None:
         _refuse_no_model(model)
         function = given_function("predict", model, options)
-        return dataclasses.replace(function, model=True)
+        return msgspec.structs.replace(function, model=True)
     constructed = isinstance(predictor, type)
     label = f"predict({callable_name(predictor)})"
     if is_async_generator(predictor.predict):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from headrace.core.work import Faults, Ledger
 
@@ -12,8 +13,7 @@ if TYPE_CHECKING:
     from headrace.output.journal_state import JournalState
 
 
-@dataclass(frozen=True, slots=True)
-class Resumed:
+class Resumed(msgspec.Struct, frozen=True):
     """What earlier drivers of a run left, from its journal; the defaults: nothing.
 
     ``done`` has a 1 for each committed shard; ``passed``: how many rows each ``limit`` has let through;
@@ -24,8 +24,8 @@ class Resumed:
     schema: bytes | None = None
     revision: int = 0
     passed: Sequence[int] = ()
-    ledger: Ledger = field(default_factory=Ledger)
-    faults: Faults = field(default_factory=Faults)
+    ledger: Ledger = msgspec.field(default_factory=Ledger)
+    faults: Faults = msgspec.field(default_factory=Faults)
     shard_too_big: bool = False
 
     @classmethod

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
+
+import msgspec
 
 from headrace.core.ports import Source
 from headrace.errors import ArgumentError
@@ -117,8 +118,7 @@ def _as_step_of_some(step: Step) -> Step:
     return Conform(step.columns, step.forms) if isinstance(step, Union) else step
 
 
-@dataclass(frozen=True, slots=True)
-class _Dataset:
+class _Dataset(msgspec.Struct, frozen=True):
     """What is known of the rows of one dataset at the union; ``types`` None where columns are not known by name."""
 
     types: Mapping[str, pa.DataType | None] | None

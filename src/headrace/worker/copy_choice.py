@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import cast
 
+import msgspec
 import pyarrow as pa
 
 from headrace.core.arrow.forms import marked
@@ -24,8 +24,7 @@ LEAST_BYTES = 1 << 20  # unless they have so many bytes, decoded
 MOST_FILES = 64  # of a shard: each is held open
 
 
-@dataclass(frozen=True, slots=True)
-class CopyChoice:
+class CopyChoice(msgspec.Struct, frozen=True):
     """Which columns of the output are copied, and what they are called in the source; why others are decoded.
 
     ``files`` has the files of a shard by their numbers, and ``starts`` where each row group of these begins.

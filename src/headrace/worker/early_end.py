@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from headrace.core.work import Remainder, Shard, Split
 from headrace.plan.steps.base import Step
@@ -23,8 +24,7 @@ LAST_PART = 10  # a shard is not cut if less than a tenth of that time is left t
 GRACE = 1 / 3  # of that time: how long to wait for the end of a batch before ending without it
 
 
-@dataclass(slots=True)
-class Speed:
+class Speed(msgspec.Struct):
     """The last known input rows per second of a worker; 0 before it has done any."""
 
     rate: float = 0.0

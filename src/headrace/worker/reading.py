@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import cast
 
 import msgspec
@@ -28,8 +27,7 @@ from headrace.worker.rows import Rows, RowSpan
 THE_SOURCE = "read"
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(msgspec.Struct, frozen=True):
     """Some rows of a split, and those before or among them that could not be read."""
 
     rows: Rows

@@ -7,9 +7,9 @@ row; only a filter stores one integer for each row that it keeps.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -19,8 +19,7 @@ from headrace.core.arrow.widening import widened
 from headrace.core.work import Split
 
 
-@dataclass(frozen=True, slots=True)
-class RowSpan:
+class RowSpan(msgspec.Struct, frozen=True):
     """``count`` neighbouring rows of one batch.
 
     ``index`` None: they are the rows ``first`` … ``first + count - 1`` of ``split``. An integer array: row i
@@ -56,8 +55,7 @@ class RowSpan:
         return self.first, self.first + max(self.count, 1) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(msgspec.Struct, frozen=True):
     """A batch and its rows' coordinates; ``spans`` add up to the batch's length.
 
     ``side_columns`` are columns of the same rows that no step sees; they travel with the rows until the end.

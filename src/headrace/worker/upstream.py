@@ -6,11 +6,11 @@ import contextlib
 import sys
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from headrace.core import failpoints, failures
@@ -220,8 +220,7 @@ def _rows_of(
                 yield unpack_side_columns(part)
 
 
-@dataclass(frozen=True, slots=True)
-class BlockSize:
+class BlockSize(msgspec.Struct, frozen=True):
     """How big blocks are: about 8 MiB, and of a multiple of ``unit`` rows, if that is not 0.
 
     With ``rows``, they have no more than that, if a multiple of ``unit`` is less. Where a single unit is bigger than

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
 """Suffixes of text files that are compressed as a whole."""
@@ -13,14 +14,13 @@ PART_SUFFIX = r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)?"
 """How the name of a part may end, behind the first dot; an output knows its parts by it."""
 
 
-@dataclass(frozen=True, slots=True)
-class DataFormat:
+class DataFormat(msgspec.Struct, frozen=True):
     """A format of rows, and the reader for it, with the options that it takes for this format."""
 
     name: str
     suffixes: tuple[str, ...]
     reader: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = msgspec.field(default_factory=dict)
     compressible: bool = False
     writer: str | None = None
 

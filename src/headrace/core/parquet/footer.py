@@ -15,6 +15,8 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, TypeAlias
 
+import msgspec
+
 from headrace.core.parquet import compact
 from headrace.core.parquet.compact import (
     BINARY,
@@ -82,8 +84,7 @@ _UNLIKE_OTHERS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(msgspec.Struct, frozen=True):
     """A column at the top of the schema: its elements, its own the first, and the leaves among all of the file."""
 
     name: str
@@ -106,8 +107,7 @@ class Column:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(msgspec.Struct, frozen=True):
     """The values of a leaf in a row group: its metadata, and where its bytes lie."""
 
     meta: Struct
@@ -136,8 +136,7 @@ class Chunk:
         return number(statistics[1][3]) if statistics is not None and 3 in statistics[1] else None
 
 
-@dataclass(frozen=True, slots=True)
-class RowGroup:
+class RowGroup(msgspec.Struct, frozen=True):
     """Some rows of all columns; ``chunks`` has one for each leaf, in the order of the schema."""
 
     rows: int

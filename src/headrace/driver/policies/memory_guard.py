@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from headrace.core.events import MemoryTaken, RowsRead, Worked, WorkerRetired
 from headrace.core.work import AttemptLost, ErrorReport, Failed, Outcome
@@ -31,8 +32,7 @@ INTERVAL = 0.2  # seconds between two measurements
 INTERVAL_WHEN_SHORT = 0.05  # where more than half of the limit is used
 
 
-@dataclass(frozen=True, slots=True)
-class Oversized:
+class Oversized(msgspec.Struct, frozen=True):
     """A shard that does not fit into memory; its worker had read ``rows`` of its rows, as far as is known."""
 
     shard: int

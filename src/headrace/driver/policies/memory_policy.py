@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
 
 from headrace.core.human import size
 
@@ -20,8 +21,7 @@ REPLACE = 0.5  # once a shard did not fit, workers that use this much together a
 TRIES = 5  # workers ended one after another with nothing completed between
 
 
-@dataclass(frozen=True, slots=True)
-class MemorySample:
+class MemorySample(msgspec.Struct, frozen=True):
     """Bytes at one moment: of the driver, of blocks, and of each stage's workers, by number."""
 
     driver: int
@@ -34,8 +34,7 @@ class MemorySample:
         return self.driver + self.blocks + sum(sum(stage.values()) for stage in self.stages)
 
 
-@dataclass(frozen=True, slots=True)
-class Retirement:
+class Retirement(msgspec.Struct, frozen=True):
     """A worker has to end.
 
     ``alone``: memory would be short even without the other workers of its pool. ``fresh``: it has completed nothing
@@ -127,7 +126,7 @@ class MemoryPolicy:
         if not used:
             return None
         stage, worker = _biggest(sample, used)
-        return replace(self._retirement(sample, stage, worker, replaced=True), idle=True)
+        return msgspec.structs.replace(self._retirement(sample, stage, worker, replaced=True), idle=True)
 
     def _forget_dead(self, sample: MemorySample) -> None:
         present = {worker for stage in sample.stages for worker in stage}

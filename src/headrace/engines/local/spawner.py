@@ -13,9 +13,10 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
+
+import msgspec
 
 from headrace.engines.local import template, wire
 from headrace.engines.local.forks import THREADS, Template, TemplateLost
@@ -23,7 +24,7 @@ from headrace.engines.local.orphans import Watcher
 from headrace.engines.local.process import Process, WorkerProcess
 
 _BOOT = (
-    "import sys; sys.path[:] = {path!r}; from headrace.engines.local.host import main; "
+    "import gc, sys; gc.disable(); sys.path[:] = {path!r}; from headrace.engines.local.host import main; "
     "main({fd}, {pid}, {pause}, modules={modules!r}, control={control}, blas={blas})"
 )
 # Arrow's default, mimalloc, keeps 40 to 100 MiB per worker that nobody uses. The system's allocator gives them
@@ -38,8 +39,7 @@ KEEP = 0.0
 _NO_JEMALLOC = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}  # it starts a thread, used or not
 
 
-@dataclass(frozen=True, slots=True)
-class Starting:
+class Starting(msgspec.Struct, frozen=True):
     """How worker processes are started.
 
     Parameters
@@ -96,7 +96,7 @@ class Spawner:
                 and kept._is_current()
             ):
                 _kept = None
-                kept._how, kept._idle = replace(kept._how, keep=how.keep), None
+                kept._how, kept._idle = msgspec.structs.replace(kept._how, keep=how.keep), None
                 return kept
         return cls(how)
 

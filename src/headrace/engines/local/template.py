@@ -28,8 +28,9 @@ import socket
 import sys
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from headrace.engines.local import wire
 from headrace.engines.local.descendants import die_with
@@ -48,8 +49,7 @@ _SET_THREADS_OF_BLAS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ForkRequest:
+class ForkRequest(msgspec.Struct, frozen=True):
     """What a forked worker shall have as a spawned one would.
 
     Four descriptors come along: its end of the socket, its stdout and stderr, and its folder. ``threads``: how many
@@ -73,10 +73,15 @@ def supported() -> bool:
 
 
 def import_all(modules: tuple[str, ...]) -> None:
-    """Import what a template has. A module that is missing or broken is reported by who needs it."""
+    """Import what a template has. A module that is missing or broken is reported by who needs it.
+
+    Nothing of it is garbage: the collector, which a worker starts without, begins its work after that.
+    """
     for module in modules:
         with contextlib.suppress(Exception):
             importlib.import_module(module)
+    gc.freeze()
+    gc.enable()
 
 
 def stand_by(fd: int, control: int, parent: int, blas: int) -> tuple[int, float]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import msgspec
 
 from headrace.core.ports import Accumulator
 from headrace.errors import UnknownColumn, nearest
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
 V = TypeVar("V")
 
 
-@dataclass(frozen=True, slots=True)
-class StepFunction:
+class StepFunction(msgspec.Struct, frozen=True):
     """A function of the user's in a step, and how it is called.
 
     ``label`` is what messages call it, ``identity`` what the identity of a run calls it. ``max_in_flight``: how many
@@ -40,8 +40,7 @@ class StepFunction:
     inputs: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class NeededColumns:
+class NeededColumns(msgspec.Struct, frozen=True):
     """Columns that are needed: ``only`` these (None: all there are), ``without`` those."""
 
     only: frozenset[str] | None = None

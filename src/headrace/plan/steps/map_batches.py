@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from headrace.plan.functions import Function
 from headrace.plan.resources import UNDECLARED, Resources
 from headrace.plan.steps.base import ALL_COLUMNS, NeededColumns, Step, StepFunction
@@ -47,7 +49,7 @@ class MapBatches(Step):
 
     def without_remote(self) -> MapBatches:
         """Return the step for this machine."""
-        return replace(self, resources=replace(self.resources, remote=None))
+        return replace(self, resources=msgspec.structs.replace(self.resources, remote=None))
 
     def reads(self) -> tuple[str, ...]:
         """Return ``columns=``."""

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from headrace.errors import ArgumentError, ColumnExists
 from headrace.plan.functions import Function
 from headrace.plan.resources import UNDECLARED, Resources
@@ -78,7 +80,10 @@ class Predict(Step):
 
     def without_remote(self) -> Predict:
         """Return the step for this machine."""
-        models = (replace(model, resources=replace(model.resources, remote=None)) for model in self.models)
+        models = (
+            replace(model, resources=msgspec.structs.replace(model.resources, remote=None))
+            for model in self.models
+        )
         return replace(self, models=tuple(models))
 
     def reads(self) -> tuple[str, ...]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from headrace.plan.expressions import fields_of
 from headrace.plan.functions import Function
 from headrace.plan.resources import UNDECLARED, Resources
@@ -35,7 +37,7 @@ class RowStep(Step):
 
     def without_remote(self: S) -> S:
         """Return the step for this machine."""
-        local: S = replace(self, resources=replace(self.resources, remote=None))  # type: ignore[type-var]
+        local: S = replace(self, resources=msgspec.structs.replace(self.resources, remote=None))  # type: ignore[type-var]
         return local
 
     def columns_after(self, names: list[str] | None) -> list[str] | None:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from headrace.errors import HeadraceError
 from headrace.plan.resources import Resources
 from headrace.plan.steps.base import Step, StepFunction, V
@@ -109,7 +111,10 @@ class OnBranch(Step):
     def functions(self) -> tuple[StepFunction, ...]:
         """Return the user's code in the step; the identity of a run calls it by its datasets, too."""
         of = self._of()
-        return tuple(replace(each, identity=f"{each.identity} of {of}") for each in self.step.functions())
+        return tuple(
+            msgspec.structs.replace(each, identity=f"{each.identity} of {of}")
+            for each in self.step.functions()
+        )
 
     def needs(self) -> tuple[Resources, ...]:
         """Return what the step needs."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -34,8 +35,7 @@ _FOOTER_BYTES = 16 << 10  # read of each file: most footers of small files are s
 _SPLITS = 64  # row groups go together up to such a part of all rows
 
 
-@dataclass(frozen=True, slots=True)
-class Footer:
+class Footer(msgspec.Struct, frozen=True):
     """What planning needs of a file: its schema, and rows and decoded bytes of each row group."""
 
     schema: pa.Schema
@@ -66,8 +66,7 @@ class Footer:
             yield Split(file, start, len(self.groups), rows, size, first)
 
 
-@dataclass(frozen=True, slots=True)
-class Grain:
+class Grain(msgspec.Struct, frozen=True):
     """How fine a source is cut: what goes together, and how many pieces a row group may become."""
 
     merge_bytes: int

@@ -8,9 +8,10 @@ import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from types import FrameType
 from typing import Any
+
+import msgspec
 
 from headrace.core.engine_ports import WorkerContext
 from headrace.core.failures import name_of, words
@@ -171,7 +172,7 @@ class TaskHost:
         try:
             with collecting_references() as references:
                 packed = pack(value)
-            packed = replace(packed, links=tuple(holder_of(ref).number for ref in references))
+            packed = msgspec.structs.replace(packed, links=tuple(holder_of(ref).number for ref in references))
         except Exception as error:
             raise BadReturn(
                 f"{label} returned a {type(value).__name__} that cannot travel back: {name_of(error)}: "

@@ -16,8 +16,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextvars import ContextVar
-from dataclasses import replace
 from typing import Any
+
+import msgspec
 
 from headrace.core.engine_ports import WorkerContext
 from headrace.engines.references import Ref, collecting_references, holder_of, taken_restored
@@ -359,7 +360,7 @@ class WorkerCore:
         links = tuple(holder_of(reference).number for reference in references)
         places = waited_for(value, references) if arguments else ()
         with self.uninterrupted():
-            self._line.note_packed((*note, places), replace(packed, links=links))
+            self._line.note_packed((*note, places), msgspec.structs.replace(packed, links=links))
 
 
 def _nothing() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+import msgspec
 import pyarrow as pa
 
 from headrace.core.row_keys import Keys, Numbers, row_keys
@@ -32,8 +32,7 @@ S = TypeVar("S", bound=Step)
 R = TypeVar("R", bound="type[RunningStep[Any]]")
 
 
-@dataclass(frozen=True, slots=True)
-class StepContext:
+class StepContext(msgspec.Struct, frozen=True):
     """What a step knows of the attempt that it runs in.
 
     ``number`` is its own in the worker's steps, by which ``meter`` counts. ``eager``: a batch whose size is ours to
