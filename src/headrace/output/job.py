@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from headrace.core.work import Durability, Shard
 from headrace.errors import REFUSALS, HeadraceError
@@ -16,8 +17,7 @@ from headrace.plan.logical import Plan
 from headrace.plan.partitioning import Partitioning
 
 
-@dataclass(frozen=True, slots=True)
-class OpenRequest:
+class OpenRequest(msgspec.Struct, frozen=True):
     """What the user asked for, as far as opening the output is concerned."""
 
     mode: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
     from headrace.worker.driver_messages import CallWatch
 
 
-@dataclass(slots=True)
-class StepCounts:
+class StepCounts(msgspec.Struct):
     """What became of the rows of one step in an attempt.
 
     ``dropped`` are those that it left out as it should, ``added`` those beyond what it was given,
