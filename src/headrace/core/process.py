@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _worker = False  # a process is one from its first moment on, or never
 
@@ -33,3 +36,22 @@ def hold_standard_streams() -> None:
                 os.set_inheritable(opened, True)
             else:  # another thread was faster
                 os.close(opened)
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Let the garbage collector rest while much is imported: it would look at all of that again and again.
+
+    >>> with importing():
+    ...     gc.isenabled()
+    False
+    >>> gc.isenabled()
+    True
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()

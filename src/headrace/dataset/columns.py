@@ -14,16 +14,13 @@ from headrace.plan import ray_arguments
 from headrace.plan.logical import Plan
 from headrace.plan.parameters import given_names, given_number, given_rows
 from headrace.plan.steps.columns import DropColumns, RenameColumns, SelectColumns
-from headrace.plan.steps.limit import Limit
-from headrace.plan.steps.random_sample import RandomSample
-from headrace.plan.steps.union import innermost
-from headrace.plan.steps.with_column import WithColumn
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
     from typing_extensions import Self
 
     from headrace.plan.column_expressions import ColumnExpression
+    from headrace.plan.steps.random_sample import RandomSample
 
 
 class ColumnVerbs(DatasetBase):
@@ -116,6 +113,7 @@ class ColumnVerbs(DatasetBase):
         [{'km': 8, 'miles': 4.96}, {'km': None, 'miles': None}]
         """
         from headrace.plan.predicates import given_expression
+        from headrace.plan.steps.with_column import WithColumn
 
         if not isinstance(column_name, str) or not column_name:
             raise ArgumentError(
@@ -225,11 +223,16 @@ class ColumnVerbs(DatasetBase):
         >>> hr.range(1000).limit(2).take_all()
         [{'id': 0}, {'id': 1}]
         """
+        from headrace.plan.steps.limit import Limit
+
         return self.with_step(Limit(given_rows("limit", limit)))
 
 
 def _sample(plan: Plan, verb: str, part: Any, seed: Any) -> RandomSample:
     """Return the step that keeps the first ``part`` of the shares; a second one in a plan draws anew."""
+    from headrace.plan.steps.random_sample import RandomSample
+    from headrace.plan.steps.union import innermost
+
     within = given_number(verb, part)
     if within is None or within > 1 or (verb == "train_test_split" and not 0 < within < 1):
         kind = (

@@ -20,7 +20,6 @@ from headrace.plan.parameters import (
 )
 from headrace.plan.step_options import StepOptions
 from headrace.plan.steps.map_batches import MapBatches
-from headrace.plan.steps.rows import Filter, FlatMap, MapRows
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -156,6 +155,8 @@ class MapVerbs(DatasetBase):
         >>> hr.range(2).map(lambda row: {"text": str(row["id"])}).take_all()
         [{'text': '0'}, {'text': '1'}]
         """
+        from headrace.plan.steps.rows import MapRows
+
         function = given_function("map", fn, options)
         return self.with_step(MapRows(function, given_resources(options)))
 
@@ -187,6 +188,8 @@ class MapVerbs(DatasetBase):
         >>> hr.range(3).flat_map(lambda row: [row] * row["id"]).take_all()
         [{'id': 1}, {'id': 2}, {'id': 2}]
         """
+        from headrace.plan.steps.rows import FlatMap
+
         function = given_function("flat_map", fn, options)
         return self.with_step(FlatMap(function, given_resources(options)))
 
@@ -232,6 +235,8 @@ class MapVerbs(DatasetBase):
         """
         if (fn is None) == (expr is None):
             raise ArgumentError("filter takes either a function of a row or expr=, an Arrow expression.")
+        from headrace.plan.steps.rows import Filter
+
         resources = given_resources(options)
         if fn is None:
             from headrace.plan.predicates import given_expression

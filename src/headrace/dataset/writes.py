@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.core.arguments import known_arguments
 from headrace.core.ports import Sink
+from headrace.core.process import importing
 from headrace.dataset.base import DatasetBase
 from headrace.errors import ArgumentError
 from headrace.plan import ray_arguments
@@ -129,7 +130,10 @@ class WriteVerbs(DatasetBase):
                 partition_by=folders,
             )
 
-        return self._write(sink, schema, mode, on_change, durability, rows, incremental, refresh, key)
+        module = "headrace.sinks.parquet"
+        return self._write(
+            sink, schema, mode, on_change, durability, rows, incremental, refresh, key, module=module
+        )
 
     @known_arguments(also=ray_arguments.WRITE)
     def write_csv(
@@ -330,7 +334,9 @@ class WriteVerbs(DatasetBase):
         incremental: bool | None = None,
         refresh: Refresh | None = None,
         key: str | Sequence[str] | None = None,
+        module: str = "",
     ) -> Result:
+        """Write the rows into what ``sink`` makes; ``module`` is where that is defined."""
         if schema is not None and not hasattr(schema, "serialize"):
             raise ArgumentError(
                 f"schema={schema!r} is not a pyarrow.Schema, such as pa.schema({{'x': pa.int64()}})."
@@ -353,8 +359,9 @@ class WriteVerbs(DatasetBase):
 
             plan = replace(plan, steps=(Unseen(tuple(options.key)), *plan.steps))
         started = time.monotonic()
-        with RunContext.open(plan, options) as context:
-            from headrace.session import write as writing  # while the first worker imports what it needs
+        with RunContext.open(plan, options, sink=module) as context:
+            with importing():  # while the first worker imports what it needs
+                from headrace.session import write as writing
 
             result = writing.write(context, lambda plan: plan.into(sink(), schema), started)
         self._note(result.summary)

@@ -112,44 +112,89 @@ def _contents(module: str, file: str, mtime_ns: int, size: int) -> tuple[str, tu
 
 def _digest(module: str, file: str, data: bytes) -> tuple[str, tuple[str, ...]]:
     try:
-        tree = ast.parse(data) if file.endswith(".py") else None
-        text = _plain(tree) if tree is not None else None
+        read = _Read(ast.parse(data)) if file.endswith(".py") else None
     except (SyntaxError, ValueError, RecursionError):  # it says what it says
-        tree = text = None
-    if tree is None or text is None:
+        read = None
+    if read is None:
         return hashlib.sha256(data).hexdigest(), ()
     package = module if os.path.basename(file) == "__init__.py" else module.rpartition(".")[0]
-    imports = {name for name in _imports(tree, package) if name != module and file_of(name) is not None}
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(), tuple(sorted(imports))
+    names = {name for node in read.imports for name in _imported(node, package)}
+    imports = {name for name in names if name != module and file_of(name) is not None}
+    return hashlib.sha256(read.text().encode("utf-8", "surrogatepass")).hexdigest(), tuple(sorted(imports))
 
 
-def _plain(tree: ast.Module) -> str:
-    """Return a syntax tree as text: no comments, no layout, no docstrings, sets in one order."""
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)):
-            first = node.body[0] if node.body else None
-            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-                node.body = node.body[1:]
-        elif isinstance(node, ast.Set) and all(isinstance(member, ast.Constant) for member in node.elts):
-            node.elts.sort(key=ast.dump)
-    return ast.dump(tree)
+_DOCUMENTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
 
 
-def _imports(tree: ast.Module, package: str) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield from with_parents(alias.name)
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                above = package.split(".")
-                above = above[: len(above) - node.level + 1]
-                base = ".".join([*above, base] if base else above)
-            if base:
-                yield from with_parents(base)
-                for alias in node.names:
-                    yield f"{base}.{alias.name}"
+class _Read:
+    """A syntax tree as text: no comments, no layout, no docstrings, sets in one order. And what it imports.
+
+    All in one pass, and with no more words than tell trees apart: ``ast.dump`` takes three times as long, and a job
+    cannot begin before.
+    """
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.imports: list[ast.Import | ast.ImportFrom] = []
+        self._parts: list[str] = []
+        self._node(tree)
+
+    def text(self) -> str:
+        """Return the text."""
+        return "".join(self._parts)
+
+    def _node(self, node: ast.AST) -> None:
+        kind = node.__class__
+        add = self._parts.append
+        add(kind.__name__)
+        add("(")
+        if kind is ast.Import or kind is ast.ImportFrom:
+            self.imports.append(node)  # type: ignore[arg-type]
+        elif kind is ast.Set:
+            _sort(node)  # type: ignore[arg-type]
+        for name in kind._fields:
+            if name == "ctx":  # where it stands says that
+                continue
+            value = getattr(node, name, None)
+            if value.__class__ is list:
+                skipped = name == "body" and kind in _DOCUMENTED and _begins_with_text(value)
+                add("[")
+                for each in value[1:] if skipped else value:
+                    self._node(each) if isinstance(each, ast.AST) else add(repr(each))
+                    add(",")
+                add("]")
+            elif isinstance(value, ast.AST):
+                self._node(value)
+            else:
+                add(repr(value))
+            add(",")
+        add(")")
+
+
+def _begins_with_text(body: list[ast.stmt]) -> bool:
+    first = body[0] if body else None
+    return isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+
+
+def _sort(node: ast.Set) -> None:
+    if all(isinstance(member, ast.Constant) for member in node.elts):
+        node.elts.sort(key=ast.dump)
+
+
+def _imported(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[str]:
+    """Yield what an import names, and the packages above."""
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            yield from with_parents(alias.name)
+        return
+    base = node.module or ""
+    if node.level:
+        above = package.split(".")
+        above = above[: len(above) - node.level + 1]
+        base = ".".join([*above, base] if base else above)
+    if base:
+        yield from with_parents(base)
+        for alias in node.names:
+            yield f"{base}.{alias.name}"
 
 
 def with_parents(module: str) -> Iterator[str]:

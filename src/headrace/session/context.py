@@ -44,11 +44,14 @@ class RunContext(msgspec.Struct):
     engine: Engine
 
     @classmethod
-    def open(cls, plan: Plan, options: RunOptions) -> RunContext:
-        """Lay a plan out, and start the engine's first workers. Use it as a context manager."""
+    def open(cls, plan: Plan, options: RunOptions, *, sink: str = "") -> RunContext:
+        """Lay a plan out, and start the engine's first workers. Use it as a context manager.
+
+        ``sink``: the module of the sink that the plan will have, if workers shall import it meanwhile.
+        """
         hold_standard_streams()  # before anything is opened that could get their numbers
         execution = ExecutionPlan(plan, options)
-        return cls(execution, _engine(execution))
+        return cls(execution, _engine(execution, (sink,) if sink else ()))
 
     def __enter__(self) -> RunContext:
         return self
@@ -228,12 +231,21 @@ class Run(msgspec.Struct, frozen=True):
         return pools
 
 
-def _engine(execution: ExecutionPlan) -> Engine:
+def _engine(execution: ExecutionPlan, imports: tuple[str, ...]) -> Engine:
     # One core is left for the driver, which imports and plans meanwhile; the other workers start after that, or are
     # forked from what the first has imported by then.
     first = execution.stages[0]
     warm = min(first.workers, max(1, execution.capacity.cpus - 1))
-    return open_engine(execution.options, warm, first.threads, execution.block_budget)
+    imports += _imports(execution.plan)
+    return open_engine(execution.options, warm, first.threads, execution.block_budget, imports)
+
+
+def _imports(plan: Plan) -> tuple[str, ...]:
+    """Return modules of ours that the workers of a plan will need, for its source and its steps."""
+    steps = {type(step).__module__ for step in plan.steps}
+    named = "headrace.plan.steps."
+    running = {f"headrace.worker.steps.{name[len(named) :]}" for name in steps if name.startswith(named)}
+    return (*getattr(plan.source, "worker_imports", ()), *sorted(running))
 
 
 def _least(stage: Stage) -> int:

@@ -35,11 +35,13 @@ def memory_of_nodes() -> int:
 _PRELOAD = ("numpy", "pyarrow.parquet", "headrace.worker.shard_worker")  # what workers need whatever the plan
 
 
-def open_engine(options: RunOptions, warm: int, threads: int, budget: int) -> Engine:
+def open_engine(
+    options: RunOptions, warm: int, threads: int, budget: int, imports: tuple[str, ...] = ()
+) -> Engine:
     """Open the engine of a run; on this machine, it starts ``warm`` workers already, with ``threads`` threads each,
     or one from which the others are forked.
 
-    ``budget``: the memory for blocks between stages, in bytes.
+    ``budget``: the memory for blocks between stages, in bytes. ``imports``: what workers of this run will import.
     """
     kind: Any = options.engine if isinstance(options.engine, type) else None
     if kind is not None and getattr(kind, "__init__", None) is not LocalEngine.__init__:
@@ -51,7 +53,8 @@ def open_engine(options: RunOptions, warm: int, threads: int, budget: int) -> En
         return RayEngine(pool_timeout=options.ray.pool_timeout)
     if options.traits.in_process:
         return InlineEngine()
-    starting = Starting(options.worker_start, _PRELOAD, keep=options.keep_template or 0.0)
+    keep = options.keep_template or 0.0
+    starting = Starting(options.worker_start, _PRELOAD, imports, keep=keep)
     if starting.forks:
         warm = min(warm, 1)  # the others are forked from what it has imported
     return (kind or LocalEngine)(warm, threads, devices=machine.devices(), budget=budget, starting=starting)

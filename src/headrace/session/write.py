@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.core.process import importing
 from headrace.core.terminal import in_notebook, say, wrapped
 from headrace.errors import (
     REFUSALS,
@@ -58,7 +59,8 @@ def write(context: RunContext, complete: Callable[[Plan], Plan], started: float)
     with progress_shown(options) as progress:
         warn_of_inline(context.execution)
         with data_hidden(hide=not options.show_data):
-            plan = complete(plan)
+            with importing():  # Arrow and numpy
+                plan = complete(plan)
             compiler.columns_at(plan.steps, plan.source.schema())
         from headrace.output.job import OpenRequest
         from headrace.output.resume import open_job

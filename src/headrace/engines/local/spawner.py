@@ -49,6 +49,8 @@ class Starting(msgspec.Struct, frozen=True):
         is a new interpreter.
     modules
         What workers import before they are told what to do.
+    more
+        What they import besides. A template that was kept may lack it.
     eager
         The first worker makes a template without being asked.
     keep
@@ -57,6 +59,7 @@ class Starting(msgspec.Struct, frozen=True):
 
     by: Literal["fork", "spawn"] = "fork"
     modules: tuple[str, ...] = ("numpy", "pyarrow.parquet")
+    more: tuple[str, ...] = ()
     eager: bool = False
     keep: float = 0.0
 
@@ -221,7 +224,12 @@ class Spawner:
     ) -> subprocess.Popen[bytes]:
         boot = {"control": -1, "blas": 0, **more}
         text = _BOOT.format(
-            path=sys.path, fd=fd, pid=os.getpid(), pause=pause, modules=self._how.modules, **boot
+            path=sys.path,
+            fd=fd,
+            pid=os.getpid(),
+            pause=pause,
+            modules=(*self._how.modules, *self._how.more),
+            **boot,
         )
         return subprocess.Popen(
             [sys.executable, "-c", text],

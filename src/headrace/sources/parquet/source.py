@@ -52,6 +52,7 @@ class ParquetSource(FileSource["ParquetLayout"]):
     """
 
     suffixes = suffixes_read_by("read_parquet")
+    worker_imports = ("headrace.sources.parquet.source", "headrace.sources.parquet.reader")
     reads_objects = True
 
     def __init__(
