@@ -28,7 +28,9 @@ POLL_SECONDS = 0.02
 
 
 def resumed(runs: Rounds, result: Result) -> measure.Reading | None:
-    """Kill a program when half of its usual time is over; time its second run until more rows are there.
+    """Kill a program when a reader can see half of its rows; time its second run until more rows are there.
+
+    One that shows none of them before its end is killed when three quarters of its usual time are over.
 
     An engine that does not go on begins anew, in an empty folder: its first new row is the first of the half that was
     still to do.
@@ -36,7 +38,13 @@ def resumed(runs: Rounds, result: Result) -> measure.Reading | None:
     shutil.rmtree(runs.out, ignore_errors=True)
     os.sync()
     print(f"{result.job}: {result.contender} …", file=sys.stderr, end="", flush=True)
-    killed_after(started(runs, result), statistics.median(result.whole_s) / 2)
+    latest, first = time.perf_counter() + statistics.median(result.whole_s) * 0.75, Watch(runs.out)
+    process = started(runs, result)
+    while process.poll() is None and first.rows() < result.rows / 2:
+        if time.perf_counter() > latest and not first.seen:
+            break
+        time.sleep(POLL_SECONDS)
+    kill(process)
     before = Watch(runs.out).rows()
     if not jobs.CONTENDERS[result.contender].resumes:
         shutil.rmtree(runs.out, ignore_errors=True)
@@ -66,7 +74,7 @@ def resumed(runs: Rounds, result: Result) -> measure.Reading | None:
 
 def started(runs: Rounds, result: Result) -> subprocess.Popen[bytes]:
     with (runs.scratch / "log").open("wb") as log:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             runs.command(result),
             cwd=data.ROOT,
             env=runs.environment(),
@@ -75,12 +83,12 @@ def started(runs: Rounds, result: Result) -> subprocess.Popen[bytes]:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+    measure.keep_niceness(process)
+    return process
 
 
-def killed_after(process: subprocess.Popen[bytes], seconds: float) -> None:
+def kill(process: subprocess.Popen[bytes]) -> None:
     """kill -9 for the program and all of its processes, wherever they are."""
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(seconds)
     with contextlib.suppress(psutil.NoSuchProcess):
         for each in [*psutil.Process().children(recursive=True)]:
             with contextlib.suppress(psutil.NoSuchProcess):

