@@ -23,7 +23,7 @@ from headrace.core.files import durable, safe_files
 from headrace.errors import ArgumentError, BadInput, JournalDamaged, UnknownColumn, nearest
 
 Digests: TypeAlias = "np.ndarray[Any, np.dtype[np.uint64]]"  # two for each key
-MOST = 1 << 22  # keys in memory at a time
+MOST = 1 << 21  # keys in memory at a time
 _HALVES = ("high", "low")
 
 
