@@ -185,6 +185,7 @@ DIFFERENT = {
         "read_audio read_avro read_binary_files read_csv read_json read_numpy read_orc read_parquet "
         "read_webdataset": _LOCAL,
         "read_tfrecords": "here; without TensorFlow; `schema=` of pyarrow instead of `tf_schema`",
+        "read_lance": "here; one table, in one version, which a run that goes on keeps",
         "read_videos": "here, and as `read_video`; frames stand upright, and `fps=` takes fractions",
         "read_images": "here; `RGB` without `mode=`, local files",
         "read_delta": "here; one version, which a run that goes on keeps",

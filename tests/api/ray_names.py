@@ -25,7 +25,7 @@ FUNCTIONS_OFFERED = """
     from_arrow from_daft from_huggingface from_items from_numpy from_pandas from_spark from_torch
     range range_tensor read_audio read_avro read_binary_files read_csv read_delta read_iceberg read_images
     read_json read_numpy
-    read_orc read_parquet read_sql
+    read_lance read_orc read_parquet read_sql
     read_text read_tfrecords read_videos read_webdataset
 """
 
@@ -33,7 +33,7 @@ FUNCTIONS_REFUSED = """
     from_arrow_refs from_blocks from_dask from_mars from_modin from_numpy_refs from_pandas_refs
     from_tf read_bigquery read_clickhouse read_databricks_tables
     read_datasource read_delta_sharing_tables read_hudi read_kafka
-    read_lance read_lerobot read_mcap read_mongo read_snowflake
+    read_lerobot read_mcap read_mongo read_snowflake
     read_unity_catalog read_zarr
 """
 
@@ -200,6 +200,10 @@ ARGUMENTS = {
     "Dataset.write_tfrecords": (
         "path tf_schema filesystem try_create_dir arrow_open_stream_args filename_provider min_rows_per_file "
         "ray_remote_args concurrency num_rows_per_file mode "
+    ),
+    "read_lance": (
+        "uri version columns filter storage_options scanner_options num_cpus num_gpus memory concurrency "
+        "override_num_blocks ray_remote_args " + PLACED
     ),
     "read_avro": (
         "paths filesystem parallelism num_cpus num_gpus memory arrow_open_stream_args partition_filter "

@@ -1,5 +1,6 @@
 """Tables in an S3 server: a run's parts, journal and commit are all in the bucket."""
 
+import os
 import signal
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 import forked
 import headrace as hr
+from headrace.errors import NothingMatched
 from tables.test_delta import JOB, hundred
 
 HTTP = {"allow_http": "true"}
@@ -80,3 +82,14 @@ def test_an_iceberg_table(bucket, tmp_path, port):
     assert shop.ids() == [0, 1, 2] and shop.snapshots() == 2
     found = hr.read_iceberg("shop.t", catalog=shop.where, row_filter="id > 0").with_options(engine="inline")
     assert found.take_all() == [{"id": 1}, {"id": 2}]
+
+
+def test_lance_is_read_from_a_store(bucket):
+    lance = pytest.importorskip("lance")
+    url, http = f"{bucket.url}/t.lance", {**HTTP, "endpoint": os.environ["AWS_ENDPOINT_URL"]}
+    lance.write_dataset(pa.table({"id": range(6)}), url, storage_options=http, max_rows_per_file=2)
+    lance.dataset(url, storage_options=http).delete("id = 3")
+    data = hr.read_lance(url, filter="id > 1").with_options(progress=False, workers=1)
+    assert [row["id"] for row in data.map_batches(lambda batch: batch).take_all()] == [2, 4, 5]
+    with pytest.raises(NothingMatched, match="There is no Lance table at"):
+        hr.read_lance(f"{bucket.url}/none").schema()

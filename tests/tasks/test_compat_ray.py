@@ -153,8 +153,8 @@ def test_beginning_twice(begun: None) -> None:
         (lambda: ray.remote(retry_exceptions=True)(len), r"retry_exceptions=…\).*catch it, and call again"),
         (lambda: ray.gets, r"ray\.gets is not offered here\. Did you mean 'get'"),
         (
-            lambda: ray.data.read_lance,
-            r"ray\.data\.read_lance is not offered here: there is no reader for this",
+            lambda: ray.data.read_hudi,
+            r"ray\.data\.read_hudi is not offered here: there is no reader for this",
         ),
         (lambda: ray.util.placement_group, r"ray\.util\.placement_group is not offered"),
         (lambda: ray.train.Trainer, r"ray\.train\.Trainer is not offered"),

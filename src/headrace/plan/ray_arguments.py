@@ -211,6 +211,11 @@ READ_SQL: dict[str, Unsupported] = {
 
 READ_DELTA: dict[str, Unsupported] = {name: each for name, each in READ.items() if name != "filter"}
 
+READ_LANCE: dict[str, Unsupported] = {
+    **{name: each for name, each in READ.items() if name != "filter"},
+    "scanner_options": _unset("columns= and filter= say what is read; batches are cut as steps want them."),
+}
+
 READ_ICEBERG: dict[str, Unsupported] = {
     **{name: each for name, each in READ.items() if name != "catalog"},
     "scan_kwargs": _unset("snapshot_id=, as_of=, row_filter= and selected_fields= say what is read."),

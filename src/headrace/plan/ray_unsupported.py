@@ -166,7 +166,6 @@ NO_FUNCTIONS = {
     "read_delta_sharing_tables": f"{_SERVER}.",
     "read_hudi": f"{_NO_READER} its own library reads.",
     "read_kafka": f"{_SERVER}.",
-    "read_lance": f"{_NO_READER} lance.dataset(path).to_table() reads.",
     "read_lerobot": "there is no reader for it. Its tables are Parquet, for read_parquet.",
     "read_mcap": f"{_NO_READER} its own library reads.",
     "read_mongo": f"{_SERVER}.",

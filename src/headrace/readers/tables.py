@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from headrace.plan.column_expressions import ColumnExpression
 
-__all__ = ["read_delta", "read_iceberg"]
+__all__ = ["read_delta", "read_iceberg", "read_lance"]
 
 
 @known_arguments(also=ray_arguments.READ_DELTA)
@@ -180,6 +180,72 @@ def read_iceberg(
         moment=None if moment is None else int(datetime.fromisoformat(moment).timestamp() * 1000),
         row_filter=row_filter,
         columns=columns,
+    )
+    return Dataset.from_source(source)
+
+
+@known_arguments(also=ray_arguments.READ_LANCE)
+def read_lance(
+    uri: str | os.PathLike[str],
+    *,
+    version: int | str | None = None,
+    columns: Sequence[str] | None = None,
+    filter: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Read one version of a Lance table; only the columns that the plan needs are decoded.
+
+    Rows are read by the library, fragment by fragment, without those that were deleted. The version is settled when
+    the dataset is first looked at, and belongs to what a run is recognised by: a run that goes on after a kill reads
+    the same one, whatever was written to the table meanwhile.
+
+    Parameters
+    ----------
+    uri
+        The folder of the table, or its address (``s3://``, ``gs://``, ``az://``, ``abfs://``).
+    version
+        Which version, by its number or its tag. None: the latest.
+    columns
+        The columns to read, in this order; None reads all.
+    filter
+        Which rows to take, as text in the library's SQL: ``"price > 4 AND text IS NOT NULL"``. Other rows are not
+        counted as read. Other conditions go behind: ``.filter(expr=hr.col("price") > 4)``.
+    storage_options
+        For addresses, as in ``read_parquet``.
+
+    Raises
+    ------
+    NothingMatched
+        There is no Lance table. Raised, like the next one, when the dataset is first looked at.
+    SourceError
+        There is no such version, or ``filter`` makes no sense.
+    MissingLibrary
+        ``pylance`` is not installed: the extra ``lance``.
+    ArgumentError, UnknownColumn, UnreadableFile, StoreFailed
+        As in ``read_parquet``.
+
+    Examples
+    --------
+    >>> import pytest, tempfile, headrace as hr, pyarrow as pa
+    >>> lance = pytest.importorskip("lance")
+    >>> folder = f"{tempfile.mkdtemp()}/numbers.lance"
+    >>> _ = lance.write_dataset(pa.table({"id": [0, 1, 2]}), folder)
+    >>> hr.read_lance(folder, filter="id > 1").take_all()
+    [{'id': 2}]
+    """
+    from headrace.sources.tables.lance import LanceSource
+
+    if isinstance(version, bool) or not isinstance(version, (int, str, type(None))):
+        raise ArgumentError(f"read_lance: version= is the number of a version, or a tag, not {version!r}.")
+    if isinstance(columns, str):
+        raise ArgumentError(f"columns is a list of names; write columns=[{columns!r}].")
+    if not isinstance(filter, (str, type(None))):
+        raise ArgumentError(
+            'read_lance: filter= is a condition as text, such as "price > 4". Others go behind: .filter(expr=…).'
+        )
+    place = given_table(uri, "read_lance")
+    source = LanceSource(
+        place, version=version, columns=columns, condition=filter, options=checked(storage_options)
     )
     return Dataset.from_source(source)
 
