@@ -26,9 +26,8 @@ class Stage(msgspec.Struct, frozen=True):
     least: int = 1  # so many workers at the start, if not all
     origins: tuple[int, ...] = ()  # which step of the plan each is, or is a part of
     num_cpus: float = 1.0  # the cores that each worker needs, where they are counted
-    remote: Mapping[str, Any] = msgspec.field(
-        default_factory=dict
-    )  # what a cluster is told about each worker besides
+    # What a cluster is told about each worker besides.
+    remote: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
 class ErrorPolicy(msgspec.Struct, frozen=True):
@@ -71,22 +70,17 @@ class Program(msgspec.Struct, frozen=True):
     block_rows: int = 0  # and no more than these, if a multiple is less; 0: any
     metrics: tuple[Accumulate, ...] = ()  # counted by whoever writes the rows
     states: str = ""  # the folder for big states of metrics, if there is one
-    parted: int = (
-        0  # an attempt may leave the rest of its shard to another at multiples of so many rows; 0: anywhere
-    )
+    # An attempt may leave the rest of its shard to another at multiples of so many rows; 0: anywhere.
+    parted: int = 0
     folder: str = ""  # where models may keep what shall be there when the run goes on, if there is one
-    own_running: Mapping[type[Step], type[Any]] = msgspec.field(
-        default_factory=dict
-    )  # what runs steps not of Headrace
-    carried: Mapping[str, str] = msgspec.field(
-        default_factory=dict
-    )  # output columns that may be copied: names in the source
-    looked_at: frozenset[str] = (
-        frozenset()
-    )  # source columns whose values are needed even if all these are copied
-    branches: tuple[
-        BranchColumns, ...
-    ] = ()  # what to read of each dataset of a union whose datasets have steps
+    # What runs steps not of Headrace.
+    own_running: Mapping[type[Step], type[Any]] = msgspec.field(default_factory=dict)
+    # Output columns that may be copied: names in the source.
+    carried: Mapping[str, str] = msgspec.field(default_factory=dict)
+    # Source columns whose values are needed even if all these are copied.
+    looked_at: frozenset[str] = frozenset()
+    # What to read of each dataset of a union whose datasets have steps.
+    branches: tuple[BranchColumns, ...] = ()
 
     def dataset_of(self, splits: Sequence[Split]) -> int:
         """Return the number of the dataset of a union that some splits are of; 0 where steps are those of all."""

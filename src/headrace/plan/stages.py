@@ -25,9 +25,8 @@ class _StageDraft(msgspec.Struct):
 
     needs: tuple[Resources, ...]
     steps: list[Step] = msgspec.field(default_factory=list)
-    origins: list[int] = msgspec.field(
-        default_factory=list
-    )  # which step of the plan each is, or is a part of
+    # Which step of the plan each is, or is a part of.
+    origins: list[int] = msgspec.field(default_factory=list)
 
     def add(self, origin: int, step: Step) -> None:
         """Append a step; a part of the step before it becomes one step with that again."""
