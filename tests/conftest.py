@@ -103,7 +103,7 @@ def script(tmp_path: Path) -> Callable[..., Ended]:
             text=True,
             cwd=where.get("cwd", tmp_path),
             env={**os.environ, **_USUAL, **where.get("env", {})},
-            timeout=60,
+            timeout=280,  # a busy machine may give it a tenth of a core
         )
         return Ended(done.returncode, done.stdout, done.stderr)
 

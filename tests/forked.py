@@ -8,14 +8,19 @@ it is a new interpreter. A test of imports, of memory, or of how the interpreter
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import gc
 import importlib
 import inspect
+import io
 import json
 import os
+import select
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,6 +39,24 @@ _LIBRARY = """
 """
 _START = f"import sys; sys.path[:0] = [{_TESTS!r}]; import forked; exec(forked.serve({{fd}}), forked.fresh())"
 _nursery: tuple[subprocess.Popen[bytes], socket.socket] | None = None
+
+# What a shell starts cannot ask us for a fork: this asks the process that forks, and ends as the fork does.
+_ASK = """
+import json, os, signal, socket, sys
+if sys.argv[2:3] and sys.argv[2][0] == "-" and sys.argv[2] not in ("-", "-c", "-m"):
+    os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
+program = os.memfd_create("program")
+os.write(program, json.dumps({"args": sys.argv[2:], "cwd": os.getcwd(), "env": dict(os.environ)}).encode())
+way = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+way.connect(sys.argv[1])
+socket.send_fds(way, [b"fork"], [0, 1, 2, program])
+status = int(way.recv(32))
+if os.WIFSIGNALED(status):
+    if os.WTERMSIG(status) != signal.SIGKILL:
+        signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
+    os.kill(os.getpid(), os.WTERMSIG(status))
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
 
 
 class Forked(subprocess.Popen):  # type: ignore[type-arg]
@@ -83,6 +106,26 @@ def run(args: Sequence[Any], *, timeout: float, **more: Any) -> subprocess.Compl
     return subprocess.CompletedProcess(list(args), process.returncode, out, err)
 
 
+def command(folder: Path, arguments: str = "") -> str:
+    """Return a line of a shell script that is ``python`` with some arguments, and those of the script."""
+    if not template.supported():
+        return f'exec {sys.executable} {arguments} "$@"'
+    _started()
+    assert _nursery is not None
+    (folder / ".ask.py").write_text(_ASK)
+    return f'exec {sys.executable} -I -S {folder}/.ask.py {_name(_nursery[0].pid)} {arguments} "$@"'
+
+
+def _name(pid: int) -> str:
+    return f"{tempfile.gettempdir()}/headrace-tests-{pid}"
+
+
+def _end() -> None:
+    if _nursery is not None:
+        _nursery[1].close()
+        _nursery[0].wait()
+
+
 def _started() -> socket.socket:
     """Return the way to the process that forks, and start it if it does not run."""
     global _nursery
@@ -102,6 +145,8 @@ def _started() -> socket.socket:
                 cwd="/",
             )
         _nursery = process, ours
+        ours.recv(32)  # it has imported all
+        atexit.register(_end)
     return _nursery[1]
 
 
@@ -112,18 +157,52 @@ def serve(fd: int) -> CodeType:
     gc.collect()
     gc.freeze()
     asked = socket.socket(fileno=fd)
-    assert len(os.listdir("/proc/self/task")) == 1, "what is imported has started threads"
+    threads = len(os.listdir("/proc/self/task"))
+    assert threads == 1, "what is imported has started threads"
+    shells = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    shells.bind(_name(os.getpid()))
+    shells.listen()
+    asked.send(b"ready")
     while True:
+        if shells in select.select([asked, shells], [], [])[0]:
+            program = _of_shell(asked, shells)
+            if program is not None:
+                return program
+            continue
         message, fds, *_ = socket.recv_fds(asked, 16, 4)
         if not message:
+            os.unlink(_name(os.getpid()))
             os._exit(0)
         pid = template._fork("python")
         if not pid:
             asked.close()
+            shells.close()
             return _become(*fds)
         for each in fds:
             os.close(each)
         asked.send(str(pid).encode())
+
+
+def _of_shell(asked: socket.socket, shells: socket.socket) -> CodeType | None:
+    """Have a process of its own fork for somebody who asks, and tell them how that ended."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    way, _ = shells.accept()
+    if os.fork():
+        way.close()
+        return None
+    asked.close()
+    shells.close()
+    _, fds, *_ = socket.recv_fds(way, 16, 4)
+    pid = os.fork()
+    if not pid:
+        way.close()
+        return _become(*fds)
+    for each in fds:
+        os.close(each)
+    way.send(str(os.waitpid(pid, 0)[1]).encode())
+    os._exit(0)
 
 
 def _become(out_of: int, out: int, err: int, program: int) -> CodeType:
@@ -145,7 +224,13 @@ def _become(out_of: int, out: int, err: int, program: int) -> CodeType:
         each for each in told["env"].get("PYTHONPATH", "").split(":") if each not in ["", *sys.path]
     ]
     importlib.invalidate_caches()
+    if "PYTHONUNBUFFERED" in told["env"]:
+        for name, number in (("stdout", 1), ("stderr", 2)):
+            raw = io.FileIO(number, "w", closefd=False)
+            setattr(sys, name, io.TextIOWrapper(raw, write_through=True, errors="backslashreplace"))
     what, *rest = told["args"]
+    if what == "-":
+        what, *rest = "-c", sys.stdin.read(), *rest
     if what == "-c":
         sys.argv, sys.path[0] = ["-c", *rest[1:]], ""
         return compile(rest[0], "<string>", "exec")

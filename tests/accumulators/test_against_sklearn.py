@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from sklearn import metrics as sk
 
 import headrace as hr
+from later import Later
+
+sk = Later("sklearn.metrics")
 
 N = 3000
 rng = np.random.default_rng(7)

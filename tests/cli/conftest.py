@@ -114,7 +114,7 @@ def program(place: Path) -> Callable[..., Said]:
             text=True,
             cwd=more.pop("cwd", place),
             env={**os.environ, "HEADRACE_WORKERS": "2", **(env or {})},
-            timeout=60,
+            timeout=280,  # a busy machine may give it a tenth of a core
             **more,
         )
         return Said(done.returncode, done.stdout, done.stderr)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import forked
 
 PROGRAMS = Path(__file__).parent / "ray_core"
 
@@ -22,8 +23,6 @@ def test_a_program_prints_the_same(program: Path, tmp_path: Path) -> None:
     ]
     here = tmp_path / program.name
     here.write_text("\n".join(changed))
-    ended = subprocess.run(
-        [sys.executable, str(here)], capture_output=True, text=True, timeout=280, check=False, cwd=tmp_path
-    )
+    ended = forked.run([sys.executable, str(here)], timeout=280, cwd=tmp_path)
     assert ended.stdout == program.with_suffix(".txt").read_text(), ended.stderr
     assert ended.returncode == 0

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import headrace as hr
+from crossed import crossed
 from databases.conftest import Store
 from headrace.core import failpoints
 from headrace.errors import ArgumentError, OutputExists, SinkError
@@ -123,8 +124,10 @@ def test_refused_rows_leave_nothing_and_a_corrected_run_goes_on(store: Store, tm
     assert sorted(store.run("SELECT id, y FROM t")) == [(i, min(2 * i, 149)) for i in range(100)]
 
 
-@pytest.mark.parametrize("mode", ["append", "overwrite"])
-@pytest.mark.parametrize("point", ["table.filled", "publish.rename", "publish.renamed", "finish.success"])
+@pytest.mark.parametrize(
+    ("point", "mode"),
+    crossed(["table.filled", "publish.rename", "publish.renamed", "finish.success"], ["append", "overwrite"]),
+)
 def test_an_error_at_any_moment_neither_loses_nor_doubles(
     store: Store, tmp_path: Path, point: str, mode: Any
 ) -> None:

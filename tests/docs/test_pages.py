@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+import forked
+
 from .given import GIVEN, Given
 from .pages import ROOT, RUN, Block, blocks, pages
 
@@ -79,8 +81,8 @@ def ended(folder: Path, given: Given, text: str, names: str) -> list[str]:
     (folder / "page.py").write_text(text)
     tools = folder / ".bin"
     tools.mkdir(exist_ok=True)
-    for name, command in {"python": "", "python3": "", "headrace": "-m headrace "}.items():
-        (tools / name).write_text(f'#!/bin/sh\nexec {sys.executable} {command}"$@"\n')
+    for name, arguments in {"python": "", "python3": "", "headrace": "-m headrace"}.items():
+        (tools / name).write_text(f"#!/bin/sh\n{forked.command(tools, arguments)}\n")
         (tools / name).chmod(0o755)
     env = {
         **os.environ,
@@ -91,12 +93,11 @@ def ended(folder: Path, given: Given, text: str, names: str) -> list[str]:
         "PYTHONUNBUFFERED": "1",
         "COLUMNS": "200",
     }
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, "page.py"],
         cwd=folder,
         env=env,
         timeout=280,  # importing a library takes its time on a busy machine; a test may take 300
-        text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )

@@ -316,17 +316,17 @@ def test_workers_share_one_copy_and_a_further_one_is_ready_at_once(start: Callab
     with torch.inference_mode():
         expected = module(torch.from_numpy(rows)).numpy()
     pool = start(TorchPredictor(module))
-    bare = start(None)
+    bare = start(None, 1)
     for made in everyone(pool, "predict", rows).values():
         np.testing.assert_allclose(made, expected, atol=1e-5)
     everyone(bare, "warm", rows)
     with_model = [seen.pss for seen in everyone(pool, "seen").values()]
-    without = [seen.pss for seen in everyone(bare, "seen").values()]
-    beyond_the_first = (sum(with_model) - sum(without) - MODEL * MIB) / (WORKERS - 1)
+    (without,) = [seen.pss for seen in everyone(bare, "seen").values()]
+    beyond_the_first = (sum(with_model) - WORKERS * without - MODEL * MIB) / (WORKERS - 1)
     pool.resize(WORKERS + 1)
     seen = everyone(pool, "seen").values()
     print(
-        f"\n{MODEL} MiB, {WORKERS} workers. PSS with the model {_mib(with_model)}, without {_mib(without)}; "
+        f"\n{MODEL} MiB, {WORKERS} workers. PSS with the model {_mib(with_model)}, without {_mib([without])}; "
         f"each worker beyond the first: {beyond_the_first / MIB:.1f} MiB. "
         f"made and loaded in a worker: {[round(one.ready, 3) for one in seen]} s"
     )

@@ -20,7 +20,7 @@ from .power import Recorder, build, distinct
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it watches the calls of this system")
 
 FILES, ROWS = 3, 600  # a shard holds whole batches of each size that a step says
-SHORT = {"an overwrite": 30, "a new output": 15}  # losses in the ordinary tests
+SHORT = {"an overwrite": 20, "a new output": 10}  # losses in the ordinary tests
 
 
 def fresh(job: Job) -> None:

@@ -15,7 +15,7 @@ import pytest
 from .invariants import check
 from .job import Job
 
-ROUNDS = 5
+ROUNDS = 3
 SOAK_ROUNDS = 1000
 KILLS = 3
 

@@ -32,7 +32,7 @@ from .invariants import rows_of
 from .job import Job
 from .tampering import Harm, Left
 
-CASES, SOAK_CASES = 40, 100_000
+CASES, SOAK_CASES = 25, 100_000
 FIRST = int(os.environ.get("HEADRACE_FUZZ_SEED", "0"))
 LONGEST = 10.0  # seconds of one command
 MOST = 1 << 30  # bytes that the process may grow by

@@ -18,7 +18,7 @@ def streams(draw: st.DrawFn) -> Stream:
     return drawn(draw(st.randoms(use_true_random=False)))
 
 
-@settings(max_examples=120, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(run=streams())
 def test_the_share_never_falls_and_the_time_left_is_right_from_a_third_on(run: Stream) -> None:
     whole = run.events()[-1][0]

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from sklearn.datasets import load_digits
 
 FEATURES = ("distance", "minutes", "passengers", "hour")
 
@@ -15,6 +14,8 @@ FEATURES = ("distance", "minutes", "passengers", "hour")
 @cache
 def digits() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Return 1797 images of 8 × 8 pixels as rows of 64, scaled to 0…1, and their labels."""
+    from sklearn.datasets import load_digits
+
     pixels, labels = load_digits(return_X_y=True)
     return (pixels / 16).astype(np.float32), labels
 

@@ -14,7 +14,6 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import cloudpickle
-import keras
 import numpy as np
 import pytest
 
@@ -29,6 +28,9 @@ from headrace.errors import (
 )
 from headrace.predictors.keras.predictor import KerasPredictor, kind_of
 from headrace.testing.predictors import PredictorContract
+from later import Later
+
+keras, own = Later("keras"), Later("predictors.keras_classes")
 
 # Keras saves a TensorFlow variable in a way that numpy 2 calls old.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -51,25 +53,6 @@ def two_inputs() -> Any:
     joined = keras.layers.Concatenate()([numbers, embedded])
     outputs = [keras.layers.Dense(1, name="price")(joined), keras.layers.Dense(2, name="kind")(joined)]
     return keras.Model([numbers, word], outputs)
-
-
-class Doubled(keras.layers.Layer):
-    def call(self, inputs: Any) -> Any:
-        return inputs * 2
-
-
-class Subclass(keras.Model):
-    def __init__(self, width: int = 2, **options: Any) -> None:
-        super().__init__(**options)
-        self.width = width
-        self.dense = keras.layers.Dense(width)
-        self.doubled = Doubled()
-
-    def call(self, inputs: Any, training: bool = False) -> Any:
-        return self.doubled(self.dense(inputs))
-
-    def get_config(self) -> Any:
-        return {**super().get_config(), "width": self.width}
 
 
 def direct(model: Any, inputs: Any) -> Any:
@@ -214,7 +197,7 @@ class TestSubclass(PredictorContract):
 
     def model(self) -> Any:
         keras.utils.set_random_seed(6)
-        model = Subclass()
+        model = own.Subclass()
         model(ROWS[:1])
         return model
 
@@ -259,9 +242,11 @@ def test_bfloat16_comes_out_as_float32() -> None:
 @pytest.fixture
 def by_value() -> Iterator[None]:
     """Send the classes of this module as those of a user's script are sent."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    from . import keras_classes
+
+    cloudpickle.register_pickle_by_value(keras_classes)
     yield
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+    cloudpickle.unregister_pickle_by_value(keras_classes)
 
 
 SCRIPT = """
@@ -345,7 +330,7 @@ def test_code_as_keras_2_wrote_it_is_refused(tmp_path: Path) -> None:
 
 
 def test_custom_classes_of_a_file_are_named(tmp_path: Path) -> None:
-    model = keras.Sequential([keras.Input((4,)), Doubled()])
+    model = keras.Sequential([keras.Input((4,)), own.Doubled()])
     model.save(tmp_path / "own.keras")
     config = zipfile.ZipFile(tmp_path / "own.keras")
     with config, zipfile.ZipFile(tmp_path / "other.keras", "w") as other:
@@ -353,7 +338,7 @@ def test_custom_classes_of_a_file_are_named(tmp_path: Path) -> None:
             other.writestr(name, config.read(name).replace(b"Doubled", b"Tripled"))
     with pytest.raises(ModelUnreadable, match=r"Tripled.*custom_objects="):
         loaded(tmp_path / "other.keras")
-    made = loaded(tmp_path / "other.keras", custom_objects={"Tripled": Doubled}).predict({"x": ROWS})
+    made = loaded(tmp_path / "other.keras", custom_objects={"Tripled": own.Doubled}).predict({"x": ROWS})
     assert np.array_equal(made, ROWS * 2)
 
 

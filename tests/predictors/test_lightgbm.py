@@ -7,7 +7,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import lightgbm
 import numpy as np
 import pandas as pd
 import pytest
@@ -23,8 +22,11 @@ from headrace.errors import (
 from headrace.plan.fingerprint import fingerprint
 from headrace.predictors.lightgbm import LightGBMPredictor, kind_of
 from headrace.testing import PredictorContract
+from later import Later
 
 from .tables import FEATURES, digits, ride_columns, rides
+
+lightgbm = Later("lightgbm")
 
 SMALL: dict[str, Any] = {"num_leaves": 7, "verbose": -1, "num_threads": 1}
 

@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from sklearn.linear_model import LinearRegression
 
 from headrace.errors import (
     ArgumentError,
@@ -24,27 +23,13 @@ from headrace.errors import (
 )
 from headrace.predictors.mlflow import MLflowPredictor, kind_of
 from headrace.testing import PredictorContract
+from later import Later
 
 from .tables import digits, rides
 
-os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # read when it is imported
-with warnings.catch_warnings(record=True):  # recorded, as it sets filters of its own
-    warnings.simplefilter("ignore")
-    import mlflow
-    import mlflow.onnx
-    import mlflow.pyfunc
-    import mlflow.sklearn
-    import mlflow.xgboost
-    from mlflow.models import infer_signature
-
-    class Tariff(mlflow.pyfunc.PythonModel):
-        """Has two outputs and a parameter."""
-
-        def predict(self, context, model_input, params=None):  # type: ignore[no-untyped-def]
-            rate = (params or {})["rate"]
-            rows = np.zeros(len(model_input), np.int64)
-            return {"price": model_input["distance"].to_numpy() * rate, "rows": rows}
-
+mlflow, Tariff = Later("predictors.quiet_mlflow:mlflow"), Later("predictors.quiet_mlflow:Tariff")
+infer_signature = Later("mlflow.models:infer_signature")
+LinearRegression = Later("sklearn.linear_model:LinearRegression")
 
 NUMBERS = ["distance", "minutes"]
 
@@ -92,7 +77,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def line() -> LinearRegression:
+def line() -> Any:
     return LinearRegression().fit(rides()[NUMBERS], rides()["fare"])
 
 

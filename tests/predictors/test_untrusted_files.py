@@ -18,9 +18,9 @@ from headrace.predictors.keras.predictor import KerasPredictor
 from headrace.predictors.keras.saved_models import why_untrusted
 from headrace.predictors.mlflow import MLflowPredictor
 from headrace.predictors.onnx.predictor import OnnxPredictor
+from later import Later
 
-onnx = pytest.importorskip("onnx")
-tensorflow = pytest.importorskip("tensorflow")
+onnx, tensorflow = Later("onnx"), Later("tensorflow")
 
 ROWS = {"x": np.arange(3, dtype=np.float32)}
 

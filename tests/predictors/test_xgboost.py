@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import xgboost
 
 from headrace.errors import (
     ArgumentError,
@@ -25,8 +24,11 @@ from headrace.errors import (
 from headrace.plan.fingerprint import fingerprint
 from headrace.predictors.xgboost import XGBoostPredictor, kind_of
 from headrace.testing import PredictorContract
+from later import Later
 
 from .tables import FEATURES, digits, ride_columns, rides
+
+xgboost = Later("xgboost")
 
 
 @pytest.fixture(autouse=True)

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from crossed import crossed
 from headrace.errors import UnreadableFile
 from headrace.sources.json.lines import DEEPEST, TooDeep, refuse_deep
 from headrace.sources.json.source import JsonSource
@@ -165,9 +166,9 @@ def objects(depth: int) -> str:
     return '{"a": ' * depth + "1" + "}" * depth
 
 
-@pytest.mark.parametrize("deep", [lists, objects])
-@pytest.mark.parametrize("depth", [61, 990, 5_000, 200_000])
-@pytest.mark.parametrize("at", [0, 1, 3])
+@pytest.mark.parametrize(
+    ("deep", "depth", "at"), crossed([lists, objects], [61, 990, 5_000, 200_000], [0, 1, 3])
+)
 def test_a_line_that_is_nested_too_deeply_is_one_bad_row(
     deep: Callable[[int], str], depth: int, at: int, tmp_path: Path
 ) -> None:

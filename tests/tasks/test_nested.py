@@ -56,9 +56,12 @@ def branch(folder: str, name: str) -> list[str]:
     return executor.get([executor.submit(leaf, folder, f"{name}{i}") for i in range(2)])  # type: ignore[no-any-return]
 
 
-def test_a_tree_of_ten_thousand_calls_ends_on_two_workers(executor: hr.Executor) -> None:
+@pytest.mark.parametrize(("depth", "calls"), [(3, 1_111), pytest.param(4, 11_111, marks=pytest.mark.soak)])
+def test_a_tree_of_thousands_of_calls_ends_on_two_workers(
+    executor: hr.Executor, depth: int, calls: int
+) -> None:
     assert executor.submit(fib, 12).result(WITHIN) == 144
-    assert executor.submit(tree, executor, 4, 10).result(WITHIN) == 11_111
+    assert executor.submit(tree, executor, depth, 10).result(WITHIN) == calls
     assert len(workers()) <= 4
 
 

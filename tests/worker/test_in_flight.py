@@ -404,6 +404,13 @@ def test_async_functions_may_return_generators_where_plain_ones_may() -> None:
 # ---------------------------------------------------------------- out of memory
 
 
+@pytest.fixture
+def light(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Collecting garbage takes a second in a process that has loaded all that the other tests load."""
+    monkeypatch.setattr("headrace.worker.out_of_memory.gc.collect", lambda: 0)
+
+
+@pytest.mark.usefixtures("light")
 @pytest.mark.parametrize("most", [1, 4])
 @pytest.mark.parametrize("kind", ["async", "threads", "submit"])
 def test_memory_for_small_batches_only(kind: str, most: int) -> None:
@@ -429,6 +436,7 @@ def test_memory_for_small_batches_only(kind: str, most: int) -> None:
     assert len([call for call in calls if call == 20]) <= most and calls.count(10) <= 1 + most
 
 
+@pytest.mark.usefixtures("light")
 @pytest.mark.parametrize("kind", ["async", "threads"])
 def test_memory_for_one_batch_at_a_time_only(kind: str) -> None:
     """Batches of one row that fail beside others are tried again alone."""
