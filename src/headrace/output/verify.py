@@ -106,7 +106,8 @@ def _verified(output: Looked, threads: int, on_file: OnFile) -> Verification:
         file = f"_headrace/{name}/{kind}"
         return Verification(place, name, "damaged", (Finding(kind, file, str(error)),))
     further = run.state.hidden and run.standing(root)
-    if further and success_of(root, name, len(run.state.runs)) is not None:  # all is said but to the journal
+    whole = further or 0 not in run.state.done
+    if whole and success_of(root, name, len(run.state.runs)) is not None:  # all is said but to the journal
         further, run.state.finished = False, True
     run = run.before_further_run() if further else run
     return _Verifier(output, run).verification(threads, on_file, further=further)
