@@ -57,7 +57,8 @@ class TableWriteVerbs(SampleWriteVerbs):
         ----------
         table
             The name of the table, maybe with its schema, ``"shop.sales"``. It is made if there is none. If there is
-            one, columns go by their names, and each must hold all values of ours: the table is never changed.
+            one, columns go by their names, and each must hold all values of ours: the table is never changed. Arrays
+            of one length, of float32 or float16, are ``vector`` of pgvector in PostgreSQL, and arrays in DuckDB.
         uri
             As for :func:`read_sql`.
         mode

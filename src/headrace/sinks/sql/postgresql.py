@@ -6,13 +6,17 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.types as pt
 
 from headrace.core.databases.addresses import Database
+from headrace.core.databases.addresses import quoted as quoted_name
 from headrace.core.install import install_hint
-from headrace.errors import MissingLibrary
+from headrace.errors import MissingLibrary, SinkError
 from headrace.sinks.sql.transactions import Refused, failed, keyed, quoted
+from headrace.sinks.sql.vectors import as_sent
 
 _TEXTS = {"text", "varchar", "bpchar"}
+_LIST = pa.list_(pa.float32())
 
 
 class PostgresqlTransaction:
@@ -42,7 +46,17 @@ class PostgresqlTransaction:
             return None
         with self._connection.cursor() as cursor:
             cursor.execute(f"SELECT * FROM {quoted(table)} LIMIT 0")
-            return {field.name: _held(field) for field in cursor.fetch_record_batch().schema}
+            found = {field.name: _held(field) for field in cursor.fetch_record_batch().schema}
+        return {**found, **self._vectors(table)}
+
+    def _vectors(self, table: str) -> dict[str, pa.DataType | None]:
+        """Return the columns of pgvector's type, with the number of their numbers, or of any."""
+        name = quoted(table).replace("'", "''")
+        sql = (
+            "SELECT a.attname::text, a.atttypmod::int4 FROM pg_attribute a, pg_type t WHERE a.attnum > 0 AND "
+            f"a.attrelid = to_regclass('{name}') AND t.oid = a.atttypid AND t.typname = 'vector'"
+        )
+        return {column: _vector(size) for column, size in self.rows(sql)}
 
     def unique(self, table: str) -> list[frozenset[str]]:
         """Ask for indexes that ON CONFLICT can use: of columns, of all rows, and checked at once."""
@@ -62,12 +76,42 @@ class PostgresqlTransaction:
 
     def create(self, table: str, schema: pa.Schema, key: Sequence[str] = ()) -> None:
         """Make a table of the types that the driver gives these."""
-        self._ingest(table, schema.empty_table(), "create")
+        lists = [each if not pt.is_fixed_size_list(each.type) else each.with_type(_LIST) for each in schema]
+        self._ingest(table, pa.schema(lists).empty_table(), "create")
+        for each in schema:
+            if pt.is_fixed_size_list(each.type):
+                changed = (
+                    f"ALTER COLUMN {quoted_name(each.name)} TYPE {self._of_pgvector()}({each.type.list_size})"
+                )
+                self.execute(f"ALTER TABLE {quoted(table)} {changed}")
         if key:
             self.execute(keyed(table, key))
 
+    def _of_pgvector(self) -> str:
+        found = self.rows(
+            "SELECT quote_ident(n.nspname) FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace "
+            "WHERE e.extname = 'vector'"
+        )
+        if not found:
+            raise SinkError(
+                "The rows have vectors, and the database has no type for them: the extension pgvector is not there. "
+                "Run CREATE EXTENSION vector in the database; or make the table with a column real[]."
+            )
+        return f"{found[0][0]}.vector"
+
     def insert(self, table: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
-        """Insert rows by name."""
+        """Insert rows by name; vectors as pgvector receives them, or as lists."""
+        if any(pt.is_fixed_size_list(kind) for kind in schema.types):
+            vectors = self._vectors(table)
+            sent = pa.schema(
+                [
+                    each.with_type(pa.binary() if each.name in vectors else _LIST)
+                    if pt.is_fixed_size_list(each.type)
+                    else each
+                    for each in schema
+                ]
+            )
+            batches, schema = (_sent(batch, sent) for batch in batches), sent
         try:
             self._ingest(table, pa.RecordBatchReader.from_batches(schema, batches), "append")
         except self._refused as error:
@@ -102,6 +146,20 @@ class PostgresqlTransaction:
         self._connection.close()
 
 
+def _vector(size: int) -> pa.DataType:
+    return pa.list_(pa.float32(), size) if size > 0 else _LIST
+
+
+def _sent(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    columns = [
+        as_sent(column)
+        if pt.is_binary(f.type) and pt.is_fixed_size_list(column.type)
+        else column.cast(f.type)
+        for column, f in zip(batch.columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
 def _held(field: pa.Field) -> pa.DataType | None:
     about = {key.decode(): each.decode() for key, each in (field.metadata or {}).items()}
     kind = about.get("POSTGRESQL:type", "")
@@ -112,5 +170,7 @@ def _held(field: pa.Field) -> pa.DataType | None:
         return pa.decimal128((modifier - 4) >> 16 & 0xFFFF, (modifier - 4) & 0x7FF)
     if kind in _TEXTS:
         return pa.string()
+    if kind == "_float4":
+        return _LIST
     plain = {"bool", "int2", "int4", "int8", "float4", "float8", "bytea", "date", "timestamp", "timestamptz"}
     return field.type if kind in plain else None

@@ -27,6 +27,7 @@ from headrace.sinks.sql.opening import begun
 from headrace.sinks.sql.transactions import Refused, Transaction, failed, quoted
 from headrace.sinks.sql.types import fits, stored
 from headrace.sinks.sql.upsert import Upsert, check_key
+from headrace.sinks.sql.vectors import from_files, in_files, staged
 from headrace.sinks.staged import StagedStream
 
 _BATCH = 65_536
@@ -65,7 +66,7 @@ class SqlSink(ParquetSink):
 
     def check_schema(self, schema: pa.Schema) -> None:
         """Raise ``SinkError`` for a column that no table holds, or that does not fit the table that is there."""
-        super().check_schema(self._stored(schema))
+        super().check_schema(in_files(self._stored(schema)))
         missing = [name for name in self.key if name not in schema.names]
         if missing:
             raise SinkError(
@@ -89,11 +90,12 @@ class SqlSink(ParquetSink):
         for column in schema:
             kind = stored(column.type)
             lite = self.database.scheme == "sqlite"
-            if kind is None or (lite and (pa.types.is_temporal(kind) or pa.types.is_decimal(kind))):
+            if kind is None or (lite and not _is_plain(kind)):
                 raise SinkError(
                     f"The column {column.name!r} is of type {column.type}, which cannot be written to a table"
                     f"{' of SQLite, which has no such type' if kind is not None else ''}. Make numbers, booleans, "
-                    "texts, bytes, dates or times of it in a step, such as a text; or leave it out by drop_columns."
+                    "texts, bytes, dates, times or float32 vectors of one length of it in a step, such as a text; or "
+                    "leave it out by drop_columns."
                 )
             found.append(pa.field(column.name, kind))
         return pa.schema(found)
@@ -279,7 +281,7 @@ class SqlSink(ParquetSink):
         upsert: Upsert | None = None
         for name in self._parts():
             with self._opened(os.path.join(self.root, name)) as file:
-                target = self._target(transaction, file.schema_arrow.remove_metadata())
+                target = self._target(transaction, from_files(file.schema_arrow))
                 rows = file.metadata.num_rows
                 if not rows or not note(transaction, self._run, name, self.table, rows):
                     continue
@@ -294,7 +296,7 @@ class SqlSink(ParquetSink):
 
     def _insert(self, transaction: Transaction, path: str) -> int:
         with self._opened(path) as file:
-            target = self._target(transaction, file.schema_arrow.remove_metadata())
+            target = self._target(transaction, from_files(file.schema_arrow))
             transaction.insert(self.table, target, _converted(file, target))
             return int(file.metadata.num_rows)
 
@@ -349,22 +351,37 @@ def _converted(file: pq.ParquetFile, target: pa.Schema) -> Iterator[pa.RecordBat
 def _kept(kind: pa.DataType, there: pa.DataType | None) -> bool:
     """Say whether a column is inserted as it is: decimals of any scale, and what SQLite takes anyway."""
     return (
-        there is None or pa.types.is_decimal(kind) or pa.types.is_boolean(kind) or pa.types.is_timestamp(kind)
+        there is None
+        or pa.types.is_decimal(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_timestamp(kind)
+        or pa.types.is_fixed_size_list(kind)
     )
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """Say whether SQLite has a type for it."""
+    return not (pa.types.is_temporal(kind) or pa.types.is_decimal(kind) or pa.types.is_fixed_size_list(kind))
 
 
 class _StoredEncoder(ParquetEncoder):
     """Brings batches to the types of the table; a value that would change is an error."""
 
     def __init__(self, sink: SqlSink, stream: StagedStream, schema: pa.Schema) -> None:
-        super().__init__(sink, stream, schema)
+        super().__init__(sink, stream, in_files(schema))
         self._stored = schema
+        self._database = sink.database
         self._no_nan = sink.database.scheme == "sqlite"
         self._key = sink.key
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Cast, and refuse nulls in a key, and NaN where the database would make a null of it."""
-        columns = [column.cast(f.type) for column, f in zip(batch.columns, self._stored, strict=True)]
+        columns = [
+            staged(column, f.name, self._database)
+            if pa.types.is_fixed_size_list(f.type)
+            else column.cast(f.type)
+            for column, f in zip(batch.columns, self._stored, strict=True)
+        ]
         for column, about in zip(columns, self._stored, strict=True):
             if about.name in self._key and column.null_count:
                 raise SinkError(
@@ -376,4 +393,4 @@ class _StoredEncoder(ParquetEncoder):
                     f"The column {about.name!r} holds NaN, and SQLite would store a null instead. Put a number or a "
                     "null in its place in a step."
                 )
-        super().write(pa.RecordBatch.from_arrays(columns, schema=self._stored))
+        super().write(pa.RecordBatch.from_arrays(columns, schema=in_files(self._stored)))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.types as pt
 
+from headrace.sinks.sql.vectors import vector_type
+
 _UNSIGNED = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64()}
 _WIDER = [pa.int8(), pa.int16(), pa.int32(), pa.int64()]
 _DIGITS = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 19}
@@ -34,6 +36,9 @@ def stored(kind: pa.DataType) -> pa.DataType | None:
     ):
         if test(kind):
             return found
+    vector = vector_type(kind)
+    if vector is not None:
+        return vector
     plain = (
         pt.is_signed_integer(kind) or pt.is_floating(kind) or pt.is_boolean(kind) or pt.is_decimal128(kind)
     )
@@ -48,6 +53,8 @@ def fits(kind: pa.DataType, there: pa.DataType) -> bool:
     """
     if kind == there or (pt.is_timestamp(kind) and pt.is_timestamp(there)):
         return kind == there or (there.unit == "us" and bool(kind.tz) == bool(there.tz))
+    if pt.is_fixed_size_list(kind):  # and lists of any size
+        return bool(pt.is_list(there) and there.value_type == kind.value_type)
     if kind in _WIDER and there in _WIDER:
         return _WIDER.index(kind) <= _WIDER.index(there)
     if pt.is_floating(there):

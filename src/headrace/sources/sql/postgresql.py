@@ -30,6 +30,7 @@ _PLAIN = {
 }
 _ARRAYS = {"_bool", "_int2", "_int4", "_int8", "_float4", "_float8", "_text", "_varchar"}
 _TEXTS = {"text", "varchar", "name", "char", "bpchar"}
+_VECTORS = {"vector", "halfvec"}  # of pgvector
 _AS_TEXT = {"json", "jsonb", "uuid"}
 # A later one does not fit into 64 bits of microseconds since 1970.
 _LAST = "TIMESTAMP '294247-01-01 00:00:00'"
@@ -96,6 +97,12 @@ class PostgresqlConnection:
             check = f"NOT isfinite({value})" if kind in ("date", "timestamp", "timestamptz") else ""
             check += f" OR {value} >= {_LAST}" if "timestamp" in kind else ""
             return Column(field.name, field.type, value, value, check)
+        if kind in _VECTORS or kind.startswith(
+            "unnamed<oid:"
+        ):  # the driver knows those that it found at first
+            found = self._of_pgvector(field.name, query)
+            if found is not None:
+                return found
         if kind in _ARRAYS:
             return Column(field.name, field.type, value, value, f"array_ndims({value}) > 1")
         raise inexact(
@@ -103,6 +110,20 @@ class PostgresqlConnection:
             kind,
             f"which has no exact equal here. Cast it in the query, such as {field.name}::text.",
         )
+
+    def _of_pgvector(self, name: str, query: str) -> Column | None:
+        """Return a column of vectors, whose sizes are looked at; None for a type that is not pgvector's."""
+        value = f"q.{quoted(name)}"
+        told = self.rows(
+            "SELECT t.typname::text, quote_ident(n.nspname) FROM pg_type t JOIN pg_namespace n "
+            f"ON n.oid = t.typnamespace WHERE t.oid = pg_typeof((SELECT {value} FROM ({query}\n) AS q LIMIT 0))::oid"
+        )
+        if not told or told[0][0] not in _VECTORS:
+            return None
+        size = f"{told[0][1]}.vector_dims({value})"
+        least, most = self.rows(f"SELECT min({size}), max({size}) FROM ({query}\n) AS q")[0]
+        vectors = pa.list_(pa.float32(), least) if least and least == most else pa.list_(pa.float32())
+        return Column(name, vectors, f"({value})::real[]", value)
 
     def _decimal(self, name: str, modifier: int, query: str) -> pa.DataType:
         if modifier >= 0:
@@ -178,6 +199,6 @@ def _exact(column: pa.Array, kind: pa.DataType) -> pa.Array:
     storage = column.storage if isinstance(column, pa.ExtensionArray) else column
     if storage.type.equals(kind):
         return storage
-    if not pa.types.is_decimal(kind):
+    if not pa.types.is_decimal(kind) and not pa.types.is_fixed_size_list(kind):
         raise SourceError(f"PostgreSQL gave a column of type {storage.type} where {kind} was announced.")
     return storage.cast(kind)
