@@ -21,7 +21,7 @@ def check_refresh(plan: Plan, code: Mapping[str, str], *, incremental: bool, on_
             f"refresh='changed' {other}: it makes those rows of an incremental output again that older code made. "
             "Say write_…(out, incremental=True, refresh='changed')."
         )
-    if plan.sink is not None and table_of(plan.sink) is not None:
+    if plan.sink is not None and (table_of(plan.sink) is not None or hasattr(plan.sink, "kept_rows")):
         raise ArgumentError(
             "refresh='changed': rows of a table are not taken out of it again. mode='overwrite' makes all of them "
             "again, in one commit."

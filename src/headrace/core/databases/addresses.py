@@ -18,8 +18,8 @@ _SCHEMES: dict[str, Scheme] = {
     "postgres": "postgresql",
 }
 _OTHERS = (
-    "have it export a query as Parquet to a bucket, which read_parquet reads; or fetch a small answer as Arrow by its "
-    "own ADBC driver, and give it to from_arrow.",
+    "have it export a query as Parquet to a bucket, which read_parquet reads; or fetch a small answer as Arrow by "
+    "its own ADBC driver, and give it to from_arrow.",
     "have it load Parquet from a bucket, which write_parquet writes: wait for _SUCCESS there.",
 )
 _SECRET = re.compile(r"passw|secret|token|key", re.IGNORECASE)
@@ -100,8 +100,8 @@ def parse(uri: str, verb: str) -> Database:
     if known is None:
         raise ArgumentError(
             f"{verb}: no database is known for {scheme}://. Known are sqlite:///file, duckdb:///file and "
-            f"postgresql://host/name.{nearest(scheme, list(_SCHEMES))} With another, such as Snowflake, BigQuery or a "
-            f"server of Flight SQL, {_OTHERS[verb == 'write_sql']}"
+            f"postgresql://host/name.{nearest(scheme, list(_SCHEMES))} With another, such as Snowflake, BigQuery or "
+            f"a server of Flight SQL, {_OTHERS[verb == 'write_sql']}"
         )
     if known == "postgresql":
         return Database(known, _server(given), uri)

@@ -25,7 +25,7 @@ from headrace.sinks.parquet import ParquetEncoder, ParquetSink
 from headrace.sinks.sql.commits import COMMITS, committed, make_commits, note
 from headrace.sinks.sql.opening import begun
 from headrace.sinks.sql.transactions import Refused, Transaction, failed, quoted
-from headrace.sinks.sql.types import fits, stored
+from headrace.sinks.sql.types import fits, is_plain, kept, stored
 from headrace.sinks.sql.upsert import Upsert, check_key
 from headrace.sinks.sql.vectors import from_files, in_files, staged
 from headrace.sinks.staged import StagedStream
@@ -90,7 +90,7 @@ class SqlSink(ParquetSink):
         for column in schema:
             kind = stored(column.type)
             lite = self.database.scheme == "sqlite"
-            if kind is None or (lite and not _is_plain(kind)):
+            if kind is None or (lite and not is_plain(kind)):
                 raise SinkError(
                     f"The column {column.name!r} is of type {column.type}, which cannot be written to a table"
                     f"{' of SQLite, which has no such type' if kind is not None else ''}. Make numbers, booleans, "
@@ -133,7 +133,8 @@ class SqlSink(ParquetSink):
         if self.table_mode == "error":
             with self._transaction("look at") as transaction:
                 make_commits(transaction)
-                ours = transaction.rows(f"SELECT 1 FROM {COMMITS} WHERE run = '{run}' LIMIT 1")
+                mine = bound._output_run
+                ours = transaction.rows(f"SELECT 1 FROM {COMMITS} WHERE run = '{mine}' LIMIT 1")
                 others = not ours and transaction.columns(self.table) is not None
                 if others and transaction.rows(f"SELECT 1 FROM {quoted(self.table)} LIMIT 1"):
                     raise OutputExists(
@@ -162,7 +163,7 @@ class SqlSink(ParquetSink):
         found = super().state(file)
         if found == "missing" and file.is_part and self.table_mode != "overwrite":
             with self._transaction("look at") as transaction:
-                if committed(transaction, self._run, file.name) is not None:
+                if committed(transaction, self._output_run, file.name) is not None:
                     return "published"
         return found
 
@@ -173,6 +174,11 @@ class SqlSink(ParquetSink):
         super().publish(file)
 
     @property
+    def _output_run(self) -> str:
+        """The run of the output: a further one has its name, and a number."""
+        return self._run.partition("-")[0]
+
+    @property
     def _part_by_part(self) -> bool:
         return self.table_mode in ("append", "error")
 
@@ -181,7 +187,7 @@ class SqlSink(ParquetSink):
         with self._transaction("insert rows into", file) as transaction:
             make_commits(transaction)
             # a part of later input may have the name of one without rows
-            if file.rows and not note(transaction, self._run, file.name, self.table, file.rows):
+            if file.rows and not note(transaction, self._output_run, file.name, self.table, file.rows):
                 return
             try:
                 self._insert(transaction, staged)
@@ -211,7 +217,7 @@ class SqlSink(ParquetSink):
         super().finish(success)
 
     def _check_noted(self, transaction: Transaction, rows: int) -> None:
-        sql = f"SELECT CAST(coalesce(sum(rows), 0) AS BIGINT) FROM {COMMITS} WHERE run = '{self._run}'"
+        sql = f"SELECT CAST(coalesce(sum(rows), 0) AS BIGINT) FROM {COMMITS} WHERE run = '{self._output_run}'"
         noted = transaction.rows(sql)[0][0]
         if noted != rows:
             raise SinkError(
@@ -222,19 +228,18 @@ class SqlSink(ParquetSink):
 
     def _parts(self) -> list[str]:
         """Return the names of the run's parts, in the order of their rows."""
-        names = [
-            n for n in os.listdir(self.root) if n.startswith("part-") and n.endswith(f"-{self._run}.parquet")
-        ]
+        ours = re.compile(rf"part-.*-{self._output_run}(-\d+)?\.parquet")
+        names = [name for name in os.listdir(self.root) if ours.fullmatch(name)]
         return sorted(names, key=lambda name: [int(n) for n in name.split("-")[1].split(".")])
 
     def _replace(self, rows: int, done: str) -> None:
         """Replace the table's rows, unless it is noted as ``done`` with just these parts."""
         with self._transaction("replace the rows in") as transaction:
             make_commits(transaction)
-            if not note(transaction, self._run, done, self.table, rows):
+            if not note(transaction, self._output_run, done, self.table, rows):
                 return
             transaction.execute(  # it had other parts
-                f"DELETE FROM {COMMITS} WHERE run = '{self._run}' AND part <> '{done}'"
+                f"DELETE FROM {COMMITS} WHERE run = '{self._output_run}' AND part <> '{done}'"
             )
             with self._undone("replace"):
                 if transaction.columns(self.table) is not None:
@@ -283,7 +288,7 @@ class SqlSink(ParquetSink):
             with self._opened(os.path.join(self.root, name)) as file:
                 target = self._target(transaction, from_files(file.schema_arrow))
                 rows = file.metadata.num_rows
-                if not rows or not note(transaction, self._run, name, self.table, rows):
+                if not rows or not note(transaction, self._output_run, name, self.table, rows):
                     continue
                 if upsert is None:
                     unique = transaction.unique(self.table)
@@ -314,7 +319,7 @@ class SqlSink(ParquetSink):
         self._check_columns(there, schema)
         return pa.schema(
             [
-                (each.name, each.type if _kept(each.type, there[each.name]) else there[each.name])
+                (each.name, each.type if kept(each.type, there[each.name]) else there[each.name])
                 for each in schema
             ]
         )
@@ -346,22 +351,6 @@ def _converted(file: pq.ParquetFile, target: pa.Schema) -> Iterator[pa.RecordBat
     for batch in file.iter_batches(_BATCH):
         columns = [c.cast(f.type) for c, f in zip(batch.columns, target, strict=True)]
         yield pa.RecordBatch.from_arrays(columns, schema=target)
-
-
-def _kept(kind: pa.DataType, there: pa.DataType | None) -> bool:
-    """Say whether a column is inserted as it is: decimals of any scale, and what SQLite takes anyway."""
-    return (
-        there is None
-        or pa.types.is_decimal(kind)
-        or pa.types.is_boolean(kind)
-        or pa.types.is_timestamp(kind)
-        or pa.types.is_fixed_size_list(kind)
-    )
-
-
-def _is_plain(kind: pa.DataType) -> bool:
-    """Say whether SQLite has a type for it."""
-    return not (pa.types.is_temporal(kind) or pa.types.is_decimal(kind) or pa.types.is_fixed_size_list(kind))
 
 
 class _StoredEncoder(ParquetEncoder):

@@ -65,3 +65,19 @@ def fits(kind: pa.DataType, there: pa.DataType) -> bool:
         )
         return bool(scale <= there.scale and whole <= there.precision - there.scale)
     return False
+
+
+def kept(kind: pa.DataType, there: pa.DataType | None) -> bool:
+    """Say whether a column is inserted as it is: decimals of any scale, and what SQLite takes anyway."""
+    return (
+        there is None
+        or pt.is_decimal(kind)
+        or pt.is_boolean(kind)
+        or pt.is_timestamp(kind)
+        or pt.is_fixed_size_list(kind)
+    )
+
+
+def is_plain(kind: pa.DataType) -> bool:
+    """Say whether SQLite has a type for it."""
+    return not (pt.is_temporal(kind) or pt.is_decimal(kind) or pt.is_fixed_size_list(kind))
