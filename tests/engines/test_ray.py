@@ -247,19 +247,19 @@ def test_a_model_that_writes_to_its_weights_changes_those_of_nobody_else() -> No
 
 
 def test_what_a_cluster_cannot_place_is_told() -> None:
-    with hr.connect(hr.Ray(pool_timeout=6), workers=64, num_gpus=1) as executor:
+    with hr.connect(hr.Ray(pool_timeout=12), workers=64, num_gpus=1) as executor:
         with pytest.raises(ResourcesUnavailable, match=r"CPU: 40.*The cluster has 1 node"):
-            executor.options(num_cpus=40).submit(abs, 1).result(30)
+            executor.options(num_cpus=40).submit(abs, 1).result(90)
         with pytest.raises(ResourcesUnavailable, match=r"GPU: 1"):
-            executor.actor(Writes, np.zeros(1), num_gpus=1).write().result(30)
+            executor.actor(Writes, np.zeros(1), num_gpus=1).write().result(90)
         with pytest.raises(ResourcesUnavailable, match=r"needs 65 cores, and this executor may use 64"):
             executor.options(num_cpus=65).submit(abs, 1)
-        assert executor.submit(abs, -1).result(30) == 1
+        assert executor.submit(abs, -1).result(90) == 1
     with (
         hr.connect(hr.Ray(remote_args={"resources": {"disk": 1}}, pool_timeout=1)) as executor,
         pytest.raises(ResourcesUnavailable, match=r"disk: 1"),
     ):
-        executor.submit(abs, 1).result(30)
+        executor.submit(abs, 1).result(90)
     with pytest.raises(ArgumentError, match="num_cpus"):
         hr.connect(hr.Ray(remote_args={"num_cpus": 2}))
 
