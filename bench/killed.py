@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import shutil
 import signal
 import statistics
@@ -30,7 +31,7 @@ POLL_SECONDS = 0.02
 def resumed(runs: Rounds, result: Result) -> measure.Reading | None:
     """Kill a program when a reader can see half of its rows; time its second run until more rows are there.
 
-    One that shows none of them before its end is killed when three quarters of its usual time are over.
+    One that shows none of them before its end is killed when half of its usual time is over.
 
     An engine that does not go on begins anew, in an empty folder: its first new row is the first of the half that was
     still to do.
@@ -38,7 +39,7 @@ def resumed(runs: Rounds, result: Result) -> measure.Reading | None:
     shutil.rmtree(runs.out, ignore_errors=True)
     os.sync()
     print(f"{result.job}: {result.contender} …", file=sys.stderr, end="", flush=True)
-    latest, first = time.perf_counter() + statistics.median(result.whole_s) * 0.75, Watch(runs.out)
+    latest, first = time.perf_counter() + statistics.median(result.whole_s) / 2, Watch(runs.out)
     process = started(runs, result)
     while process.poll() is None and first.rows() < result.rows / 2:
         if time.perf_counter() > latest and not first.seen:
@@ -49,7 +50,7 @@ def resumed(runs: Rounds, result: Result) -> measure.Reading | None:
     if not jobs.CONTENDERS[result.contender].resumes:
         shutil.rmtree(runs.out, ignore_errors=True)
     os.sync()
-    begun = time.perf_counter()
+    begun, spent = time.perf_counter(), children_s()
     process = started(runs, result)
     watchdog = threading.Timer(runs.timeout, process.kill)
     watchdog.start()
@@ -60,7 +61,8 @@ def resumed(runs: Rounds, result: Result) -> measure.Reading | None:
         time.sleep(POLL_SECONDS)
     watchdog.cancel()
     whole = time.perf_counter() - begun
-    cpu = measure.reap_orphans()
+    measure.reap_orphans()
+    cpu = children_s() - spent
     if process.returncode != 0:
         result.failure = "\n".join((runs.scratch / "log").read_text(errors="replace").splitlines()[-8:])
         print(" failed", file=sys.stderr)
@@ -70,6 +72,12 @@ def resumed(runs: Rounds, result: Result) -> measure.Reading | None:
     result.rows_before.append(before)
     result.whole_again_s.append(whole)
     return measure.Reading(seconds, cpu, None)
+
+
+def children_s() -> float:
+    """CPU seconds of all processes that ended and were waited for."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def started(runs: Rounds, result: Result) -> subprocess.Popen[bytes]:

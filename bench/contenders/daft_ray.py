@@ -24,5 +24,5 @@ def start() -> None:
     import daft
     import ray
 
-    ray.init(num_cpus=os.cpu_count(), include_dashboard=False, log_to_driver=False)
+    ray.init(address="local", num_cpus=os.cpu_count(), include_dashboard=False, log_to_driver=False)
     daft.set_runner_ray(noop_if_initialized=True)

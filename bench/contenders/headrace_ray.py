@@ -15,7 +15,7 @@ def main(job: str, data: str, out: str) -> None:
 
 
 def start() -> None:
-    ray.init(num_cpus=os.cpu_count(), include_dashboard=False, log_to_driver=False)
+    ray.init(address="local", num_cpus=os.cpu_count(), include_dashboard=False, log_to_driver=False)
 
 
 def run(job: str, data: str, out: str) -> None:

@@ -73,7 +73,7 @@ def first_row(data: str) -> Batch:
 
 
 def start() -> None:
-    ray.init(num_cpus=os.cpu_count(), include_dashboard=False, log_to_driver=False)
+    ray.init(address="local", num_cpus=os.cpu_count(), include_dashboard=False, log_to_driver=False)
 
 
 def run(job: str, data: str, out: str, pool: dict[str, Any] = HALVES) -> None:
