@@ -20,7 +20,6 @@ import select
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,7 +47,7 @@ if sys.argv[2:3] and sys.argv[2][0] == "-" and sys.argv[2] not in ("-", "-c", "-
 program = os.memfd_create("program")
 os.write(program, json.dumps({"args": sys.argv[2:], "cwd": os.getcwd(), "env": dict(os.environ)}).encode())
 way = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-way.connect(sys.argv[1])
+way.connect("\\0" + sys.argv[1])
 socket.send_fds(way, [b"fork"], [0, 1, 2, program])
 status = int(way.recv(32))
 if os.WIFSIGNALED(status):
@@ -117,7 +116,8 @@ def command(folder: Path, arguments: str = "") -> str:
 
 
 def _name(pid: int) -> str:
-    return f"{tempfile.gettempdir()}/headrace-tests-{pid}"
+    """Return where shells find the process that forks: it is no file, as a path may be too long for a socket."""
+    return f"headrace-tests-{pid}"
 
 
 def _end() -> None:
@@ -160,7 +160,7 @@ def serve(fd: int) -> CodeType:
     threads = len(os.listdir("/proc/self/task"))
     assert threads == 1, "what is imported has started threads"
     shells = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    shells.bind(_name(os.getpid()))
+    shells.bind(f"\0{_name(os.getpid())}")
     shells.listen()
     asked.send(b"ready")
     while True:
@@ -171,7 +171,6 @@ def serve(fd: int) -> CodeType:
             continue
         message, fds, *_ = socket.recv_fds(asked, 16, 4)
         if not message:
-            os.unlink(_name(os.getpid()))
             os._exit(0)
         pid = template._fork("python")
         if not pid:
