@@ -201,7 +201,7 @@ def every_table(figures: dict[str, Any]) -> str:
             shown,
             f"{seconds(statistics.median(walls))} ({_digits(min(walls))}–{_digits(max(walls))})",
             f"{statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f})" if ratios else "",
-            f"{cpu:.1f}" if cpu else "",
+            f"{cpu:.1f}" if cpu >= 0.05 else "",
             f"{statistics.median(each['peaks']) / 2**20:,.0f} MiB" if each["peaks"] else "",
             f"{each['rows']:,}" if each.get("rows") else "",
             str(len(walls)),
