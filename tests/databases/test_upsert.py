@@ -57,6 +57,16 @@ def test_the_last_row_of_a_key_stays_whatever_was_committed_first(store: Store, 
     assert sorted(store.run("SELECT k, y, kept FROM t"))[:-1] == expected
 
 
+def test_columns_may_have_the_names_that_a_merge_uses(store: Store, tmp_path: Path) -> None:
+    names = ["k", "headrace_number", "Headrace_Place"]
+    store.run('CREATE TABLE t (k BIGINT PRIMARY KEY, headrace_number BIGINT, "Headrace_Place" BIGINT)')
+    rows = [(1, 1, 1), (1, 7, 1), (2, 8, 1), (2, 9, 1)]
+    data = hr.from_items([dict(zip(names, row, strict=True)) for row in rows])
+    with pytest.warns(UserWarning, match="2 of the rows"):
+        upsert(data.with_options(engine="inline", progress=False), store, tmp_path / "a")
+    assert sorted(store.run("SELECT * FROM t")) == [(1, 7, 1), (2, 9, 1)]
+
+
 @pytest.mark.parametrize("point", ["table.filled", "finish.success"])
 def test_an_error_at_the_end_neither_merges_in_part_nor_twice(
     store: Store, tmp_path: Path, point: str

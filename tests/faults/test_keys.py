@@ -20,7 +20,15 @@ import pytest
 import headrace as hr
 from headrace.core import failpoints, key_digests
 from headrace.core.key_digests import KeyFile, digests_of, merged_keys, write_keys
-from headrace.errors import ArgumentError, BadInput, HeadraceError, JournalDamaged, PlanChanged, UnknownColumn
+from headrace.errors import (
+    ArgumentError,
+    BadInput,
+    HeadraceError,
+    InputChanged,
+    JournalDamaged,
+    PlanChanged,
+    UnknownColumn,
+)
 
 from .test_incremental import POINTS, SOAK_SEEDS, _processes
 
@@ -289,6 +297,34 @@ def test_files_that_change_while_a_run_waits_to_go_on(tmp_path: Path) -> None:
     write("b", 200, 201)
     run(source, out)
     assert sorted(i for i, _ in rows_of(out))[101:] == [200, 201, 202, 500, 600, 700]
+
+
+@pytest.mark.parametrize(
+    "before, after",
+    [
+        (pa.array([1, 2]), pa.array(["1", "2", "3"])),
+        (pa.array([-1, 2]), pa.array([2**64 - 1, 2, 3], pa.uint64())),
+        (pa.array([1, 2], pa.timestamp("ms")), pa.array([1000, 2000, 3], pa.timestamp("us"))),
+        (pa.array([1, 2], pa.timestamp("us")), pa.array([1, 2, 3], pa.timestamp("us", "UTC"))),
+        (pa.array([Decimal("1.5")]), pa.array([Decimal("1.50")])),
+    ],
+)
+def test_keys_of_another_type_are_refused(tmp_path: Path, before: pa.Array, after: pa.Array) -> None:
+    """All files that were read are others now, so that no file tells which columns there were."""
+    source, out = tmp_path / "in.parquet", tmp_path / "out"
+
+    def go(key: pa.Array) -> list[Any]:
+        pq.write_table(pa.table({"id": key, "row": range(len(key))}), source)
+        data = hr.read_parquet(str(source)).with_options(**QUIET).select_columns(["row"])
+        data.write_parquet(out, incremental=True, key="id")
+        return [row["row"] for row in hr.read_parquet(str(out)).take_all()]
+
+    first = go(before)
+    with pytest.raises(InputChanged, match=r"key column 'id' of the input is of another type.*Nothing was"):
+        go(after)
+    assert hr.verify(out).good and hr.read_parquet(str(out)).count() == len(first)
+    wider = before.cast(pa.int64()) if pa.types.is_integer(before.type) else before
+    assert go(wider) == go(before) == first
 
 
 def test_sets_of_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

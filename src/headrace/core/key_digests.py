@@ -66,6 +66,25 @@ def digests_of(batch: pa.RecordBatch, columns: Sequence[str]) -> Digests:
     return found
 
 
+def kinds_of(schema: pa.Schema, columns: Sequence[str]) -> list[str]:
+    """Return what the values of key columns are, in words: digests of keys are equal only within one of these.
+
+    >>> kinds_of(pa.schema({"id": pa.int32(), "at": pa.timestamp("ms", "UTC")}), ["id", "at"])
+    ['integer', 'timestamp[ms] with a zone']
+    """
+    return [_kind(_plain(schema.field(name).type)) for name in columns]
+
+
+def _kind(type_: pa.DataType) -> str:
+    if pa.types.is_integer(type_):
+        return "uint64" if pa.types.is_uint64(type_) else "integer"
+    if pa.types.is_timestamp(type_):
+        return f"timestamp[{type_.unit}]{' with a zone' if type_.tz else ''}"
+    if pa.types.is_decimal(type_):
+        return f"decimal with {type_.scale} places"
+    return "text or bytes" if _is_bytes(type_) else str(type_)
+
+
 def _plain(type_: pa.DataType) -> pa.DataType:
     return type_.value_type if pa.types.is_dictionary(type_) else type_
 

@@ -21,7 +21,7 @@ from headrace.errors import ArgumentError, ForeignOutput, InputChanged
 from headrace.output.commit import ShardCommitter
 from headrace.output.refresh import older_shards, revoke_unread, successors
 from headrace.output.saved_plan import write_plan
-from headrace.output.seen_keys import key_step
+from headrace.output.seen_keys import check_kinds, key_step
 from headrace.plan.logical import Plan
 from headrace.plan.partitioning import Partitioning
 
@@ -102,6 +102,9 @@ def reconcile(
     there = next((path for path in now if path in known), new[0] if new else "")
     paths = [file[0] if file[0] in now else there for file in before]  # nothing reads those in others' places
     source = plan.source.pinned(paths)
+    step = key_step(plan)
+    if step is not None and (new or changed):
+        check_kinds(committer, plan.source.pinned([*paths, *new]).schema(), step.key)
     if changed and not committer.state.finished:
         shards = _replan(source, committer, changed)
         present = [

@@ -18,11 +18,20 @@ import msgspec
 import pyarrow as pa
 
 from headrace.core.files import safe_files
-from headrace.core.key_digests import Digests, KeyFile, Keys, check_key, digests_of, merged_keys, write_keys
+from headrace.core.key_digests import (
+    Digests,
+    KeyFile,
+    Keys,
+    check_key,
+    digests_of,
+    kinds_of,
+    merged_keys,
+    write_keys,
+)
 from headrace.core.ports import Source
 from headrace.core.stores.addresses import is_address
 from headrace.core.work import Split
-from headrace.errors import ArgumentError, BadInput, JournalDamaged, PlanChanged
+from headrace.errors import ArgumentError, BadInput, InputChanged, JournalDamaged, PlanChanged
 from headrace.output.commit import ShardCommitter
 from headrace.output.run_list import RunEntry
 from headrace.plan.logical import Plan
@@ -56,6 +65,21 @@ def check_keys(plan: Plan, *, incremental: bool, refresh: bool) -> None:
             "output has to be a folder."
         )
     check_key(plan.source.schema(), step.key)
+
+
+def check_kinds(committer: ShardCommitter, schema: pa.Schema, key: Sequence[str]) -> None:
+    """Refuse input whose keys are of other types than those that were saved: equal ones would not be recognised."""
+    saved = next(iter(_saved(committer, 1)), None)
+    now = kinds_of(schema, key)
+    for name, was, is_ in zip(key, saved.about.get("kinds", now) if saved else now, now, strict=True):
+        if was != is_:
+            raise InputChanged(
+                f"The key column {name!r} of the input is of another type than when the run in {committer.output} "
+                f"began: {is_}, and it was {was}. Keys of two types cannot be compared, so rows that were "
+                "processed would be taken for new ones. Nothing was touched: write the files with the type that they "
+                "had, write to another folder, or make the output again with mode='overwrite' and without "
+                "incremental."
+            )
 
 
 def prepare_keys(committer: ShardCommitter, plan: Plan, *, on_error: str) -> None:
@@ -100,7 +124,10 @@ def _save(committer: ShardCommitter, source: Source, key: Sequence[str], *, reje
     if missing:
         read = ((owner, _read(source, splits, key, rejects=rejects)) for owner, splits in missing.items())
         folder = committer.folder / KEYS / f"{number}-{len(saved)}"
-        about = {"marks": {owner: marks[owner] for owner in missing}}
+        about = {
+            "marks": {owner: marks[owner] for owner in missing},
+            "kinds": kinds_of(source.schema(), key),
+        }
         write_keys(folder, read, about, lasting=committer.durability == "power")
 
 

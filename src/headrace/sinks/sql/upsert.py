@@ -47,10 +47,9 @@ class Upsert:
         self._names = [quoted_name(name) for name in schema.names]
         self._others = [quoted_name(name) for name in schema.names if name not in key]
         self._rows = 0
-        place = "headrace_place"
-        while place.lower() in map(str.lower, schema.names):
-            place += "_"
+        place = _free("headrace_place", schema.names)
         self._place = quoted_name(place)
+        self._number = quoted_name(_free("headrace_number", schema.names))
         self._schema = schema.append(pa.field(place, pa.int64()))
         self._temporary = quoted(transaction.temporary)
         transaction.execute(
@@ -77,7 +76,7 @@ class Upsert:
         rows = self._temporary
         if again:
             number = f"row_number() OVER (PARTITION BY {self._key} ORDER BY {self._place} DESC)"
-            rows = f"(SELECT *, {number} AS headrace_number FROM {rows}) AS r WHERE headrace_number = 1"
+            rows = f"(SELECT *, {number} AS {self._number} FROM {rows}) AS r WHERE {self._number} = 1"
         taken = ", ".join(f"{name} = excluded.{name}" for name in self._others)
         run(
             f"INSERT INTO {quoted(self._table)} ({names}) SELECT {names} FROM {rows}{'' if again else ' WHERE true'} "
@@ -85,3 +84,11 @@ class Upsert:
         )
         run(f"DROP TABLE {self._temporary}")
         return again
+
+
+def _free(name: str, taken: Iterable[str]) -> str:
+    """Return a name for a column that no other has; databases tell them apart without regard to case."""
+    others = {other.lower() for other in taken}
+    while name in others:
+        name += "_"
+    return name
