@@ -144,6 +144,20 @@ def test_faults_of_the_service_cost_no_line_and_no_second_batch(files, line, ser
 
 
 @KINDS
+def test_what_somebody_has_cancelled_is_not_sent_again_by_itself(files, line, service):
+    write(files, [line(i, f"say {i}") for i in range(6)])
+    with FakeLLMServer() as server:
+        server.batches.ends = deque(["cancelled"])
+        with pytest.raises(EndpointRefused, match="was cancelled"):
+            ask(files, server)
+        assert len(server.batches.all) == 1
+        counts = ask(files, server)
+    assert [len(batch.requests) for batch in server.batches.all] == [6, 3]
+    assert (counts.answered, counts.before) == (6, 3)
+    assert [said(each) for each in read(files.out)] == [f"say {i}" for i in range(6)]
+
+
+@KINDS
 @pytest.mark.parametrize("end", ["expired", "missing", "double"])
 def test_what_a_batch_does_not_answer_goes_into_another(files, line, service, end):
     write(files, [line(i, f"say {i}") for i in range(6)])
@@ -242,6 +256,41 @@ def test_anothers_batch_of_the_same_size_is_not_taken_for_ours(files):
         server.batches.faults = {"create": deque(["lost"])}
         assert ask(files, server).answered == 2
     assert len(server.batches.all) == 2 and [said(each) for each in read(files.out)] == ["say 0", "say 1"]
+
+
+def test_a_file_that_changed_and_another_service_are_refused_before_anything_gets_a_wrong_name(files):
+    write(files, [chat(i, f"say {i}") for i in range(3)])
+    before = os.stat(files.source)
+
+    def change():
+        write(files, [chat(i, f"SAY {i}") for i in range(3)])
+
+    with FakeLLMServer() as server, FakeLLMServer() as other:
+        server.batches.faults = {"download": deque([change])}
+        with pytest.raises(PlanChanged, match="has changed while its batches were at work"):
+            ask(files, server)
+        with pytest.raises(PlanChanged, match="begun for another input"):
+            ask(files, server)
+        write(files, [chat(i, f"say {i}") for i in range(3)])
+        os.utime(files.source, ns=(before.st_atime_ns, before.st_mtime_ns))
+        with pytest.raises(PlanChanged, match=f"begun at the batch service of {server.url}, and"):
+            ask(files, other)
+        assert ask(files, server).answered == 3 and not other.batches.calls
+    assert len(server.batches.all) == 1 and [said(each) for each in read(files.out)] == [
+        "say 0",
+        "say 1",
+        "say 2",
+    ]
+
+
+def test_half_of_a_character_in_an_answer_costs_no_line(files):
+    write(files, [chat(i, "a\u2028b\x85c") for i in range(2)])
+    with FakeLLMServer(lambda prompt: f"{prompt} \ud83d") as server:
+        for via in (True, False):
+            assert (
+                run_batch(files, Endpoint(server.url, "x"), via_batch_api=via, overwrite=True).answered == 2
+            )
+            assert [said(each) for each in read(files.out)] == ["a\u2028b\x85c \ufffd"] * 2
 
 
 JOB = """

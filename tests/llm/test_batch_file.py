@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +16,7 @@ import pytest
 
 from headrace.cli.app import carry_out
 from headrace.errors import EndpointRefused, OutputExists, PlanChanged, RunLocked, UnreadableFile
-from headrace.llm import client
+from headrace.llm import batch_file, client
 from headrace.llm.batch_file import BatchFiles, run_batch
 from headrace.llm.endpoint import Endpoint
 from headrace.testing import FakeLLMServer
@@ -137,6 +139,8 @@ def test_nothing_is_sent_for_a_file_with_a_bad_line(files):
         "it asks for a stream": requests(chat("a", stream=True)),
         "of another kind": good + '{"custom_id": "b", "params": {}}\n',
         "its custom_id is empty": good.replace("id-0", ""),
+        "its body cannot be read: Number out of range": requests(chat("a", seed=7)).replace("7", "1e999"),
+        "recursion depth": good.replace('"a"', "[" * 5000 + "]" * 5000),
     }
     with FakeLLMServer() as server:
         for words, text in wrong.items():
@@ -175,6 +179,7 @@ def test_what_was_written_is_not_asked_again_and_torn_ends_are_cut(files):
             assert [Path(each).read_bytes() for each in (batch.out, batch.errors)] == [whole, errors]
             assert counts.before + len(server.requests) - before == 40
             assert (counts.answered, counts.failed) == (32, 8)
+            assert (counts.prompt_tokens, counts.completion_tokens) == (64, 64)  # of all, not of this process
 
 
 def test_an_output_goes_on_with_its_own_input_only_and_is_for_one_process(files):
@@ -197,6 +202,68 @@ def test_an_output_goes_on_with_its_own_input_only_and_is_for_one_process(files)
         with pytest.raises(OutputExists):
             run_batch(batch, endpoint)
         assert run_batch(batch, endpoint, overwrite=True).answered == 1
+
+
+def test_an_output_that_another_process_has_made_meanwhile_is_not_paid_for_again(files, monkeypatch):
+    batch = files(requests(chat("a")))
+    looked = batch_file.check
+
+    def slowly(path):
+        Path(batch.out).write_text("theirs")
+        return looked(path)
+
+    monkeypatch.setattr(batch_file, "check", slowly)
+    with FakeLLMServer() as server, pytest.raises(OutputExists):
+        run_batch(batch, Endpoint(server.url, "x"))
+    assert not server.requests and Path(batch.out).read_text() == "theirs"
+
+
+@pytest.mark.parametrize("via", [False, True])
+@pytest.mark.parametrize("bad", [0, 1])
+def test_who_dies_while_the_output_gets_its_names_goes_on(files, monkeypatch, bad, via):
+    batch = files(requests(*(chat(str(i)) for i in range(5)), *[chat("w " * 90)] * bad))
+    monkeypatch.setattr("headrace.llm.batches.api.FIRST_LOOK", 0.001)
+    original = {"replace": os.replace, "rmtree": shutil.rmtree}
+    with FakeLLMServer(context=50) as server:
+        for step in ("errors", "out", "rmtree"):
+
+            def replace(source, target, step=step):
+                if target == getattr(batch, step, ""):
+                    raise KeyboardInterrupt
+                original["replace"](source, target)
+
+            def rmtree(path, step=step, **options):
+                if step == "rmtree":
+                    raise KeyboardInterrupt
+
+            monkeypatch.setattr(os, "replace", replace)
+            monkeypatch.setattr(shutil, "rmtree", rmtree)
+            with contextlib.suppress(KeyboardInterrupt):
+                run_batch(batch, Endpoint(server.url, "x"), via_batch_api=via)
+        monkeypatch.undo()
+        counts = run_batch(batch, Endpoint(server.url, "x"), via_batch_api=via)
+        assert (counts.answered, counts.failed, counts.before) == (5, bad, 5 + bad)
+        assert (len(server.batches.all) if via else len(server.requests)) == (1 if via else 5 + bad)
+    assert len(read(batch.out)) == 5 and os.path.exists(batch.errors) == bool(bad)
+    assert not os.path.exists(batch.state)
+
+
+def test_a_file_that_is_written_into_while_it_is_read_is_refused(files):
+    batch = files(requests(*(chat(str(i)) for i in range(5))))
+
+    def answer(prompt):
+        with open(batch.source, "a") as file:
+            file.write("\n")
+        return prompt
+
+    with FakeLLMServer(answer) as server:
+        endpoint = Endpoint(server.url, "x", max_in_flight=1)
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(PlanChanged, match="while it was read"):
+            patch.setattr(batch_file, "WINDOW", 1)
+            run_batch(batch, endpoint)
+        with pytest.raises(PlanChanged, match="was begun for another input"):
+            run_batch(batch, endpoint)
+    assert not os.path.exists(batch.out)
 
 
 @pytest.mark.local

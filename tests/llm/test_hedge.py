@@ -9,7 +9,7 @@ import itertools
 import pytest
 
 import headrace as hr
-from headrace.errors import ArgumentError
+from headrace.errors import ArgumentError, SpendingCapReached
 from headrace.llm import hedge
 from headrace.llm.hedge import Latencies, first_of, has_lost
 from headrace.output.follow import follow
@@ -50,6 +50,24 @@ def test_what_is_late_is_asked_for_twice_and_both_are_paid(tmp_path, servers):
     paid = told["paid"]
     assert paid["answers"] == paid["completion_tokens"] == 300 + twice and paid["unanswered"] == 0
     assert paid["cost"] == 2 * (300 + twice)
+
+
+def test_second_requests_do_not_go_beyond_the_cap(tmp_path, monkeypatch):
+    monkeypatch.setattr(Latencies, "late", 0.0)  # whatever has room is asked for twice
+    rows = hr.from_items([{"n": n} for n in range(30)])
+    prompt = "ww " * 300  # 300 tokens, of 310 or so that are expected
+    with FakeLLMServer(lambda prompt: "a", latency=0.05) as server:
+        model = hr.llm.Endpoint(
+            server.url, "m", max_in_flight=64, prices={"input": 1e6, "output": 1e6}, hedge=True
+        )
+        asked = rows.prompt(prompt + "{n}", model, sampling={"max_tokens": 1}, max_cost=2800)
+        with pytest.raises(SpendingCapReached, match="max_cost=2800") as end:
+            asked.with_options(engine="inline", progress=False).write_parquet(tmp_path / "out")
+    told = follow(tmp_path / "out").poll().data()["language_model"]
+    assert told["tried_again"]["Hedged"] >= 1 and 1500 < told["paid"]["cost"] <= 2800
+    assert f"{told['paid']['answers']} answers have used {told['paid']['prompt_tokens']:,} tokens" in str(
+        end.value
+    )
 
 
 def test_nothing_is_asked_twice_unless_it_is_wished_for(tmp_path):

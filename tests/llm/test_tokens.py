@@ -77,6 +77,20 @@ def test_rows_of_a_stage_before_the_last_count_too(tmp_path):
     assert told["paid"]["answers"] == 40
 
 
+def test_two_prompts_of_a_run_are_paid_for_once(tmp_path):
+    rows = hr.from_items([{"n": n} for n in range(20)])
+    with FakeLLMServer() as server:
+        model = hr.llm.Endpoint(server.url, "m", prices={"input": 1e6, "output": 1e6})
+        other = hr.llm.Endpoint(server.url, "other", prices={"input": 1e6, "output": 1e6})
+        asked = rows.prompt("a {n}", model).prompt("then {answer}", other, output="second")
+        asked.with_options(engine="inline", progress=False).write_parquet(tmp_path / "out")
+    told = follow(tmp_path / "out").poll().data()["language_model"]
+    assert (told["rows"], told["prompt_tokens"], told["completion_tokens"]) == (40, 20 * 5, 20 * 5)
+    paid = told["paid"]
+    assert paid["answers"] == 40 and paid["prompt_tokens"] == paid["completion_tokens"] == 20 * 5
+    assert paid["cost"] == 200 and paid["unanswered"] == 0
+
+
 def event(session, place, own, total, *, given=10, taken=10, sent=0, ended=0):
     return ModelAsked(
         0, "prompt(m)", session, own, given, taken, place, total, sent or total.answers, ended or total.answers,

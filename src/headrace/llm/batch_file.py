@@ -30,6 +30,7 @@ from headrace.llm.batch_lines import (
     failed_line,
     lines_of,
     tokens_in,
+    tokens_written,
 )
 from headrace.llm.client import Client
 from headrace.llm.endpoint import Endpoint
@@ -64,17 +65,17 @@ def run_batch(
     """
     if len({os.path.realpath(each) for each in (files.source, files.out, files.errors)}) < 3:
         raise ArgumentError("Input, output and the file of errors are three files; two of them are the same.")
-    for path in (files.out, files.errors):
-        if os.path.lexists(path) and not overwrite:
-            raise OutputExists(
-                f"{path} is there already. Nothing was sent: give another name, or say --overwrite to replace it."
-            )
+    if not overwrite:
+        _check_new(files)
     counts = BatchCounts(lines=check(files.source))
     try:
         safe_files.make_folder(files.state, 0o700)
         lock = safe_files.opened(os.path.join(files.state, "lock"), os.O_RDWR | os.O_CREAT)
         try:
             _lock(lock, files)
+            if not overwrite:
+                _check_new(files)  # again: another process may have made it until now
+            _take_back_names(files)
             _check_same_input(files, via_batch_api)
             out, errors = (
                 safe_files.opened(path + ".part", os.O_RDWR | os.O_CREAT, 0o666)
@@ -97,6 +98,32 @@ def run_batch(
             "room, or have it writable, and run the same command again."
         ) from error
     return counts
+
+
+def _check_new(files: BatchFiles) -> None:
+    """Refuse an output that is there, unless it is ours and the process that gave it its name has died then."""
+    if safe_files.size(_finishing(files)) >= 0:
+        return
+    for path in (files.out, files.errors):
+        if os.path.lexists(path):
+            raise OutputExists(
+                f"{path} is there already. Nothing was sent: give another name, or say --overwrite to replace it."
+            )
+
+
+def _finishing(files: BatchFiles) -> str:
+    """Return the file that is there while the output is given its names."""
+    return os.path.join(files.state, "finishing")
+
+
+def _take_back_names(files: BatchFiles) -> None:
+    """Undo what a process has begun that died while it gave the output its names."""
+    if safe_files.size(_finishing(files)) < 0:
+        return
+    for path in (files.out, files.errors):
+        if os.path.lexists(path) and not os.path.lexists(path + ".part"):
+            os.replace(path, path + ".part")
+    os.unlink(_finishing(files))
 
 
 def _lock(fd: int, files: BatchFiles) -> None:
@@ -152,6 +179,7 @@ def _check_same_input(files: BatchFiles, via_batch_api: bool) -> None:
 
 def _finish(files: BatchFiles) -> None:
     """Give the files their names; a file of errors without any is none."""
+    safe_files.write(_finishing(files), b"")
     if os.path.getsize(files.errors + ".part"):
         os.replace(files.errors + ".part", files.errors)
     else:
@@ -219,6 +247,7 @@ class _Batch:
         for line in lines:
             if out.take(line.custom_id):
                 self._counts.answered += 1
+                self._count_tokens(*tokens_written(out.last))
             elif errors.take(line.custom_id):
                 self._counts.failed += 1
             else:
@@ -263,13 +292,17 @@ class _Batch:
                 said = failed_line(line, type(error).__name__, str(error))
                 self._window_bytes += len(said)
                 return False, said
-            read, written = tokens_in(reply.data)
-            self._counts.prompt_tokens += read
-            self._counts.completion_tokens += written
             kept = answered_line(line, reply.data)
             self._store.add(key, kept)
+            self._count_tokens(*tokens_in(reply.data))
+        else:
+            self._count_tokens(*tokens_written(kept))
         self._window_bytes += len(kept)
         return True, kept
+
+    def _count_tokens(self, read: int, written: int) -> None:
+        self._counts.prompt_tokens += read
+        self._counts.completion_tokens += written
 
 
 def _key(line: BatchLine) -> bytes:

@@ -7,11 +7,11 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 
-from headrace.errors import ArgumentError, UnreadableFile
+from headrace.errors import ArgumentError, PlanChanged, UnreadableFile
 
 PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/rerank")
 ANTHROPIC = "/v1/messages"
@@ -83,28 +83,40 @@ class BatchLine:
 def lines_of(path: str) -> Iterator[BatchLine]:
     """Yield the requests of a batch file in order; empty lines are passed over.
 
-    Raises ``UnreadableFile`` with the number of the line for one that is no request.
+    Raises ``UnreadableFile`` with the number of the line for one that is no request, ``PlanChanged`` at the end of a
+    file that somebody has written into meanwhile.
     """
     try:
         with open(path, "rb") as file:
-            at = 0
+            at, before = 0, state_of(file)
             for number, raw in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), b""), 1):
                 if len(raw) > LONGEST_LINE:
                     raise _bad(path, number, f"it has more than {LONGEST_LINE >> 20} MiB")
                 if raw.strip():
                     yield line_of(path, number, raw, at)
                 at += len(raw)
+            if state_of(file) != before:
+                raise PlanChanged(
+                    f"{path} has changed while it was read, so lines of two states would be mixed. Bring back what "
+                    "it was and give the same command again, or give another output."
+                )
     except OSError as error:
         raise UnreadableFile(
             f"{path} cannot be read: {error.strerror or error}. Nothing was sent."
         ) from error
 
 
+def state_of(file: IO[bytes]) -> tuple[int, int]:
+    """Return what is known of a file that is open, by which it is seen that somebody has written into it."""
+    status = os.fstat(file.fileno())
+    return status.st_size, status.st_mtime_ns
+
+
 def line_of(path: str, number: int, raw: bytes, at: int = 0) -> BatchLine:
     """Return the request of a line, which begins ``at`` this byte; raises ``UnreadableFile`` for one that is none."""
     try:
         line = _decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _bad(path, number, f"it is no request of a batch: {error}") from None
     if not line.custom_id:
         raise _bad(path, number, "its custom_id is empty")
@@ -121,7 +133,13 @@ def line_of(path: str, number: int, raw: bytes, at: int = 0) -> BatchLine:
 
 
 def _object(path: str, number: int, name: str, raw: msgspec.Raw) -> dict[str, Any]:
-    value = msgspec.json.decode(raw) if raw else None
+    try:
+        value = msgspec.json.decode(raw) if raw else None
+    except (
+        msgspec.DecodeError,
+        RecursionError,
+    ) as error:  # numbers that are too large, brackets that are too deep
+        raise _bad(path, number, f"its {name} cannot be read: {error}") from None
     if not isinstance(value, dict):
         raise _bad(path, number, f"its {name} is no object")
     if value.get("stream"):
@@ -205,6 +223,13 @@ def tokens_in(data: Mapping[str, Any]) -> tuple[int, int]:
     return found[0], found[1]
 
 
+def tokens_written(said: bytes) -> tuple[int, int]:
+    """Return the same of a line of the output."""
+    line = msgspec.json.decode(said)
+    data = (line.get("response") or {}).get("body") or (line.get("result") or {}).get("message")
+    return tokens_in(data) if isinstance(data, dict) else (0, 0)
+
+
 def _name(kind: str, line: BatchLine) -> str:
     return f"{kind}_{hashlib.blake2b(line.custom_id.encode('utf-8', 'surrogatepass'), digest_size=12).hexdigest()}"
 
@@ -217,7 +242,8 @@ class WrittenLines:
         self._file.seek(0)
         self._fd = fd
         self.end = 0  # of the lines that were taken
-        self._next: tuple[str, int] | None = None
+        self.last = b""
+        self._next: tuple[str, bytes] | None = None
         self._read()
 
     def _read(self) -> None:
@@ -225,15 +251,16 @@ class WrittenLines:
         self._next = None
         if raw.endswith(b"\n"):
             try:
-                self._next = _id_of(raw).custom_id, len(raw)
+                self._next = _id_of(raw).custom_id, raw
             except (msgspec.DecodeError, UnicodeDecodeError):
                 self._next = None
 
     def take(self, custom_id: str) -> bool:
-        """Say whether the next line is the answer to this request; then it is taken."""
+        """Say whether the next line is the answer to this request; then it is taken, and ``last``."""
         if self._next is None or self._next[0] != custom_id:
             return False
-        self.end += self._next[1]
+        self.last = self._next[1]
+        self.end += len(self.last)
         self._read()
         return True
 

@@ -28,6 +28,7 @@ from headrace.llm.refusals import (
     NoAnswer,
     RateLimited,
     error_of,
+    json_of,
     judged,
     pause_of,
 )
@@ -372,9 +373,7 @@ class Client:
         pause = pause_of(response.headers)
         if pause is not None:
             self._limiter.block(pause)
-        data = None
-        with contextlib.suppress(ValueError):
-            data = json.loads(read)
+        data = json_of(read)
         if not isinstance(data, dict) or ("error" in data and not data.get("choices") and data["error"]):
             raise Again(Malformed, f"200, and no JSON of an answer ({len(read):,} bytes)")
         return Reply(data, latency)

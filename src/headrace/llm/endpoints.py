@@ -70,6 +70,11 @@ class Endpoints:
         """How many requests may be under way, at all of them."""
         return sum(each.max_in_flight for each in self.endpoints)
 
+    @property
+    def hedge(self) -> bool:
+        """True if a request that is late may be sent to another of them."""
+        return any(each.hedge for each in self.endpoints)
+
     def identity(self) -> tuple[str, ...]:
         """Return what decides about the answers: the model, not who serves it."""
         return (self.model,)

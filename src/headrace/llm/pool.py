@@ -69,7 +69,7 @@ class PoolClient:
         ]
         self._tries = len(self._members) + max(each.max_retries for each in pool.endpoints)
         self._slots = Slots(pool.max_in_flight, made_order(order))
-        self._hedge = any(each.hedge for each in pool.endpoints)
+        self._hedge = pool.hedge
         self._latencies = Latencies()
 
     async def open(self) -> None:

@@ -167,6 +167,9 @@ class Prompter(AnswerColumns):
             if started.ended.done():
                 raise started.ended.result()
             outcomes = together.result()
+        except BaseException:
+            started.note(over=True)  # who comes after this counts what was paid for it, too
+            raise
         finally:
             for task in tasks:
                 task.cancel()

@@ -97,12 +97,31 @@ class Again(Exception):
         self.overloaded = overloaded
 
 
+def json_of(said: bytes) -> Any:
+    """Return what a server says as JSON; None for what is none, or has no end of brackets.
+
+    Models cut characters in two, and servers hand on the half that there is. UTF-8 has no such thing: it becomes
+    U+FFFD, the sign for a character that is not known.
+
+    >>> json_of(rb'{"text": "cut \\ud83d"}'), json_of(b"<html>")
+    ({'text': 'cut \ufffd'}, None)
+    """
+    try:
+        data = json.loads(said)
+        if b"\\ud" in said or b"\\uD" in said:
+            text = json.dumps(data, ensure_ascii=False).encode("utf-16-le", "surrogatepass")
+            data = json.loads(text.decode("utf-16-le", "replace"))
+    except (ValueError, RecursionError):
+        return None
+    return data
+
+
 def error_of(body: bytes) -> tuple[str, str]:
     """Return the message and the code of an error in its usual forms, or what the server said at all."""
     text = body[:20_000].decode("utf-8", "replace").strip()
     message, code = text, ""
-    with contextlib.suppress(ValueError):
-        parsed = json.loads(text)
+    parsed = json_of(text.encode())
+    if parsed is not None:
         error = parsed.get("error", parsed) if isinstance(parsed, dict) else parsed
         if isinstance(error, dict):
             message = str(error.get("message") or error.get("detail") or text)

@@ -25,8 +25,8 @@ class Spending:
     """Lets requests begin while what they may cost is left. Used on one event loop.
 
     What is under way is counted with what it may cost: its prompt, as its length lets expect, and ``max_tokens`` or
-    as many tokens as answers have had on average. Nothing begins that would go beyond a cap; where nothing is under
-    way any more and the next request would, the run ends.
+    as many tokens as answers have had on average; twice that where it may be sent a second time. Nothing begins that
+    would go beyond a cap; where nothing is under way any more and the next request would, the run ends.
     """
 
     def __init__(self, caps: Caps, endpoint: Any, store: AnswerStore, label: str) -> None:
@@ -44,7 +44,9 @@ class Spending:
             spent = self._store.spent()
             mean = spent.completion_tokens // spent.requests if spent.requests else ANSWER_TOKENS
             answer = max_tokens if max_tokens is not None else max(mean, 1)
-            tokens, cost = prompt_tokens + answer, self._endpoint.cost(prompt_tokens, answer)
+            times = 2 if getattr(self._endpoint, "hedge", False) else 1
+            tokens = times * (prompt_tokens + answer)
+            cost = times * self._endpoint.cost(prompt_tokens, answer)
             if self._fits(spent, tokens, cost):
                 self._reserved_tokens += tokens
                 self._reserved_cost += cost

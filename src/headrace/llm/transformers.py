@@ -4,6 +4,7 @@ without GPU."""
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -80,7 +81,7 @@ class Transformers(TextPredictor):
     @known_arguments
     def __init__(
         self,
-        path: str,
+        path: str | os.PathLike[str],
         *,
         device: str | None = None,
         dtype: str | None = None,
@@ -88,7 +89,7 @@ class Transformers(TextPredictor):
         trust_pickle: bool = False,
         sha256: str | None = None,
     ) -> None:
-        if not isinstance(path, str):
+        if not isinstance(path, (str, os.PathLike)):
             raise ArgumentError(
                 f"Transformers: it takes the path of a folder, as text, not {type(path).__name__}."
             )

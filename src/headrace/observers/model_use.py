@@ -27,7 +27,9 @@ class ModelUse:
 
     def __init__(self) -> None:
         self.answered: Answered | None = None  # in committed shards
-        self._places: dict[tuple[str, str], ModelAsked] = {}  # by step and place
+        # By place alone: all steps of a run that ask count in one.
+        self._places: dict[str, ModelAsked] = {}
+        self._priced = False
         self._sessions: dict[str, ModelAsked] = {}  # of the present driver
         # Time, tokens in, tokens out, of the present driver.
         self._points: deque[tuple[float, int, int]] = deque()
@@ -46,9 +48,10 @@ class ModelUse:
 
     def add(self, event: ModelAsked, at: float, ready: float) -> None:
         """Add what a worker says; the first of them was ``ready`` then."""
-        known = self._places.get((event.step, event.place))
+        known = self._places.get(event.place)
         if known is None or event.total.answers >= known.total.answers:
-            self._places[event.step, event.place] = event
+            self._places[event.place] = event
+        self._priced = self._priced or event.priced
         if self._began is None:
             self._began = ready
             self._points.append((ready, 0, 0))
@@ -71,7 +74,7 @@ class ModelUse:
     @property
     def priced(self) -> bool:
         """True if the cost is known, as there are prices."""
-        return any(each.priced for each in self._places.values())
+        return self._priced
 
     def paid(self, *, ended: bool = False) -> ModelPaid:
         """Return what was used; ``ended``: nothing is under way, so what was not answered never will be."""

@@ -90,12 +90,12 @@ class InFlightWindow(Generic[T]):
                 yield from self._next_outcome(in_flight)
             if self._timing.rows_ended():
                 self._report_size()
-            self._report_model()
         finally:
             for _, call in in_flight:
                 call.cancel()
             if threading.get_ident() == thread:  # else the garbage collector is here, in whatever thread
                 _wait_for(in_flight)
+                self._report_model()  # what was paid for is told, however it ends
 
     def _count_unsent(self, rows: Iterator[Rows]) -> Iterator[Rows]:
         for part in rows:

@@ -134,8 +134,9 @@ def _anthropic_batch(data: Mapping[str, Any]) -> Batch:
     counts = data.get("request_counts")
     counts = counts if isinstance(counts, dict) else {}
     done = sum(value for name, value in counts.items() if name != "processing" and isinstance(value, int))
-    ended = data.get("processing_status") == "ended"
-    return Batch(text(data, "id"), "ended" if ended else "open", done)
+    if data.get("processing_status") != "ended":
+        return Batch(text(data, "id"), "open", done)
+    return Batch(text(data, "id"), "cancelled" if counts.get("canceled") else "ended", done)
 
 
 def _anthropic_outcome(line: Mapping[str, Any]) -> LineOutcome:

@@ -16,10 +16,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.core import failpoints
 from headrace.core.files import safe_files
-from headrace.errors import EndpointRefused, UnreadableFile
-from headrace.llm.batch_lines import BatchLine, answered_line, failed_line, line_of, lines_of, tokens_in
+from headrace.errors import EndpointRefused, PlanChanged, UnreadableFile
+from headrace.llm.batch_lines import (
+    BatchLine,
+    answered_line,
+    failed_line,
+    line_of,
+    lines_of,
+    state_of,
+    tokens_in,
+)
 from headrace.llm.batches.anthropic import AnthropicBatches
 from headrace.llm.batches.calls import PatientCalls
 from headrace.llm.batches.journal import BatchJournal, Part, PartState
@@ -74,6 +81,7 @@ class BatchApi:
         self._where = f"the endpoint {endpoint.base_url}"
         self._here: dict[int, _Here] = {}
         self._source = open(files.source, "rb")  # noqa: SIM115 - closed at the end of the run
+        self._source_state = state_of(self._source)
         self._calls = PatientCalls(f"The endpoint {endpoint.base_url}", endpoint.max_retries)
         self._settled = 0
 
@@ -82,6 +90,7 @@ class BatchApi:
         try:
             if not self._journal.planned:
                 self._plan()
+            self._check_same_service()
             self._counts.before = self._settled = sum(self._journal.counts())
             await self._client.open()
             await self._all_parts()
@@ -90,6 +99,26 @@ class BatchApi:
             self._source.close()
             await self._client.close()
             self._journal.close()
+
+    def _check_same_service(self) -> None:
+        """Refuse to look for our batches where they are not: they would be sent, and paid for, again."""
+        here, before = self._client.endpoint.base_url, self._journal.place
+        if self._journal.has_sent() and before != here:
+            raise PlanChanged(
+                f"{self._files.out} was begun at the batch service of {before}, and batches of it are there. Nothing "
+                f"was sent to {here}: go on with that one, or remove {self._files.state} to begin anew; what was "
+                "answered is lost then."
+            )
+        self._journal.set_place(here)
+
+    def _check_unchanged(self) -> None:
+        """Refuse a file that somebody has written into: lines are found by where they were."""
+        if state_of(self._source) != self._source_state:
+            raise PlanChanged(
+                f"{self._files.source} has changed while its batches were at work, so answers would get the names of "
+                "other requests. What was answered is kept: bring back what the file was, with its time, and run the "
+                f"same command again; or remove {self._files.state} to begin anew."
+            )
 
     def _plan(self) -> None:
         """Divide the lines into parts: each of one address and one model, and within what the service takes."""
@@ -154,9 +183,7 @@ class BatchApi:
         if batch.state == "failed":
             return await self._failed(part, batch)
         path = await self._download(part, batch)
-        failpoints.hit("batch.downloaded")
         left = self._settle(part, path)
-        failpoints.hit("batch.taken")
         os.unlink(path)
         with contextlib.suppress(Again, RowError, EndpointRefused):  # it is only in the way
             if part.file:
@@ -177,7 +204,6 @@ class BatchApi:
             part.file = await self._calls.once(
                 lambda: self._service.upload(part, path), lambda: self._service.find_file(part)
             )
-            failpoints.hit("batch.uploaded")
             self._note(part, "creating", since=time.time())
         await self._create(part, path, size)
 
@@ -205,7 +231,6 @@ class BatchApi:
         batch = await self._calls.once(
             lambda: self._service.create(part, path), lambda: self._found(part, size)
         )
-        failpoints.hit("batch.created")
         part.batch = batch.id
         self._note(part, "open")
         if path:
@@ -245,6 +270,7 @@ class BatchApi:
                 f"{self._where} did not take a batch of {len(lines):,} requests ({batch.id}): {batch.why}. What was "
                 "answered before is kept: correct what is wrong there, and run the same command again."
             )
+        self._check_unchanged()
         with journal.together():
             for (number, at), said in wrong.items():
                 line = self._line(number, at)
@@ -271,6 +297,7 @@ class BatchApi:
 
     def _settle(self, part: Part, path: str) -> list[Part]:
         """Keep the answers of a batch; return what has to be sent again. All of it, or nothing."""
+        self._check_unchanged()
         places = dict(self._journal.lines_of(part))
         reasons: dict[int, str] = {}
         with self._journal.together():
@@ -311,6 +338,7 @@ class BatchApi:
 
     def _write_part(self, part: Part, path: str) -> None:
         """Write what is sent for a part."""
+        self._check_unchanged()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
         with safe_files.new_file(path) as file:

@@ -23,7 +23,7 @@ create table if not exists lines (number integer primary key, at integer, size i
 create index if not exists lines_of_part on lines (part);
 create table if not exists parts (number integer primary key, url text, state text, tag text, since real, file text,
     batch text);
-create table if not exists run (id text, planned integer, prompt integer, completion integer);
+create table if not exists run (id text, planned integer, prompt integer, completion integer, place text);
 """
 
 
@@ -53,8 +53,9 @@ class BatchJournal:
         self._db.execute("pragma synchronous = full")
         self._db.executescript(_TABLES)
         if self._db.execute("select count(*) from run").fetchone() == (0,):
-            self._db.execute("insert into run values (?, 0, 0, 0)", (run,))
+            self._db.execute("insert into run values (?, 0, 0, 0, '')", (run,))
         self.run, self.planned = self._db.execute("select id, planned from run").fetchone()
+        (self.place,) = self._db.execute("select place from run").fetchone()
 
     def close(self) -> None:
         """Close the database."""
@@ -138,6 +139,14 @@ class BatchJournal:
         """Return the parts that are not done."""
         query = "select number, url, state, tag, since, file, batch from parts where state != 'done' order by number"
         return [Part(*row) for row in self._db.execute(query)]
+
+    def has_sent(self) -> bool:
+        """Say whether it is known that something of ours is at the service."""
+        return self._db.execute("select 1 from parts where file != '' or batch != ''").fetchone() is not None
+
+    def set_place(self, url: str) -> None:
+        """Note whose service it is."""
+        self._db.execute("update run set place = ?", (url,))
 
     def batches(self) -> set[str]:
         """Return the names of all batches that are ours."""

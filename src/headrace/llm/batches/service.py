@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import IO, Any, Literal, Protocol
 
 from headrace.llm.batch_lines import BatchLine
 from headrace.llm.batches.journal import Part
-from headrace.llm.refusals import Again, Malformed
+from headrace.llm.refusals import Again, Malformed, json_of
 
 CLOCKS_DIFFER = 86_400.0
 """Seconds: a batch is looked for among those made since it was begun, by a clock that may differ from ours."""
@@ -112,10 +110,7 @@ class Unsure(Again):
 
 def table(read: bytes) -> dict[str, Any]:
     """Return the object that a server says; raises ``Again`` for something else."""
-    try:
-        data = json.loads(read)
-    except ValueError:
-        data = None
+    data = json_of(read)
     if not isinstance(data, dict):
         raise Again(Malformed, f"200, and no JSON object ({len(read):,} bytes)")
     return data
@@ -131,7 +126,5 @@ def text(data: Mapping[str, Any], name: str) -> str:
 
 def object_of(line: bytes) -> dict[str, Any]:
     """Return the object of a line; an empty one, of nobody's request, for what is none."""
-    with contextlib.suppress(ValueError):
-        found = json.loads(line)
-        return found if isinstance(found, dict) else {}
-    return {}
+    found = json_of(line)
+    return found if isinstance(found, dict) else {}
