@@ -299,6 +299,36 @@ def test_files_that_change_while_a_run_waits_to_go_on(tmp_path: Path) -> None:
     assert sorted(i for i, _ in rows_of(out))[101:] == [200, 201, 202, 500, 600, 700]
 
 
+def test_parts_that_are_lost_are_made_of_the_same_file_only(tmp_path: Path) -> None:
+    """Rows of a run that has ended are not made of what is in its file now: its keys are those of then."""
+    (tmp_path / "in").mkdir()
+
+    def wrote(*ids: int) -> Path:
+        """Return an output in which a run has seen 1 and 2; then there are these ids."""
+        out = tmp_path / f"out-{len(list(tmp_path.iterdir()))}"
+        for now in ((1, 2), ids):
+            table = pa.table({"id": now, "version": [0] * len(now)})
+            pq.write_table(table, tmp_path / "in" / "a.parquet")
+            if now != ids:
+                run(tmp_path / "in", out)
+        return out
+
+    out = wrote(1, 2, 3)  # not read yet
+    next(out.glob("part-00000-*")).unlink()
+    with pytest.raises(InputChanged, match=r"gone, and the input file .*a\.parquet.* not there as it was"):
+        run(tmp_path / "in", out)
+    out = wrote(3, 4, 2)  # read by a second run
+    run(tmp_path / "in", out)
+    next(out.glob("part-00000-*")).unlink()
+    with pytest.raises(InputChanged, match=r"gone, and the input file .*a\.parquet.* not there as it was"):
+        run(tmp_path / "in", out)
+    out = wrote(3, 1, 2)
+    run(tmp_path / "in", out)
+    next(out.glob("part-00001-*")).unlink()
+    run(tmp_path / "in", out)  # of the second run, whose file is as it was
+    assert rows_of(out) == [(1, 0), (2, 0), (3, 0)] and hr.verify(out).good
+
+
 @pytest.mark.parametrize(
     "before, after",
     [
@@ -323,6 +353,7 @@ def test_keys_of_another_type_are_refused(tmp_path: Path, before: pa.Array, afte
     with pytest.raises(InputChanged, match=r"key column 'id' of the input is of another type.*Nothing was"):
         go(after)
     assert hr.verify(out).good and hr.read_parquet(str(out)).count() == len(first)
+    assert go(pa.nulls(0)) == first  # there are no rows, and no type
     wider = before.cast(pa.int64()) if pa.types.is_integer(before.type) else before
     assert go(wider) == go(before) == first
 

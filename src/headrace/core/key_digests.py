@@ -33,6 +33,8 @@ def check_key(schema: pa.Schema, columns: Sequence[str]) -> None:
         if name not in schema.names:
             raise UnknownColumn(f"key={name!r}: the input has no such column.{nearest(name, schema.names)}")
         type_ = _plain(schema.field(name).type)
+        if pa.types.is_null(type_):
+            continue  # there are no values: of no rows, or an error when they are read
         if not (_is_number(type_) or _is_bytes(type_) or pa.types.is_decimal(type_)):
             raise ArgumentError(
                 f"key={name!r}: it is of type {type_}, whose values are not always the same or not. A key is of "
@@ -68,6 +70,8 @@ def digests_of(batch: pa.RecordBatch, columns: Sequence[str]) -> Digests:
 
 def kinds_of(schema: pa.Schema, columns: Sequence[str]) -> list[str]:
     """Return what the values of key columns are, in words: digests of keys are equal only within one of these.
+
+    It is "null" where there are none.
 
     >>> kinds_of(pa.schema({"id": pa.int32(), "at": pa.timestamp("ms", "UTC")}), ["id", "at"])
     ['integer', 'timestamp[ms] with a zone']

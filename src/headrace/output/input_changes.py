@@ -75,6 +75,7 @@ def reconcile(
     if incremental:
         changed -= _gone_for_good(plan.source, committer, changed, now)
         if key_step(plan) is not None:
+            _refuse_lost(plan.source, committer, now, known)
             again = {i for i in changed - _to_be_read(plan.source, committer) if before[i][0] in now}
             later = set() if committer.state.finished else {i for i in again if i >= _first_file(committer)}
             # As keys of one run are not compared.
@@ -194,6 +195,21 @@ def _gone_for_good(
 def _first_file(committer: ShardCommitter) -> int:
     """Return the number of the first file that the last run took in."""
     return sum(run.files for run in committer.state.runs[:-1])
+
+
+def _refuse_lost(
+    source: Source, committer: ShardCommitter, now: Mapping[str, InputFile], known: Mapping[str, int]
+) -> None:
+    """Refuse to make rows of a run that had ended from files that are others now: its keys are those of then."""
+    files, runs = committer.plan.files, committer.state.runs
+    ended = len(files) if runs[-1].ended else _first_file(committer)
+    for i in sorted(_to_be_read(source, committer)):
+        if i < ended and (known[files[i][0]] != i or now.get(files[i][0]) != files[i]):
+            raise InputChanged(
+                f"Parts of {committer.output} are gone, and the input file {files[i][0]}, of which they had rows, is "
+                "not there as it was, so that just these rows cannot be made again. Restore the output from a copy, "
+                "or write to another folder."
+            )
 
 
 def _to_be_read(source: Source, committer: ShardCommitter) -> set[int]:

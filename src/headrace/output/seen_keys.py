@@ -72,13 +72,12 @@ def check_kinds(committer: ShardCommitter, schema: pa.Schema, key: Sequence[str]
     saved = next(iter(_saved(committer, 1)), None)
     now = kinds_of(schema, key)
     for name, was, is_ in zip(key, saved.about.get("kinds", now) if saved else now, now, strict=True):
-        if was != is_:
+        if was != is_ and "null" not in (was, is_):
             raise InputChanged(
                 f"The key column {name!r} of the input is of another type than when the run in {committer.output} "
                 f"began: {is_}, and it was {was}. Keys of two types cannot be compared, so rows that were "
                 "processed would be taken for new ones. Nothing was touched: write the files with the type that they "
-                "had, write to another folder, or make the output again with mode='overwrite' and without "
-                "incremental."
+                "had, or write to another folder."
             )
 
 
@@ -105,7 +104,7 @@ def _run_to_do(committer: ShardCommitter) -> int:
     if len(numbers) > 1:
         raise PlanChanged(
             f"Parts of several runs are gone from {committer.output}, and which rows were new differs between them. "
-            "Put the parts back, or make the output again with mode='overwrite'."
+            "Restore the output from a copy, or write to another folder."
         )
     return numbers.pop() if numbers else len(runs)
 
