@@ -279,14 +279,6 @@ def test_tables_that_parts_do_not_fit(shop: Lake, monkeypatch: pytest.MonkeyPatc
         good.write_iceberg("shop.t", catalog=shop.where, mode="error", output="e")
 
 
-def test_partitioned_tables_are_refused(shop: Lake) -> None:
-    shop.make(pa.table({"id": [1], "day": ["a"]}))
-    with shop.table().update_spec() as update:
-        update.add_identity("day")
-    with pytest.raises(SinkError, match="is partitioned"):
-        rows({"id": [2], "day": ["a"]}).write_iceberg("shop.t", catalog=shop.where)
-
-
 def test_an_output_without_rows(shop: Lake) -> None:
     hundred().filter(expr=hr.col("id") < 0).write_iceberg("shop.t", catalog=shop.where)
     empty = hr.read_iceberg("shop.t", catalog=shop.where)

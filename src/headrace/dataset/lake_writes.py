@@ -153,7 +153,8 @@ class LakeWriteVerbs(TableWriteVerbs):
         ----------
         table_identifier, catalog, catalog_kwargs
             As for :func:`read_iceberg`. The table is made if there is none, where the catalogue lets clients say
-            where a table lies (SQL, Glue, Hive, DynamoDB; not REST). Tables with partitions are refused.
+            where a table lies (SQL, Glue, Hive, DynamoDB; not REST), without partitions. One that is there is
+            written as it is partitioned, with a file for each partition of a shard.
         mode
             ``"append"`` adds the rows. ``"overwrite"`` replaces all rows, in the same one snapshot; older ones stay
             readable. ``"error"`` refuses a table that is there.
@@ -165,7 +166,8 @@ class LakeWriteVerbs(TableWriteVerbs):
         Raises
         ------
         SinkError
-            A column is of a type that no Iceberg table has, is not in the table, or does not fit it; or the table was
+            A column is of a type that no Iceberg table has, is not in the table, or does not fit it; rows are not
+            divided by the partitions of the table here, or have more than 10,000 in one shard; or the table was
             changed meanwhile so that the parts do not fit. The table is as it was then.
         OutputExists
             ``mode="error"``, and there is a table.

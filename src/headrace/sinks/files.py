@@ -94,6 +94,11 @@ class FileSink:
         """
         raise NotImplementedError
 
+    @property
+    def divides(self) -> bool:
+        """True if parts lie in folders that are named for values."""
+        return bool(self.partition_by)
+
     def encoder(self, stream: StagedStream, schema: pa.Schema) -> Encoder:
         """Return a fresh encoder that writes to ``stream``."""
         raise NotImplementedError
@@ -158,12 +163,14 @@ class FileSink:
             name = shard if number is None else f"{shard}-{number:05}"
             return self._part(task, within, name).within(folder)
 
-        longest = f"part-{shard}-00000-{self._run}.{self.suffix}"
-        folders = Folders.of(self.partition_by, self.root, self._staging, longest)
-        folders = replace(folders, takes_empty=self.empty_folders)
+        folders = replace(self._folders(shard), takes_empty=self.empty_folders)
         return PartitionedWriter(
             folders, open_file, lambda: self._part(task, schema, shard), self.max_rows_per_file
         )
+
+    def _folders(self, shard: str) -> Folders:
+        longest = f"part-{shard}-00000-{self._run}.{self.suffix}"
+        return Folders.of(self.partition_by, self.root, self._staging, longest)
 
     def open_rejected(self, task: Task, schema: pa.Schema) -> PartWriter:
         """Begin the file of the rows that one attempt rejected: Arrow, whatever the format of the parts."""
@@ -204,7 +211,7 @@ class FileSink:
                 rejected = os.path.join(self.root, REJECTED)
                 if safe_files.is_folder(rejected):
                     sync_folder(rejected)
-                for folder in hive.folders(self.root) if self.partition_by else ():
+                for folder in hive.folders(self.root) if self.divides else ():
                     sync_folder(os.path.join(self.root, folder))
             safe_files.create(temporary, success, lasting=lasting)
             failpoints.hit("finish.success")

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +29,7 @@ from headrace.sinks.row_limit import RowLimitWriter
 HELD_BYTES = 64 << 20
 OPEN_FILES = 16
 MOST_FOLDERS = 10_000
+Codes = np.ndarray[Any, np.dtype[np.int64]]
 _KEY = 1_024  # bytes of an object's key, less what an address has besides
 
 _NOT_IN_NAMES = set("/=%*?[]\\")  # of columns: readers differ in whether they decode the name of a key
@@ -85,6 +86,23 @@ def _can_name(kind: pa.DataType) -> bool:
     return any(test(kind) for test in tests)
 
 
+def groups(codes: Sequence[Codes], rows: int) -> list[Codes]:
+    """Return the rows that agree in the codes of each column, in groups; the group with the first row comes first.
+
+    >>> groups([np.array([0, 1, 0, 0]), np.array([2, 2, 2, 5])], 4)
+    [array([0, 2]), array([1]), array([3])]
+    """
+    both = np.zeros(rows, np.int64)
+    for each in codes:
+        both = np.unique(both * (int(each.max(initial=0)) + 1) + each, return_inverse=True)[1].astype(
+            np.int64
+        )
+    order = np.argsort(both, kind="stable")
+    cuts = [0, *(np.flatnonzero(np.diff(both[order])) + 1).tolist(), len(order)]
+    found = [order[start:stop] for start, stop in pairwise(cuts)]
+    return sorted(found, key=lambda group: int(group[0]))
+
+
 @dataclass(frozen=True, slots=True)
 class Folders:
     """Which folder of the output a row goes to."""
@@ -106,28 +124,27 @@ class Folders:
 
     def divided(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Yield each folder that has rows in the batch, with copies of these rows without the columns."""
-        codes = np.zeros(batch.num_rows, np.int64)
-        names = []
-        for column in self.columns:
-            of_rows, folders = self._named(column, batch.column(column))
-            names.append((of_rows, folders))
-            codes = np.unique(codes * len(folders) + of_rows, return_inverse=True)[1].astype(np.int64)
-        order = np.argsort(codes, kind="stable")
-        cuts = [0, *(np.flatnonzero(np.diff(codes[order])) + 1).tolist(), len(order)]
+        names = [self._named(column, batch.column(column)) for column in self.columns]
         rest = batch.select([name for name in batch.schema.names if name not in self.columns])
-        groups = [order[start:stop] for start, stop in pairwise(cuts)]
-        for rows in sorted(groups, key=lambda rows: int(rows[0])):
+        for rows in groups([of_rows for of_rows, _ in names], batch.num_rows):
             folder = "/".join(folders[of_rows[rows[0]]] for of_rows, folders in names)
-            if len(os.fsencode(folder)) > self.longest_path:
-                raise SinkError(
-                    f"partition_by: the folder for a row would have a path of {len(os.fsencode(folder)):,} bytes "
-                    "below the output, which is too long for the file system. Shorten the values in a step."
-                )
+            self.check_path(folder)
             yield folder, taken(rest, rows)
 
-    def _named(
-        self, column: str, values: pa.Array
-    ) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], list[str]]:
+    @property
+    def told(self) -> str:
+        """What errors call it."""
+        return f"partition_by={list(self.columns)}"
+
+    def check_path(self, folder: str) -> None:
+        """Raise ``SinkError`` for a folder whose path is too long."""
+        if len(os.fsencode(folder)) > self.longest_path:
+            raise SinkError(
+                f"partition_by: the folder for a row would have a path of {len(os.fsencode(folder)):,} bytes "
+                "below the output, which is too long for the file system. Shorten the values in a step."
+            )
+
+    def _named(self, column: str, values: pa.Array) -> tuple[Codes, list[str]]:
         """Return the number of each row's folder, and the folders."""
         if pt.is_dictionary(values.type):
             values = values.cast(values.type.value_type)
@@ -156,6 +173,15 @@ class Folders:
         return name
 
 
+class Division(Protocol):
+    """Which folder a row goes to; ``told`` names it in errors."""
+
+    @property
+    def told(self) -> str: ...
+
+    def divided(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]: ...
+
+
 class OpenFile(Protocol):
     """Begins a file in a folder; ``number``: its number among those of the shard, None if it may be the only one."""
 
@@ -171,7 +197,7 @@ class PartitionedWriter:
 
     def __init__(
         self,
-        folders: Folders,
+        folders: Division,
         open_file: OpenFile,
         open_empty: Callable[[], Writer],
         most_rows: int | None = None,
@@ -198,7 +224,7 @@ class PartitionedWriter:
         known = len(self._numbers.keys() | self._held.keys())
         if known > MOST_FOLDERS:
             raise SinkError(
-                f"partition_by={list(self._folders.columns)}: a shard's rows have more than {MOST_FOLDERS:,} "
+                f"{self._folders.told}: a shard's rows have more than {MOST_FOLDERS:,} "
                 "different values, and each would become a folder with a tiny file. Partition by a column of few "
                 "values, such as a day or a country, or by a hash of it."
             )

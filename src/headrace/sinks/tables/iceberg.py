@@ -4,25 +4,37 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.types as pt
 
 from headrace.core import failpoints
+from headrace.core.ports import Writer
 from headrace.core.tables.iceberg import Catalog, opened, place_of, store_options, told
 from headrace.core.tables.places import within
 from headrace.core.tables.types import stored
 from headrace.core.work import StagedFile
 from headrace.errors import OutputExists, SinkError, SourceError
+from headrace.sinks.files import PartWriter
+from headrace.sinks.partitioned import PartitionedWriter
+from headrace.sinks.tables.iceberg_partitions import PartitionField, Partitions, data_file, fields_of
 from headrace.sinks.tables.sink import Columns, LakeSink, digest_of
 from headrace.sinks.tables.statistics import footers
 
-_AT_ONCE = 16
+if TYPE_CHECKING:
+    from headrace.core.work import Task
+
 _RUN, _PARTS = "headrace.run", "headrace.parts"
 _NUMBER = "PARQUET:field_id"
+
+
+@dataclass(frozen=True)
+class IcebergColumns(Columns):
+    """What a table is, and how it is partitioned."""
+
+    fields: tuple[PartitionField, ...] = field(default=(), kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -62,6 +74,40 @@ class IcebergSink(LakeSink):
         there = self._columns.schema
         return pa.schema([_numbered(column, there.field(column.name)) for column in schema])
 
+    # ------------------------------------------------------------ partitions
+
+    @property
+    def fields(self) -> tuple[PartitionField, ...]:
+        """How the table is partitioned."""
+        return self._columns.fields if isinstance(self._columns, IcebergColumns) else ()
+
+    @property
+    def divides(self) -> bool:
+        """True if parts lie in folders, one for each partition."""
+        return bool(self.fields)
+
+    def why_not_joined(self) -> str:
+        """Say why no column chunk of the input can be copied; "" if some may."""
+        return "the table is partitioned" if self.fields else super().why_not_joined()
+
+    def open(self, task: Task, schema: pa.Schema) -> Writer:
+        """Begin the part of one attempt, or its parts: one for each partition."""
+        if not self.fields:
+            return super().open(task, schema)
+        shard = task.shard.label(self._digits)
+        kinds = self.stored(schema, part=True)
+        division = Partitions(self.fields, kinds, self.identifier, self._folders(shard))
+
+        def open_file(folder: str, number: int | None) -> PartWriter:
+            name = shard if number is None else f"{shard}-{number:05}"
+            about = division.metadata(folder)
+            part = self._part(task, schema, name).within(folder)
+            return part.encoded_by(lambda stream, schema: self._encoder(stream, schema, metadata=about))
+
+        return PartitionedWriter(
+            division, open_file, lambda: self._part(task, schema, shard), self.max_rows_per_file
+        )
+
     # ------------------------------------------------------------ the table
 
     def open_table(self) -> Any | None:
@@ -73,18 +119,13 @@ class IcebergSink(LakeSink):
         return _parts_of(table, run) is not None
 
     def columns_of(self, table: Any) -> Columns:
-        """Return the columns of a table without partitions, which lies where this run began."""
-        if not table.spec().is_unpartitioned():
-            raise SinkError(
-                f"The Iceberg table {self.identifier} is partitioned ({table.spec()}), and is not written to here. "
-                "Write to a table without partitions, and insert its rows by an engine that divides them."
-            )
+        """Return the columns and the partition spec of a table, which lies where this run began."""
         if place_of(table.location()) != place_of(self.location):
             raise SinkError(
                 f"The Iceberg table {self.identifier} lies at {table.location()} now, and this run began at "
                 f"{self.location}. Write with another output=."
             )
-        return Columns(_arrow(table.schema()))
+        return IcebergColumns(_arrow(table.schema()), fields=fields_of(table, self.identifier))
 
     def add_to_table(self, files: Sequence[StagedFile], schema: pa.Schema | None) -> None:
         """Commit the parts, on the very snapshot that they were compared with."""
@@ -149,23 +190,20 @@ class IcebergSink(LakeSink):
         return table.transaction()
 
     def _data_files(self, transaction: Any, files: list[StagedFile]) -> list[Any]:
-        from pyiceberg.io.pyarrow import parquet_file_to_data_file
-
         above = self.location.rstrip("/") + self.root[len(place_of(self.location)) :]
-        metadata, io = transaction.table_metadata, transaction._table.io
+        found = footers([within(self.root, file.name) for file in files], self.options_of_store)
 
-        def made(file: StagedFile) -> Any:
+        def made(file: StagedFile, footer: Any) -> Any:
             try:
-                return parquet_file_to_data_file(io, metadata, within(above, file.name))
+                return data_file(transaction.table_metadata, within(above, file.name), file.size, footer)
             except (ValueError, KeyError) as error:
                 raise SinkError(
                     f"The Iceberg table {self.identifier} was changed while this run went on, and {file.name} does "
-                    f"not fit its columns any more: {' '.join(str(error).split())[:300]}. Nothing was added: write "
+                    f"not fit it any more: {' '.join(str(error).split())[:300]}. Nothing was added: write "
                     "with another output=, so that the parts are made anew."
                 ) from None
 
-        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="headrace-footers") as threads:
-            return list(threads.map(made, files))
+        return [made(file, footer) for file, footer in zip(files, found, strict=True)]
 
     def _add(self, transaction: Any, table: Any | None, parts: list[Any], digest: str) -> None:
         about = {_RUN: self._run, _PARTS: digest}

@@ -194,9 +194,15 @@ class LakeSink(ParquetSink):
         return self._encoder(stream, schema)
 
     def _encoder(
-        self, stream: StagedStream | io.BytesIO, schema: pa.Schema, group_rows: int | None = None
+        self,
+        stream: StagedStream | io.BytesIO,
+        schema: pa.Schema,
+        group_rows: int | None = None,
+        metadata: Mapping[bytes, bytes] | None = None,
     ) -> _TypedEncoder:
-        return _TypedEncoder(self, stream, self._typed(schema), self._required(), group_rows)
+        typed = self._typed(schema)
+        typed = typed if metadata is None else typed.with_metadata(metadata)
+        return _TypedEncoder(self, stream, typed, self._required(), group_rows)
 
     def _typed(self, schema: pa.Schema) -> pa.Schema:
         return self.written(self.stored(schema, part=True))
@@ -293,9 +299,7 @@ class _TypedEncoder(ParquetEncoder):
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Cast, and refuse nulls where the table has none."""
-        columns = [
-            _cast(column, about.type) for column, about in zip(batch.columns, self._typed, strict=True)
-        ]
+        columns = [cast(column, about.type) for column, about in zip(batch.columns, self._typed, strict=True)]
         made = pa.RecordBatch.from_arrays(columns, schema=self._typed)
         for name in self._required:
             if made.column(name).null_count:
@@ -306,7 +310,8 @@ class _TypedEncoder(ParquetEncoder):
         super().write(made)
 
 
-def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+def cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return a column in the type in which it is written; a value that would change is Arrow's error."""
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
     return column if column.type == kind else pc.cast(column, kind)
