@@ -16,7 +16,7 @@ from headrace.core.work import Durability, Split, StagedFile, Task
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.core.parquet.chunks import ChunkFile
+    from headrace.core.parquet.chunks import ChunkFile, Chunks
     from headrace.core.parquet.footer import Chunk, Footer
 
 Bad = Callable[[int, int, Exception], None]
@@ -173,7 +173,7 @@ class Writer(Protocol):
 class JoinedWriter(Writer, Protocol):
     """A writer that copies column chunks of the input, too."""
 
-    def write_group(self, file: ChunkFile, number: int, batches: Sequence[pa.RecordBatch]) -> None:
+    def write_group(self, file: Chunks, number: int, batches: Sequence[pa.RecordBatch]) -> None:
         """Copy columns of a row group of ``file``; ``batches`` have its rows of all others.
 
         ``write`` takes rows of all columns as ever; both keep the order in which they are called.

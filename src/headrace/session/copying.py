@@ -53,6 +53,7 @@ def described(plan: Plan, stages: Sequence[Stage], shards: Sequence[Shard], *, l
     if not looks:
         yield f"copied   where files allow: {_listed(list(carried))}"
         return
+    values = compiler.values_looked_at(plan.steps, plan.source.schema(), carried)
     looked_at: set[int] = set()
     reasons: dict[str, str] = {}
     for shard in shards:
@@ -62,7 +63,7 @@ def described(plan: Plan, stages: Sequence[Stage], shards: Sequence[Shard], *, l
         if looked_at and len(looked_at | numbers) > _FILES:
             break
         looked_at |= numbers
-        found = choose_copied(plan.source, plan.sink, carried, shard.splits)
+        found = choose_copied(plan.source, plan.sink, carried, shard.splits, looked_at=values)
         for name, reason in found.decoded.items():
             reasons.setdefault(name, reason)
     plan.source.close()

@@ -31,7 +31,7 @@ from headrace.sinks.row_limit import RowLimitWriter
 from headrace.sinks.staged import StagedStream, write_failed
 
 if TYPE_CHECKING:
-    from headrace.core.parquet.chunks import ChunkFile
+    from headrace.core.parquet.chunks import Chunks
 
 SUCCESS = "_SUCCESS"
 
@@ -296,7 +296,7 @@ class PartWriter:
         with self._encoding():
             self._opened_encoder().write(batch)
 
-    def write_group(self, file: ChunkFile, number: int, batches: Sequence[pa.RecordBatch]) -> None:
+    def write_group(self, file: Chunks, number: int, batches: Sequence[pa.RecordBatch]) -> None:
         """Write a row group as ``JoinedWriter`` has it."""
         with self._encoding():
             self._opened_encoder().write_group(file, number, batches)  # type: ignore[attr-defined]

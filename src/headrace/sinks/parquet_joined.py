@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from headrace.core.parquet.chunks import ChunkFile
+from headrace.core.parquet.chunks import ChunkFile, Chunks
 from headrace.core.parquet.footer import MAGIC, TAIL, Chunk, Column, Footer, parse, read_tail
 from headrace.core.parquet.joining import FooterJoiner, Placed
 from headrace.errors import SinkError
@@ -54,10 +54,10 @@ class JoinedEncoder:
         if self._piece.size >= _PIECE:
             self._end_piece()
 
-    def write_group(self, file: ChunkFile, number: int, batches: Sequence[pa.RecordBatch]) -> None:
+    def write_group(self, file: Chunks, number: int, batches: Sequence[pa.RecordBatch]) -> None:
         """Copy a row group of ``file``; ``batches`` have its rows of the columns that are not copied."""
         self._end_piece()
-        if file not in self._files:
+        if isinstance(file, ChunkFile) and file not in self._files:
             self._files.append(file)
         group = file.footer.groups[number]
         encoded = _Piece(self._make, self._made, group.rows)
@@ -135,11 +135,9 @@ class _Places:
         self._stream = stream
         self._at = stream.size
         self._placed: list[Placed] = []
-        self._range: tuple[ChunkFile | memoryview, int, int] | None = None
+        self._range: tuple[Chunks | memoryview, int, int] | None = None
 
-    def take(
-        self, source: ChunkFile | memoryview, footer: Footer, chunks: Sequence[Chunk], first: int
-    ) -> None:
+    def take(self, source: Chunks | memoryview, footer: Footer, chunks: Sequence[Chunk], first: int) -> None:
         """Take chunks, the first of which is that of leaf ``first`` of its footer."""
         for leaf, chunk in enumerate(chunks, first):
             self._placed.append(Placed(chunk, self._at, footer.ordered[leaf]))
@@ -160,10 +158,10 @@ class _Places:
             return
         source, start, stop = self._range
         self._range = None
-        if isinstance(source, ChunkFile):
-            source.hand_on(start, stop, self._stream.write)
-        else:
+        if isinstance(source, memoryview):
             self._stream.write(source[start:stop])
+        else:
+            source.hand_on(start, stop, self._stream.write)
 
 
 def parsed(data: memoryview) -> Footer:

@@ -43,7 +43,9 @@ class CopiedColumns:
     ) -> CopiedColumns | None:
         """Return what is copied of a shard; None if that is nothing."""
         assert program.sink is not None
-        found = choose_copied(program.source, program.sink, program.carried, splits, settled)
+        found = choose_copied(
+            program.source, program.sink, program.carried, splits, settled, program.looked_at
+        )
         return cls(program, found) if found.copied else None
 
     # ------------------------------------------------------------ before the steps

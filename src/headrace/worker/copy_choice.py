@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Collection, Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import cast
 
 import msgspec
@@ -27,13 +27,15 @@ MOST_FILES = 64  # of a shard: each is held open
 class CopyChoice(msgspec.Struct, frozen=True):
     """Which columns of the output are copied, and what they are called in the source; why others are decoded.
 
-    ``files`` has the files of a shard by their numbers, and ``starts`` where each row group of these begins.
+    ``files`` has the files of a shard by their numbers, ``starts`` where each row group of these begins, ``whole``
+    which of them lie in the shard as a whole.
     """
 
     copied: Mapping[str, str]
     decoded: Mapping[str, str]
     files: Mapping[int, ChunkFile]
     starts: Mapping[int, Sequence[int]]
+    whole: Mapping[int, Sequence[int]]
 
 
 def choose_copied(
@@ -42,19 +44,24 @@ def choose_copied(
     carried: Mapping[str, str],
     splits: Sequence[Split],
     settled: pa.Schema | None = None,
+    looked_at: Collection[str] = (),
 ) -> CopyChoice:
-    """Choose for the columns that a plan carries through. ``settled``: the schema of the output, if it is known."""
+    """Choose for the columns that a plan carries through.
+
+    ``settled``: the schema of the output, if it is known; ``looked_at``: the columns of the source whose values steps
+    need.
+    """
     try:
         files, unchanged = _files(source, splits)
         starts = {
             number: [0, *accumulate(group.rows for group in file.footer.groups)]
             for number, file in files.items()
         }
-        _check_whole(splits, starts)
+        whole = _whole(splits, starts)
         _check_size(splits)
     except (NotUnderstood, OSError, SourceError) as error:  # what cannot be read is an error when it is read
         why = str(error) if isinstance(error, NotUnderstood) else "the file cannot be read"
-        return CopyChoice({}, dict.fromkeys(carried, why), {}, {})
+        return CopyChoice({}, dict.fromkeys(carried, why), {}, {}, {})
     fields = typed_fields(source, carried)
     why_not = {
         name: "the columns of another file have other types"
@@ -70,7 +77,13 @@ def choose_copied(
             why = _why_not(field, carried[field.name], file.footer, like, joining)
             why_not[field.name] = why_not[field.name] or why
     copied = {name: carried[name] for name, why in why_not.items() if not why}
-    return CopyChoice(copied, {name: why for name, why in why_not.items() if why}, files, starts)
+    read = {*looked_at, *carried.values()} - ({*copied.values()} - {*looked_at})
+    for number, file in files.items():
+        spans = [(split.start, split.stop) for split in splits if split.file == number]
+        if copied and (why := file.why_not_fetched(copied.values(), read, spans)):
+            why_not |= dict.fromkeys(copied, why)
+            copied = {}
+    return CopyChoice(copied, {name: why for name, why in why_not.items() if why}, files, starts, whole)
 
 
 def typed_fields(source: Source, carried: Mapping[str, str]) -> dict[str, pa.Field]:
@@ -110,8 +123,8 @@ def _check_size(splits: Sequence[Split]) -> None:
         raise NotUnderstood("its row groups are small, and are put together")
 
 
-def _check_whole(splits: Sequence[Split], starts: Mapping[int, Sequence[int]]) -> None:
-    """Raise unless at least half of the rows are in row groups that lie in the shard as a whole."""
+def _whole(splits: Sequence[Split], starts: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:
+    """Return by file the row groups that lie in the shard as a whole; raise unless half of the rows are in such."""
     spans: list[list[int]] = []
     for split in splits:
         low, high = split.first + split.low, split.first + split.low + split.length
@@ -119,14 +132,16 @@ def _check_whole(splits: Sequence[Split], starts: Mapping[int, Sequence[int]]) -
             spans[-1][2] = high
         else:
             spans.append([split.file, low, high])
-    whole = sum(
-        stop - start
-        for file, low, high in spans
-        for start, stop in zip(starts[file], starts[file][1:], strict=False)
-        if low <= start and stop <= high
-    )
-    if 2 * whole < sum(high - low for _, low, high in spans):
+    found: dict[int, list[int]] = {file: [] for file in starts}
+    rows = 0
+    for file, low, high in spans:
+        for number, (start, stop) in enumerate(pairwise(starts[file])):
+            if low <= start and stop <= high:
+                found[file].append(number)
+                rows += stop - start
+    if 2 * rows < sum(high - low for _, low, high in spans):
         raise NotUnderstood("its row groups are divided among workers")
+    return found
 
 
 def _why_not_typed(field: pa.Field, settled: pa.Schema | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pyarrow as pa
 from headrace.core.arrow.batch import concat, empty_columns
 from headrace.core.arrow.objects import bytes_of
 from headrace.core.arrow.row_selection import taken
+from headrace.core.parquet.chunks import RowGroups
 from headrace.core.parquet.compact import NotUnderstood
 from headrace.core.ports import JoinedWriter, Source
 from headrace.core.work import Split
@@ -47,6 +49,7 @@ class GroupCopier:
         self._late = LateColumns(source, chosen)
         self._conform = conform
         self._writer = writer
+        self._row_groups: tuple[int, RowGroups] | None = None  # file, those of it that lie in the shard
         self._group: tuple[int, int] | None = None  # file, row group
         self._next = 0  # row of the file that follows the held ones
         self._whole = True
@@ -107,17 +110,14 @@ class GroupCopier:
         self._group = None
 
     def _copy(self, file: int, group: int) -> None:
-        source = self._chosen.files[file]
-        of_group = source.footer.groups[group]
+        if self._row_groups is None or self._row_groups[0] != file:
+            columns = list(self._chosen.copied.values())
+            self._row_groups = file, self._chosen.files[file].row_groups(self._chosen.whole[file], columns)
         try:
-            for name in self._chosen.copied.values():
-                column = source.footer.column(name)
-                assert column is not None
-                for leaf in column.leaves:
-                    source.check(of_group.chunks[leaf], of_group.rows)
+            chunks = self._row_groups[1].take(group)
         except (NotUnderstood, OSError) as error:
             raise CannotCopy(str(error)) from error
-        self._writer().write_group(source, group, [rows.batch for rows in self._held])
+        self._writer().write_group(chunks, group, [rows.batch for rows in self._held])
         self._held, self._bytes, self._group = [], 0, None
 
     def _decode(self) -> None:
@@ -132,10 +132,13 @@ class GroupCopier:
 
 
 class LateColumns:
-    """Reads the columns that were to be copied for rows that are not; these come in order, so it reads on."""
+    """Reads the columns that were to be copied for rows that are not; these come in order, so it reads on.
+
+    It reads by a copy of the source, with files of its own: another thread may be reading from the others.
+    """
 
     def __init__(self, source: Source, chosen: CopyChoice) -> None:
-        self._source = source
+        self._source = copy(source)
         self._names = {original: name for name, original in chosen.copied.items()}
         self._columns = [name for name in source.schema().names if name in self._names]
         self._split: Split | None = None

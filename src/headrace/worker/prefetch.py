@@ -14,7 +14,7 @@ from typing import TypeVar, cast
 
 import pyarrow as pa
 
-from headrace.core.parquet.chunks import ChunkFile
+from headrace.core.parquet.chunks import Chunks
 from headrace.core.ports import JoinedWriter, Writer
 from headrace.core.work import StagedFile
 
@@ -92,7 +92,7 @@ class AsyncWriter:
         self._check()
         self._todo.put(partial(self._writer.write, batch))
 
-    def write_group(self, file: ChunkFile, number: int, batches: Sequence[pa.RecordBatch]) -> None:
+    def write_group(self, file: Chunks, number: int, batches: Sequence[pa.RecordBatch]) -> None:
         """Queue a row group; see ``JoinedWriter``."""
         self._check()
         self._todo.put(partial(cast("JoinedWriter", self._writer).write_group, file, number, batches))

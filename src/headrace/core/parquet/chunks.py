@@ -1,18 +1,45 @@
-"""A Parquet file on this machine whose column chunks are copied as they are."""
+"""A Parquet file on this machine, or in an object store, whose column chunks are copied as they are."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import chain
+from typing import Protocol
 
 from headrace.core.files.input_files import InputFile, check_unchanged
 from headrace.core.parquet.compact import NotUnderstood
 from headrace.core.parquet.footer import TAIL, Chunk, Footer, parse, read_tail, why_not_copied
 from headrace.core.parquet.pages import check_pages
 from headrace.core.stores.object_path import ObjectPath
+from headrace.core.stores.objects import RangesAhead, coalesced
 
 _BUFFER = 512 << 10  # more does not fit into the cache of a core, and is slower
+_FIRST = 64 << 10  # bytes at the end of an object that most footers have room in
 MOST_FOOTERS = 4 << 20  # bytes; parsed they take some thirty times as much memory
+MOST_FETCHED = 64 << 20  # bytes of a row group that are in memory at once
+REQUESTS = (
+    24  # at most, for so many bytes of an object, and two more: where there are more, decoding takes fewer
+)
+_OF_BYTES = 128 << 20
+
+
+class Chunks(Protocol):
+    """Column chunks that can be written elsewhere."""
+
+    footer: Footer
+
+    def hand_on(self, start: int, stop: int, write: Callable[[memoryview], object]) -> None:
+        """Hand the bytes of some chunks on that touch, in pieces that are valid during the call only."""
+        ...
+
+
+class RowGroups(Protocol):
+    """Row groups of a file, of which the same columns are copied; they are taken in their order."""
+
+    def take(self, number: int) -> Chunks:
+        """Return the chunks of a row group; raises ``NotUnderstood`` unless they are made of pages, as they say."""
+        ...
 
 
 class ChunkFile:
@@ -22,26 +49,33 @@ class ChunkFile:
     last, or that raises ``InputChanged``.
     """
 
+    footer: Footer
+    footer_size: int
+
     def __init__(self, file: InputFile) -> None:
-        if isinstance(file.path, ObjectPath):
-            raise NotUnderstood("it lies in an object store")
         self._file = file
         self._state = check_unchanged(file)
         self._fd = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             if os.fstat(self._fd).st_ino != self._state.inode:
                 raise NotUnderstood("another file took its place")
-            length = read_tail(self._read(file.size - TAIL, TAIL), file.size)
-            if length > MOST_FOOTERS:
-                raise NotUnderstood("its footer is very long")
-            self.footer_size = length
-            end = file.size - TAIL - length
-            self.footer: Footer = parse(self._read(end, length), end)
-            if why := why_not_copied(self.footer.created_by):
-                raise NotUnderstood(why)
+            self._load(TAIL)
         except BaseException:
             self.close()
             raise
+
+    def row_groups(self, numbers: Sequence[int], columns: Collection[str]) -> RowGroups:
+        """Return the row groups of these numbers, of which columns are to be copied."""
+        return _Checked(self, columns)
+
+    def why_not_fetched(
+        self, copied: Collection[str], read: Collection[str], spans: Sequence[tuple[int, int]]
+    ) -> str:
+        """Say why columns are not copied from where the file lies, while others are read; "" if they are.
+
+        ``spans``: from which row group to which it is read at a time.
+        """
+        return ""
 
     def check(self, chunk: Chunk, rows: int) -> None:
         """Raise ``NotUnderstood`` if a chunk is not made of pages as its metadata say."""
@@ -62,6 +96,29 @@ class ChunkFile:
         """Raise ``InputChanged`` if the file is not what it was when it was opened."""
         check_unchanged(self._file, self._state)
 
+    def chunks(self, number: int, columns: Collection[str]) -> Iterator[Chunk]:
+        """Yield the chunks of some columns in a row group."""
+        for name in columns:
+            column = self.footer.column(name)
+            assert column is not None, "it was there when its road was chosen"
+            for leaf in column.leaves:
+                yield self.footer.groups[number].chunks[leaf]
+
+    def _load(self, first: int) -> None:
+        """Read the footer: so many bytes at first, and more if it is longer."""
+        size = self._file.size
+        read = min(first, size)
+        tail = self._read(size - read, read)
+        length = read_tail(tail[-TAIL:], size)
+        if length > MOST_FOOTERS:
+            raise NotUnderstood("its footer is very long")
+        end = size - TAIL - length
+        at = len(tail) - TAIL - length
+        self.footer = parse(tail[at:-TAIL] if at >= 0 else self._read(end, length), end)
+        self.footer_size = length
+        if why := why_not_copied(self.footer.created_by):
+            raise NotUnderstood(why)
+
     def _read(self, start: int, size: int) -> bytes:
         data = os.pread(self._fd, size, start) if start >= 0 else b""
         if len(data) < size:
@@ -77,3 +134,114 @@ class ChunkFile:
     def __del__(self) -> None:
         if getattr(self, "_fd", -1) >= 0:
             self.close()
+
+
+class _Checked:
+    def __init__(self, file: ChunkFile, columns: Collection[str]) -> None:
+        self._file = file
+        self._columns = columns
+
+    def take(self, number: int) -> ChunkFile:
+        rows = self._file.footer.groups[number].rows
+        for chunk in self._file.chunks(number, self._columns):
+            self._file.check(chunk, rows)
+        return self._file
+
+
+# ---------------------------------------------------------------- objects
+
+
+class ChunkObject(ChunkFile):
+    """An object and its footer. Each request says which version of it was planned with."""
+
+    def __init__(self, file: InputFile) -> None:
+        assert isinstance(file.path, ObjectPath)
+        if REQUESTS * file.size < _OF_BYTES:
+            raise NotUnderstood("it is a small object, and is fetched at once")
+        self._file = file
+        self._path = file.path
+        self._state = check_unchanged(file)
+        self._load(_FIRST)
+
+    def row_groups(self, numbers: Sequence[int], columns: Collection[str]) -> RowGroups:
+        """Return the row groups of these numbers: those that follow are asked for while one is taken."""
+        return _Fetched(self, self._path, numbers, columns)
+
+    def why_not_fetched(
+        self, copied: Collection[str], read: Collection[str], spans: Sequence[tuple[int, int]]
+    ) -> str:
+        """Say why columns are not copied from where the object lies, while others are read; "" if they are."""
+        places = [range(start, stop) for start, stop in spans]
+        every = [self._places(span, copied) for span in places]
+        for of_groups in (self._places(range(n, n + 1), copied) for span in places for n in span):
+            if sum(stop - start for start, stop in of_groups) > MOST_FETCHED:
+                return f"its row groups in the store are longer than {MOST_FETCHED >> 20} MiB"
+        known = [name for name in read if self.footer.column(name) is not None]
+        others = [self._places(span, known) for span in places]
+        requests = 1 + sum(map(len, map(coalesced, others))) + len(coalesced(chain.from_iterable(every)))
+        size = sum(
+            stop - start for start, stop in {*chain.from_iterable(every), *chain.from_iterable(others)}
+        )
+        if requests > 2 + REQUESTS * size / _OF_BYTES:
+            return (
+                "what is read of it and what is copied lies in many places, and decoding takes fewer requests"
+            )
+        return ""
+
+    def _places(self, numbers: range, columns: Collection[str]) -> list[tuple[int, int]]:
+        return [(chunk.start, chunk.stop) for number in numbers for chunk in self.chunks(number, columns)]
+
+    def _read(self, start: int, size: int) -> bytes:
+        if start < 0 or start + size > self._file.size:
+            raise NotUnderstood("the file is cut short")
+        client, entry = self._path.opened()
+        return bytes(client.fetch(entry, start, start + size)) if size else b""
+
+    def hand_on(self, start: int, stop: int, write: Callable[[memoryview], object]) -> None:
+        """Hand the bytes of a range on: fetched, if nobody has them."""
+        write(memoryview(self._read(start, stop - start)))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class _Fetched:
+    """Row groups of an object; those that are not taken are left out when a later one is."""
+
+    def __init__(
+        self, file: ChunkObject, path: ObjectPath, numbers: Sequence[int], columns: Collection[str]
+    ) -> None:
+        self._file = file
+        self._columns = columns
+        self._left = list(numbers)
+        wanted = [(chunk.start, chunk.stop) for number in numbers for chunk in file.chunks(number, columns)]
+        self._ranges = RangesAhead(path, wanted)
+
+    def take(self, number: int) -> _FetchedGroup:
+        if number not in self._left:
+            raise NotUnderstood("its row groups come in another order")
+        for skipped in self._left[: self._left.index(number)]:
+            for chunk in self._file.chunks(skipped, self._columns):
+                self._ranges.leave_out(chunk.start, chunk.stop)
+        del self._left[: self._left.index(number) + 1]
+        pieces: dict[int, memoryview] = {}
+        for chunk in sorted(self._file.chunks(number, self._columns), key=lambda chunk: chunk.start):
+            data = pieces[chunk.start] = self._ranges.take(chunk.start, chunk.stop)
+            check_pages(chunk, self._file.footer.groups[number].rows, _reader(data, chunk.start))
+        return _FetchedGroup(self._file.footer, pieces)
+
+
+def _reader(data: memoryview, first: int) -> Callable[[int, int], bytes]:
+    return lambda start, size: bytes(data[start - first : start - first + size])
+
+
+class _FetchedGroup:
+    def __init__(self, footer: Footer, pieces: dict[int, memoryview]) -> None:
+        self.footer = footer
+        self._pieces = pieces
+
+    def hand_on(self, start: int, stop: int, write: Callable[[memoryview], object]) -> None:
+        while start < stop:
+            piece = self._pieces[start]
+            write(piece)
+            start += len(piece)

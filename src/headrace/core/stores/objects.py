@@ -18,6 +18,8 @@ from headrace.core.stores.object_path import ObjectPath
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from headrace.core.stores.clients import Client, Entry
+
 REQUEST = 16 << 20  # the most bytes that one request asks for
 _GAP = 1 << 20  # bytes between two wanted ranges that are cheaper to read than another request
 _FIRST = 64 << 10
@@ -101,6 +103,60 @@ class _Span:
         self.left = stop - start
 
 
+class RangesAhead:
+    """Ranges of an object that are taken one by one: asked for in few requests, ahead of time.
+
+    Some 64 MiB are asked for before they are wanted. Used by one thread at a time.
+    """
+
+    def __init__(self, path: ObjectPath, ranges: Sequence[tuple[int, int]]) -> None:
+        self._client, self._entry = path.opened()
+        self._spans = [_Span(start, stop, expected=True) for start, stop in coalesced(ranges)]
+        for span in self._spans:
+            span.left = sum(_shared(span, *each) for each in ranges)
+
+    def take(self, start: int, stop: int) -> memoryview:
+        """Return the bytes of a range."""
+        pieces = []
+        for span in self._over(start, stop):
+            _ask(self._client, self._entry, span)
+            _ask_ahead(self._client, self._entry, self._spans)
+            assert span.data is not None
+            pieces.append(
+                memoryview(span.data.result())[max(start - span.start, 0) : min(stop, span.stop) - span.start]
+            )
+        self.leave_out(start, stop)
+        return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
+
+    def leave_out(self, start: int, stop: int) -> None:
+        """Let go of a range that is not, or no longer, wanted."""
+        for span in self._over(start, stop):
+            span.left -= _shared(span, start, stop)
+            if span.left <= 0:
+                self._spans.remove(span)
+
+    def _over(self, start: int, stop: int) -> list[_Span]:
+        return [span for span in self._spans if _shared(span, start, stop)]
+
+
+def _shared(span: _Span, start: int, stop: int) -> int:
+    return max(0, min(span.stop, stop) - max(span.start, start))
+
+
+def _ask_ahead(client: Client, entry: Entry, spans: Iterable[_Span]) -> None:
+    asked = 0
+    for span in spans:
+        asked += span.stop - span.start
+        if asked > _AHEAD and asked > span.stop - span.start:
+            break
+        _ask(client, entry, span)
+
+
+def _ask(client: Client, entry: Entry, span: _Span) -> None:
+    if span.data is None:
+        span.data = _threads().submit(client.fetch, entry, span.start, span.stop)
+
+
 class ObjectReader(io.RawIOBase):
     """An object as a file. Reads one behind another are answered by fewer, larger requests, made ahead.
 
@@ -120,7 +176,7 @@ class ObjectReader(io.RawIOBase):
     def expect(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Say which bytes of the object will be read next: they are asked for in few requests, ahead of time."""
         self._spans = [_Span(start, stop, expected=True) for start, stop in coalesced(ranges)]
-        self._ask_ahead()
+        _ask_ahead(self._client, self._entry, self._spans)
 
     def readable(self) -> bool:
         """Return True."""
@@ -164,13 +220,13 @@ class ObjectReader(io.RawIOBase):
         span = next((span for span in self._spans if span.start <= at < span.stop), None)
         if span is None:
             span = self._miss(at, stop)
-        self._ask(span)
+        _ask(self._client, self._entry, span)
         assert span.data is not None
         data = memoryview(span.data.result())[at - span.start : stop - span.start]
         span.left -= len(data)
         if span.left <= 0:
             self._spans.remove(span)
-            self._ask_ahead()
+            _ask_ahead(self._client, self._entry, self._spans)
         return data
 
     def _miss(self, at: int, stop: int) -> _Span:
@@ -183,22 +239,10 @@ class ObjectReader(io.RawIOBase):
         if self._window == REQUEST and end < self._end:  # surely a long way to go: one request ahead
             spans.append(_Span(end, min(end + REQUEST, self._end)))
         for span in spans:
-            self._ask(span)
+            _ask(self._client, self._entry, span)
         self._spans += spans
         self._sequential = spans[-1].stop
         return spans[0]
-
-    def _ask_ahead(self) -> None:
-        asked = 0
-        for span in self._spans:
-            asked += span.stop - span.start
-            if asked > _AHEAD and asked > span.stop - span.start:
-                break
-            self._ask(span)
-
-    def _ask(self, span: _Span) -> None:
-        if span.data is None:
-            span.data = _threads().submit(self._client.fetch, self._entry, span.start, span.stop)
 
     def close(self) -> None:
         """Drop what was read ahead."""

@@ -136,13 +136,14 @@ class ParquetSource(FileSource["ParquetLayout"]):
 
     def chunk_file(self, split: Split) -> tuple[ChunkFile, frozenset[str]]:
         """Return the file that a split lies in, and the columns that are read from it as they are there."""
-        from headrace.core.parquet.chunks import MOST_FOOTERS, ChunkFile
+        from headrace.core.parquet.chunks import MOST_FOOTERS, ChunkFile, ChunkObject
         from headrace.core.parquet.compact import NotUnderstood
         from headrace.sources.path_column import PATH
 
         known = self._chunks.pop(split.file, None)
         if known is None:
-            file = ChunkFile(self.file(split.file))
+            input_file = self.file(split.file)
+            file = (ChunkObject if isinstance(input_file.path, ObjectPath) else ChunkFile)(input_file)
             opened = self._opened(split.file)
             if [group.rows for group in file.footer.groups] != opened.group_rows():
                 raise NotUnderstood("Arrow reads its row groups in another way")
