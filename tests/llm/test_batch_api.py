@@ -12,7 +12,13 @@ from collections import deque
 import pytest
 
 from headrace.cli.app import carry_out
-from headrace.errors import EndpointRefused, EndpointUnavailable, PlanChanged, UnreadableFile
+from headrace.errors import (
+    EndpointRefused,
+    EndpointUnavailable,
+    OutputWriteFailed,
+    PlanChanged,
+    UnreadableFile,
+)
 from headrace.llm.batch_file import run_batch
 from headrace.llm.batch_lines import BatchFiles
 from headrace.llm.batches import api, calls
@@ -281,6 +287,19 @@ def test_a_file_that_changed_and_another_service_are_refused_before_anything_get
         "say 1",
         "say 2",
     ]
+
+
+def test_a_journal_that_cannot_be_read_is_told(files):
+    write(files, [chat(0)])
+    os.mkdir(files.state)
+    with open(os.path.join(files.state, "batches.sqlite"), "w") as file:
+        file.write("no database " * 100)
+    with (
+        FakeLLMServer() as server,
+        pytest.raises(OutputWriteFailed, match=r"out\.jsonl\.headrace: file is not a"),
+    ):
+        ask(files, server)
+    assert not server.batches.calls
 
 
 def test_half_of_a_character_in_an_answer_costs_no_line(files):

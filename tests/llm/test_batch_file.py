@@ -204,6 +204,21 @@ def test_an_output_goes_on_with_its_own_input_only_and_is_for_one_process(files)
         assert run_batch(batch, endpoint, overwrite=True).answered == 1
 
 
+def test_what_the_command_line_refuses(files, tmp_path, capsys):
+    batch = files(requests(chat("a")))
+    command = ["run-batch", "-i", batch.source, "--endpoint", "http://localhost:1/v1", "-o"]
+    refused = {
+        "is a folder, and the output is a file": [str(tmp_path), "--overwrite"],
+        ". is a folder": ["."],
+        "is a folder, and": [batch.out, "--errors", str(tmp_path)],
+        "--vllm-options is for --vllm": [batch.out, "--vllm-options", "{}"],
+    }
+    for words, more in refused.items():
+        assert carry_out([*command, *more]) == 2
+        assert words in " ".join(capsys.readouterr().err.split())
+    assert not os.path.exists(batch.state)
+
+
 def test_an_output_that_another_process_has_made_meanwhile_is_not_paid_for_again(files, monkeypatch):
     batch = files(requests(chat("a")))
     looked = batch_file.check

@@ -83,7 +83,7 @@ def test_answers_are_those_of_one_prompt_at_a_time(folder):
 
 def test_rows_that_cannot_be_asked_or_were_cut_are_errors_of_their_own(folder, tmp_path):
     rows = hr.from_items([{"id": i, "text": "the vote " * (30 if i == 2 else 2 + i % 3)} for i in range(8)])
-    model = hr.llm.Transformers(str(folder))
+    model = hr.llm.Transformers(folder)
     asked = rows.prompt("{text}", model, sampling={"max_tokens": 8})
     result = inline(asked, on_error="reject").write_parquet(tmp_path / "out")
     rejected = hr.read_rejected(tmp_path / "out").to_arrow().to_pylist()

@@ -83,6 +83,8 @@ class WhoAnswers:
                     "--api-key-env, --requests-per-minute and --tokens-per-minute are for --endpoint."
                 )
             return _engine(self.vllm, self.vllm_options)
+        if self.vllm_options is not None:
+            raise UsageMistake("--vllm-options is for --vllm: a server has options of its own.")
         from headrace.llm.endpoint import Endpoint
 
         return Endpoint(
@@ -147,7 +149,7 @@ def run_batch(
             "--requests-per-minute and --tokens-per-minute are for requests that are sent one by one; a batch "
             "service keeps its own: leave them out with --via-batch-api."
         )
-    failed = errors or out.with_name(f"{out.name.removesuffix('.jsonl')}.errors.jsonl")
+    failed = errors or Path(f"{str(out).removesuffix('.jsonl')}.errors.jsonl")
     files = BatchFiles(str(source), str(out), str(failed))
     began = time.monotonic()
     with _bar(shown=progress) as draw:

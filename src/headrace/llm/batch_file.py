@@ -10,6 +10,7 @@ import asyncio
 import fcntl
 import os
 import shutil
+import sqlite3
 from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -65,6 +66,9 @@ def run_batch(
     """
     if len({os.path.realpath(each) for each in (files.source, files.out, files.errors)}) < 3:
         raise ArgumentError("Input, output and the file of errors are three files; two of them are the same.")
+    for path in (files.out, files.errors):
+        if os.path.isdir(path) or not os.path.basename(path):
+            raise ArgumentError(f"{path} is a folder, and the output is a file. Nothing was sent.")
     if not overwrite:
         _check_new(files)
     counts = BatchCounts(lines=check(files.source))
@@ -96,6 +100,11 @@ def run_batch(
             f"{error.filename or files.out} cannot be written: {error.strerror or error}. What was "
             "answered is kept: make "
             "room, or have it writable, and run the same command again."
+        ) from error
+    except sqlite3.Error as error:
+        raise OutputWriteFailed(
+            f"What is known of {files.out} cannot be read or written in {files.state}: {error}. Make room, or have "
+            "it writable, and run the same command again; or remove that folder to begin anew."
         ) from error
     return counts
 
