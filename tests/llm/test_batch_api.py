@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -24,6 +25,7 @@ from headrace.llm.batch_lines import BatchFiles
 from headrace.llm.batches import api, calls
 from headrace.llm.batches.anthropic import AnthropicBatches
 from headrace.llm.batches.openai import OpenAIBatches
+from headrace.llm.client import Client
 from headrace.llm.endpoint import Endpoint
 from headrace.testing import FakeLLMServer
 
@@ -218,6 +220,9 @@ def test_batches_that_are_not_taken(files):
             ask(files, server)
         counts = ask(files, server)
     assert [len(batch.requests) for batch in server.batches.all] == [4, 3, 3, 2]
+    assert (
+        len(server.batches.files) == 4 and len(server.batches.deleted) == 3
+    )  # all but the one that ended it
     assert (counts.answered, counts.failed, counts.before) == (3, 1, 2)
     (failed,) = read(files.errors)
     assert failed["custom_id"] == "id 0" and "invalid_request: it is wrong" in failed["error"]["message"]
@@ -287,6 +292,26 @@ def test_a_file_that_changed_and_another_service_are_refused_before_anything_get
         "say 1",
         "say 2",
     ]
+
+
+def test_a_service_that_repeats_the_key_has_it_written_nowhere(files, monkeypatch):
+    monkeypatch.setenv("KEY", "sk-secret")
+    write(files, [chat(0)])
+    with FakeLLMServer(key="sk-secret") as server:
+        endpoint = Endpoint(server.url, "x", api_key_env="KEY")
+        server.batches._begin([])
+        server.batches.all[0].metadata = {"headrace": "by sk-secret"}
+
+        async def listed():
+            client = Client(endpoint)
+            await client.open()
+            try:
+                return await client.call("GET", "/batches")
+            finally:
+                await client.close()
+
+        said = asyncio.run(listed())
+    assert b"by \xe2\x80\xa6" in said and b"sk-secret" not in said
 
 
 def test_a_journal_that_cannot_be_read_is_told(files):

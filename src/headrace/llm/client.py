@@ -279,7 +279,7 @@ class Client:
         async with contextlib.aclosing(self.stream(method, path, **request)) as pieces:
             async for piece in pieces:
                 read += piece
-        return bytes(read)
+        return bytes(read).replace(self._key.encode(), "…".encode()) if self._key else bytes(read)
 
     async def stream(self, method: str, path: str, **request: Any) -> AsyncGenerator[bytes, None]:
         """Yield the same in pieces, as they come."""

@@ -181,19 +181,25 @@ class BatchApi:
             await self._send(part, size)
         batch = await self._ended(part, here)
         if batch.state == "failed":
-            return await self._failed(part, batch)
+            left = await self._failed(part, batch)
+            await self._forget(part)
+            return left
         path = await self._download(part, batch)
         left = self._settle(part, path)
         os.unlink(path)
-        with contextlib.suppress(Again, RowError, EndpointRefused):  # it is only in the way
-            if part.file:
-                await self._service.forget(part)
+        await self._forget(part)
         if batch.state == "cancelled" and left:
             raise EndpointRefused(
                 f"The batch {batch.id} at {self._where} was cancelled. What it has answered is kept: run the same "
                 "command again to have the rest sent in another batch."
             )
         return left
+
+    async def _forget(self, part: Part) -> None:
+        """Remove what was sent, which is only in the way by now."""
+        with contextlib.suppress(Again, RowError, EndpointRefused):
+            if part.file:
+                await self._service.forget(part)
 
     async def _send(self, part: Part, size: int) -> None:
         """Send a part for the first time."""
