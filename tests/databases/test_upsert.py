@@ -148,6 +148,19 @@ def test_postgresql_cannot_use_every_unique_index(postgresql: Store, tmp_path: P
     assert upsert(keyed(3), postgresql, tmp_path / "c").rows == 3
 
 
+def test_postgresql_columns_that_round_are_refused(postgresql: Store, tmp_path: Path) -> None:
+    """Two keys would be one."""
+    moments = pa.array([1, 400_001], pa.timestamp("us"))
+    pq.write_table(pa.table({"k": moments}), tmp_path / "in.parquet")
+    data = hr.read_parquet(str(tmp_path / "in.parquet")).with_options(engine="inline", progress=False)
+    postgresql.run("CREATE TABLE t (k timestamp(0) PRIMARY KEY)")
+    with pytest.raises(SinkError, match=r"'k' is of type timestamp\[us\], and the table t .* not written"):
+        upsert(data, postgresql, tmp_path / "a")
+    postgresql.run("DROP TABLE t", "CREATE TABLE t (k timestamp(6) PRIMARY KEY)")
+    assert upsert(data, postgresql, tmp_path / "b").rows == 2
+    assert len(postgresql.run("SELECT k::text FROM t")) == 2
+
+
 def test_sqlite_keys_that_differ_in_case_only_may_be_one(sqlite: Store, tmp_path: Path) -> None:
     sqlite.run("CREATE TABLE t (k TEXT COLLATE NOCASE PRIMARY KEY, y BIGINT)")
     data = hr.from_items([{"k": k, "y": y} for y, k in enumerate(["b", "B", "a", "A", "b"])])

@@ -47,7 +47,15 @@ class PostgresqlTransaction:
         with self._connection.cursor() as cursor:
             cursor.execute(f"SELECT * FROM {quoted(table)} LIMIT 0")
             found = {field.name: _held(field) for field in cursor.fetch_record_batch().schema}
-        return {**found, **self._vectors(table)}
+        return {**found, **dict.fromkeys(self._rounding(name)), **self._vectors(table)}
+
+    def _rounding(self, name: str) -> list[str]:
+        """Return the columns that keep less than microseconds, as timestamp(0): the driver does not say."""
+        found = self.rows(
+            f"SELECT attname::text FROM pg_attribute WHERE attrelid = to_regclass('{name}') AND attnum > 0 AND "
+            "atttypid IN ('timestamp'::regtype, 'timestamptz'::regtype) AND atttypmod BETWEEN 0 AND 5"
+        )
+        return [column for (column,) in found]
 
     def _vectors(self, table: str) -> dict[str, pa.DataType | None]:
         """Return the columns of pgvector's type, with the number of their numbers, or of any."""
