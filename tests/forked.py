@@ -17,6 +17,7 @@ import io
 import json
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -36,8 +37,12 @@ _LIBRARY = """
     headrace.plan.identity headrace.session.build_runner headrace.sinks.parquet headrace.sinks.partitioned
     headrace.sources.parquet.reader headrace.worker.attempt headrace.worker.steps.map_batches
 """
-_START = f"import sys; sys.path[:0] = [{_TESTS!r}]; import forked; exec(forked.serve({{fd}}), forked.fresh())"
-_nursery: tuple[subprocess.Popen[bytes], socket.socket] | None = None
+_START = (
+    f"import sys; sys.path[:0] = [{_TESTS!r}]; import forked; "
+    "exec(forked.serve({fd}, {also!r}), forked.fresh())"
+)
+_Nursery = tuple[subprocess.Popen[bytes], socket.socket]
+_nurseries: dict[str, _Nursery] = {}  # by what they have imported besides
 
 # What a shell starts cannot ask us for a fork: this asks the process that forks, and ends as the fork does.
 _ASK = """
@@ -59,7 +64,14 @@ sys.exit(os.waitstatus_to_exitcode(status))
 
 
 class Forked(subprocess.Popen):  # type: ignore[type-arg]
-    """A process of Python: ``args`` are ``[sys.executable, SCRIPT or "-c" or "-m", …]``."""
+    """A process of Python: ``args`` are ``[sys.executable, SCRIPT or "-c" or "-m", …]``.
+
+    ``also``: modules that it has imported besides, with spaces between them.
+    """
+
+    def __init__(self, *args: Any, also: str = "", **named: Any) -> None:
+        self._also = also
+        super().__init__(*args, **named)
 
     def _execute_child(self, *given: Any, **named: Any) -> None:
         usual = super()._execute_child  # type: ignore[misc]
@@ -75,7 +87,7 @@ class Forked(subprocess.Popen):  # type: ignore[type-arg]
             streams.append(opened[-1] if asked[name] == -1 else asked[name])
         told = {"args": list(map(str, asked["args"][1:])), "cwd": str(asked["cwd"] or os.getcwd())}
         told["env"] = dict(asked["env"] if asked["env"] is not None else os.environ)
-        nursery = _started()
+        nursery = _started(self._also)[1]
         try:
             with os.fdopen(os.memfd_create("program"), "w+") as text:
                 json.dump(told, text)
@@ -105,14 +117,12 @@ def run(args: Sequence[Any], *, timeout: float, **more: Any) -> subprocess.Compl
     return subprocess.CompletedProcess(list(args), process.returncode, out, err)
 
 
-def command(folder: Path, arguments: str = "") -> str:
+def command(folder: Path, arguments: str = "", *, also: str = "") -> str:
     """Return a line of a shell script that is ``python`` with some arguments, and those of the script."""
     if not template.supported():
         return f'exec {sys.executable} {arguments} "$@"'
-    _started()
-    assert _nursery is not None
     (folder / ".ask.py").write_text(_ASK)
-    return f'exec {sys.executable} -I -S {folder}/.ask.py {_name(_nursery[0].pid)} {arguments} "$@"'
+    return f'exec {sys.executable} -I -S {folder}/.ask.py {_name(_started(also)[0].pid)} {arguments} "$@"'
 
 
 def _name(pid: int) -> str:
@@ -121,19 +131,18 @@ def _name(pid: int) -> str:
 
 
 def _end() -> None:
-    if _nursery is not None:
-        _nursery[1].close()
-        _nursery[0].wait()
+    for process, way in _nurseries.values():
+        way.close()
+        process.wait()
 
 
-def _started() -> socket.socket:
-    """Return the way to the process that forks, and start it if it does not run."""
-    global _nursery
-    if _nursery is None or _nursery[0].poll() is not None:
+def _started(also: str) -> _Nursery:
+    """Return the process that forks and the way to it, and start it if it does not run."""
+    if also not in _nurseries or _nurseries[also][0].poll() is not None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-c", _START.format(fd=theirs.fileno())],
+                [sys.executable, "-c", _START.format(fd=theirs.fileno(), also=also)],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -144,15 +153,16 @@ def _started() -> socket.socket:
                 },
                 cwd="/",
             )
-        _nursery = process, ours
+        if not _nurseries:
+            atexit.register(_end)
+        _nurseries[also] = process, ours
         ours.recv(32)  # it has imported all
-        atexit.register(_end)
-    return _nursery[1]
+    return _nurseries[also]
 
 
-def serve(fd: int) -> CodeType:
+def serve(fd: int, also: str) -> CodeType:
     """Fork for each request; return, in the fork, what it shall execute."""
-    for name in _LIBRARY.split():
+    for name in f"{_LIBRARY} {also}".split():
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
@@ -200,7 +210,12 @@ def _of_shell(asked: socket.socket, shells: socket.socket) -> CodeType | None:
         return _become(*fds)
     for each in fds:
         os.close(each)
-    way.send(str(os.waitpid(pid, 0)[1]).encode())
+    ended = os.pidfd_open(pid)
+    if ended not in select.select([ended, way], [], [])[0]:  # who asked was killed: so is what runs for them
+        os.kill(pid, signal.SIGKILL)
+    status = os.waitpid(pid, 0)[1]
+    with contextlib.suppress(OSError):
+        way.send(str(status).encode())
     os._exit(0)
 
 

@@ -16,7 +16,8 @@ from PIL import Image
 @dataclass(frozen=True)
 class Given:
     """``files`` makes files in a folder; ``names`` is Python that runs first, ``for_ray`` runs before the programs
-    for Ray; ``instead`` has words of the page that this machine needs others for."""
+    for Ray; ``instead`` has words of the page that this machine needs others for. ``imports`` are modules that the
+    page's processes are forked with, as each of them would import them."""
 
     files: Callable[[Path], None] = lambda folder: None
     names: str = ""
@@ -24,6 +25,7 @@ class Given:
     instead: Mapping[str, str] = field(default_factory=dict)
     engine: str = "inline"
     workers: int = 1
+    imports: str = ""
 
     def __post_init__(self) -> None:
         for name in ("names", "for_ray"):
@@ -109,6 +111,13 @@ _RAY = """
 """
 
 
+def _tests_of_an_engine(folder: Path) -> None:
+    """Its runs find what the workers of the runs before were forked from, as in our own tests."""
+    (folder / "conftest.py").write_text(
+        "from headrace.engines.local import spawner\n\nspawner.KEEP = 3600.0\n"
+    )
+
+
 def _models(folder: Path) -> None:
     trips(folder)
     onnx_model(folder)
@@ -157,6 +166,7 @@ GIVEN = {
     "coming-from-spark.md": Given(trips),
     "cluster.md": Given(_cluster, _CLUSTER, instead=_HERE, engine="local"),
     "command-line.md": Given(engine="local"),
+    "extending.md": Given(_tests_of_an_engine),
     "faq.md": Given(engine="local"),
     "files.md": Given(trips),
     "index.md": Given(_models),
@@ -167,7 +177,7 @@ GIVEN = {
     "incremental.md": Given(trips),
     "memory.md": Given(engine="local"),
     "models.md": Given(_models, engine="local"),
-    "tutorial.md": Given(engine="local"),
+    "tutorial.md": Given(imports="skops.io sklearn.datasets sklearn.svm"),
     "stages.md": Given(photos, engine="local"),
     "waiting.md": Given(reviews, engine="local"),
     "language-models.md": Given(reviews),

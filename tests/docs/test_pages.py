@@ -82,7 +82,7 @@ def ended(folder: Path, given: Given, text: str, names: str) -> list[str]:
     tools = folder / ".bin"
     tools.mkdir(exist_ok=True)
     for name, arguments in {"python": "", "python3": "", "headrace": "-m headrace"}.items():
-        (tools / name).write_text(f"#!/bin/sh\n{forked.command(tools, arguments)}\n")
+        (tools / name).write_text(f"#!/bin/sh\n{forked.command(tools, arguments, also=given.imports)}\n")
         (tools / name).chmod(0o755)
     env = {
         **os.environ,
@@ -95,6 +95,7 @@ def ended(folder: Path, given: Given, text: str, names: str) -> list[str]:
     }
     done = forked.run(
         [sys.executable, "page.py"],
+        also=given.imports,
         cwd=folder,
         env=env,
         timeout=280,  # importing a library takes its time on a busy machine; a test may take 300
