@@ -176,8 +176,12 @@ def test_what_explain_says_is_what_is_done(source: Path, tmp_path: Path, counts:
     assert "copied   as they are stored: key, x, word, tags, kind\n" in said
     assert "copied   nothing: filter(half) may change which rows there are\n" in data.filter(half).explain()
     assert "copied" not in data.map_batches(half).explain() + hr.range(3).explain()
-    times = pa.table({"t": pa.array([1, 2, 3], pa.timestamp("us")), "v": [1.0, 2.0, 3.0]})
-    pq.write_table(times, tmp_path / "int96.parquet", use_deprecated_int96_timestamps=True)
+    times = pa.array([[1], [2], [3]], pa.list_(pa.timestamp("us")))
+    pq.write_table(
+        pa.table({"t": times, "v": [1.0, 2.0, 3.0]}),
+        tmp_path / "int96.parquet",
+        use_deprecated_int96_timestamps=True,
+    )
     said = hr.read_parquet(tmp_path / "int96.parquet").explain()
     assert "copied   as they are stored: v\n" in said
     assert "         not t: its times are INT96, an old form\n" in said

@@ -5,7 +5,7 @@ Each has a contract suite in ``headrace.testing`` that every adapter passes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from headrace.core.events import Event
@@ -192,12 +192,17 @@ class JoiningSink(Protocol):
         """Say why a chunk of a column of this type cannot; "" if it can."""
         ...
 
-    def footer_like(self, schema: pa.Schema) -> Footer:
-        """Return what the footer of a part with these columns says."""
+    def footer_like(self, schema: pa.Schema, old_times: Collection[str] = ()) -> Footer:
+        """Return what the footer of a part with these columns says; ``old_times`` are INT96 there, if they may be."""
         ...
 
-    def open_joined(self, task: Task, schema: pa.Schema, copied: Mapping[str, str]) -> JoinedWriter:
-        """Begin the part of an attempt, as ``open`` does; ``copied``: columns, and their names in the input."""
+    def open_joined(
+        self, task: Task, schema: pa.Schema, copied: Mapping[str, str], old_times: Collection[str] = ()
+    ) -> JoinedWriter:
+        """Begin the part of an attempt, as ``open`` does; ``copied``: columns, and their names in the input.
+
+        ``old_times``: those among them that are INT96, as ``footer_like`` had them.
+        """
         ...
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -19,7 +19,7 @@ from headrace.core.arrow.batch_formats import to_numpy
 from headrace.core.arrow.ragged import axes
 from headrace.errors import ArgumentError
 from headrace.sinks.files import FileSink, PartWriter, cannot_hold, choose, probe_columns
-from headrace.sinks.parquet_joined import JoinedEncoder, parsed
+from headrace.sinks.parquet_joined import JoinedEncoder, OldTimes, parsed
 from headrace.sinks.staged import StagedStream
 
 if TYPE_CHECKING:
@@ -113,19 +113,38 @@ class ParquetSink(FileSink):
             return ""
         return f"it is compressed with {codec}, and compression={self.compression!r} is asked for"
 
-    def footer_like(self, schema: pa.Schema) -> Footer:
-        """Return what the footer of a part with these columns says."""
+    def footer_like(self, schema: pa.Schema, old_times: Collection[str] = ()) -> Footer:
+        """Return what the footer of a part with these columns says; ``old_times`` are INT96 there."""
         stream = pa.BufferOutputStream()
         self.open_writer(stream, schema, True).close()
-        return parsed(memoryview(stream.getvalue()))
+        footer = parsed(memoryview(stream.getvalue()))
+        if not old_times:
+            return footer
+        old = pa.schema([field for field in schema if field.name in old_times])
+        return footer.with_columns_of(parsed(self.as_int96(pa.Table.from_batches([], old), [])))
 
-    def open_joined(self, task: Task, schema: pa.Schema, copied: Mapping[str, str]) -> PartWriter:
+    def open_joined(
+        self, task: Task, schema: pa.Schema, copied: Mapping[str, str], old_times: Collection[str] = ()
+    ) -> PartWriter:
         """Begin a part into which columns are copied; ``copied``: their names in the files that they come from."""
         encoder = partial(ParquetEncoder, self)
         part = self._part(task, schema, task.shard.label(self._digits))
-        return part.encoded_by(
-            lambda stream, schema: JoinedEncoder(stream, schema, copied, self.footer_like(schema), encoder)
-        )
+
+        def joined(stream: StagedStream, schema: pa.Schema) -> JoinedEncoder:
+            like = self.footer_like(schema, old_times)
+            return JoinedEncoder(stream, schema, copied, like, encoder, OldTimes(old_times, self.as_int96))
+
+        return part.encoded_by(joined)
+
+    def as_int96(self, table: pa.Table, groups: Sequence[int]) -> memoryview:
+        """Return a file of times, in row groups of so many rows."""
+        stream = pa.BufferOutputStream()
+        with self.open_writer(stream, table.schema, True, old_times=True) as writer:
+            at = 0
+            for rows in groups:
+                writer.write_table(table.slice(at, rows), row_group_size=rows)
+                at += rows
+        return memoryview(stream.getvalue())
 
     def options(self) -> dict[str, Any]:
         return {
@@ -150,15 +169,24 @@ class ParquetSink(FileSink):
         return ParquetEncoder(self, stream, schema)
 
     def open_writer(
-        self, stream: pa.NativeFile, schema: pa.Schema, dictionary: bool | list[str]
+        self,
+        stream: pa.NativeFile,
+        schema: pa.Schema,
+        dictionary: bool | list[str],
+        *,
+        old_times: bool = False,
     ) -> pq.ParquetWriter:
-        """Open pyarrow's writer; ``dictionary``: the paths of the columns that get one, or True for all."""
+        """Open pyarrow's writer; ``dictionary``: the paths of the columns that get one, or True for all.
+
+        ``old_times``: times are written as INT96.
+        """
         return pq.ParquetWriter(
             stream,
             schema,
             compression=self.codec,
             compression_level=self.compression_level,
             use_dictionary=dictionary,
+            use_deprecated_int96_timestamps=old_times,
         )
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -17,7 +17,15 @@ from headrace.sinks.staged import StagedStream
 
 MakeEncoder: TypeAlias = "Callable[[io.BytesIO, pa.Schema, int | None], Encoder]"
 
+_NOTHING = Footer({}, (), (), "", {}, ())
 _PIECE = 32 << 20  # encoded; rows that are not copied are appended when there are so many bytes of them
+
+
+class OldTimes(NamedTuple):
+    """Columns that are INT96 in a part, and what encodes a table of them, in row groups of so many rows."""
+
+    names: Collection[str]
+    encode: Callable[[pa.Table, Sequence[int]], memoryview]
 
 
 class JoinedEncoder:
@@ -34,6 +42,7 @@ class JoinedEncoder:
         copied: Mapping[str, str],
         like: Footer,
         encoder: MakeEncoder,
+        old_times: OldTimes | None = None,
     ) -> None:
         self._make = encoder
         self._stream = stream
@@ -42,16 +51,25 @@ class JoinedEncoder:
         self._made = pa.schema([field for field in schema if field.name not in copied])
         self._like = like
         self._joiner = FooterJoiner(self._like)
+        self._old_times = old_times if old_times is not None and old_times.names else None
+        old = self._old_times.names if self._old_times is not None else ()
+        self._new = [i for i, field in enumerate(schema) if field.name not in old]
+        self._old = [i for i, field in enumerate(schema) if field.name in old]
+        self._times: list[pa.RecordBatch] = []  # of the piece
         self._piece: _Piece | None = None
         self._files: list[ChunkFile] = []
         self._stream.write(MAGIC)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Take rows of all columns."""
+        if not batch.num_rows:
+            return
         if self._piece is None:
-            self._piece = _Piece(self._make, self._schema)
-        self._piece.write(batch)
-        if self._piece.size >= _PIECE:
+            self._piece = _Piece(self._make, pa.schema([self._schema.field(i) for i in self._new]))
+        self._piece.write(batch.select(self._new) if self._old else batch)
+        if self._old:
+            self._times.append(batch.select(self._old))
+        if self._piece.size + sum(times.nbytes for times in self._times) >= _PIECE:
             self._end_piece()
 
     def write_group(self, file: Chunks, number: int, batches: Sequence[pa.RecordBatch]) -> None:
@@ -96,10 +114,25 @@ class JoinedEncoder:
             return
         data, footer = self._piece.close()
         self._piece = None
-        for group in footer.groups:
+        times, of_times, rows = self._end_times([group.rows for group in footer.groups])
+        for number, of_group in enumerate(rows):
             places = _Places(self._stream)
-            places.take(data, footer, group.chunks, 0)
-            self._joiner.add(group.rows, places.done())
+            for column in self._like.columns:
+                bytes_, there = (times, of_times) if of_times.column(column.name) else (data, footer)
+                own = _column(there, column.name)
+                chunks = there.groups[number].chunks
+                places.take(bytes_, there, chunks[own.first : own.leaves.stop], own.first)
+            self._joiner.add(of_group, places.done())
+
+    def _end_times(self, groups: list[int]) -> tuple[memoryview, Footer, list[int]]:
+        """Encode the times of a piece in its row groups; of a piece that has only times, in one."""
+        if self._old_times is None:
+            return memoryview(b""), _NOTHING, groups
+        table = pa.Table.from_batches(self._times)
+        self._times = []
+        groups = groups or [len(table)]
+        data = self._old_times.encode(table, groups)
+        return data, parsed(data), groups
 
 
 class _Memory(io.BytesIO):
@@ -122,7 +155,7 @@ class _Piece:
     def close(self) -> tuple[memoryview, Footer]:
         """Return the bytes of the file, and its footer."""
         if self._encoder is None:
-            return memoryview(b""), Footer({}, (), (), "", {}, ())
+            return memoryview(b""), _NOTHING
         self._encoder.close()
         data = self._bytes.getbuffer()
         return data, parsed(data)

@@ -180,7 +180,7 @@ class Attempt:
 
     def _joined_writer(self) -> JoinedWriter:
         assert self._copied is not None and self._schema is not None
-        return self._output.joined(self._schema, self._copied.names)
+        return self._output.joined(self._schema, self._copied.names, self._copied.old_times)
 
     def _give_blocks(self, rows: Iterator[Rows]) -> Iterator[OutputBlocks]:
         """Yield blocks of 8 MiB, each of rows of one schema, for a reader."""

@@ -22,8 +22,8 @@ _MARK = b"headrace.not_read"
 class CopiedColumns:
     """The columns that one attempt copies.
 
-    ``names`` are those of the output and of the source, ``columns`` what is read of the source, ``schema`` that of
-    the columns which are not copied, once the output's is settled.
+    ``names`` are those of the output and of the source, ``old_times`` which of them are INT96, ``columns`` what is
+    read of the source, ``schema`` that of the columns which are not copied, once the output's is settled.
     """
 
     def __init__(self, program: Program, chosen: CopyChoice) -> None:
@@ -34,6 +34,7 @@ class CopiedColumns:
         self._copier: GroupCopier | None = None
         decoded = {program.carried[name] for name in chosen.decoded}
         self.names = chosen.copied
+        self.old_times = chosen.old_times
         self.columns = tuple(name for name in self._all if name in program.looked_at or name in decoded)
         self.schema = pa.schema([])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import cast
 
@@ -14,7 +14,7 @@ from headrace.core.arrow.lossless import is_open
 from headrace.core.parquet import chunks
 from headrace.core.parquet.chunks import ChunkFile
 from headrace.core.parquet.compact import NotUnderstood
-from headrace.core.parquet.footer import Column, Footer
+from headrace.core.parquet.footer import INT96, Column, Footer
 from headrace.core.ports import JoiningSink, Sink, Source
 from headrace.core.work import Split
 from headrace.errors import SourceError
@@ -28,7 +28,7 @@ class CopyChoice(msgspec.Struct, frozen=True):
     """Which columns of the output are copied, and what they are called in the source; why others are decoded.
 
     ``files`` has the files of a shard by their numbers, ``starts`` where each row group of these begins, ``whole``
-    which of them lie in the shard as a whole.
+    which of them lie in the shard as a whole. Copied columns in ``old_times`` are INT96, and stay it.
     """
 
     copied: Mapping[str, str]
@@ -36,6 +36,7 @@ class CopyChoice(msgspec.Struct, frozen=True):
     files: Mapping[int, ChunkFile]
     starts: Mapping[int, Sequence[int]]
     whole: Mapping[int, Sequence[int]]
+    old_times: Collection[str] = ()
 
 
 def choose_copied(
@@ -71,7 +72,8 @@ def choose_copied(
     }
     left = [fields[name] for name, why in why_not.items() if not why]
     joining = cast("JoiningSink", sink)
-    like = _like(joining, left)
+    old_times = [field.name for field in left if _is_int96(field, carried[field.name], files.values())]
+    like = _like(joining, left, old_times)
     for field in left:
         for file in files.values():
             why = _why_not(field, carried[field.name], file.footer, like, joining)
@@ -83,7 +85,9 @@ def choose_copied(
         if copied and (why := file.why_not_fetched(copied.values(), read, spans)):
             why_not |= dict.fromkeys(copied, why)
             copied = {}
-    return CopyChoice(copied, {name: why for name, why in why_not.items() if why}, files, starts, whole)
+    decoded = {name: why for name, why in why_not.items() if why}
+    old_times = [name for name in old_times if name in copied]
+    return CopyChoice(copied, decoded, files, starts, whole, old_times)
 
 
 def typed_fields(source: Source, carried: Mapping[str, str]) -> dict[str, pa.Field]:
@@ -154,9 +158,17 @@ def _why_not_typed(field: pa.Field, settled: pa.Schema | None) -> str:
     return ""
 
 
-def _like(sink: JoiningSink, fields: Sequence[pa.Field]) -> Footer | None:
+def _is_int96(field: pa.Field, original: str, files: Iterable[ChunkFile]) -> bool:
+    """Say whether all files have times as INT96; Arrow reads these as nanoseconds, in no time zone."""
+    columns = [file.footer.column(original) for file in files]
+    return field.type == pa.timestamp("ns") and all(
+        column is not None and column.types == (INT96,) and len(column.elements) == 1 for column in columns
+    )
+
+
+def _like(sink: JoiningSink, fields: Sequence[pa.Field], old_times: Collection[str]) -> Footer | None:
     try:
-        return sink.footer_like(pa.schema(fields)) if fields else None
+        return sink.footer_like(pa.schema(fields), old_times) if fields else None
     except pa.ArrowException:  # which is an error when the output is opened
         return None
 
@@ -176,7 +188,7 @@ def _why_not(field: pa.Field, original: str, footer: Footer, like: Footer | None
 
 
 def _why_another_form(column: Column, wanted: Column) -> str:
-    if 3 in column.types:
+    if INT96 in column.types:
         return "its times are INT96, an old form"
     if len(column.skeleton) == len(wanted.skeleton) and [each[2] for each in column.skeleton] != [
         each[2] for each in wanted.skeleton

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import cast
 
 import pyarrow as pa
@@ -43,11 +43,14 @@ class StagedOutput:
             assert self._writer is not None
             self._writer.write(batch)
 
-    def joined(self, schema: pa.Schema, copied: Mapping[str, str]) -> JoinedWriter:
+    def joined(
+        self, schema: pa.Schema, copied: Mapping[str, str], old_times: Collection[str]
+    ) -> JoinedWriter:
         """Open the part for rows of which some columns are copied."""
         if self._writer is None:
             self._check(schema)
-            self._begin(cast("JoiningSink", self._sink()).open_joined(self._task, schema, copied))
+            sink = cast("JoiningSink", self._sink())
+            self._begin(sink.open_joined(self._task, schema, copied, old_times))
         return cast("JoinedWriter", self._writer)
 
     def end(self, inputs: InputCheck) -> None:

@@ -8,6 +8,7 @@ contradicts itself, is ``NotUnderstood``: whoever asked decodes the file instead
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from itertools import pairwise
 from typing import Any, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from headrace.core.parquet import compact
 from headrace.core.parquet.compact import (
@@ -154,6 +156,17 @@ class Footer:
     fields: Struct
     ordered: tuple[bool, ...]  # for each leaf, whether its new statistics have the order of its type
 
+    def with_columns_of(self, other: Footer) -> Footer:
+        """Return the same with the columns of another footer in the place of those that have their names.
+
+        Only for columns of one leaf.
+        """
+        columns = tuple(
+            column if (found := other.column(column.name)) is None else replace(found, first=column.first)
+            for column in self.columns
+        )
+        return dataclasses.replace(self, columns=columns)
+
     @cached_property
     def _by_name(self) -> dict[str, Column]:
         return {column.name: column for column in self.columns}
@@ -184,7 +197,7 @@ def parse(data: bytes, end: int) -> Footer:
         raise NotUnderstood("its row groups have other numbers of rows than the file")
     _refuse_overlaps(groups)
     created_by = (binary(fields.get(6)) or b"").decode("utf-8", "replace")
-    return Footer(elements[0], columns, groups, created_by, fields, _ordered(fields.get(7), len(leaves)))
+    return Footer(elements[0], columns, groups, created_by, fields, _ordered(fields.get(7), leaves))
 
 
 def why_not_copied(created_by: str) -> str:
@@ -322,13 +335,15 @@ def _refuse_overlaps(groups: Sequence[RowGroup]) -> None:
         raise NotUnderstood("two columns share bytes")
 
 
-def _ordered(orders: tuple[int, Any] | None, leaves: int) -> tuple[bool, ...]:
-    """Say of each leaf whether its statistics are declared to have the order of its type."""
+def _ordered(orders: tuple[int, Any] | None, leaves: Sequence[tuple[bytes, int, bool]]) -> tuple[bool, ...]:
+    """Say of each leaf whether its statistics are declared to have the order of its type; INT96 has none."""
     if orders is None:
-        return (False,) * leaves
-    if len(orders[1]) != leaves:
+        return (False,) * len(leaves)
+    if len(orders[1]) != len(leaves):
         raise NotUnderstood("it has orders for another number of columns")
-    return tuple(set(order) == {1} for order in orders[1])
+    return tuple(
+        set(order) == {1} and type_ != INT96 for order, (_, type_, _) in zip(orders[1], leaves, strict=True)
+    )
 
 
 def read_tail(data: bytes, size: int) -> int:

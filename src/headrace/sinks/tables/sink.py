@@ -7,7 +7,7 @@ import io
 import os
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -122,11 +122,13 @@ class LakeSink(ParquetSink):
             return "the table takes no nulls there"
         return super().why_not_copied(field, chunk)
 
-    def footer_like(self, schema: pa.Schema) -> Footer:
-        """Return what the footer of a part with these columns says: with the types of the table."""
+    def footer_like(self, schema: pa.Schema, old_times: Collection[str] = ()) -> Footer:
+        """Return what the footer of a part with these columns says: with the types of the table, none is INT96."""
         return super().footer_like(self._typed(schema))
 
-    def open_joined(self, task: Task, schema: pa.Schema, copied: Mapping[str, str]) -> PartWriter:
+    def open_joined(
+        self, task: Task, schema: pa.Schema, copied: Mapping[str, str], old_times: Collection[str] = ()
+    ) -> PartWriter:
         """Begin a part into which columns are copied."""
         part = self._part(task, schema, task.shard.label(self._digits))
         return part.encoded_by(
