@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 import headrace as hr
 from headrace.core.answered import Answered, Tokens, answered_from, both
 from headrace.core.events import ModelAsked, RunStarted, ShardCommitted
 from headrace.core.work import Ledger, Timings
+from headrace.errors import SpendingCapReached
 from headrace.observers.model_text import model_data, summary_lines
 from headrace.observers.model_use import ModelUse
 from headrace.observers.progress_text import progress_line, progress_object
@@ -63,6 +66,28 @@ def test_answers_that_were_repaired_are_told(tmp_path):
     told = follow(tmp_path / "out").poll().data()["language_model"]
     assert (told["rows"], told["rows_failed"], told["repaired"], told["truncated"]) == (6, 0, 6, 0)
     assert told["paid"]["answers"] == 12
+
+
+def test_answers_that_others_follow_are_kept_too(tmp_path):
+    def said(prompt):
+        return "yes" if "no" in prompt else "no"
+
+    rows = hr.from_items([{"n": n} for n in range(10, 50)])
+    options = {"engine": "inline", "progress": False}
+    with FakeLLMServer(said) as server:
+        model = hr.llm.Endpoint(server.url, "m", max_in_flight=2)
+        for cap in (60, None):
+            asked = rows.prompt(
+                "{n}", model, schema=["yes", "maybe"], sampling={"max_tokens": 1},
+                on_truncated="keep", max_total_tokens=cap,
+            )  # fmt: skip
+            with contextlib.nullcontext() if cap is None else pytest.raises(SpendingCapReached):
+                asked.with_options(**options).write_parquet(tmp_path / "out")
+    assert 80 <= len(server.requests) <= 80 + 2  # what was under way when the cap was reached
+    told = follow(tmp_path / "out").poll().data()["language_model"]
+    assert (told["rows"], told["repaired"], told["completion_tokens"]) == (40, 40, 80)
+    assert told["paid"]["answers"] == 80
+    assert told["prompt_tokens"] == told["paid"]["prompt_tokens"]
 
 
 def test_rows_of_a_stage_before_the_last_count_too(tmp_path):

@@ -225,22 +225,41 @@ class Prompter(AnswerColumns):
         """Ask, and ask again where an answer was cut or is not as asked; keep what came of it."""
         started = self._started
         assert started is not None
-        answer = await self._ask(request)
+        last = answer = await self._ask_step(request)
         larger = self.asked.on_truncated
         limit = request.get("max_completion_tokens", request.get("max_tokens", 0))
         if answer.finish_reason == "length" and isinstance(larger, int) and limit < larger:
+            self._keep_step(request, last)
             request = with_max_tokens(request, larger)
-            longer = added(answer, await self._ask(request))
-            answer = msgspec.structs.replace(longer, asked_longer=True)
+            last = await self._ask_step(request)
+            answer = msgspec.structs.replace(added(answer, last), asked_longer=True)
         for number in range(self.asked.repairs if self.asked.schema is not None else 0):
             problem = self.problem_of(answer)
             if problem is None:
                 break
             assert self.asked.schema is not None
+            self._keep_step(request, last)
             request = self.asked.schema.repairing(request, answer.text or "", problem)
-            answer = msgspec.structs.replace(added(answer, await self._ask(request)), repairs=number + 1)
+            last = await self._ask_step(request)
+            answer = msgspec.structs.replace(added(answer, last), repairs=number + 1)
         started.store.add(key, msgspec.msgpack.encode(answer))
         return answer
+
+    async def _ask_step(self, request: dict[str, Any]) -> Answer:
+        """Ask, unless this was answered on the way to an answer that a process did not come to."""
+        started = self._started
+        assert started is not None
+        if isinstance(self.asked.on_truncated, int) or (self.asked.schema is not None and self.asked.repairs):
+            known = started.store.find(key_of(request, "step", self.asked.keep_raw))
+            if known is not None:
+                return msgspec.msgpack.decode(known, type=Answer)
+        return await self._ask(request)
+
+    def _keep_step(self, request: dict[str, Any], answer: Answer) -> None:
+        """Keep an answer that is followed by another request: others may have their turn before that."""
+        started = self._started
+        assert started is not None
+        started.store.add(key_of(request, "step", self.asked.keep_raw), msgspec.msgpack.encode(answer))
 
     async def _ask(self, request: dict[str, Any]) -> Answer:
         """Ask once, and count what it used."""
@@ -251,9 +270,8 @@ class Prompter(AnswerColumns):
         reserved = await started.spending.begin(size, limit)
         try:
             reply = await started.asker.ask(request, size + (limit or 256))
-            for _ in range(
-                reply.requests
-            ):  # what was asked for twice is paid for twice, as far as anybody knows
+            # What was asked for twice is paid for twice, as far as anybody knows.
+            for _ in range(reply.requests):
                 started.spend(Tokens(1, *tokens_of(reply.data, size)), self.asked.endpoint)
             return answer_of(reply, keep_raw=self.asked.keep_raw)
         finally:
