@@ -6,7 +6,7 @@ VERBS_OFFERED = """
     random_sample repartition rename_columns schema select_columns show size_bytes stats std sum take take_all
     take_batch to_daft to_pandas to_tf train_test_split union unique with_column write_csv write_json
     write_images write_numpy write_parquet write_tfrecords write_webdataset zip write_sql write_delta
-    write_iceberg
+    write_iceberg write_lance
 """
 
 VERBS_REFUSED = """
@@ -17,7 +17,7 @@ VERBS_REFUSED = """
     split_proportionately streaming_split streaming_train_test_split summary to_arrow_refs to_dask
     to_mars to_modin to_numpy_refs to_pandas_refs to_random_access_dataset to_spark
     with_columns write_bigquery write_clickhouse write_datasink
-    write_kafka write_lance write_mongo write_orc
+    write_kafka write_mongo write_orc
     write_snowflake write_turbopuffer
 """
 
@@ -133,6 +133,10 @@ ARGUMENTS = {
     "Dataset.write_iceberg": (
         "table_identifier catalog_kwargs catalog snapshot_properties mode overwrite_filter upsert_kwargs "
         "overwrite_kwargs ray_remote_args concurrency"
+    ),
+    "Dataset.write_lance": (
+        "path schema mode min_rows_per_file max_rows_per_file data_storage_version storage_options table_id "
+        "namespace_impl namespace_properties ray_remote_args concurrency"
     ),
     "Dataset.write_sql": "sql connection_factory ray_remote_args concurrency",
     "read_webdataset": (

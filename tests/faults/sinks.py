@@ -117,6 +117,18 @@ def iceberg_there(place: str) -> list[Row]:
     return pairs(table.scan().to_arrow().to_pylist())
 
 
+def lance(options: dict[str, Any], place: str) -> Result:
+    return rows(options).write_lance(f"{place}/out")
+
+
+def lance_there(place: str) -> list[Row]:
+    from lance import dataset
+
+    table = dataset(f"{place}/out")
+    assert table.version == 1
+    return pairs(table.to_table().to_pylist())
+
+
 def database(scheme: str, mode: str) -> Sink:
     """A table; in PostgreSQL a schema for each place."""
 
@@ -183,6 +195,7 @@ SINKS: dict[str, Sink] = {
     "images": Sink(images, images_there),
     "delta": Sink(delta, delta_there),
     "iceberg": Sink(iceberg, iceberg_there),
+    "lance": Sink(lance, lance_there),
     "sqlite": database("sqlite", "append"),
     "sqlite, upsert": database("sqlite", "upsert"),
     "duckdb": database("duckdb", "append"),

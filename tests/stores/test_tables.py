@@ -93,3 +93,36 @@ def test_lance_is_read_from_a_store(bucket):
     assert [row["id"] for row in data.map_batches(lambda batch: batch).take_all()] == [2, 4, 5]
     with pytest.raises(NothingMatched, match="There is no Lance table at"):
         hr.read_lance(f"{bucket.url}/none").schema()
+
+
+@pytest.mark.parametrize("fault", ["lost", None])
+def test_lance_is_written_to_a_store(bucket, proxy, fault):
+    """The answer to the commit is lost, or the driver is killed right before it."""
+    lance = pytest.importorskip("lance")
+    from tables.test_lance_writes import JOB as LANCE_JOB
+
+    url, spoilt = f"{bucket.url}/w.lance", []
+
+    def options():
+        return {**HTTP, "endpoint": os.environ["AWS_ENDPOINT_URL"]}
+
+    def once(asked):
+        if asked.method == "PUT" and "_versions/" in asked.path and "manifest" in asked.path and not spoilt:
+            spoilt.append(asked.path)
+            return fault
+        return None
+
+    lance.write_dataset(pa.table({"id": [-1]}), url, storage_options=options())
+    if fault is None:
+        command = [sys.executable, "-c", LANCE_JOB, "table.filled", "1", url, "append"]
+        ended = forked.run(command, cwd=str(Path(__file__).parents[1]), timeout=120)
+        assert ended.returncode == -signal.SIGKILL, ended.stderr
+    else:
+        proxy.fault = once
+    assert hundred().write_lance(url).rows == 100
+    assert len(spoilt) == (fault is not None)
+    found = lance.dataset(url, storage_options=options())
+    assert found.version == 2 and found.to_table()["id"].to_pylist() == [-1, *range(100)]
+    assert hundred().write_lance(url).resumed
+    hundred().limit(2).write_lance(url, mode="overwrite")
+    assert hr.read_lance(url).with_options(engine="inline").take_all() == [{"id": 0}, {"id": 1}]

@@ -216,3 +216,97 @@ class LakeWriteVerbs(TableWriteVerbs):
         return self._write(
             sink, schema, _MODES[mode], on_change, durability, incremental=incremental, key=key
         )
+
+    @known_arguments(also=ray_arguments.WRITE_LANCE)
+    def write_lance(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        mode: Literal["append", "overwrite", "create", "error"] = "append",
+        schema_mode: Literal["merge"] | None = None,
+        output: str = OUTPUT,
+        schema: pa.Schema | None = None,
+        on_change: OnChange | None = None,
+        incremental: bool | None = None,
+        key: str | Sequence[str] | None = None,
+        durability: Durability | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> Result:
+        """Run the plan and add its rows to a Lance table, all in one commit at the end.
+
+        Workers write files into the ``data`` of the table, which its readers do not see: a fragment for each shard.
+        When all are there, one transaction adds them, with the name of the run: after a kill at any moment, or an
+        answer that was lost, the table itself says whether it has them, and they are added once.
+
+        Parameters
+        ----------
+        path
+            The folder of the table, or its address (``s3://``, ``gs://``, ``az://``, ``abfs://``). A table is made if
+            there is none.
+        mode
+            ``"append"`` adds the rows. ``"overwrite"`` replaces all rows of the table; older versions stay readable.
+            ``"create"`` and ``"error"`` refuse a table that is there.
+        schema_mode
+            None: columns go by their names, each must be in the table and fit its type, and columns that are not
+            given are null. ``"merge"``: columns that the table has not are added to it.
+        output
+            The name of the folder that this run has in the table, with its journal and its report. A further run that
+            adds rows needs another name, such as the day; with ``"overwrite"`` a further run finds one by itself.
+        schema, on_change, incremental, key, durability, storage_options
+            As in ``write_parquet``.
+
+        Raises
+        ------
+        SinkError
+            A column is of a type that no Lance table has, or does not fit the one that is there; or the table was
+            changed meanwhile so that the parts do not fit. The table is as it was then.
+        OutputExists
+            ``mode="create"`` or ``"error"``, and there is a table.
+        MissingLibrary
+            ``pylance`` is not installed: the extra ``lance``.
+        ArgumentError, PlanChanged, ForeignOutput, RunLocked, OutputWriteFailed, SourceError, StepError, WorkerDied
+            As in ``write_parquet``.
+
+        Examples
+        --------
+        >>> import pytest, tempfile, headrace as hr
+        >>> lance = pytest.importorskip("lance")
+        >>> table = f"{tempfile.mkdtemp()}/numbers.lance"
+        >>> data = hr.range(3).with_options(engine="inline", progress=False)
+        >>> data.write_lance(table).rows
+        3
+        >>> _ = data.write_lance(table, output="more")
+        >>> hr.read_lance(table).count(), lance.dataset(table).version
+        (6, 2)
+        """
+        modes = {**_MODES, "create": _MODES["error"]}
+        if mode not in modes:
+            raise ArgumentError(f"write_lance: mode= is 'append', 'overwrite' or 'create', not {mode!r}.")
+        if schema_mode not in (None, "merge"):
+            raise ArgumentError(f"write_lance: schema_mode= is None or 'merge', not {schema_mode!r}.")
+        place, name = given_table(path, "write_lance"), given_output(output, "write_lance")
+        if os.path.isdir(os.path.join(place, "_headrace")):
+            raise ArgumentError(
+                f"write_lance: {place} is the output of a run, not a table. Give the folder of the table; the run "
+                "gets a folder in it by output=."
+            )
+        if name in ("data", "tree"):
+            raise ArgumentError(
+                f"write_lance: output={name!r} is a folder of the table's own. Take another name."
+            )
+
+        def sink() -> Sink:
+            from headrace.core.tables.lance import library
+            from headrace.sinks.tables.lance import LanceSink
+            from headrace.sinks.tables.sink import free_folder
+
+            library()
+            folder = free_folder(place, name, storage_options) if mode == "overwrite" else name
+            return LanceSink(
+                within(place, folder),
+                storage_options=storage_options,
+                table_mode="error" if mode == "create" else mode,
+                merge=schema_mode == "merge",
+            )
+
+        return self._write(sink, schema, modes[mode], on_change, durability, incremental=incremental, key=key)

@@ -19,7 +19,7 @@ from headrace.output.lock import holder
 from headrace.output.runs import SavedRun, check_is_output, current_run, next_run, pointer
 from headrace.output.small_files import remove_tree
 
-TABLES = ("Delta table", "Iceberg table")  # kinds of sinks
+TABLES = ("Delta table", "Iceberg table", "Lance table")  # kinds of sinks
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,9 +37,9 @@ def check_incremental(plan: Plan, files: Sequence[InputFile], mode: str) -> None
         )
     if not getattr(plan.sink, "takes_further_runs", True):
         raise ArgumentError(
-            "incremental=True: further runs add their rows to folders of files, and by write_delta and write_iceberg "
-            "with mode='append'; not to what this verb writes. Process new files with another output=, or write "
-            "them with write_parquet."
+            "incremental=True: further runs add their rows to folders of files, and by write_delta, write_iceberg "
+            "and write_lance with mode='append'; not to what this verb writes. Process new files with another "
+            "output=, or write them with write_parquet."
         )
     if not files or plan.source.splits_from(len(files)) is None:
         raise ArgumentError(

@@ -298,6 +298,17 @@ WRITE_ICEBERG: dict[str, Unsupported] = {
     "overwrite_kwargs": _unset("mode='overwrite' replaces all rows."),
 }
 
+_NAMESPACE = _unset("a table is given by its folder or its address.")
+WRITE_LANCE: dict[str, Unsupported] = {
+    **{name: each for name, each in WRITE.items() if name != "catalog"},
+    "data_storage_version": _unset(
+        "files have the version of the table: make it by lance.write_dataset first."
+    ),
+    "table_id": _NAMESPACE,
+    "namespace_impl": _NAMESPACE,
+    "namespace_properties": _NAMESPACE,
+}
+
 WRITE_TFRECORDS: dict[str, Unsupported] = {**WRITE, "tf_schema": _TF_SCHEMA}
 
 WRITE_WEBDATASET: dict[str, Unsupported] = {

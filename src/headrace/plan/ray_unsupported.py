@@ -65,7 +65,6 @@ NO_VERBS = {
     "write_datasink": "Ray's datasinks commit by other rules. A sink of your own fills the port "
     "headrace.core.ports.Sink.",
     "write_kafka": f"{_DATABASE}.",
-    "write_lance": f"{_FORMAT}: lance.write_dataset takes what pyarrow.dataset reads of the folder.",
     "write_mongo": f"{_DATABASE}.",
     "write_orc": f"{_FORMAT}: pyarrow.orc.write_table takes what pyarrow.parquet reads.",
     "write_snowflake": f"{_DATABASE}.",

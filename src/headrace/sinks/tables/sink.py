@@ -224,7 +224,7 @@ class LakeSink(ParquetSink):
         if columns is not None and not bound.has_run(table, run):
             if self.table_mode == "error":
                 raise OutputExists(
-                    f"The {self.what} {self.place} is there already, and mode='error' was asked for. mode='append' "
+                    f"The {self.what} {self.place} is there already, and a new one was asked for. mode='append' "
                     "adds to it, mode='overwrite' replaces its rows."
                 )
             self._check_partitions(columns)
@@ -301,20 +301,25 @@ class _TypedEncoder(ParquetEncoder):
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Cast, and refuse nulls where the table has none."""
-        columns = [cast(column, about.type) for column, about in zip(batch.columns, self._typed, strict=True)]
-        made = pa.RecordBatch.from_arrays(columns, schema=self._typed)
-        for name in self._required:
-            if made.column(name).null_count:
-                raise SinkError(
-                    f"The column {name!r} has nulls, and the {self._place} takes none there. Fill them in a step, or "
-                    "drop such rows."
-                )
-        super().write(made)
+        super().write(typed(batch, self._typed, self._required, self._place))
+
+
+def typed(batch: pa.RecordBatch, schema: pa.Schema, required: Collection[str], place: str) -> pa.RecordBatch:
+    """Return rows with the types of a table; a value that would change is an error, as is a null in ``required``."""
+    columns = [cast(column, about.type) for column, about in zip(batch.columns, schema, strict=True)]
+    made = pa.RecordBatch.from_arrays(columns, schema=schema)
+    for name in required:
+        if name in schema.names and made.column(name).null_count:
+            raise SinkError(
+                f"The column {name!r} has nulls, and the {place} takes none there. Fill them in a step, or "
+                "drop such rows."
+            )
+    return made
 
 
 def cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return a column in the type in which it is written; a value that would change is Arrow's error."""
-    if isinstance(column, pa.ExtensionArray):
+    if isinstance(column, pa.ExtensionArray) and column.type != kind:
         column = column.storage
     return column if column.type == kind else pc.cast(column, kind)
 

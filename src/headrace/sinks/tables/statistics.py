@@ -27,8 +27,13 @@ def footers(paths: Sequence[str], options: Options) -> list[pq.FileMetaData]:
 
 
 def _footer(path: str, options: Options) -> pq.FileMetaData:
-    with open_arrow(_found(path, options)) if is_address(path) else safe_files.file(path) as data:
+    with opened_part(path, options) as data:
         return pq.read_metadata(data)
+
+
+def opened_part(path: str, options: Options) -> Any:
+    """Open a part, of a folder or of a store."""
+    return open_arrow(_found(path, options)) if is_address(path) else safe_files.file(path)
 
 
 def _found(path: str, options: Options) -> ObjectPath:
