@@ -263,7 +263,7 @@ class LakeWriteVerbs(TableWriteVerbs):
         OutputExists
             ``mode="create"`` or ``"error"``, and there is a table.
         MissingLibrary
-            ``pylance`` is not installed: the extra ``lance``.
+            ``pylance`` is not installed, or older than 14: the extra ``lance``.
         ArgumentError, PlanChanged, ForeignOutput, RunLocked, OutputWriteFailed, SourceError, StepError, WorkerDied
             As in ``write_parquet``.
 
@@ -296,11 +296,11 @@ class LakeWriteVerbs(TableWriteVerbs):
             )
 
         def sink() -> Sink:
-            from headrace.core.tables.lance import library
+            from headrace.core.tables.lance import check_writer
             from headrace.sinks.tables.lance import LanceSink
             from headrace.sinks.tables.sink import free_folder
 
-            library()
+            check_writer()
             folder = free_folder(place, name, storage_options) if mode == "overwrite" else name
             return LanceSink(
                 within(place, folder),

@@ -14,6 +14,7 @@ from headrace.core.tables.delta import storage
 from headrace.errors import HeadraceError, MissingLibrary, NothingMatched, SourceError, StoreFailed
 
 _SHOWN = 5
+_WRITES = 14  # files of older ones lose which structs are null
 
 
 def library() -> Any:
@@ -23,6 +24,15 @@ def library() -> Any:
     except ImportError as error:
         raise MissingLibrary(f"Lance tables need pylance: {install_hint('lance')}.") from error
     return lance
+
+
+def check_writer() -> None:
+    """Raise ``MissingLibrary`` for a ``lance`` that is too old to write all rows as they are."""
+    version = str(library().__version__)
+    if int(version.partition(".")[0]) < _WRITES:
+        raise MissingLibrary(
+            f"write_lance needs pylance {_WRITES} or newer, and {version} is installed: {install_hint('lance')}."
+        )
 
 
 def said(error: Exception) -> str:
