@@ -175,7 +175,7 @@ DIFFERENT = {
         "zip": "here; of sources whose equal numbers of rows are known; steps come behind",
         "take take_all take_batch show schema columns": _LAZY,
         "write_delta": "here; one commit for the whole run, and columns are added only with `schema_mode='merge'`",
-        "write_iceberg": "here; one snapshot for the whole run; into tables without partitions",
+        "write_iceberg": "here; one snapshot for the whole run; into tables with partitions, too",
         "write_lance": 'here; one commit for the whole run; `mode="append"` unless told otherwise',
         "write_sql": "here; `table` and the address of the database, `uri`, instead of a statement",
         "write_parquet write_csv write_json write_numpy write_images write_tfrecords write_webdataset": _OTHER_FOLDER,
