@@ -105,6 +105,37 @@ def test_lengths_that_were_never_filled_in_are_none(tmp_path: Path) -> None:
         assert read(tmp_path)[0]["amplitude"].shape == (1, 100)
 
 
+def test_sound_that_decoders_leave_unread_is_no_shorter_sound(tmp_path: Path) -> None:
+    """libsndfile ends where the header says, or the first of several recordings does."""
+    wav = packed(noise(4_000))
+    tag = b"ID3\x03\0\0\0\0\x08\0" + bytes(1024)
+    for kind in ("WAV", "AIFF", "FLAC", "OGG", "MP3"):
+        plain = packed(noise(48_000), kind)
+        tagged = tmp_path / "tagged"
+        tagged.write_bytes(tag + plain)
+        (tmp_path / "plain").write_bytes(plain)
+        np.testing.assert_array_equal(read(tagged)[0]["amplitude"], read(tmp_path / "plain")[0]["amplitude"])
+        if kind in ("FLAC", "OGG", "MP3"):
+            for between in (b"", tag) if kind == "MP3" else (b"",):
+                tagged.write_bytes(plain + between + packed(noise(47_000), kind))
+                with pytest.raises(UnreadableFile, match="several recordings follow each other"):
+                    read(tagged)
+    (tmp_path / "a.wav").write_bytes(wav[:40] + bytes(4) + wav[44:])
+    with pytest.raises(UnreadableFile, match="says that it has no samples, and 8,000 bytes are behind it"):
+        read(tmp_path / "a.wav")
+    (tmp_path / "a.wav").write_bytes(wav[:40] + bytes(4) + b"LIST\x04\0\0\0INFO")
+    assert read(tmp_path / "a.wav")[0]["amplitude"].shape == (1, 0)
+
+
+@pytest.mark.parametrize(("kind", "subtype"), [("WAV", "GSM610"), ("AU", "G723_24"), ("SVX", "PCM_16")])
+def test_rarer_codecs(tmp_path: Path, kind: str, subtype: str) -> None:
+    (tmp_path / "a.wav").write_bytes(packed(noise(640), kind, subtype, 8_000))
+    with soundfile.SoundFile(tmp_path / "a.wav") as sound:
+        expected = sound.read(sound.frames, dtype="float32", always_2d=True)
+    assert len(expected) >= 640
+    np.testing.assert_array_equal(read(tmp_path / "a.wav")[0]["amplitude"], expected.T)
+
+
 def test_mono_and_rate(tmp_path: Path) -> None:
     soxr = pytest.importorskip("soxr")
     samples = noise(48_000, 2)

@@ -13,7 +13,7 @@ from headrace.core.ports import Bad
 from headrace.core.work import Split
 from headrace.errors import HeadraceError, UnreadableFile
 from headrace.sources.files import PathArgument
-from headrace.sources.media.containers import lacking, missing_bytes
+from headrace.sources.media.containers import behind_tag, lacking, missing_bytes, unread
 from headrace.sources.media.numbers import BATCH_BYTES, whole_number
 from headrace.sources.signatures import another_reader
 from headrace.sources.whole_files import WholeFileSource, content, fetched
@@ -203,9 +203,12 @@ def _column(samples: Sequence[Any], type_: pa.DataType) -> pa.Array:
 def _sound(file: InputFile, stream: BinaryIO | None, how: AudioOptions, *, decoded: bool) -> Sound:
     """Decode one file; whatever is wrong with it names it."""
     try:
-        with stream or content(file) as data, decoding():
-            if lost := missing_bytes(data, file.size):
+        with stream or content(file) as whole, decoding():
+            data, size = behind_tag(whole, file.size)
+            if lost := missing_bytes(data, size):
                 raise _unreadable(file.path, f"it was cut short: {lacking(lost)} at its end")
+            if why := unread(data, size):
+                raise _unreadable(file.path, why)
             return _decoded(file.path, data, how, decoded=decoded)
     except (HeadraceError, MemoryError):
         raise
@@ -228,7 +231,9 @@ def _decoded(path: str, data: BinaryIO, how: AudioOptions, *, decoded: bool) -> 
                 f"than max_samples={how.max_samples:,}, the limit against files that unpack to more than a machine "
                 "can hold. If you trust it, raise max_samples=."
             )
-        samples = sound.read(dtype="float32", always_2d=True)
+        samples = sound.read(
+            count, dtype="float32", always_2d=True
+        )  # some codecs cannot say how much is left
     if len(samples) < count:
         raise _unreadable(path, f"it was cut short: {len(samples):,} of {count:,} samples are there")
     return Sound(_as_asked(samples, rate, how), how.rate or rate)

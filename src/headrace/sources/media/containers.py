@@ -2,11 +2,13 @@
 
 Decoders take the end of the file for the end of what is in it: half a recording would pass for a short one. Looked at
 are RIFF (WAV, AVI), RF64, Wave64, AIFF, AU, CAF, Ogg, ISO media (MP4, MOV, M4A) and Matroska (MKV, WebM). FLAC and
-MP3 tell how many samples they have; other formats do not tell.
+MP3 tell how many samples they have; other formats do not tell. What decoders leave unread behind the end is looked
+for, too.
 """
 
 from __future__ import annotations
 
+import io
 from typing import BinaryIO, Literal
 
 # As lengths, by who cannot go back to fill them in.
@@ -21,6 +23,9 @@ _MOST_BOXES = 256
 _BOXES = b"ftyp moov mdat moof free skip wide pnot uuid meta mfra sidx ssix styp prft emsg pdin".split()
 _LAST = 70_000  # bytes, more than a page of Ogg has
 _SEGMENT = b"\x18\x53\x80\x67"
+_TAGGED = (b"RIFF", b"RF64", b"FORM", b"riff", b".snd", b"caff", b"OggS", b"fLaC")
+_FLAC = b"fLaC\x00\x00\x00\x22"
+_SOME_FRAMES = 8_192  # bytes of MP3 by which encoders disagree on how long a file is
 
 
 def missing_bytes(file: BinaryIO, size: int) -> int:
@@ -30,6 +35,43 @@ def missing_bytes(file: BinaryIO, size: int) -> int:
     end = _end(file, head, size)
     file.seek(0)
     return max(0, end - size)
+
+
+def behind_tag(file: BinaryIO, size: int) -> tuple[BinaryIO, int]:
+    """Return a file of sound without the ID3 tag before it, and its size; MP3 files keep theirs.
+
+    libsndfile passes over such a tag, and then misses as many bytes at the end.
+    """
+    file.seek(0)
+    skipped = _tag(file.read(10))
+    file.seek(skipped)
+    tagged = bool(skipped) and file.read(4) in _TAGGED
+    file.seek(skipped if tagged else 0)
+    if not tagged:
+        return file, size
+    rest = file.read()
+    return io.BytesIO(rest), len(rest)
+
+
+def unread(file: BinaryIO, size: int) -> str:
+    """Return why a decoder would read less than there is: it ends where the header, or the first of several
+    recordings, says. Empty if all of it will be read."""
+    file.seek(0)
+    kind = file.read(12)
+    several = (
+        "several recordings follow each other in it, of which only the first would be read. Make them one"
+    )
+    if kind[:4] in (b"RIFF", b"FORM"):
+        behind = _behind_nothing(file, size, kind[:4] == b"RIFF")
+        why = f"its header says that it has no samples, and {behind:,} bytes are behind it" if behind else ""
+    elif kind[:4] == b"OggS":
+        why = several if _chained(file, size) else ""
+    elif kind[:4] == b"fLaC":
+        why = several if _twice(file, _FLAC) else ""
+    else:
+        why = several if _mp3_goes_on(file, size, _tag(kind)) else ""
+    file.seek(0)
+    return why
 
 
 def lacking(lost: int) -> str:
@@ -49,7 +91,7 @@ def _end(file: BinaryIO, head: bytes, size: int) -> int:
     if kind in (b"RIFF", b"RF64"):
         long = _number(head[28:36], "little") if kind == b"RF64" else 0
         return _chunk(file, size, b"data", "little", long)
-    if kind == b"FORM":
+    if kind == b"FORM" and head[8:12] in (b"AIFF", b"AIFC"):
         return _chunk(file, size, b"SSND", "big")
     if kind == b"riff":
         return _wave64(file, size)
@@ -171,3 +213,71 @@ def _length(data: bytes, at: int) -> tuple[int, int]:
     width = 9 - first.bit_length()
     value = _number(data[at : at + width], "big") & ((1 << 7 * width) - 1)
     return at + width, 0 if value == (1 << 7 * width) - 1 else value
+
+
+# ---------------------------------------------------------------- what is behind the end
+
+
+def _tag(head: bytes) -> int:
+    """Return how long the ID3 tag is that a file begins with; 0 if there is none."""
+    if head[:3] != b"ID3" or len(head) < 10:
+        return 0
+    length = sum((byte & 0x7F) << 7 * place for place, byte in enumerate(reversed(head[6:10])))
+    return 10 + length + (10 if head[5] & 0x10 else 0)
+
+
+def _behind_nothing(file: BinaryIO, size: int, little: bool) -> int:
+    """Return how many bytes that are no chunks are behind a chunk of samples that is said to be empty."""
+    at, empty = 12, 0
+    while at + 8 <= size:
+        file.seek(at)
+        chunk = file.read(8)
+        length = _number(chunk[4:8], "little" if little else "big")
+        if chunk[:4] == (b"data" if little else b"SSND"):
+            if length > (0 if little else 8):
+                return 0
+            empty = at + 8 + length
+        at += 8 + length + length % 2
+    return size - empty if empty and at != size else 0
+
+
+def _chained(file: BinaryIO, size: int) -> bool:
+    """Say whether a page of Ogg begins a stream behind those that begin the file."""
+    at, begun = 0, False
+    while at + 27 <= size:
+        file.seek(at)
+        page = file.read(27)
+        if page[:4] != b"OggS":
+            return False
+        if page[5] & 2 and begun:
+            return True
+        begun = begun or not page[5] & 2
+        at += 27 + page[26] + sum(file.read(page[26]))
+    return False
+
+
+def _twice(file: BinaryIO, mark: bytes) -> bool:
+    file.seek(len(mark))
+    end = b""
+    while data := file.read(1 << 20):
+        if mark in end + data:
+            return True
+        end = data[1 - len(mark) :]
+    return False
+
+
+def _mp3_goes_on(file: BinaryIO, size: int, start: int) -> bool:
+    """Say whether frames of MP3 are behind those that the first one, of Xing or LAME, counts."""
+    file.seek(start)
+    frame = file.read(64)
+    at = max(frame.find(b"Xing"), frame.find(b"Info"))
+    if not _begins_frame(frame) or at < 0 or frame[at + 7] & 3 != 3:
+        return False
+    end = start + _number(frame[at + 12 : at + 16], "big")
+    file.seek(end)
+    behind = file.read(4)
+    return size - end > _SOME_FRAMES and (_begins_frame(behind) or behind[:3] == b"ID3")
+
+
+def _begins_frame(data: bytes) -> bool:
+    return len(data) > 1 and data[0] == 0xFF and data[1] >= 0xE0
