@@ -58,6 +58,9 @@ def test_pages_have_their_text_in_lines(tmp_path: Path) -> None:
     ]
     assert rows[0]["text"].startswith("Hello\nw") and "\r" not in rows[0]["text"]
     assert [row["text"] for row in rows[1:]] == ["", "third"]
+    (tmp_path / "b.pdf").write_bytes(document(["exam-\nple, two-\nthirds, end-", "one-"]))
+    texts = [row["text"] for row in read(tmp_path / "b.pdf")]
+    assert texts == ["exam-\nple, two-\nthirds, end-", "one-"], "a hyphen at the end of a line stays one"
     assert hr.read_pdf(tmp_path).columns() == ["page", "text"]
 
 

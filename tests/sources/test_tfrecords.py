@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import struct
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +214,33 @@ def test_types_are_settled_by_the_first_records(tmp_path: Path) -> None:
         SchemaMismatch, match=r"'x' is of integers in record 0 of .* and of floats in record 1 of"
     ):
         hr.read_tfrecords(path).schema()
+
+
+def test_a_schema_is_kept(tmp_path: Path) -> None:
+    """Numbers that a type cannot hold, and nulls where there may be none, are bad rows."""
+    path = write(tmp_path / "a.tfrecord", example(x=[0.5]), example(x=[70_000.0]), example(x=[]), example())
+    half = pa.field("x", pa.float16())
+    with pytest.raises(
+        UnreadableFile, match=r"record 1 of .*'x' does not fit halffloat: a number is too large"
+    ):
+        read(path, schema=pa.schema([half]))
+    data = hr.read_tfrecords(path, schema=pa.schema([half.with_nullable(False)]))
+    data.with_options(on_error="reject", **QUIET).write_parquet(tmp_path / "out")
+    assert hr.read_parquet(tmp_path / "out").with_options(**QUIET).take_all() == [{"x": 0.5}]
+    errors = [row["_error"] for row in hr.read_rejected(tmp_path / "out").with_options(**QUIET).take_all()]
+    assert ["has no value of the feature 'x'" in error for error in errors] == [False, True, True]
+
+
+def test_what_looks_like_an_example_is_not_read_in_part(tmp_path: Path) -> None:
+    """TensorFlow's SequenceExample has its context where an Example has its features, and more behind it."""
+    lists = b"\x12\x00"  # its field 2: feature_lists
+    path = write(tmp_path / "a.tfrecord", example(x=[1]) + lists)
+    with pytest.raises(UnreadableFile, match="SequenceExample, say, whose lists of features are not read"):
+        read(path)
+    assert read(path, schema=pa.schema({"x": pa.int64()})) == [{"x": 1}]
+    path.write_bytes(zlib.compress(write(path, example(x=[1])).read_bytes()))
+    with pytest.raises(UnreadableFile, match="it is compressed by ZLIB"):
+        read(path)
 
 
 def test_damage_is_found_by_the_checksums(tmp_path: Path) -> None:

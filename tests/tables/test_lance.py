@@ -127,6 +127,12 @@ def test_what_cannot_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for options, message in wrong:
         with pytest.raises(ArgumentError, match=message):
             hr.read_lance(place, **options)
+    blob = pa.field("file", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
+    kept = pa.table([[1], [b"a"]], schema=pa.schema([pa.field("id", pa.int64()), blob]))
+    lance.write_dataset(kept, tmp_path / "b.lance")
+    with pytest.raises(SourceError, match="has blobs in column 'file': a scan gives only where they are"):
+        hr.read_lance(tmp_path / "b.lance").schema()
+    assert hr.read_lance(tmp_path / "b.lance", columns=["id"]).with_options(**QUIET).take_all() == [{"id": 1}]
     shutil.rmtree(tmp_path / "a.lance" / "data")
     with pytest.raises(
         UnreadableFile, match=r"Cannot read fragment 0 of the Lance table .*a\.lance, version 3: "

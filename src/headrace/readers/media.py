@@ -167,7 +167,8 @@ def read_pdf(
     """Read each page of PDF documents as one row: its number and its text. Needs ``headrace[pdf]``.
 
     ``page`` counts from 1, as readers show it. ``text`` is what the document has as text, in lines that end in
-    ``"\\n"``; a scanned page has none, and gives ``""``. The library is PDFium.
+    ``"\\n"``; a scanned page has none, and gives ``""``. What lies outside of the page as it is shown is left out.
+    The library is PDFium.
 
     Parameters
     ----------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,6 +27,8 @@ FILES = 8
 _BYTES = 16 << 20
 _BATCH_BYTES = 64 << 20
 _KINDS = {"bytes_list": "bytes", "float_list": "floats", "int64_list": "integers"}
+
+_ZLIB = (b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
 
 Features = dict[str, tuple[str, Sequence[Any]]]  # kind ("" of none) and values, by name
 
@@ -137,7 +140,7 @@ class _Rows:
         """Add a record; raises ``ValueError`` for one that is damaged or does not fit the columns."""
         if isinstance(record, tfrecords.Damage):
             raise ValueError(record.reason)
-        features = features_of(record)
+        features = features_of(record, whole=self._strict)
         for name in features if self._strict else ():
             if name not in self._known:
                 raise ValueError(
@@ -188,10 +191,13 @@ def _opened(path: str) -> Iterator[Any]:
     try:
         with open_binary(path) as file:
             head = file.read(12)
-        if head and not tfrecords.begins_a_record(head) and text.compression_of(path) is not None:
-            with text.open_stream(path) as packed:
-                yield _Whole(packed)
-            return
+        if head and not tfrecords.begins_a_record(head):
+            if text.compression_of(path) is not None:
+                with text.open_stream(path) as packed:
+                    yield _Whole(packed)
+                return
+            if head[:2] in _ZLIB:
+                raise _unreadable(repr(path), "it is compressed by ZLIB. Write it with GZIP", path)
         with open_binary(path) as file:
             yield file
     except OSError as error:
@@ -211,14 +217,23 @@ class _Whole:
         return read_fully(self._stream, size)
 
 
-def features_of(record: bytes) -> Features:
-    """Return the features of a record, by name; raises ``ValueError`` for what is no ``tf.train.Example``."""
+def features_of(record: bytes, *, whole: bool = True) -> Features:
+    """Return the features of a record, by name; raises ``ValueError`` for what is no ``tf.train.Example``.
+
+    ``whole``: nor may it have more than features, as a ``tf.train.SequenceExample`` has.
+    """
     from google.protobuf.message import DecodeError
+    from google.protobuf.unknown_fields import UnknownFieldSet
 
     try:
         example = tfrecords.example_class().FromString(record)
     except DecodeError:
         raise ValueError("it is no tf.train.Example") from None
+    if whole and len(UnknownFieldSet(example)):
+        raise ValueError(
+            "it is no tf.train.Example, but a tf.train.SequenceExample, say, whose lists of features are not read. "
+            "Name with schema= the features of its context to read these alone"
+        )
     found: Features = {}
     for name, feature in example.features.feature.items():
         kind = feature.WhichOneof("kind")
@@ -229,7 +244,7 @@ def features_of(record: bytes) -> Features:
 def _value(field: pa.Field, kind: str, values: Sequence[Any]) -> Any:
     """Return the value of a column; raises ``ValueError`` where the feature does not fit its type."""
     if not kind:
-        return None
+        return _may_be_null(field)
     wanted, many = _shape_of(field.type)
     if kind != wanted and (values or wanted):
         raise ValueError(f"its feature {field.name!r} is of {_KINDS[kind]}, and the column {field.type}")
@@ -246,8 +261,15 @@ def _value(field: pa.Field, kind: str, values: Sequence[Any]) -> Any:
                 f"its feature {field.name!r} has {len(values):,} values, and those of the first records one at most. "
                 "Say with schema= that it is a list"
             )
-        made = list(values) or [None]
+        made = list(values) or [_may_be_null(field)]
     return _checked(field, made) if many else _checked(field, made)[0]
+
+
+def _may_be_null(field: pa.Field) -> None:
+    if not field.nullable:
+        raise ValueError(
+            f"it has no value of the feature {field.name!r}, and the column is one without nulls"
+        )
 
 
 def _checked(field: pa.Field, values: list[Any]) -> list[Any]:
@@ -267,10 +289,19 @@ def _checked(field: pa.Field, values: list[Any]) -> list[Any]:
     if type_ in exact or pa.types.is_binary(type_) or pa.types.is_large_binary(type_):
         return values
     try:
-        pa.array(values, type_)
+        made = pa.array(values, type_)
+        if pa.types.is_float16(type_) and _overflows(made, values):
+            raise ValueError("a number is too large")
     except (pa.ArrowException, OverflowError, ValueError) as error:
         raise ValueError(f"its feature {field.name!r} does not fit {type_}: {error}") from error
     return values
+
+
+def _overflows(made: pa.Array, values: list[Any]) -> bool:
+    return any(
+        value is not None and math.isfinite(value) and not math.isfinite(float(kept))
+        for value, kept in zip(values, made.to_pylist(), strict=True)
+    )
 
 
 def _is_list(type_: pa.DataType) -> bool:

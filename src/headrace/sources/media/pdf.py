@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -212,7 +213,7 @@ def _page(document: Any, number: int, dpi: int | None, max_pixels: int, *, texts
         text, pixels = "", None
         if texts:
             with closing(page.get_textpage()) as found:
-                text = found.get_text_bounded().replace("\r\n", "\n").replace("\r", "\n")
+                text = _in_lines(found.get_text_bounded())
         if dpi is not None:
             width, height = (side * dpi / _POINTS for side in page.get_size())
             if not width * height <= max_pixels:
@@ -222,6 +223,14 @@ def _page(document: Any, number: int, dpi: int | None, max_pixels: int, *, texts
             with closing(page.render(scale=dpi / _POINTS, rev_byteorder=True)) as bitmap:
                 pixels = bitmap.to_numpy().copy()
         return _Page(text, pixels)
+
+
+def _in_lines(text: str) -> str:
+    """Return a text with ``"\\n"`` at the ends of lines, and with hyphens there.
+
+    For both, PDFium has a character that is none where a word seems to go on in the next line.
+    """
+    return re.sub("[\x02\ufffe]\n?", "-\n", text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def _why_not(data: BinaryIO, error: Exception) -> str:

@@ -11,7 +11,7 @@ from headrace.core.stores.options import Options
 from headrace.core.tables.lance import opened, said, told
 from headrace.core.warn import warn
 from headrace.core.work import Split
-from headrace.errors import UnreadableFile
+from headrace.errors import SourceError, UnreadableFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -184,6 +184,7 @@ class LanceSource(Source):
             with told(self._place, "look at"):
                 every = pa.schema([pa.field(each.name, each.type, each.nullable) for each in table.schema])
                 schema = every if self._columns is None else select(every, self._columns)
+                _refuse_blobs(self._place, table.schema, schema.names)
                 if self._condition is not None:  # its columns and its words are looked at
                     table.scanner(columns=[], with_row_id=True, filter=self._condition, limit=0).to_table()
                 fragments = tuple(
@@ -196,6 +197,20 @@ class LanceSource(Source):
                 )
                 self._found = _Found(int(table.version), schema, fragments)
         return self._found
+
+
+def _refuse_blobs(place: str, schema: pa.Schema, read: Sequence[str]) -> None:
+    blobs = [
+        each.name
+        for each in schema
+        if "blob" in getattr(each.type, "extension_name", "")
+        or b"lance-encoding:blob" in (each.metadata or {})
+    ]
+    if not {*blobs}.isdisjoint(read):
+        raise SourceError(
+            f"The Lance table {place} has blobs in column {', '.join(map(repr, blobs))}: a scan gives only where they "
+            "are, so they are not read. Name the other columns with columns=[…]."
+        )
 
 
 def _of_type(column: pa.Array, type_: pa.DataType) -> pa.Array:
