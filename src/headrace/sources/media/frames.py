@@ -172,7 +172,8 @@ def frames(
 
 def _one_by_one(container: Any, stream: Any, stride: int, *, cut: bool) -> Iterator[Got]:
     index, end = 0, -math.inf
-    packets = itertools.chain(_packets(container, stream, cut=cut), [None])
+    # What a decoder holds back at a cut belongs behind frames that are lost: its numbers are not known.
+    packets = itertools.chain(_packets(container, stream, cut=cut), [] if cut else [None])
     decoded = (frame for packet in packets for frame in stream.codec_context.decode(packet))
     while True:
         try:

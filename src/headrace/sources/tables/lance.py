@@ -208,8 +208,8 @@ def _refuse_blobs(place: str, schema: pa.Schema, read: Sequence[str]) -> None:
     ]
     if not {*blobs}.isdisjoint(read):
         raise SourceError(
-            f"The Lance table {place} has blobs in column {', '.join(map(repr, blobs))}: a scan gives only where they "
-            "are, so they are not read. Name the other columns with columns=[…]."
+            f"The Lance table {place} has blobs in column {', '.join(map(repr, blobs))}: a scan gives only where "
+            "they are, so they are not read. Name the other columns with columns=[…]."
         )
 
 
