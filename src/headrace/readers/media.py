@@ -52,8 +52,9 @@ def read_audio(
     NothingMatched, InputChanged
         As for :func:`read_parquet`.
     UnreadableFile
-        A file is damaged, no sound, has more than ``max_samples``, or was cut short: WAV, AIFF, AU, CAF, Ogg, FLAC
-        and MP3 files tell how long they should be. ``on_error`` says what becomes of its row.
+        A file is damaged, no sound, has more than ``max_samples``, holds several recordings one behind another, or
+        was cut short: WAV, AIFF, AU, CAF, Ogg, FLAC and MP3 files tell how long they should be. ``on_error`` says
+        what becomes of its row.
 
     Examples
     --------

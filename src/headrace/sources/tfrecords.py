@@ -244,7 +244,8 @@ def features_of(record: bytes, *, whole: bool = True) -> Features:
 def _value(field: pa.Field, kind: str, values: Sequence[Any]) -> Any:
     """Return the value of a column; raises ``ValueError`` where the feature does not fit its type."""
     if not kind:
-        return _may_be_null(field)
+        _check_null(field)
+        return None
     wanted, many = _shape_of(field.type)
     if kind != wanted and (values or wanted):
         raise ValueError(f"its feature {field.name!r} is of {_KINDS[kind]}, and the column {field.type}")
@@ -261,11 +262,13 @@ def _value(field: pa.Field, kind: str, values: Sequence[Any]) -> Any:
                 f"its feature {field.name!r} has {len(values):,} values, and those of the first records one at most. "
                 "Say with schema= that it is a list"
             )
-        made = list(values) or [_may_be_null(field)]
+        if not values:
+            _check_null(field)
+        made = list(values) or [None]
     return _checked(field, made) if many else _checked(field, made)[0]
 
 
-def _may_be_null(field: pa.Field) -> None:
+def _check_null(field: pa.Field) -> None:
     if not field.nullable:
         raise ValueError(
             f"it has no value of the feature {field.name!r}, and the column is one without nulls"
@@ -290,18 +293,13 @@ def _checked(field: pa.Field, values: list[Any]) -> list[Any]:
         return values
     try:
         made = pa.array(values, type_)
-        if pa.types.is_float16(type_) and _overflows(made, values):
-            raise ValueError("a number is too large")
+        if pa.types.is_float16(type_):
+            pairs = zip(values, made.to_pylist(), strict=True)
+            if any(kept is not None and math.isinf(kept) and not math.isinf(value) for value, kept in pairs):
+                raise ValueError("a number is too large")
     except (pa.ArrowException, OverflowError, ValueError) as error:
         raise ValueError(f"its feature {field.name!r} does not fit {type_}: {error}") from error
     return values
-
-
-def _overflows(made: pa.Array, values: list[Any]) -> bool:
-    return any(
-        value is not None and math.isfinite(value) and not math.isfinite(float(kept))
-        for value, kept in zip(values, made.to_pylist(), strict=True)
-    )
 
 
 def _is_list(type_: pa.DataType) -> bool:
