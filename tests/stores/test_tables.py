@@ -82,6 +82,12 @@ def test_an_iceberg_table(bucket, tmp_path, port):
     assert shop.ids() == [0, 1, 2] and shop.snapshots() == 2
     found = hr.read_iceberg("shop.t", catalog=shop.where, row_filter="id > 0").with_options(engine="inline")
     assert found.take_all() == [{"id": 1}, {"id": 2}]
+    with shop.table().update_spec() as update:
+        update.add_field("id", "bucket[4]", "a/b")
+    hundred().write_iceberg("shop.t", catalog=shop.where, output="divided")
+    scan = shop.table().scan("id = 77")
+    assert scan.to_arrow()["id"].to_pylist() == [77] and len(list(scan.plan_files())) == 1
+    assert "/data/divided/a-b=" in next(iter(scan.plan_files())).file.file_path
 
 
 def test_lance_is_read_from_a_store(bucket):

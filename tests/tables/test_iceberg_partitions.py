@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import signal
 import sys
 from decimal import Decimal
@@ -32,7 +33,7 @@ import headrace as hr
 from headrace.errors import SinkError
 from headrace.sinks import partitioned
 from headrace.sinks.tables.iceberg import IcebergSink
-from headrace.sinks.tables.iceberg_partitions import text_of, transformed
+from headrace.sinks.tables.iceberg_partitions import PartitionField, Partitions, text_of, transformed
 
 from .test_delta import hundred, rows
 from .test_iceberg import Lake
@@ -110,6 +111,21 @@ def test_hashes_of_the_specification() -> None:
         assert transformed("bucket", width, values).to_pylist() == [expected & 0x7FFFFFFF]
 
 
+def test_no_two_texts_share_a_folder() -> None:
+    long = "x" * 300
+    cut = f"xxxx~{hashlib.sha256(long.encode()).hexdigest()}"
+    texts = [None, "null", "NULL", "", "%6Eull", long, cut, cut.upper(), long + "x", "../a", "a"]
+    kinds, batch = pa.schema([("w", pa.string())]), pa.record_batch({"w": texts})
+    by = PartitionField("a/b=", "w", 1, "identity")
+    for caseless in (False, True):
+        division = Partitions((by,), kinds, "shop.t", partitioned.Folders((), 255, 4000, caseless))
+        found = {folder: rows["w"].to_pylist() for folder, rows in division.divided(batch)}
+        assert [*found.values()] == [[text] for text in texts]
+        assert division.values == found
+        assert len({folder.lower() if caseless else folder for folder in found}) == len(texts)
+        assert all(len(folder) < 120 and "/" not in folder for folder in found)
+
+
 # ------------------------------------------------------------ tables
 
 
@@ -153,8 +169,8 @@ VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
 }  # fmt: skip
 SPECS = [
     {"i": "identity", "yes": "identity"},
-    {"s": "identity", "day": "year"},
-    {"b": "identity", "d": "bucket[4]"},
+    {"s": "identity"},
+    {"b": "identity", "d": "bucket[4]", "day": "year"},
     {"d": "identity", "plain": "hour"},
     {"day": "identity", "when": "month"},
     {"plain": "identity", "i": "bucket[3]"},
