@@ -148,6 +148,17 @@ def test_postgresql_cannot_use_every_unique_index(postgresql: Store, tmp_path: P
     assert upsert(keyed(3), postgresql, tmp_path / "c").rows == 3
 
 
+def test_names_that_sqlite_cannot_have_are_refused_before_rows_are_made(
+    sqlite: Store, tmp_path: Path
+) -> None:
+    data = hr.from_items([{"k": 1, "K": 2}]).with_options(engine="inline", progress=False)
+    with pytest.raises(SinkError, match="the columns 'k' and 'K', which are one name in sqlite"):
+        upsert(data, sqlite, tmp_path / "a")
+    with pytest.raises(SinkError, match=r"main\.t: SQLite has no schemas"):
+        data.drop_columns(["K"]).write_sql("main.t", sqlite.uri, output=tmp_path / "b")
+    assert upsert(data.drop_columns(["K"]), sqlite, tmp_path / "c").rows == 1
+
+
 def test_postgresql_columns_that_round_are_refused(postgresql: Store, tmp_path: Path) -> None:
     """Two keys would be one."""
     moments = pa.array([1, 400_001], pa.timestamp("us"))

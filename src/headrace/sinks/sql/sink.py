@@ -25,7 +25,7 @@ from headrace.sinks.parquet import ParquetEncoder, ParquetSink
 from headrace.sinks.sql.commits import COMMITS, committed, make_commits, note
 from headrace.sinks.sql.opening import begun
 from headrace.sinks.sql.transactions import Refused, Transaction, failed, quoted
-from headrace.sinks.sql.types import fits, is_plain, kept, stored
+from headrace.sinks.sql.types import fits, is_plain, kept, same_names, stored
 from headrace.sinks.sql.upsert import Upsert, check_key
 from headrace.sinks.sql.vectors import from_files, in_files, staged
 from headrace.sinks.staged import StagedStream
@@ -73,10 +73,17 @@ class SqlSink(ParquetSink):
                 f"The rows have no column {missing[0]!r}, which key={list(self.key)} names; they have "
                 f"{', '.join(schema.names[:20])}."
             )
+        if self.database.scheme != "postgresql" and (same := same_names(schema.names)):
+            raise SinkError(
+                f"The rows have the columns {same[0]!r} and {same[1]!r}, which are one name in {self.database}. "
+                "Rename or drop one of them."
+            )
         self._check_columns(self._there if self._run else self._look(), self._stored(schema))
 
     def _look(self) -> dict[str, pa.DataType | None] | None:
         """Return the columns of the table, if there is one; the driver asks, as a file of DuckDB has one user."""
+        if self.database.scheme == "sqlite" and "." in self.table:
+            raise SinkError(f"The table {self.table}: SQLite has no schemas. Give its name without a dot.")
         if self.database.scheme != "postgresql" and not os.path.exists(self.database.path):
             return None
         with self._transaction("look at") as transaction:

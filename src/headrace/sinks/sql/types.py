@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 import pyarrow.types as pt
 
@@ -43,6 +45,19 @@ def stored(kind: pa.DataType) -> pa.DataType | None:
         pt.is_signed_integer(kind) or pt.is_floating(kind) or pt.is_boolean(kind) or pt.is_decimal128(kind)
     )
     return kind if plain else None
+
+
+def same_names(names: Sequence[str]) -> tuple[str, str] | None:
+    """Return two names that SQLite and DuckDB take for one, as they look at no case; None if there are none.
+
+    >>> same_names(["id", "Score", "score"])
+    ('Score', 'score')
+    """
+    known: dict[str, str] = {}
+    for name in names:
+        if (other := known.setdefault(name.lower(), name)) != name:
+            return other, name
+    return None
 
 
 def fits(kind: pa.DataType, there: pa.DataType) -> bool:
