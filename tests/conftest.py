@@ -36,7 +36,7 @@ for _number, _usual in (
 _USUAL = {"HEADRACE_ENGINE": "local", "HEADRACE_WORKERS": "2", "HEADRACE_PROGRESS": "0"}
 
 
-_ABOUT_PROCESSES = ("cli", "engines", "faults", "observers", "tasks")  # folders
+_ABOUT_PROCESSES = ("cli", "engines", "faults", "observers")  # folders
 
 ENGINE = os.environ.get("HEADRACE_TEST_ENGINE", "")  # "ray": tests that can be are carried out there
 

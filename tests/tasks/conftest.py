@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 import headrace as hr
+from headrace.engines.local.spawner import Spawner
 
 from .leftovers import memory_files
 
@@ -32,6 +33,7 @@ def nothing_is_left(engine: None) -> Iterator[None]:
     threads, before = set(threading.enumerate()), set(psutil.Process().children(recursive=True))
     yield
     gc.collect()
+    Spawner.end_kept()
     assert set(psutil.Process().children(recursive=True)) <= before  # other tests may have a server
     assert set(threading.enumerate()) <= threads
     assert memory_files() == {}
