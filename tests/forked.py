@@ -155,6 +155,8 @@ def _started(also: str) -> _Nursery:
             )
         if not _nurseries:
             atexit.register(_end)
+        elif also in _nurseries:
+            _nurseries[also][1].close()  # of one that was killed
         _nurseries[also] = process, ours
         ours.recv(32)  # it has imported all
     return _nurseries[also]

@@ -28,7 +28,7 @@ def test_a_wrong_argument_name_is_answered_with_the_nearest(name: str) -> None:
     function = getattr(hr, name)
     right = list(inspect.signature(function).parameters)[-1]
     with pytest.raises(
-        UnknownArgument, match=rf"{name}\(\) has no argument '{right}s'. Did you mean '{right}'"
+        UnknownArgument, match=rf"{function.__name__}\(\) has no argument '{right}s'. Did you mean '{right}'"
     ):
         function([], **{f"{right}s": 1})
 

@@ -135,7 +135,7 @@ def sampling_of(request: EngineRequest) -> dict[str, Any]:
     """Return a request's parameters as SGLang names them.
 
     >>> sampling_of(EngineRequest([1], {"max_tokens": 5, "seed": 3, "top_p": 0.5}, {"choice": ["a.", "b"]}))
-    {'max_new_tokens': 5, 'sampling_seed': 3, 'top_p': 0.5, 'regex': '(a\\.|b)'}
+    {'max_new_tokens': 5, 'sampling_seed': 3, 'top_p': 0.5, 'regex': '(a\\\\.|b)'}
     """
     found = {_NAMES.get(name, name): value for name, value in request.sampling.items()}
     for kind, value in request.structure.items():

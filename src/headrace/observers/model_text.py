@@ -58,7 +58,7 @@ def speed_words(speed: tuple[float, float]) -> str:
     """Say how many tokens a second there are.
 
     >>> speed_words((1200.0, 85.0))
-    '1.2 k tokens/s in, 85 out'
+    '1,200 tokens/s in, 85 out'
     """
     return f"{count(speed[0])} tokens/s in, {count(speed[1])} out"
 
