@@ -251,7 +251,7 @@ def test_what_a_server_is_asked_that_has_no_such_service(files, monkeypatch, tmp
         assert not server.batches.all
     with pytest.raises(EndpointUnavailable, match="does not answer"):
         ask(files, server, max_retries=1)
-    for more in (["--requests-per-minute", "9"], ["--vllm", str(tmp_path)]):
+    for more in (["--requests-per-minute", "9"], ["--max-in-flight", "9"], ["--vllm", str(tmp_path)]):
         who = [] if "--vllm" in more else ["--endpoint", server.url]
         assert (
             carry_out(["run-batch", "-i", files.source, "-o", files.out, "--via-batch-api", *who, *more]) == 2

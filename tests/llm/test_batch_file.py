@@ -213,6 +213,10 @@ def test_what_the_command_line_refuses(files, tmp_path, capsys):
         "is a folder, and": [batch.out, "--errors", str(tmp_path)],
         "--vllm-options is for --vllm": [batch.out, "--vllm-options", "{}"],
     }
+    here = ["run-batch", "-i", batch.source, "--vllm", str(tmp_path), "-o", batch.out]
+    for option in ("--max-in-flight", "--timeout", "--max-retries"):
+        assert carry_out([*here, option, "9"]) == 2
+        assert f"{option} is for --endpoint" in capsys.readouterr().err
     for words, more in refused.items():
         assert carry_out([*command, *more]) == 2
         assert words in " ".join(capsys.readouterr().err.split())

@@ -30,6 +30,9 @@ EXAMPLES = """\
   headrace run-batch … --via-batch-api   the same by OpenAI's batch service: cheaper, within a day
 """
 
+OF_SINGLE_REQUESTS = ("max_in_flight", "requests_per_minute", "tokens_per_minute")
+OF_ENDPOINTS = ("api_key_env", *OF_SINGLE_REQUESTS, "timeout", "max_retries")
+
 
 def _limit(name: str, metavar: str, help: str) -> Any:
     return typer.Option(name, metavar=metavar, help=help, rich_help_panel="Limits")
@@ -61,15 +64,17 @@ class WhoAnswers:
     api_key_env: Annotated[
         str | None, typer.Option("--api-key-env", metavar="NAME", help="The variable that holds the key.")
     ] = None
-    max_in_flight: Annotated[int, _limit("--max-in-flight", "N", "Requests at a time.")] = 64
+    max_in_flight: Annotated[
+        int | None, _limit("--max-in-flight", "N", "Requests at a time. Default: 64.")
+    ] = None
     requests_per_minute: Annotated[
         float | None, _limit("--requests-per-minute", "N", "What the key may use.")
     ] = None
     tokens_per_minute: Annotated[
         float | None, _limit("--tokens-per-minute", "N", "What the key may use.")
     ] = None
-    timeout: Annotated[float, _limit("--timeout", "SECONDS", "For one answer.")] = 300.0
-    max_retries: Annotated[int, _limit("--max-retries", "N", "Of a request.")] = 6
+    timeout: Annotated[float | None, _limit("--timeout", "SECONDS", "For one answer. Default: 300.")] = None
+    max_retries: Annotated[int | None, _limit("--max-retries", "N", "Of a request. Default: 6.")] = None
 
     def model(self) -> Endpoint | VLLM:
         """Return the one that was asked for."""
@@ -77,26 +82,34 @@ class WhoAnswers:
             raise UsageMistake("Say who answers: --endpoint URL, or --vllm FOLDER; one of them.")
         if self.endpoint is None:
             assert self.vllm is not None
-            of_endpoints = (self.api_key_env, self.requests_per_minute, self.tokens_per_minute)
-            if any(each is not None for each in of_endpoints):
+            given = self._given(*OF_ENDPOINTS)
+            if given:
                 raise UsageMistake(
-                    "--api-key-env, --requests-per-minute and --tokens-per-minute are for --endpoint."
+                    f"{given[0]} is for --endpoint. How many requests vLLM works on at a time, its options say: "
+                    "--vllm-options '{\"max_num_seqs\": 128}'."
                 )
             return _engine(self.vllm, self.vllm_options)
         if self.vllm_options is not None:
             raise UsageMistake("--vllm-options is for --vllm: a server has options of its own.")
         from headrace.llm.endpoint import Endpoint
 
-        return Endpoint(
-            self.endpoint,
-            "as each line says",
-            api_key_env=self.api_key_env,
-            max_in_flight=self.max_in_flight,
-            requests_per_minute=self.requests_per_minute,
-            tokens_per_minute=self.tokens_per_minute,
-            timeout=self.timeout,
-            max_retries=self.max_retries,
-        )
+        said = {name: getattr(self, name) for name in OF_ENDPOINTS}
+        options = {name: value for name, value in said.items() if value is not None}
+        return Endpoint(self.endpoint, "as each line says", **options)
+
+    def check_service(self) -> None:
+        """Refuse what a batch service has no use for."""
+        if self.vllm is not None:
+            raise UsageMistake("--via-batch-api is for an --endpoint: --vllm has no batch service.")
+        given = self._given(*OF_SINGLE_REQUESTS)
+        if given:
+            raise UsageMistake(
+                f"{given[0]} is for requests that are sent one by one; a batch service keeps its own pace: leave it "
+                "out with --via-batch-api."
+            )
+
+    def _given(self, *names: str) -> list[str]:
+        return [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) is not None]
 
 
 def run_batch(
@@ -142,13 +155,8 @@ def run_batch(
     from headrace.llm.batch_lines import BatchFiles
 
     model = who.model()
-    if via_batch_api and who.vllm is not None:
-        raise UsageMistake("--via-batch-api is for an --endpoint: --vllm has no batch service.")
-    if via_batch_api and (who.requests_per_minute or who.tokens_per_minute):
-        raise UsageMistake(
-            "--requests-per-minute and --tokens-per-minute are for requests that are sent one by one; a batch "
-            "service keeps its own: leave them out with --via-batch-api."
-        )
+    if via_batch_api:
+        who.check_service()
     failed = errors or Path(f"{str(out).removesuffix('.jsonl')}.errors.jsonl")
     files = BatchFiles(str(source), str(out), str(failed))
     began = time.monotonic()
