@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +21,8 @@ import pytest
 import headrace as hr
 from headrace.errors import ResourcesUnavailable, UnsafeCluster
 
+from .ray_nodes import STORE, node_elsewhere
+
 if importlib.util.find_spec("ray") is None:
     pytest.skip("Ray is not installed", allow_module_level=True)
 
@@ -31,7 +31,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
-STORE = 100 << 20
 
 
 @pytest.fixture(scope="module")
@@ -300,30 +299,14 @@ def test_the_driver_is_killed_and_one_machine_goes_on(cluster: Any, tmp_path: Pa
 
 def test_a_node_that_does_not_see_the_output(cluster: Any, tmp_path: Path) -> None:
     """A node whose mounts hide the folder, as another machine's own disk would be."""
-    command = shutil.which("ray", path=os.path.dirname(sys.executable))
-    namespaces = subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode == 0
-    if command is None or not namespaces:
-        pytest.skip("needs root, unshare, and Ray's command line")
     hidden = tmp_path / "hidden"
     hidden.mkdir()
-    has = ["--num-cpus=1", f"--resources={json.dumps({'elsewhere': 1})}", f"--object-store-memory={STORE}"]
-    start = [command, "start", f"--address={cluster.address}", *has, "--block"]
-    text = f"mount -t tmpfs none {hidden} && exec {' '.join(map(repr, start))}"
-    node = subprocess.Popen(
-        ["unshare", "-m", "sh", "-c", text],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
+    with node_elsewhere(cluster.address, hidden):
         data = hr.range(10).map_batches(lambda batch: batch, concurrency=1)
         engine = hr.Ray(pool_timeout=40, remote_args={"resources": {"elsewhere": 1}})
         with pytest.raises(ResourcesUnavailable, match="do not see the output folder"):
             on_ray(data, engine=engine).write_parquet(hidden / "out")
         assert on_ray(data, engine=engine).write_parquet(tmp_path / "out").rows == 10
-    finally:
-        os.killpg(node.pid, signal.SIGTERM)
-        node.wait()
 
 
 def test_a_cluster_elsewhere_that_lets_in_anybody(cluster: Any) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import psutil
 import pyarrow as pa
@@ -124,6 +125,7 @@ class Job:
     metrics: bool = False  # counted by one that sees what is dropped later, and one behind all
     shelves: bool = False  # parts in folders of their own, by a column of three values
     union: bool = False  # of two datasets, with steps of their own
+    elsewhere: bool = False  # workers do not see where the driver stages, as if they were on other machines
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def dataset(self, **options: Any) -> Dataset:
@@ -171,7 +173,8 @@ class Job:
 
     def write(self, dataset: Dataset) -> Result:
         """Write it where the job says."""
-        return dataset.write_parquet(self.output, partition_by=["shelf"] if self.shelves else None)
+        with workers_elsewhere() if self.elsewhere else contextlib.nullcontext():
+            return dataset.write_parquet(self.output, partition_by=["shelf"] if self.shelves else None)
 
     def here(self, faults: Mapping[str, str] | None = None, **options: Any) -> Result:
         """Run it in this process, inline unless ``options`` say otherwise."""
@@ -201,6 +204,13 @@ class Job:
     def fails(self, number: int) -> bool:
         """Say whether a row fails."""
         return bool(self.bad) and number % self.bad == 7
+
+
+def workers_elsewhere() -> contextlib.AbstractContextManager[Any]:
+    """Have workers upload what they write into a store by themselves, as on a cluster."""
+    from headrace.session import write
+
+    return mock.patch.object(write, "_uploads", lambda job, _: job.output.uploads(job.committer.plan.run))
 
 
 class Driver:

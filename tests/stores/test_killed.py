@@ -120,10 +120,14 @@ def play(bucket, proxy, tmp_path, seed):
         make_input(source)
     mode = dice.choice(["resume", "overwrite"])
     job = Job(
-        str(source), f"{bucket.url}/out-{seed}", limit=dice.choice([None, None, 330]), options={"mode": mode}
+        str(source),
+        f"{bucket.url}/out-{seed}",
+        limit=dice.choice([None, None, 330]),
+        elsewhere=bool(seed % 2),
+        options={"mode": mode},
     )
     if mode == "overwrite":
-        dataclasses.replace(job, factor=11, options={}).here()
+        dataclasses.replace(job, factor=11, elsewhere=False, options={}).here()
     engine = dice.choice([{"workers": 2}, {"engine": "inline"}])
 
     def fault(asked):

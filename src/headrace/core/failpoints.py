@@ -48,6 +48,8 @@ POINTS: frozenset[str] = frozenset(
         "store.uploaded",
         "store.append",
         "store.appended",
+        "worker.upload",
+        "worker.uploaded",
         "table.filled",
     }
 )

@@ -206,6 +206,14 @@ class JoiningSink(Protocol):
         ...
 
 
+class UploadingSink(Protocol):
+    """What a sink has besides whose output may lie in an object store."""
+
+    def staged_in(self, folder: str) -> Sink:
+        """Return this sink, bound as it is, for a worker that stages in a folder of its own and uploads that."""
+        ...
+
+
 class TableSink(Protocol):
     """What a sink has besides if all parts of a run become rows of a table in one commit, at its end."""
 

@@ -290,6 +290,7 @@ class ShardCommitter:
         failpoints.hit("swap.removed")
         # Parts of earlier runs may be gone where they are a table's: it may have been compacted.
         self.publisher.publish(self.committed() if table_of(self.sink) is None else self.of_last_run())
+        self.publisher.settle()
         self.output.sync_published()
         if old != self.plan.run:
             self.output.point("current", self.plan.run)

@@ -29,6 +29,7 @@ from pathlib import Path
 
 from headrace.core.files import hive, safe_files
 from headrace.core.ports import Sink
+from headrace.core.uploading.names import Uploads
 from headrace.core.work import HOME as HOME
 from headrace.core.work import REJECTED, Durability
 from headrace.core.work import SUCCESS as SUCCESS
@@ -225,6 +226,10 @@ class OutputFolder:
     def publisher(self, sink: Sink, run: str, *, hidden: bool) -> Publisher:
         """Return what brings staged files of a run to where readers find them."""
         return FilePublisher(sink)
+
+    def uploads(self, run: str) -> Uploads | None:
+        """Return what workers have to know that do not see the folder; None: they cannot do without it."""
+        return None
 
     def remove_run(self, run: str) -> None:
         """Remove a run's folder."""

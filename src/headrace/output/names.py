@@ -8,6 +8,7 @@ from pathlib import Path
 
 from headrace.core.files import hive, safe_files
 from headrace.core.files.formats import PART_SUFFIX
+from headrace.core.uploading.names import PARTS
 from headrace.core.work import REJECTED, CommitRecord
 from headrace.errors import JournalDamaged
 
@@ -63,7 +64,8 @@ def check_names(records: Iterable[CommitRecord], run: str, folder: Path) -> Iter
     """Yield a run's records; refuse one whose files would not lie where those of the run lie."""
     for record in records:
         for file in record.files:
-            plain = file.staged not in ("", ".", "..") and not {"/", "\0"} & set(file.staged)
+            staged = file.staged.removeprefix(f"{PARTS}/")
+            plain = staged not in ("", ".", "..") and not {"/", "\0"} & set(staged)
             aside = file.name.removeprefix(f"{REJECTED}/")
             if not plain or run_of(aside) != run or (aside != file.name and "/" in aside):
                 raise _foreign_name(folder, file.name if plain else file.staged)

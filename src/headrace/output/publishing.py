@@ -35,7 +35,11 @@ class Publisher(Protocol):
         ...
 
     def publish(self, records: Iterable[CommitRecord]) -> None:
-        """Give the files of journalled records their final names. Doing it again changes nothing."""
+        """Begin to give the files of journalled records their final names. Doing it again changes nothing."""
+        ...
+
+    def settle(self) -> None:
+        """Wait until all that ``publish`` was asked for is done, or raise why it is not."""
         ...
 
     def state(self, file: StagedFile) -> Place:
@@ -82,6 +86,9 @@ class FilePublisher:
             for record in records:
                 for file in record.files:
                     self._sink.publish(file)
+
+    def settle(self) -> None:
+        """What was renamed has its name."""
 
     def state(self, file: StagedFile) -> Place:
         """Ask the sink."""

@@ -66,6 +66,7 @@ def recover(
         lost, staged, published, states = _check_files(
             committer, check_names(contents.in_force(), run, folder)
         )
+        committer.publisher.settle()
         if lost:
             committer.revoke(lost)
         failpoints.hit("recover.revoked")

@@ -18,6 +18,7 @@ from headrace.core.arguments import known_arguments
 from headrace.core.arrow.batch import schema_from
 from headrace.core.files import hive, safe_files
 from headrace.core.stores.options import checked
+from headrace.core.uploading.names import is_uploaded, uploaded_name
 from headrace.core.work import REJECTED, StagedFile
 from headrace.errors import JournalDamaged
 from headrace.output import remeasure as remeasuring
@@ -189,6 +190,10 @@ class _Verifier:
                     self._findings.append(found)
 
     def _check_file(self, file: StagedFile) -> Finding | None:
+        aside = uploaded_name(self._run.name, file) if is_uploaded(file) else ""
+        if aside in self._output.there:  # it has not been copied to its place yet
+            with self._output.opened(aside) as path:
+                return self._checked(file, path)
         with self._output.opened(file.name) as path:
             if path.exists() or self._output.store is None or not self._run.state.hidden:
                 return self._checked(file, path)

@@ -9,6 +9,7 @@ import msgspec
 
 from headrace.core.ports import Sink, Source
 from headrace.core.united import UnitedSource
+from headrace.core.uploading.names import Uploads
 from headrace.core.work import Durability, OnError, Shard, Split
 from headrace.plan.steps.accumulate import Accumulate
 from headrace.plan.steps.base import Step
@@ -81,6 +82,8 @@ class Program(msgspec.Struct, frozen=True):
     looked_at: frozenset[str] = frozenset()
     # What to read of each dataset of a union whose datasets have steps.
     branches: tuple[BranchColumns, ...] = ()
+    # For workers that may not see where the output is staged: how they upload what they write.
+    uploads: Uploads | None = None
 
     def dataset_of(self, splits: Sequence[Split]) -> int:
         """Return the number of the dataset of a union that some splits are of; 0 where steps are those of all."""

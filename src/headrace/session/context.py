@@ -23,6 +23,7 @@ from headrace.session.execution_plan import ExecutionPlan
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from headrace.core.uploading.names import Uploads
     from headrace.core.work import Shard
     from headrace.driver.loop import Runner
     from headrace.driver.ports import Committer
@@ -75,6 +76,7 @@ class RunContext(msgspec.Struct):
         events: EventBus | None = None,
         states: str = "",
         folder: str = "",
+        uploads: Uploads | None = None,
     ) -> Run:
         """Put a run together, which then only has to be driven.
 
@@ -96,6 +98,8 @@ class RunContext(msgspec.Struct):
             The folder for big states of metrics.
         folder
             The folder for what models keep until the run has ended.
+        uploads
+            How workers upload what they write, if they do not see where the output is staged.
         """
         from headrace.driver.ports import RunPorts
         from headrace.session.build_runner import build_runner
@@ -107,6 +111,8 @@ class RunContext(msgspec.Struct):
         execution.fit(pending)
         overlap = isinstance(self.engine, LocalEngine)
         programs = execution.programs(plan, kind, pending, overlap=overlap, states=states, folder=folder)
+        if uploads is not None:
+            programs[-1] = msgspec.structs.replace(programs[-1], uploads=uploads)
         spec = self._spec(plan, kind, shards, resumed, keeps=bool(folder))
         runner = build_runner(spec, committer, RunPorts(events) if events is not None else None)
         return Run(self, runner.scheduler, runner, programs)
@@ -206,11 +212,11 @@ class Run(msgspec.Struct, frozen=True):
         from headrace.worker.factories import shard_worker, upstream_worker
 
         options, stages = self.context.options, self.context.execution.stages
-        probe = _probe(self.programs[-1]) if options.traits.is_cluster else ""
+        programs, sees = _probed(self.programs) if options.traits.is_cluster else (self.programs, "")
         extras = worker_extras(options)
         any_gpus = any(stage.num_gpus for stage in stages)
         pools: list[Any] = []
-        for i, (stage, program) in enumerate(zip(stages, self.programs, strict=True)):
+        for i, (stage, program) in enumerate(zip(stages, programs, strict=True)):
             last = i + 1 == len(stages)
             spec = PoolSpec(
                 name=f"stage {i + 1}",
@@ -223,7 +229,7 @@ class Run(msgspec.Struct, frozen=True):
                 most=stage.workers,
                 num_cpus=stage.num_cpus,
                 least=_least(stage),
-                sees=probe if last else "",
+                sees=sees if last else "",
                 extra={**extras, **stage.remote},
             )
             with explained(program.steps):
@@ -251,6 +257,16 @@ def _imports(plan: Plan) -> tuple[str, ...]:
 def _least(stage: Stage) -> int:
     """Return how many workers a pool needs before it can work: the lower bound, if there are two."""
     return stage.least if stage.least < stage.workers else 1
+
+
+def _probed(programs: Sequence[Program]) -> tuple[Sequence[Program], str]:
+    """Return the programs, and the file that each worker has to see; "" if those that do not upload by themselves."""
+    *earlier, last = programs
+    probe = _probe(last)
+    if last.uploads is None:
+        return programs, probe
+    uploads = msgspec.structs.replace(last.uploads, sees=probe)
+    return [*earlier, msgspec.structs.replace(last, uploads=uploads)], ""
 
 
 def _probe(program: Program) -> str:

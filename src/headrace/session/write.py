@@ -39,6 +39,7 @@ from headrace.session.resumed import Resumed
 from headrace.version import __version__
 
 if TYPE_CHECKING:
+    from headrace.core.uploading.names import Uploads
     from headrace.driver.scheduler import Scheduler
     from headrace.observers.progress import Progress
     from headrace.output.job import Job
@@ -153,10 +154,16 @@ def _composed(job: Job, context: RunContext, events: EventBus, started: float) -
         states=str(committer.folder / STATES),
         # Where the output is an object store, the run's folder here does not outlive its driver.
         folder=str(committer.folder / KEPT) if isinstance(job.output.place(), Path) else "",
+        uploads=_uploads(job, context.options),
     )
     _announce(job, plan, context, events, started)
     committer.on_published = lambda record: events.on_event(committed(record))
     return run
+
+
+def _uploads(job: Job, options: RunOptions) -> Uploads | None:
+    """Return how workers upload that do not see where the output is staged, as those on other machines."""
+    return job.output.uploads(job.committer.plan.run) if options.traits.is_cluster else None
 
 
 def _announce(job: Job, plan: Plan, context: RunContext, events: EventBus, started: float) -> None:

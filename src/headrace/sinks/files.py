@@ -141,6 +141,10 @@ class FileSink:
             )
         return replace(self, _run=run, _staging=staging, _digits=digits, _durability=durability)
 
+    def staged_in(self, folder: str) -> FileSink:
+        """Return this sink for a worker that stages in a folder of its own, where nothing has to last."""
+        return replace(self, _staging=folder, _durability="process")
+
     def open(self, task: Task, schema: pa.Schema) -> Writer:
         """Begin the part of one attempt; its file appears with the first rows, or on ``close``."""
         shard = task.shard.label(self._digits)

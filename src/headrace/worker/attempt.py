@@ -6,6 +6,7 @@ import queue
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
@@ -46,6 +47,9 @@ from headrace.worker.rows import Rows
 from headrace.worker.staged_output import StagedOutput
 from headrace.worker.step_chain import StepChain
 
+if TYPE_CHECKING:
+    from headrace.core.uploading.uploader import Uploader
+
 BLOCK_BYTES = 8 << 20
 UNDECIDED_BYTES = 64 << 20
 REPORT_SECONDS = 0.25
@@ -66,12 +70,14 @@ class Attempt:
         inputs: queue.SimpleQueue[StageInput] | None,
         speed: Speed,
         clock: Callable[[], float],
+        uploader: Uploader | None = None,
     ) -> None:
         self._where = where
         self._block_input = BlockInput(inputs, context, task) if inputs is not None else None
         self._program = program
         self._speed = speed
         self._clock = clock
+        self._uploader = uploader
         self._chain = chain
         self._context = context
         self._task = task
@@ -326,10 +332,12 @@ class Attempt:
         return self._output.is_open or big
 
     def finish(self, done: Done) -> Outcome:
-        """Close and sync the files; runs in a thread of its own, after ``run`` has ended."""
+        """Close and sync the files, or upload them; runs in a thread of its own, after ``run`` has ended."""
         try:
             self._output.finish()
             states = stored(self._states, self._program.states, self._program.durability)
+            if self._uploader is not None:
+                self._output.upload(self._uploader, states)
         except BaseException as error:
             self.abort()
             return self.failure(error)

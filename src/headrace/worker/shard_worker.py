@@ -32,6 +32,7 @@ from headrace.worker.copying import CannotCopy
 from headrace.worker.driver_messages import report_ready
 from headrace.worker.early_end import Speed
 from headrace.worker.rows import Rows
+from headrace.worker.staged_output import by_itself
 from headrace.worker.step_chain import StepChain
 
 
@@ -42,6 +43,7 @@ class ShardWorker:
         self, program: Program, context: WorkerContext, clock: Callable[[], float] = time.monotonic
     ) -> None:
         failpoints.activate(program.failpoints)
+        self._uploader, program = by_itself(program)
         self._program = program
         self._context = context
         self._chain = StepChain(
@@ -114,6 +116,7 @@ class ShardWorker:
             inputs,
             self._speed,
             self._clock,
+            self._uploader,
         )
         self._attempts[task.shard.index] = attempt, _carry_out(attempt)
         return self._resume(task.shard.index, None)
@@ -127,6 +130,8 @@ class ShardWorker:
         for _, generator in self._attempts.values():
             generator.close()
         self._finisher.shutdown()
+        if self._uploader is not None:
+            self._uploader.close()
         self._chain.close()
         self._program.source.close()
 

@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import cast
+import os
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, cast
 
+import msgspec
 import pyarrow as pa
 
 from headrace.core.foreign import errors_of_sink, opened
-from headrace.core.ports import JoinedWriter, JoiningSink, Sink, Writer
-from headrace.core.work import StagedFile, Task
+from headrace.core.ports import JoinedWriter, JoiningSink, Sink, UploadingSink, Writer
+from headrace.core.work import SideFile, StagedFile, Task
 from headrace.plan.physical import Program
 from headrace.worker.meter import Meter
 from headrace.worker.prefetch import AsyncWriter
 from headrace.worker.reading import InputCheck
 from headrace.worker.rejected import write_rejected
+
+if TYPE_CHECKING:
+    from headrace.core.uploading.uploader import Uploader
+
+
+def by_itself(program: Program) -> tuple[Uploader | None, Program]:
+    """Return what uploads the parts of a worker that does not see where its driver stages, and its program then."""
+    uploads = program.uploads
+    if uploads is None or program.sink is None or (uploads.sees and os.path.exists(uploads.sees)):
+        return None, program
+    from headrace.core.uploading.uploader import Uploader
+
+    uploader = Uploader(uploads)
+    sink = cast("UploadingSink", program.sink).staged_in(uploader.staging)
+    return uploader, msgspec.structs.replace(
+        program, sink=sink, states=uploader.states if program.states else "", durability="process"
+    )
 
 
 class StagedOutput:
@@ -72,6 +91,12 @@ class StagedOutput:
         if self._rejects_writer is not None:
             self.files += self._rejects_writer.close()
             self._rejects_writer.sync()
+
+    def upload(self, uploader: Uploader, states: Sequence[bytes | SideFile]) -> None:
+        """Upload what was staged, and big states of metrics; ``files`` are then where they were uploaded to."""
+        with self._meter.timing("write"):
+            self.files = uploader.upload(self.files)
+            uploader.upload_states(states)
 
     def abort(self) -> None:
         """Remove the staged files."""

@@ -108,33 +108,39 @@ class StoreWriter:
         return self._try("write", name, call)
 
     def put_file(
-        self, name: str, file: IO[bytes], size: int, *, when: Version, notes: Mapping[str, str]
-    ) -> Version:
-        """Write a file as an object, on a condition; one that is too big for one request goes up aside, in pieces."""
-        if size > SINGLE:
-            return self._put_pieces(name, file, when, notes)
-        if not size:
-            return self.put(name, b"", when=when, notes=notes)
-        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        try:
-            return self.put(name, data, when=when, notes=notes)
-        finally:
-            # A request that was given up may still hold it for a moment.
-            with contextlib.suppress(BufferError):
-                data.close()
+        self, name: str, file: IO[bytes], size: int, *, when: Version | None, notes: Mapping[str, str]
+    ) -> None:
+        """Write a file as an object, on a condition; one that is too big for one request goes up in pieces.
 
-    def _put_pieces(self, name: str, file: Any, when: Version, notes: Mapping[str, str]) -> Version:
-        """Upload in pieces, which have no condition, under a name aside; look, and have the store copy it."""
+        With a condition, they go up aside. None: nobody else writes an object of this name.
+        """
+        if size > SINGLE:
+            if when is None:
+                self._put_pieces(name, file, notes)
+            else:
+                self._put_aside(name, file, when, notes)
+        elif not size:
+            self.put(name, b"", when=when, notes=notes)
+        else:
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            try:
+                self.put(name, data, when=when, notes=notes)
+            finally:
+                # A request that was given up may still hold it for a moment.
+                with contextlib.suppress(BufferError):
+                    data.close()
+
+    def _put_pieces(self, name: str, file: Any, notes: Mapping[str, str]) -> None:
         import obstore
 
-        aside, attributes = f"_headrace/uploads/{random.getrandbits(64):016x}", dict(notes)
+        attributes = dict(notes)
 
         def call() -> None:
             file.seek(0)
             store = self._store(_PIECE)
             obstore.put(
                 store,
-                self._prefix + aside,
+                self._prefix + name,
                 file,
                 use_multipart=True,
                 chunk_size=_PIECE,
@@ -143,6 +149,11 @@ class StoreWriter:
             )
 
         self._try("write", name, call)
+
+    def _put_aside(self, name: str, file: Any, when: Version, notes: Mapping[str, str]) -> None:
+        """Upload in pieces, which have no condition, under a name aside; look, and have the store copy it."""
+        aside = f"_headrace/uploads/{random.getrandbits(64):016x}"
+        self._put_pieces(aside, file, notes)
         try:
             self._look_first(name, when)
             self.duplicate(aside, name)
@@ -151,7 +162,6 @@ class StoreWriter:
         found = self.look(name)
         if found is None or dict(found.notes) != {**found.notes, **notes}:
             raise Taken
-        return found.version
 
     def _look_first(self, name: str, when: Version) -> None:
         found = self.look(name)
@@ -160,10 +170,25 @@ class StoreWriter:
 
     def duplicate(self, name: str, to: str) -> None:
         """Have the store copy an object, with what was noted with it."""
+        if not self.duplicate_if_there(name, to):
+            raise OutputWriteFailed(f"Cannot write {self.url(to)!r}: {self.url(name)!r} is gone. {_ADVICE}")
+
+    def duplicate_if_there(self, name: str, to: str) -> bool:
+        """Have the store copy an object, with what was noted with it; False if there is none."""
         import obstore
 
-        store = self._store(SINGLE)
-        self._try("write", to, lambda: obstore.copy(store, self._prefix + name, self._prefix + to))
+        store, source, target = self._store(SINGLE), self._prefix + name, self._prefix + to
+
+        def call() -> bool:
+            try:
+                obstore.copy(store, source, target)
+            except _gone() as error:
+                if _no_bucket(error):
+                    raise
+                return False
+            return True
+
+        return self._try("write", to, call)
 
     def remove(self, names: Collection[str]) -> None:
         """Remove objects, as far as they are there."""

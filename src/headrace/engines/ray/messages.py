@@ -49,7 +49,8 @@ def not_shared(path: str, place: str) -> HeadraceError:
     return ResourcesUnavailable(
         f"The workers on {place} do not see the output folder: {path}, which this process has just written, is "
         "not there. On several machines the input and the output have to lie where all of them find them by the "
-        "same path: in a network folder that each has mounted. Nothing was written there."
+        "same path: in a network folder that each has mounted, or in an object store. For a table of a database, "
+        "output= names the folder. Nothing was written there."
     )
 
 

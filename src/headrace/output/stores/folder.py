@@ -16,7 +16,10 @@ The folder on this machine is made anew by each driver, from what is in the stor
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
+import os
+import threading
 import time
 from collections.abc import Collection, Container
 from contextlib import AbstractContextManager
@@ -29,8 +32,10 @@ from headrace.core.ports import Sink
 from headrace.core.stores.addresses import parse_output
 from headrace.core.stores.options import Options
 from headrace.core.stores.writing import ABSENT, StoreWriter, Taken
+from headrace.core.uploading.local import LocalFolder
+from headrace.core.uploading.names import PARTS, Uploads
 from headrace.core.work import REJECTED, Durability
-from headrace.errors import ForeignOutput, HeadraceError, RunLocked
+from headrace.errors import ForeignOutput, HeadraceError, OutputWriteFailed, RunLocked
 from headrace.output.folder import HOME, SUCCESS, OutputFolder, is_part
 from headrace.output.journal import Contents, Journal
 from headrace.output.names import check_run
@@ -39,7 +44,6 @@ from headrace.output.reporting import REPORT
 from headrace.output.small_files import remove_file, remove_tree, write_whole
 from headrace.output.stores.copies import Listing, copy_home, listing_of, naming
 from headrace.output.stores.lease import Lease
-from headrace.output.stores.local import LocalFolder
 from headrace.output.stores.numbered import NumberedObjects, StoreJournal
 from headrace.output.stores.publishing import StorePublisher
 
@@ -54,9 +58,11 @@ class StoreFolder(OutputFolder):
 
     def __init__(self, address: str, options: Options) -> None:
         self.store = StoreWriter(parse_output(address), options)
+        self._options = options
         self.address = str(self.store.address)
         self._people: dict[str, tuple[int, int]] = {}
         self._next_upload = 0.0
+        self._fetching = threading.Lock()
         self._running: str | None = None
         self._check_foreign()
         self.lease = Lease(self.store, self._upload_now_and_then)
@@ -188,6 +194,13 @@ class StoreFolder(OutputFolder):
         """Return what uploads the files of a run."""
         return StorePublisher(self, sink, run, hidden=hidden)
 
+    def uploads(self, run: str) -> Uploads:
+        """Return what workers on other machines have to know, and put the mark there by which they know the store."""
+        mark = f"{HOME}/{run}/{PARTS}/seen-{os.urandom(8).hex()}"
+        self.store.put(mark, b"")
+        self.there[mark] = 0
+        return Uploads(self.address, self._options, run, mark)
+
     def remove_run(self, run: str) -> None:
         """Remove a run's objects and its folder."""
         self._remove_objects([name for name in list(self.there) if name.startswith(f"{HOME}/{run}/")])
@@ -198,6 +211,9 @@ class StoreFolder(OutputFolder):
         a driver that was replaced and does not know it could else remove what its successor has just put there."""
         if finished:
             self.remove_parts(run, but=named)
+            self.remove_named(
+                [name for name in list(self.there) if name.startswith(f"{HOME}/{run}/{PARTS}/")]
+            )
 
     def parts(self) -> list[str]:
         """Names that readers find: those of which no part is hidden."""
@@ -264,14 +280,30 @@ class StoreFolder(OutputFolder):
                 self._people[path.name] = stamp
 
     def upload_states(self, run: str, names: Collection[str]) -> None:
-        """Upload big states of metrics, which are named by what is in them."""
+        """Upload big states of metrics, which are named by what is in them; fetch those that workers uploaded."""
         for name in names:
-            key = f"{HOME}/{run}/{STATES}/{name}"
+            key, path = f"{HOME}/{run}/{STATES}/{name}", self.folder(run) / STATES / name
+            with self._fetching:  # two shards may have the same
+                if not path.exists():
+                    self._fetch_state(key, path)
             if key not in self.there:
-                data = safe_files.content(self.folder(run) / STATES / name)
+                data = safe_files.content(path)
                 with contextlib.suppress(Taken):
                     self.store.put(key, data, when=ABSENT)
                 self.there[key] = len(data)
+
+    def _fetch_state(self, key: str, path: Path) -> None:
+        """Fetch a state that a worker on another machine has uploaded."""
+        found = self.store.get(key)
+        if found is None or hashlib.sha256(found[0]).hexdigest() != path.name:
+            how = "gone" if found is None else "damaged"
+            raise OutputWriteFailed(
+                f"{self.store.url(key)}, the state of a metric that a worker has uploaded, is {how}. Remove what is "
+                "there and run again: its shard is done once more."
+            )
+        safe_files.make_folder(path.parent, 0o700)
+        safe_files.write(path, found[0], lasting=False)
+        self.there[key] = len(found[0])
 
     def close(self, *, forget: bool = False) -> None:
         """Upload what people read, give the lease back, and remove the folder of this machine."""

@@ -23,19 +23,19 @@ from headrace.core.files import safe_files
 from headrace.core.metric_states import side_files
 from headrace.core.ports import Sink
 from headrace.core.stores.writing import ABSENT, StoreWriter, Taken, Version
-from headrace.core.work import REJECTED, CommitRecord, StagedFile
+from headrace.core.uploading.names import CRC_NOTE, PARTS, RUN_NOTE, is_uploaded, notes_of
+from headrace.core.work import HOME, REJECTED, CommitRecord, StagedFile
 from headrace.errors import ForeignOutput, OutputWriteFailed
 from headrace.output import journal as journals
 from headrace.output.publishing import Place, table_of
 from headrace.output.stores.copies import Listing
 from headrace.output.stores.lease import Lease
+from headrace.output.stores.uploaded import SAMPLES, UploadedParts
 
 _AT_ONCE = 8  # uploads
 _MOST_WAITING = 64  # records whose files are not uploaded yet
 _GROUP = 0.25  # seconds: records that come faster than this share one object of the journal
-_SAMPLES = 5  # files of rejected rows that are kept here, for the report
 _TRIES = 5
-_RUN, _CRC = "headracerun", "headracecrc32"  # letters and digits: Azure takes no others
 
 
 class StoreOutput(Protocol):
@@ -64,7 +64,8 @@ class StorePublisher:
         self._staging = sink.staging
         self._run = run
         self._hidden = hidden
-        self._aside = f"_headrace/{run}/parts/"
+        self._aside = f"{HOME}/{run}/{PARTS}/"
+        self._uploaded = UploadedParts(output, run)
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="headrace-uploads")
         self._waiting: deque[tuple[CommitRecord, list[Future[None]]]] = deque()
         self._journalled = 0.0
@@ -106,14 +107,26 @@ class StorePublisher:
         return bool(self._waiting)
 
     def publish(self, records: Iterable[CommitRecord]) -> None:
-        """Have the store copy what is hidden to its final name; all else has it from the start."""
+        """Have the store copy what is hidden, or was uploaded by workers; all else has its name from the start."""
         there = self._output.there
-        files = [file for record in records for file in record.files if there.get(file.name) != file.size]
-        for _ in self._threads.map(self._copy, files):
+        hidden = []
+        for record in records:
+            for file in record.files:
+                if is_uploaded(file):
+                    self._uploaded.publish(file)
+                elif there.get(file.name) != file.size:
+                    hidden.append(file)
+        for _ in self._threads.map(self._copy, hidden):
             pass
+
+    def settle(self) -> None:
+        """Wait until what workers have uploaded has its name."""
+        self._uploaded.settle()
 
     def state(self, file: StagedFile) -> Place:
         """Say where a committed file is, by the listing; what is not so in it is looked at again."""
+        if is_uploaded(file):
+            return self._uploaded.state(file)
         if self._is_there(file.name, file.size):
             return "published"
         return "staged" if self._is_there(self._aside + file.name, file.size) else "missing"
@@ -135,13 +148,15 @@ class StorePublisher:
         if table_of(self._sink) is None:  # parts of a table are its own by now
             self.check_complete()
         output = self._output
-        output.write_success(success)
+        # Before the mark: what lies aside could be copied by a driver that was replaced and does not know it.
         output.remove_named(
             [name for name in list(output.there) if name.startswith((self._aside, "_headrace/uploads/"))]
         )
+        output.write_success(success)
 
     def check_complete(self, *, since: int = 0) -> None:
         """See that every part of the shards from number ``since`` on is there, and remove others of this run."""
+        self.settle()
         output = self._output
         output.list_again()
         contents = journals.read(output.folder(self._run) / "journal")
@@ -154,11 +169,14 @@ class StorePublisher:
                     f"{self._store.url(name)} is gone, or of another size than was written. Run again: its shard is "
                     "done once more."
                 )
+        records = (record for record in contents.in_force() if record.shard >= since)
+        self._uploaded.compare(file for record in records for file in record.files)
         output.remove_parts(self._run, but=named)
 
     def close(self) -> None:
         """Let uploads that have begun end, and drop the others."""
         self._threads.shutdown(cancel_futures=True)
+        self._uploaded.close()
 
     # ------------------------------------------------------------ one file
 
@@ -169,6 +187,9 @@ class StorePublisher:
         failpoints.hit("publish.renamed")
 
     def _upload(self, file: StagedFile) -> None:
+        if is_uploaded(file):
+            self._uploaded.check(file)
+            return
         path = os.path.join(self._staging, file.staged)
         name = self._aside + file.name if self._hidden else file.name
         try:
@@ -184,7 +205,7 @@ class StorePublisher:
             ) from error
 
     def _put(self, name: str, path: str, file: StagedFile) -> None:
-        notes = {_RUN: self._run, _CRC: f"{file.crc32:08x}"}
+        notes = notes_of(self._run, file)
         when = ABSENT
         for _ in range(_TRIES):
             with contextlib.suppress(Taken):
@@ -205,13 +226,13 @@ class StorePublisher:
         found = self._store.look(name)
         if found is None:
             return ABSENT
-        if found.size == file.size and found.notes.get(_CRC) == f"{file.crc32:08x}":
+        if found.size == file.size and found.notes.get(CRC_NOTE) == f"{file.crc32:08x}":
             return None
-        if _RUN not in found.notes:  # a store that notes nothing, or an object of somebody else
+        if RUN_NOTE not in found.notes:  # a store that notes nothing, or an object of somebody else
             there = self._store.get(name)
             if there is not None and zlib.crc32(there[0]) == file.crc32 and len(there[0]) == file.size:
                 return None
-        if found.notes.get(_RUN) != self._run:
+        if found.notes.get(RUN_NOTE) != self._run:
             raise ForeignOutput(
                 f"{self._store.url(name)} is there already, and was not written by this run. Nothing of it was "
                 "touched: remove it, or write elsewhere, then run again."
@@ -224,7 +245,7 @@ class StorePublisher:
         rejected = self._output.root / REJECTED
         if not file.is_part:
             safe_files.make_folder(rejected)
-            if len(os.listdir(rejected)) < _SAMPLES:
+            if len(os.listdir(rejected)) < SAMPLES:
                 os.rename(path, self._output.root / file.name)
                 return
         os.unlink(path)

@@ -14,13 +14,13 @@ from headrace.core.files.paths import absolute
 from headrace.core.stores.addresses import is_address, parse_output
 from headrace.core.stores.options import Options, checked_for_output
 from headrace.core.stores.writing import StoreWriter
+from headrace.core.uploading.local import LocalFolder
 from headrace.core.work import REJECTED
 from headrace.errors import NothingMatched
 from headrace.output.folder import HOME
 from headrace.output.lock import holder
 from headrace.output.stores.copies import Listing, copy_home, listing_of, naming
 from headrace.output.stores.lease import LOCK, SILENCE, is_here, parsed
-from headrace.output.stores.local import LocalFolder
 
 
 class Looked(NamedTuple):

@@ -1,4 +1,4 @@
-"""Folders of this machine in which drivers stage what is to be uploaded: each has one of its own."""
+"""Folders of this machine in which files are staged that are to be uploaded: each process has one of its own."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from pathlib import Path
 
 from headrace.core.files import safe_files
 from headrace.errors import OutputWriteFailed
-from headrace.output.small_files import remove_tree
 
 _HELD = "held"
 
 
 class LocalFolder:
-    """A folder below the system's for temporary files (``TMPDIR``); those that killed drivers left are removed."""
+    """A folder below the system's for temporary files (``TMPDIR``); those that killed processes left are removed."""
 
     def __init__(self) -> None:
         above = Path(tempfile.gettempdir()) / f"headrace-staging-{os.getuid()}"
@@ -49,7 +48,7 @@ class LocalFolder:
     def close(self) -> None:
         """Remove it."""
         if self._held >= 0:
-            remove_tree(self.path)
+            _remove(self.path)
             os.close(self._held)
             self._held = -1
 
@@ -60,6 +59,12 @@ def _remove_left(above: Path) -> None:
             held = safe_files.opened(path / _HELD, os.O_RDWR)
             try:
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                remove_tree(path)
+                _remove(path)
             finally:
                 os.close(held)
+
+
+def _remove(folder: Path) -> None:
+    import shutil  # imports five compression modules
+
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,48 @@
+"""How files are named that workers upload by themselves, as they do not see the folder in which the driver stages.
+
+Such a file goes up under a name that no other attempt has, where no reader looks: ``_headrace/<run>/parts/``. So a
+worker stages, here as elsewhere, and whatever becomes of it later, it cannot change what readers see. The driver
+journals the name, and has the store copy what a record names to its place. Why: docs/decisions/0076.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from headrace.core.work import HOME, StagedFile
+
+PARTS = "parts"
+"""The folder, in that of a run, with parts that no reader sees yet."""
+
+RUN_NOTE, CRC_NOTE = "headracerun", "headracecrc32"  # letters and digits: Azure takes no others
+
+
+def notes_of(run: str, file: StagedFile) -> dict[str, str]:
+    """Return what is noted with a part: whose it is, and what its bytes are."""
+    return {RUN_NOTE: run, CRC_NOTE: f"{file.crc32:08x}"}
+
+
+def is_uploaded(file: StagedFile) -> bool:
+    """Say whether a worker has uploaded a file; its staged name is then that of an object in the run's folder."""
+    return file.staged.startswith(f"{PARTS}/")
+
+
+def uploaded_name(run: str, file: StagedFile) -> str:
+    """Return the name of the object that a worker has uploaded, from the output on."""
+    return f"{HOME}/{run}/{file.staged}"
+
+
+class Uploads(msgspec.Struct, frozen=True):
+    """What a worker has to know for it.
+
+    ``sees``: a file that is there for all who see the driver's folder; "" if none does. ``mark``: an object of the
+    output, by which a worker knows that it has come to the same store. ``options``: those of the store, none secret.
+    """
+
+    address: str
+    options: tuple[tuple[str, Any], ...]
+    run: str
+    mark: str
+    sees: str = ""

@@ -1,0 +1,119 @@
+"""A worker's way into the store, where it does not see the folder in which the driver stages."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+
+from headrace.core import failpoints
+from headrace.core.files import safe_files
+from headrace.core.install import install_hint
+from headrace.core.metric_states import STATES
+from headrace.core.stores.addresses import parse_output
+from headrace.core.stores.writing import ABSENT, StoreWriter, Taken
+from headrace.core.uploading.local import LocalFolder
+from headrace.core.uploading.names import PARTS, Uploads, notes_of, uploaded_name
+from headrace.core.work import HOME, SideFile, StagedFile
+from headrace.errors import MissingLibrary, OutputWriteFailed
+
+_AT_ONCE = 8
+
+
+class Uploader:
+    """One worker's way into the store: a folder of its own, in which it stages, and what it does from there."""
+
+    def __init__(self, given: Uploads) -> None:
+        self._run = given.run
+        self._token = secrets.token_hex(8)
+        self._store = StoreWriter(parse_output(given.address), given.options)
+        self._check(given.mark)
+        self._folder = LocalFolder()
+        safe_files.make_folder(Path(self.staging), 0o700)
+        self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="headrace-uploads")
+
+    @property
+    def staging(self) -> str:
+        """Where parts are written."""
+        return str(self._folder.root / "staging")
+
+    @property
+    def states(self) -> str:
+        """Where big states of metrics are written."""
+        return str(self._folder.root / STATES)
+
+    def _check(self, mark: str) -> None:
+        """See, before any work, that this is the driver's store, and that this machine may write there."""
+        try:
+            import obstore  # noqa: F401
+        except ImportError as error:
+            raise MissingLibrary(
+                f"The worker on {_host()} uploads its parts by itself, which needs obstore there: "
+                f"{install_hint('stores')}."
+            ) from error
+        with _told():
+            if self._store.look(mark) is None:
+                raise OutputWriteFailed(
+                    f"{self._store.url(mark)!r}, which the driver has just put there, is not there. See whether the "
+                    "environment of this machine (AWS_ENDPOINT_URL, …) leads to another store than the driver's."
+                )
+            self._store.put(f"{mark}-{secrets.token_hex(4)}", b"")
+
+    def upload(self, files: Sequence[StagedFile]) -> tuple[StagedFile, ...]:
+        """Upload staged files, and return them as they are staged then: in the store."""
+        with _told():
+            return tuple(self._threads.map(self._upload, files))
+
+    def _upload(self, file: StagedFile) -> StagedFile:
+        path = os.path.join(self.staging, file.staged)
+        there = msgspec.structs.replace(file, staged=f"{PARTS}/{self._token}-{file.staged}")
+        name = uploaded_name(self._run, there)
+        try:
+            failpoints.hit("worker.upload")
+            with safe_files.file(path) as opened:
+                self._store.put_file(name, opened, file.size, when=None, notes=notes_of(self._run, file))
+            os.unlink(path)
+            failpoints.hit("worker.uploaded")
+        except OSError as error:
+            raise OutputWriteFailed(
+                f"Cannot upload {path} to {self._store.url(name)!r}: {error.strerror}. What is committed is kept: "
+                "mend the cause, then run the same command again."
+            ) from error
+        return there
+
+    def upload_states(self, states: Sequence[bytes | SideFile]) -> None:
+        """Upload big states of metrics, which are named by what is in them."""
+        with _told():
+            for name in sorted({state.sha256 for state in states if isinstance(state, SideFile)}):
+                path = Path(self.states, name)
+                with contextlib.suppress(Taken):
+                    self._store.put(
+                        f"{HOME}/{self._run}/{STATES}/{name}", safe_files.content(path), when=ABSENT
+                    )
+                path.unlink()
+
+    def close(self) -> None:
+        """Remove the folder; what is under way ends before."""
+        self._threads.shutdown()
+        self._folder.close()
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """Let an error say which machine could not write."""
+    try:
+        yield
+    except OutputWriteFailed as error:
+        raise OutputWriteFailed(
+            f"The worker on {_host()} does not see the folder in which the driver stages, so it uploads by itself, "
+            f"by the credentials and settings of its own environment. {error}"
+        ) from None
+
+
+def _host() -> str:
+    return os.uname().nodename

@@ -1,0 +1,45 @@
+"""Ray nodes on this machine that are like other machines."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+STORE = 100 << 20
+
+
+@contextlib.contextmanager
+def node_elsewhere(
+    address: str, hidden: Path, cpus: int = 1, env: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A node with the resource "elsewhere" that has a disk of its own in the place of the folder ``hidden``."""
+    command = shutil.which("ray", path=os.path.dirname(sys.executable))
+    namespaces = subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode == 0
+    if command is None or not namespaces:
+        pytest.skip("needs root, unshare, and Ray's command line")
+    resources = f"--resources={json.dumps({'elsewhere': cpus})}"
+    has = [f"--num-cpus={cpus}", resources, f"--object-store-memory={STORE}"]
+    start = [command, "start", f"--address={address}", *has, "--block"]
+    text = f"mount -t tmpfs none {hidden} && exec {' '.join(map(repr, start))}"
+    node = subprocess.Popen(
+        ["unshare", "-m", "sh", "-c", text],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        env={**os.environ, **(env or {})},
+    )
+    try:
+        yield node
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(node.pid, signal.SIGTERM)
+        node.wait()

@@ -1,0 +1,308 @@
+"""Workers that do not see where the driver stages upload by themselves: aside, and the driver has the store copy."""
+
+import contextlib
+import dataclasses
+import glob
+import os
+import re
+import signal
+import tempfile
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import obstore
+import pytest
+
+import headrace as hr
+from faults.job import FILES, ROWS, Job, make_input, workers_elsewhere
+from headrace.core.stores import writing
+from headrace.core.uploading.uploader import Uploader
+from headrace.core.work import StagedFile
+from headrace.errors import OutputWriteFailed
+from headrace.output.stores.cleaning import leftovers
+from stores import outputs
+from stores.conftest import KEY, SECRET
+
+LIVES = [
+    [("worker.upload", 1), ("worker.uploaded", 4), ("store.uploaded", 3), ("publish.rename", 2)],
+    [("publish.renamed", 3), ("store.append", 1), ("recover.opened", 1), ("finish.success", 1)],
+]
+
+
+@pytest.fixture
+def job(bucket, tmp_path):
+    source = make_input(tmp_path / "in")
+    return Job(str(source), f"{bucket.url}/out", elsewhere=True, options={"engine": "inline"})
+
+
+def inline(data):
+    return data.with_options(engine="inline", progress=False)
+
+
+def killed(job, point, passage, **options):
+    code, _, err = job.start({point: f"kill@{passage}"}, **options).wait()
+    assert code in (-signal.SIGKILL, 0), err
+    return code != 0
+
+
+def aside(bucket):
+    return {name for name in outputs.names(bucket) if "/parts/" in name}
+
+
+def staged_here():
+    folder = f"{tempfile.gettempdir()}/headrace-staging-{os.getuid()}"
+    return glob.glob(f"{folder}/*/out/**/*.staged", recursive=True)
+
+
+# ---------------------------------------------------------------- what goes where
+
+
+def test_only_the_store_gives_parts_their_names(job, bucket, proxy, tmp_path):
+    job = dataclasses.replace(job, bad=50, shelves=True)
+    before = staged_here()
+    rejected = [i for i in range(FILES * ROWS) if job.fails(i)]
+    result = job.here()
+    assert (result.rows, result.rejected) == (FILES * ROWS - len(rejected), len(rejected))
+    puts = [asked for asked in proxy.asked if asked.method == "PUT" and re.search(r"/part-", asked.path)]
+    copies = [asked for asked in puts if "x-amz-copy-source" in asked.headers]
+    assert puts and copies == puts  # nobody uploads what readers would see before it is committed
+    assert all("/parts/" in asked.headers["x-amz-copy-source"] for asked in copies)
+    uploads = [asked for asked in proxy.asked if asked.method == "PUT" and ".staged" in asked.path]
+    assert len(uploads) == len({asked.path for asked in uploads}) == len(copies)
+    assert staged_here() == before and not aside(bucket)
+    outputs.check(bucket, job.expected(), job.here, tmp_path, rejected=rejected)
+    for name in outputs.names(bucket):
+        found = outputs.content(bucket, name)
+        assert SECRET.encode() not in found and KEY.encode() not in found, name
+    report = tmp_path / "report.html"
+    report.write_bytes(outputs.content(bucket, next(n for n in outputs.names(bucket) if "report" in n)))
+    assert "not this one" in report.read_text()  # of the rejected rows, which the driver has fetched
+
+
+def test_workers_that_see_the_folder_leave_it_to_the_driver(bucket, tmp_path, monkeypatch):
+    from headrace.session import write
+
+    def uploads(job, _):
+        seen = tmp_path / "seen"
+        seen.touch()
+        return msgspec.structs.replace(job.output.uploads(job.committer.plan.run), sees=str(seen))
+
+    monkeypatch.setattr(write, "_uploads", uploads)
+    result = inline(hr.range(3)).write_csv(f"{bucket.url}/out")
+    assert result.rows == 3 and hr.verify(f"{bucket.url}/out").good
+    assert not aside(bucket)
+
+
+def test_big_parts_and_big_states_go_the_same_way(job, bucket, monkeypatch, tmp_path):
+    monkeypatch.setattr(writing, "SINGLE", 1_000)
+    job = dataclasses.replace(job, metrics=True)
+    with pytest.raises(OutputWriteFailed):
+        job.here({"worker.uploaded": "ENOSPC@5"})
+    assert job.here().metrics["ids"] == {"rows": FILES * ROWS, "total": sum(range(FILES * ROWS))}
+    assert "states" in {name.split("/")[2] for name in outputs.names(bucket) if name.count("/") > 2}
+    assert not aside(bucket) and not [name for name in outputs.names(bucket) if "uploads" in name]
+    assert hr.verify(job.output).good
+
+
+def test_uploads_that_nobody_needs_are_removed(job, bucket, tmp_path):
+    """A limit ends the run while others have uploaded shards that are not needed any more."""
+    job = dataclasses.replace(job, limit=130, options={"engine": "local", "workers": 2})
+    assert job.here(engine="local").rows == 130
+    assert not aside(bucket)
+    outputs.check(bucket, job.expected(), job.here, tmp_path)
+
+
+# ---------------------------------------------------------------- killed
+
+
+@pytest.mark.parametrize("points", LIVES, ids=lambda points: points[0][0])
+def test_killed_again_and_again(job, bucket, tmp_path, points):
+    died = [killed(job, point, passage) for point, passage in points]
+    assert died[0] and sum(died) > 1
+    assert job.here().rows == FILES * ROWS
+    assert not aside(bucket)
+    outputs.check(bucket, job.expected(), job.here, tmp_path)
+
+
+def test_what_a_record_names_is_there_whoever_goes_on(job, bucket, tmp_path):
+    """Killed between the record and the copy; the next driver has workers that see its folder."""
+    assert killed(job, "publish.rename", 3)
+    there, journalled = outputs.names(bucket), hr.verify(job.output)
+    assert journalled.state == "unfinished" and journalled.rows >= 2 * ROWS
+    assert not [finding for finding in journalled.findings if finding.kind != "unfinished"]
+    assert len([name for name in there if name.startswith("part-")]) < journalled.files
+    again = dataclasses.replace(job, elsewhere=False)
+    assert again.here().rows == FILES * ROWS
+    outputs.check(bucket, job.expected(), again.here, tmp_path)
+
+
+def test_a_worker_that_is_killed_when_it_has_uploaded(job, bucket, tmp_path):
+    job = dataclasses.replace(job, options={"engine": "local", "workers": 2})
+    result = job.here({"worker.uploaded": f"once:{tmp_path}/once:kill@2"}, engine="local")
+    assert result.rows == FILES * ROWS and not aside(bucket)
+    outputs.check(bucket, job.expected(), job.here, tmp_path)
+
+
+def test_an_overwrite(job, bucket, tmp_path):
+    old = dataclasses.replace(job, elsewhere=False)
+    old.here()
+    before = outputs.tags(bucket)
+    new = dataclasses.replace(job, factor=5)
+    for point, passage in [("worker.uploaded", 3), ("store.appended", 2), ("swap.recorded", 1)]:
+        assert killed(new, point, passage, mode="overwrite")
+        assert outputs.tags(bucket) == before
+    assert killed(new, "publish.renamed", 3, mode="overwrite")
+    assert new.here(mode="overwrite").rows == FILES * ROWS
+    assert not aside(bucket)
+    outputs.check(bucket, new.expected(), new.here, tmp_path)
+
+
+# ---------------------------------------------------------------- others who write
+
+
+def test_a_worker_that_was_taken_for_dead_changes_nothing(job, bucket, tmp_path):
+    """It wakes up when all is committed, and uploads its part of a shard that another has done."""
+    zombies = []
+
+    class Sleeper(Uploader):
+        def __init__(self, given):
+            super().__init__(given)
+            zombies.append(self)
+
+        def close(self):
+            pass
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("headrace.core.uploading.uploader.Uploader", Sleeper)
+        run = job.here().run
+    before = outputs.tags(bucket)
+    (zombie,) = zombies
+    late = f"part-00003-{run}.parquet"
+    path = os.path.join(zombie.staging, "late.staged")
+    Path(path).write_bytes(b"other bytes")
+    uploaded = zombie._upload(StagedFile("late.staged", late, 1, 11, 7))
+    Uploader.close(zombie)
+    assert outputs.tags(bucket) == before and hr.verify(job.output).good
+    (left,) = leftovers(job.output)
+    assert left.path == f"_headrace/{run}/{uploaded.staged}"
+    assert job.here().rows == FILES * ROWS and not leftovers(job.output)
+    outputs.check(bucket, job.expected(), job.here, tmp_path)
+
+
+def test_an_orphan_of_the_same_size_is_not_taken_for_the_part(job, bucket, tmp_path):
+    """A driver that was replaced left other bytes under the name, and died; then a record names an upload."""
+    with pytest.raises(OutputWriteFailed):
+        job.here({"worker.uploaded": "ENOSPC@4"})
+    assert killed(job, "publish.rename", 1)
+    journalled = [name for name in aside(bucket) if name.endswith(".staged")]
+    sizes = {name: len(outputs.content(bucket, name)) for name in journalled}
+    run = next(iter(journalled)).split("/")[1]
+    for name, size in sizes.items():
+        shard = name.rpartition("/")[2].split("-")[1]
+        key = f"{bucket.prefix}/out/part-{shard}-{run}.parquet"
+        notes = {"headracerun": run, "headracecrc32": "00000000"}
+        obstore.put(bucket.store, key, b"x" * size, attributes=notes)
+    assert job.here().rows == FILES * ROWS
+    outputs.check(bucket, job.expected(), job.here, tmp_path)
+
+
+@pytest.mark.parametrize("how", ["gone", "other"])
+def test_an_upload_that_is_not_what_it_says_is_not_committed(job, bucket, proxy, tmp_path, how):
+    spoilt = []
+
+    def spoil(asked):
+        if asked.method == "HEAD" and asked.path.endswith(".staged") and not spoilt:
+            key = asked.path.split("/", 2)[2]
+            spoilt.append(key)
+            obstore.delete(bucket.store, key)
+            if how == "other":
+                obstore.put(bucket.store, key, b"x")
+
+    proxy.fault = spoil
+    with pytest.raises(OutputWriteFailed, match=r"a worker has uploaded, (is gone|has other bytes)"):
+        job.here()
+    assert job.here().rows == FILES * ROWS
+    outputs.check(bucket, job.expected(), job.here, tmp_path)
+
+
+# ---------------------------------------------------------------- what the store answers
+
+
+@pytest.mark.parametrize("fault", ["lost", 503])
+def test_exact_whatever_the_store_answers(job, bucket, proxy, tmp_path, fault):
+    seen = set()
+
+    def at_first(asked):
+        key = asked.method, asked.path
+        first = key not in seen and (asked.method == "PUT" or fault not in ("lost", 409))
+        seen.add(key)
+        return fault if first else None
+
+    proxy.fault = at_first
+    assert job.here().rows == FILES * ROWS
+    proxy.fault = lambda asked: None
+    assert not aside(bucket)
+    outputs.check(bucket, job.expected(), job.here, tmp_path)
+
+
+def test_a_machine_that_may_not_write_or_comes_to_another_store_is_refused_before_any_work(bucket, proxy):
+    def never(batch):
+        raise AssertionError("work was begun")
+
+    data, out = inline(hr.range(3)).map_batches(never), f"{bucket.url}/out"
+
+    def denied(asked):
+        return 403 if re.search(r"/parts/seen-\w+-\w+$", asked.path) else None
+
+    def other(asked):
+        return 404 if asked.method == "HEAD" and "/parts/seen-" in asked.path else None
+
+    host = re.escape(os.uname().nodename)
+    for fault, words in ((denied, "denies access"), (other, "AWS_ENDPOINT_URL.*another store")):
+        proxy.fault = fault
+        with (
+            workers_elsewhere(),
+            pytest.raises(OutputWriteFailed, match=f"worker on {host}.*{words}") as error,
+        ):
+            data.write_csv(out)
+        assert SECRET not in str(error.value) and KEY not in str(error.value)
+
+
+def test_an_upload_that_fails_ends_the_run_and_a_further_one_goes_on(job, bucket, proxy, tmp_path):
+    def denied(asked):
+        return 403 if asked.method == "PUT" and re.search(r"/parts/\w+-00005-", asked.path) else None
+
+    proxy.fault = denied
+    with pytest.raises(OutputWriteFailed, match=r"by itself.*Cannot write 's3://bucket/.*denies access"):
+        job.here()
+    proxy.fault = lambda asked: None
+    result = job.here()
+    assert result.resumed and result.rows == FILES * ROWS
+    outputs.check(bucket, job.expected(), job.here, tmp_path)
+
+
+# ---------------------------------------------------------------- tables, and other formats
+
+
+def test_other_sinks(bucket):
+    rows = inline(hr.range(5)).map(lambda row: {"id": row["id"], "s": f"é{row['id']}"})
+    images = inline(hr.from_items([{"image": np.full((2, 2, 3), i, np.uint8)} for i in range(3)]))
+    with workers_elsewhere():
+        for write, more, read in (
+            (rows.write_csv, {"max_rows_per_file": 2}, hr.read_csv),
+            (rows.write_json, {}, hr.read_json),
+            (rows.write_numpy, {}, hr.read_numpy),
+        ):
+            out = f"{bucket.url}/{write.__name__}"
+            assert write(out, **more).rows == 5 and hr.verify(out).good
+            assert inline(read(out)).take_all() == [{"id": i, "s": f"é{i}"} for i in range(5)]
+        images.write_images(f"{bucket.url}/images", column="image")
+        assert hr.verify(f"{bucket.url}/images").files == 3
+        with contextlib.suppress(ImportError):
+            import deltalake
+
+            assert deltalake
+            rows.write_delta(f"{bucket.url}/table")
+            table = inline(hr.read_delta(f"{bucket.url}/table")).take_all()
+            assert [row["id"] for row in table] == list(range(5))
