@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from headrace.core.parquet.chunks import ChunkFile, Chunks
     from headrace.core.parquet.footer import Chunk, Footer
+    from headrace.core.tables.changes import Seen
 
 Bad = Callable[[int, int, Exception], None]
 
@@ -50,6 +51,29 @@ class Source(Protocol):
         """Return this source in the state in which a run was planned that goes on, by what ``describe`` said then.
 
         For what has versions, if none was asked for. Default: this source.
+        """
+        return self
+
+    def position(self) -> dict[str, Any]:
+        """Return which version of a table, or state of a database, this reads: plain JSON values.
+
+        Those that ``describe`` has, too, are no part of the shape of an output that further runs add to. Default:
+        none, as each file tells whether it is another one.
+        """
+        return {}
+
+    def for_further_runs(self, *, keyed: bool) -> Source:
+        """Return this source as the runs of one output read it, each what is new: described without its position.
+
+        ``keyed``: rows whose keys were seen are left out. Raises ``ArgumentError`` where that cannot be exact.
+        Default: this source.
+        """
+        return self
+
+    def since(self, seen: Seen) -> Source:
+        """Return this source with the files that were taken in, in their order, and what is new since behind them.
+
+        Asked of one with a ``position`` only. Raises ``InputChanged`` where rows that were read are others since.
         """
         return self
 

@@ -30,6 +30,7 @@ from headrace.output.journal import (
     Journal,
     Lowered,
     Opened,
+    Reached,
     Renewed,
     Revision,
     Revoked,
@@ -41,7 +42,7 @@ from headrace.output.publishing import table_of
 from headrace.output.run_list import RunEntry, RunTotals
 from headrace.output.saved_plan import divided, grown, write_plan
 from headrace.output.small_files import remove_tree, remove_unlisted_states, sync_folder
-from headrace.plan.physical import SavedPlan
+from headrace.plan.physical import InputVersion, SavedPlan
 
 
 class ShardCommitter:
@@ -151,6 +152,12 @@ class ShardCommitter:
             self.hidden = True
             self.publisher.close()
             self.publisher = self.output.publisher(self.sink, self.plan.run, hidden=True)
+
+    def reach(self, version: InputVersion) -> None:
+        """Record up to where the input was read, once what is new until there was taken in."""
+        self._journal.append(Reached(version))
+        self._journal.sync()
+        self.state.reach(version)
 
     def is_in_table(self) -> bool:
         """Say whether the rows of the last run are those of a table."""
@@ -372,5 +379,7 @@ def begin(
         raise
     state = JournalState(bytearray(len(plan.shards)), code=plan.code, codes={0: plan.code})
     state.runs = [RunEntry(1, 0, plan.created, len(plan.files))]
+    if plan.input is not None:
+        state.reach(plan.input)
     sink = bind_sink(sink, output, plan, durability)
     return ShardCommitter(output, plan, sink, journal, state, hidden=pointer == "next", empty=True)

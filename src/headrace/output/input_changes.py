@@ -41,11 +41,13 @@ def check_incremental(plan: Plan, files: Sequence[InputFile], mode: str) -> None
             "and write_lance with mode='append'; not to what this verb writes. Process new files with another "
             "output=, or write them with write_parquet."
         )
-    if not files or plan.source.splits_from(len(files)) is None:
+    listed = bool(files or plan.source.position())
+    if not listed or plan.source.splits_from(len(files)) is None:
         raise ArgumentError(
-            "incremental=True: what is new is found out by files, and this source does not list files that can be "
-            "told apart. It works for read_parquet, read_csv, read_json and the like, with one source; "
-            "a union or zip of several, a query, or values in memory are written whole, with mode='overwrite'."
+            "incremental=True: what is new is found out by files or by versions of a table, and this source has "
+            "neither. It works for read_parquet, read_csv, read_json and the like, for read_delta, read_iceberg and "
+            "read_lance, and with key= for read_sql, each with one source; a union or zip of several, or values in "
+            "memory, are written whole, with mode='overwrite'."
         )
 
 
@@ -76,7 +78,7 @@ def reconcile(
         changed -= _gone_for_good(plan.source, committer, changed, now)
         if key_step(plan) is not None:
             _refuse_lost(plan.source, committer, now, known)
-            again = {i for i in changed - _to_be_read(plan.source, committer) if before[i][0] in now}
+            again = {i for i in changed - files_to_read(plan.source, committer) if before[i][0] in now}
             later = set() if committer.state.finished else {i for i in again if i >= _first_file(committer)}
             # As keys of one run are not compared.
             committer.left_out = tuple(before[i][0] for i in sorted(later))
@@ -187,7 +189,7 @@ def _gone_for_good(
 ) -> set[int]:
     """Return the files that are gone and that no shard which is still to do reads: their rows stay."""
     files = committer.plan.files
-    gone = {i for i in changed if files[i][0] not in now} - _to_be_read(source, committer)
+    gone = {i for i in changed if files[i][0] not in now} - files_to_read(source, committer)
     committer.gone = tuple(files[i][0] for i in sorted(gone))
     return gone
 
@@ -203,7 +205,7 @@ def _refuse_lost(
     """Refuse to make rows of a run that had ended from files that are others now: its keys are those of then."""
     files, runs = committer.plan.files, committer.state.runs
     ended = len(files) if runs[-1].ended else _first_file(committer)
-    for i in sorted(_to_be_read(source, committer)):
+    for i in sorted(files_to_read(source, committer)):
         if i < ended and (known[files[i][0]] != i or now.get(files[i][0]) != files[i]):
             raise InputChanged(
                 f"Parts of {committer.output} are gone, and the input file {files[i][0]}, of which they had rows, is "
@@ -212,7 +214,8 @@ def _refuse_lost(
             )
 
 
-def _to_be_read(source: Source, committer: ShardCommitter) -> set[int]:
+def files_to_read(source: Source, committer: ShardCommitter) -> set[int]:
+    """Return the numbers of the files that shards which are still to do read."""
     done = () if committer.state.finished else committer.plan.shards
     left = (shard for shard in done if not committer.state.done[shard.index])
     return {file for shard in left for split in shard.splits for file in source.files_of(split)}
@@ -220,7 +223,7 @@ def _to_be_read(source: Source, committer: ShardCommitter) -> set[int]:
 
 def _refuse_rewritten(source: Source, committer: ShardCommitter, changed: set[int]) -> None:
     """Refuse files that are others than those whose rows are in the output, or that had none."""
-    others = sorted(changed - _to_be_read(source, committer))
+    others = sorted(changed - files_to_read(source, committer))
     if others:
         path, size, _ = committer.plan.files[others[0]]
         more = f", and {plural(len(others) - 1, 'other file')}" if len(others) > 1 else ""

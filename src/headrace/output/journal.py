@@ -24,6 +24,7 @@ from headrace.core.files.durable import sync_fd
 from headrace.core.work import CommitRecord, Durability, Shard
 from headrace.errors import JournalDamaged, OutputWriteFailed
 from headrace.output.journal_frames import HEAD, MAGIC, valid_length
+from headrace.plan.physical import InputVersion
 from headrace.version import __version__
 
 if TYPE_CHECKING:
@@ -103,6 +104,12 @@ class Renewed(Grown, frozen=True, tag="renewed", array_like=True):
     again: int = 0
 
 
+class Reached(msgspec.Struct, frozen=True, tag="reached", array_like=True):
+    """What is new up to this version of the input was taken in by the records before."""
+
+    input: InputVersion
+
+
 class Swapping(msgspec.Struct, frozen=True, tag="swapping", array_like=True):
     """All parts are there; from here on this run takes the place of ``old``.
 
@@ -121,7 +128,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finished", array_like=True):
     at: float = 0.0
 
 
-_Note = Opened | Revision | Settled | Lowered | Revoked | Divided | Grown | Renewed
+_Note = Opened | Revision | Settled | Lowered | Revoked | Divided | Grown | Renewed | Reached
 Record = _Note | CommitRecord | Swapping | Finished
 
 _encoder = msgspec.msgpack.Encoder()

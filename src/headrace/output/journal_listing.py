@@ -20,6 +20,7 @@ from headrace.output.journal import (
     Grown,
     Lowered,
     Opened,
+    Reached,
     Record,
     Renewed,
     Revision,
@@ -135,6 +136,8 @@ def _fields(record: Record, shards: dict[int, Shard], files: list[str]) -> dict[
             listed = [_shard(shard, shards) for shard in record.shards]
             found = {"run": record.number or None, "files": added, "shards": listed, "hidden": record.hidden}
             return {**found, "replaces": list(record.replaces)} if isinstance(record, Renewed) else found
+        case Reached():
+            return {"input": record.input.position}
         case Swapping():
             return {"replaces": record.old, "seconds": record.seconds}
         case Finished():

@@ -7,9 +7,11 @@ from collections.abc import Iterable
 
 import msgspec
 
+from headrace.core.tables.changes import HELD
 from headrace.core.work import CommitRecord, Faults, Ledger, Timings
 from headrace.output.journal import Grown, Renewed, Swapping
 from headrace.output.run_list import RunEntry
+from headrace.plan.physical import InputVersion
 
 
 class JournalState(msgspec.Struct):
@@ -38,6 +40,10 @@ class JournalState(msgspec.Struct):
     replaced: set[int] = msgspec.field(
         default_factory=set
     )  # shards whose rows a further run makes, or has made, again
+
+    versions: list[InputVersion] = msgspec.field(
+        default_factory=list
+    )  # of the input that runs have read, the oldest first
 
     @property
     def shards(self) -> int:
@@ -80,6 +86,12 @@ class JournalState(msgspec.Struct):
             self.runs[-1].again += record.again
         self.hidden = record.hidden
         self.finished, self.swapping = False, None
+
+    def reach(self, version: InputVersion) -> None:
+        """Take in up to where the input was read; by the last run, if it has not ended."""
+        self.versions.append(version)
+        if not self.runs[-1].ended:
+            self.runs[-1].input = {name: each for name, each in version.position.items() if name != HELD}
 
     def end(self, seconds: float, at: float | None = None) -> None:
         """Take in that the last run has finished; ``at`` is when, None: now."""

@@ -19,6 +19,7 @@ from headrace.output.journal import (
     Grown,
     Lowered,
     Opened,
+    Reached,
     Record,
     Revision,
     Revoked,
@@ -89,6 +90,8 @@ def replay(plan: SavedPlan, notes: Iterable[Record]) -> tuple[SavedPlan, Journal
     """Read everything but the commits, which are added one by one when their files are checked."""
     state = JournalState(bytearray(), code=plan.code, codes={0: plan.code})
     state.runs = [RunEntry(1, 0, plan.created, 0)]
+    if plan.input is not None:
+        state.reach(plan.input)
     for record in notes:
         if isinstance(record, Settled):
             state.schema = record.schema
@@ -110,6 +113,8 @@ def replay(plan: SavedPlan, notes: Iterable[Record]) -> tuple[SavedPlan, Journal
         elif isinstance(record, Grown):
             plan = grown(plan, record)
             state.grow(record)
+        elif isinstance(record, Reached):
+            state.reach(record.input)
     state.runs[0].files = len(plan.files) - sum(run.files for run in state.runs[1:])
     state.done.extend(bytes(len(plan.shards)))
     for shard in state.replaced:

@@ -23,7 +23,21 @@ from headrace.core.warn import warn
 from headrace.errors import InputChanged, OutputExists, PlanChanged
 from headrace.output.commit import ShardCommitter, begin
 from headrace.output.folder import SUCCESS, OutputFolder, check_parts, new_run_name
-from headrace.output.input_changes import InputFile, check_apart, check_incremental, reconcile
+from headrace.output.input_changes import (
+    InputFile,
+    check_apart,
+    check_incremental,
+    files_to_read,
+    reconcile,
+)
+from headrace.output.input_versions import (
+    for_further_runs,
+    is_of_further_runs,
+    is_same_but_position,
+    reach,
+    since,
+    version_of,
+)
 from headrace.output.job import Job, OpenRequest
 from headrace.output.journal import Contents
 from headrace.output.journal_state import JournalState
@@ -71,27 +85,42 @@ class _JobOpener:
     def __init__(
         self, plan: Plan, output: OutputFolder, files: list[InputFile], request: OpenRequest
     ) -> None:
-        sink = plan.sink
+        sink, given = plan.sink, plan.source
         assert sink is not None
         self._output = output
         self._saved: dict[str, SavedPlan] = {}
-        as_planned = request.mode != "overwrite" and not request.incremental
-        current = output.current() if as_planned else None
-        if current is not None:
-            described = msgspec.json.decode(self._saved_plan(current).shape)["source"]
-            source = plan.source.as_planned(described)
-            if source is not plan.source:
-                plan, files = replace(plan, source=source), source.files()
+        self._request = request
+        self._further = request.incremental  # the input is read as runs of one output do
+        plan = self._with_source(plan)
         self._plan = plan
         self._sink: Sink = sink
-        self._files = files
-        self._request = request
-        self._shape = msgspec.json.encode(shape_of(plan), order="sorted").decode()
+        self._files = plan.source.files() if plan.source is not given else files
         self.code = code_of(plan.steps)
         if request.refresh:
             check_refresh(plan, self.code, incremental=request.incremental, on_change=request.on_change)
         if request.incremental:
-            check_incremental(plan, files, request.mode)
+            check_incremental(plan, self._files, request.mode)
+
+    def _with_source(self, plan: Plan) -> Plan:
+        """Return the plan with its source as the output asks for it; sets the shape to recognise a run by."""
+        output, described, saved = self._output, {}, None
+        current = output.current() if self._request.mode != "overwrite" else None
+        if current is not None:
+            saved = self._saved_plan(current)
+            described = msgspec.json.decode(saved.shape)["source"]
+            if saved.input is not None and not self._further:
+                versions = len(self._peek(current)[1].versions)
+                self._further = is_of_further_runs(saved, described, versions)
+        if self._further:
+            plan = for_further_runs(plan)
+        elif saved is not None:
+            source = plan.source.as_planned(described)
+            plan = plan if source is plan.source else replace(plan, source=source)
+        shape = shape_of(plan)
+        if self._further and saved is not None and is_same_but_position(saved, described, plan.source):
+            shape["source"] = described  # of the version that it was begun from
+        self._shape = _encoded(shape)
+        return plan
 
     def _saved_plan(self, run: str) -> SavedPlan:
         """Return a run's plan as it was saved, which is read once: it may be big."""
@@ -300,13 +329,14 @@ class _JobOpener:
         shards = request.partitioning.shards(plan.source)
         saved = SavedPlan(
             new_run_name(),
-            self._shape,
+            _encoded(shape_of(plan)),
             self.code,
             self._files,
             shards,
             time.time(),
             request.version,
             compiler.unchanged_metrics(plan.steps),
+            version_of(plan.source),
         )
         pointer = "current" if self._output.current() is None else "next"
         committer = begin(self._output, saved, self._sink, durability=request.durability, pointer=pointer)
@@ -319,17 +349,30 @@ class _JobOpener:
             request = self._request
             grows = request.incremental or request.on_change == "continue"
             partitioning = request.partitioning if grows else None
+            plan, files = self._plan, self._files
+            if self._further and plan.source.position():
+                to_read = files_to_read(plan.source, committer)
+                plan = since(
+                    plan, committer, to_read, incremental=request.incremental, refresh=request.refresh
+                )
+                files = plan.source.files()
             plan = reconcile(
-                self._plan,
+                plan,
                 committer,
-                self._files,
+                files,
                 partitioning,
                 incremental=request.incremental,
                 refresh=self.code if request.refresh else None,
             )
+            if self._further:
+                reach(committer, plan)
             if state.code != self.code and 0 in state.done and not state.finished:
                 committer.revise(self.code)
         except BaseException:
             committer.close()
             raise
         return Job(plan, self._output, committer, resumed=True)
+
+
+def _encoded(shape: dict[str, Any]) -> str:
+    return msgspec.json.encode(shape, order="sorted").decode()

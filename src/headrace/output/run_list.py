@@ -22,8 +22,9 @@ Code = Mapping[str, str]
 class RunEntry(msgspec.Struct):
     """One run of an output: its number, its first shard, when it began and ended, how many input files it took in.
 
-    ``again``: of how many files that were read before it makes the rows again. ``ended`` is 0 until it has finished;
-    times are seconds since 1970.
+    ``again``: of how many files that were read before it makes the rows again. ``input``: the ``position`` of an
+    input that has versions, up to which it has read. ``ended`` is 0 until it has finished; times are seconds since
+    1970.
     """
 
     number: int
@@ -33,6 +34,7 @@ class RunEntry(msgspec.Struct):
     ended: float = 0.0
     seconds: float = 0.0
     again: int = 0
+    input: dict[str, Any] = {}
 
     def name(self, first: str) -> str:
         """Return the run's name: the first gives its name to the parts and to all later ones.
@@ -79,6 +81,7 @@ class RunTotals:
                 "seconds": round(entry.seconds, 3),
                 "input_files": entry.files,
                 **({"input_files_again": entry.again} if entry.again else {}),
+                **({"input": entry.input} if entry.input else {}),
                 "rows_read": totals.ledger.read,
                 "rows": totals.ledger.written,
                 "rejected": totals.ledger.rejected,

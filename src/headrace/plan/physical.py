@@ -90,11 +90,20 @@ class Program(msgspec.Struct, frozen=True):
         return cast("UnitedSource", self.source).dataset_of(splits[0]) if self.branches and splits else 0
 
 
+class InputVersion(msgspec.Struct, frozen=True, array_like=True):
+    """Up to where an input that has versions was read: its ``position``, and the columns and forms that it had."""
+
+    position: dict[str, Any] = {}
+    columns: dict[str, str] = {}
+    forms: dict[str, str] = {}
+
+
 class SavedPlan(msgspec.Struct, frozen=True):
     """The plan as it is persisted before the first attempt; resuming starts from it and from nothing else.
 
     ``shape`` is what must match, as JSON text. ``files`` are ``(path, size, mtime_ns)`` in the numbering that
-    the shards' splits use. ``unchanged_metrics``: as ``compile.unchanged_metrics``.
+    the shards' splits use. ``unchanged_metrics``: as ``compile.unchanged_metrics``. ``input``: what was read of one
+    that has versions.
     """
 
     run: str
@@ -105,6 +114,7 @@ class SavedPlan(msgspec.Struct, frozen=True):
     created: float
     headrace: str
     unchanged_metrics: tuple[str, ...] = ()
+    input: InputVersion | None = None
 
     def digits(self) -> int:
         """How many digits a shard's number has in file names."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -11,11 +12,15 @@ from urllib.parse import unquote
 from headrace.core.files.input_files import InputFile
 from headrace.core.stores.addresses import is_address
 from headrace.core.stores.options import Options
+from headrace.core.tables.changes import Seen, new_files, older_version, other_table
 from headrace.core.tables.delta import check_readable, opened, told
 from headrace.core.tables.places import within
 from headrace.core.warn import warn
-from headrace.errors import NothingMatched, SourceError
+from headrace.core.work import Split
+from headrace.errors import InputChanged, NothingMatched, SourceError, UnreadableFile
 from headrace.sources.parquet.source import ParquetSource
+from headrace.sources.tables.delta_log import changes_since
+from headrace.sources.tables.further_runs import Runs, position_at, runs_since
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,22 +67,92 @@ class DeltaSource(ParquetSource):
         self._condition = condition
         self._storage = options
         self._snapshot: Snapshot | None = None
+        self._runs: Runs | None = None
 
     def describe(self) -> dict[str, Any]:
         """Return the table and its version."""
         snapshot = self._settled()
+        version = {} if self._runs else {"id": snapshot.table, "version": snapshot.version}
         return {
             "kind": "delta",
             "table": self._place,
-            "id": snapshot.table,
-            "version": snapshot.version,
+            **version,
             "columns": None if self._columns is None else list(self._columns),
         }
+
+    def position(self) -> dict[str, Any]:
+        """Return the identity of the table and the version, and in which ones files are to be looked up besides."""
+        snapshot = self._settled()
+        found = {"id": snapshot.table, "version": snapshot.version}
+        return dict((self._runs and self._runs.position) or found)
+
+    def for_further_runs(self, *, keyed: bool) -> DeltaSource:
+        """Return this source, to be looked at anew, with the files of later versions as further ones."""
+        return self._with({"_snapshot": None, "_runs": Runs()})
+
+    def since(self, seen: Seen) -> DeltaSource:
+        """Return this source with the files that runs have taken in, and those with rows that are new since."""
+        now, name, last = self._settled(), f"The Delta table {self._place}", seen.positions[-1]
+        if last["id"] != now.table:
+            raise other_table(name)
+        position, new = last, {}
+        if seen.take_new:
+            if now.version < last["version"]:
+                raise older_version(name, f"version {now.version}", f"version {last['version']}")
+            new = self._new_files(seen, last["version"], now)
+            position = position_at({"id": now.table, "version": now.version}, new)
+        runs, paths = runs_since(name, seen, position, new, self._values_of, self._gone)
+        return self._with({"_runs": runs, "_pins": paths})
+
+    def _new_files(self, seen: Seen, after: int, now: Snapshot) -> dict[str, int | None]:
+        name = f"The Delta table {self._place}"
+        try:
+            changes = changes_since(self._place, self._storage, after, now.version)
+        except InputChanged:
+            if not seen.keyed:
+                raise
+            return dict.fromkeys(path for path in now.files if path not in seen.paths)
+        found = new_files(name, changes, seen.paths, keyed=seen.keyed)
+        return {path: version for path, version in found.items() if version is not None or path in now.files}
+
+    def _values_of(
+        self, paths: Collection[str], versions: Sequence[int]
+    ) -> dict[str, Mapping[str, str | None]]:
+        """Return the values of partitions of files, by the latest of some versions that has each."""
+        now = self._settled()
+        found = {path: now.files[path] for path in paths if path in now.files}
+        for version in versions:
+            if missing := [path for path in paths if path not in found]:
+                with contextlib.suppress(
+                    SourceError
+                ):  # it cannot be read any more: then others have it, or none
+                    files = _snapshot(self._place, self._storage, version, None, self._condition).files
+                    found |= {path: files[path] for path in missing if path in files}
+        return found
+
+    def _gone(self, paths: Sequence[str]) -> list[str]:
+        """Return which of some files are not there any more."""
+        with contextlib.suppress(UnreadableFile):
+            self._recorded(paths)
+            return []
+        return [path for path in paths if not self._is_there(path)]
+
+    def _is_there(self, path: str) -> bool:
+        try:
+            return bool(self._recorded([path]))
+        except UnreadableFile:
+            return False
+
+    def forms(self) -> Mapping[str, str]:
+        """Return the forms of the columns that may hold nulls, in the files of earlier runs, too."""
+        return {**(self._runs.forms if self._runs else {}), **super().forms()}
 
     def as_planned(self, described: Mapping[str, Any]) -> DeltaSource:
         """Return this source with the version that a run was planned with, unless another one was asked for."""
         asked = self._version is not None or self._moment is not None
         mine = self.describe()
+        if "version" not in described:
+            return self.for_further_runs(keyed=False)
         version = described.get("version")
         same = {**mine, "version": version} == dict(described)
         if asked or not same or version == mine["version"] or not isinstance(version, int):
@@ -86,9 +161,11 @@ class DeltaSource(ParquetSource):
             f"The Delta table {self._place} is at version {mine['version']} now; this run was planned with version "
             f"{version}, and goes on with that. A run with another output= reads the newer one."
         )
+        return self._with({"_version": version, "_snapshot": None})
+
+    def _with(self, changed: Mapping[str, Any]) -> DeltaSource:
         copy: DeltaSource = object.__new__(type(self))
-        unread: dict[str, Any] = {"_version": version, "_snapshot": None, "_files": [], "_inspected": None}
-        copy.__dict__ = {**self._without_handles(), **unread}
+        copy.__dict__ = {**self._without_handles(), "_files": [], "_inspected": None, **changed}
         return copy
 
     def inspect(self, files: list[InputFile]) -> ParquetLayout:
@@ -99,23 +176,38 @@ class DeltaSource(ParquetSource):
         self._open.clear()
         self._chunks.clear()
         values: dict[str, set[str | None]] = {}
-        for file in files:
+        unread = self._runs.unread if self._runs else {}
+        read = [file for file in files if file.path not in unread]
+        for file in read:
             for name, value in self._folders_of(file.path).items():
                 values.setdefault(name, set()).add(value)
-        return parquet_files.inspect(files, self._columns, hive=False, given=snapshot.schema, values=values)
+        found = parquet_files.inspect(read, self._columns, hive=False, given=snapshot.schema, values=values)
+        if len(read) == len(files):
+            return found
+        footers = iter(found.footers)
+        empty = parquet_files.Footer(found.schema, ())
+        every = tuple(empty if file.path in unread else next(footers) for file in files)
+        return parquet_files.ParquetLayout(found.schema, every, found.forms)
 
-    def splits_from(self, file: int) -> None:
-        """Return None: files that are new in a table may hold rows that others held before, put together anew."""
+    def splits_from(self, file: int) -> list[Split] | None:
+        """List the splits of further files, where runs add to one output.
+
+        Otherwise None: files that are new in a table may hold rows that others held before, put together anew.
+        """
+        return super().splits_from(file) if self._runs else None
 
     def _folders_of(self, path: str) -> Mapping[str, str | None]:
-        return self._settled().files.get(str(path), {})
+        told = self._runs.told if self._runs else {}
+        return told[path] if path in told else self._settled().files[str(path)]
 
     def _listed(self) -> list[InputFile]:
         return self._recorded(list(self._settled().files))
 
     def _recorded(self, paths: Sequence[str]) -> list[InputFile]:
+        unread = self._runs.unread if self._runs else {}
         try:
-            return super()._recorded(paths)
+            found = iter(super()._recorded([path for path in paths if path not in unread]))
+            return [unread[path] if path in unread else next(found) for path in paths]
         except SourceError as error:
             raise type(error)(
                 f"{error} The Delta table {self._place} names it in version {self._settled().version}: it may have "

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import contextlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.files.input_files import InputFile
 from headrace.core.locations import Location
 from headrace.core.ports import Bad
+from headrace.core.tables.changes import Seen, new_files, other_table
 from headrace.core.tables.iceberg import Catalog, opened, place_of, store_options, told
 from headrace.core.warn import warn
 from headrace.core.work import Split
-from headrace.errors import NothingMatched, SourceError, UnreadableFile
+from headrace.errors import InputChanged, NothingMatched, SourceError, UnreadableFile
 from headrace.sources.file_source import FileSource
+from headrace.sources.tables.further_runs import Runs, position_at, runs_since
+from headrace.sources.tables.iceberg_history import changes_since, check_later
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,6 +62,7 @@ class IcebergSource(FileSource[Scan]):
         self._columns = None if columns is None else tuple(columns)
         self._schema_id: int | None = None  # of a run that goes on
         self._scan: Scan | None = None
+        self._runs: Runs | None = None
 
     def describe(self) -> dict[str, Any]:
         """Return the table, its snapshot, and what is read of it."""
@@ -65,15 +70,74 @@ class IcebergSource(FileSource[Scan]):
         return {
             "kind": "iceberg",
             "table": self._identifier,
-            "id": scan.table,
-            "snapshot": scan.snapshot,
-            "schema": scan.schema_id,
+            **({} if self._runs else self._read(scan)),
             "filter": None if self._filter is None else str(self._filter),
             "columns": None if self._columns is None else list(self._columns),
         }
 
+    def position(self) -> dict[str, Any]:
+        """Return the identity of the table, its snapshot and schema, and where files are to be looked up besides."""
+        return dict((self._runs and self._runs.position) or self._read(self._settled()))
+
+    def _read(self, scan: Scan) -> dict[str, Any]:
+        return {"id": scan.table, "snapshot": scan.snapshot, "schema": scan.schema_id}
+
+    def for_further_runs(self, *, keyed: bool) -> IcebergSource:
+        """Return this source, to be looked at anew, with the files of later snapshots as further ones."""
+        return self._with({"_scan": None, "_runs": Runs()})
+
+    def since(self, seen: Seen) -> IcebergSource:
+        """Return this source with the files that runs have taken in, and those with rows that are new since."""
+        now, name, last = self._settled(), f"The Iceberg table {self._identifier}", seen.positions[-1]
+        if last["id"] != now.table:
+            raise other_table(name)
+        position, new = last, {}
+        if seen.take_new:
+            new = self._new_files(seen, last["snapshot"], now)
+            position = position_at(self._read(now), new)
+        runs, paths = runs_since(name, seen, position, new, self._tasks_of, self._gone)
+        return self._with({"_runs": runs, "_pins": paths, "_scan": replace(now, tasks=runs.told)})
+
+    def _new_files(self, seen: Seen, after: int | None, now: Scan) -> dict[str, int | None]:
+        name = f"The Iceberg table {self._identifier}"
+        check_later(name, now.metadata, after, now.snapshot)
+        try:
+            changes = changes_since(name, now.metadata, now.io, after, now.snapshot)
+        except InputChanged:
+            if not seen.keyed:
+                raise
+            return dict.fromkeys(path for path in now.tasks if path not in {*seen.paths})
+        found = new_files(name, changes, seen.paths, keyed=seen.keyed)
+        return {path: last for path, last in found.items() if last is not None or path in now.tasks}
+
+    def _tasks_of(self, paths: Collection[str], snapshots: Sequence[int]) -> dict[str, Any]:
+        """Return how files are read, by the latest of some snapshots that has each."""
+        now = self._settled()
+        found = {path: now.tasks[path] for path in paths if path in now.tasks}
+        for snapshot in snapshots:
+            missing = [path for path in paths if path not in found]
+            if missing and now.metadata.snapshot_by_id(snapshot) is not None:
+                tasks = self._with({"_snapshot": snapshot, "_schema_id": now.schema_id})._planned().tasks
+                found |= {path: tasks[path] for path in missing if path in tasks}
+        return found
+
+    def _gone(self, paths: Sequence[str]) -> list[str]:
+        """Return which of some files are not there any more."""
+        with contextlib.suppress(UnreadableFile):
+            self._recorded(paths)
+            return []
+        return [path for path in paths if not self._is_there(path)]
+
+    def _is_there(self, path: str) -> bool:
+        try:
+            return bool(self._recorded([path]))
+        except UnreadableFile:
+            return False
+
     def as_planned(self, described: Mapping[str, Any]) -> IcebergSource:
         """Return this source with the snapshot that a run was planned with, unless another one was asked for."""
+        if "snapshot" not in described:
+            return self.for_further_runs(keyed=False)
         asked = self._snapshot is not None or self._moment is not None
         mine = self.describe()
         planned = {name: described.get(name) for name in ("snapshot", "schema")}
@@ -88,10 +152,11 @@ class IcebergSource(FileSource[Scan]):
             f"The Iceberg table {self._identifier} has {newer}, {mine['snapshot']}; this run was planned "
             f"with {snapshot}, and goes on with that. A run with another output= reads the newer one."
         )
+        return self._with({"_scan": None, "_snapshot": snapshot, "_schema_id": schema})
+
+    def _with(self, changed: Mapping[str, Any]) -> IcebergSource:
         copy: IcebergSource = object.__new__(type(self))
-        unread: dict[str, Any] = {"_scan": None, "_files": [], "_inspected": None}
-        unread |= {"_snapshot": snapshot, "_schema_id": schema}
-        copy.__dict__ = {**self._without_handles(), **unread}
+        copy.__dict__ = {**self._without_handles(), "_files": [], "_inspected": None, **changed}
         return copy
 
     def schema(self) -> pa.Schema:
@@ -105,10 +170,17 @@ class IcebergSource(FileSource[Scan]):
     def splits(self) -> list[Split]:
         """List the files. Rows are known where none is deleted or filtered."""
         scan = self.refreshed()
-        return [self._split(number, scan.tasks[str(file.path)]) for number, file in enumerate(self._files)]
+        tasks = ((number, scan.tasks.get(str(file.path))) for number, file in enumerate(self._files))
+        return [
+            self._split(number, task) for number, task in tasks if task is not None
+        ]  # others are not read
 
-    def splits_from(self, file: int) -> None:
-        """Return None: files that are new in a table may hold rows that others held before, put together anew."""
+    def splits_from(self, file: int) -> list[Split] | None:
+        """List the splits of further files, where runs add to one output.
+
+        Otherwise None: files that are new in a table may hold rows that others held before, put together anew.
+        """
+        return super().splits_from(file) if self._runs else None
 
     def _split(self, number: int, task: Any) -> Split:
         from pyiceberg.expressions import AlwaysTrue
@@ -162,8 +234,10 @@ class IcebergSource(FileSource[Scan]):
     def _recorded(self, paths: Sequence[str]) -> list[InputFile]:
         scan = self._settled()
         self._storage = store_options(scan.io.properties, next(iter(paths), ""))
+        unread = self._runs.unread if self._runs else {}
         try:
-            return super()._recorded(paths)
+            found = iter(super()._recorded([path for path in paths if path not in unread]))
+            return [unread[path] if path in unread else next(found) for path in paths]
         except SourceError as error:
             raise type(error)(
                 f"{error} The Iceberg table {self._identifier} names it in its snapshot {scan.snapshot}: it may have "

@@ -1,0 +1,146 @@
+"""Inputs that have versions, such as tables: what a run has read, and what is new since.
+
+The first version that an output was made of stands in its saved plan, later ones in records of its journal
+(``Reached``), each behind the record of what was new in it: after a kill between the two, the same is found again,
+and is known by its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from headrace.core.ports import Source
+from headrace.core.tables.changes import HELD, Seen
+from headrace.core.warn import warn
+from headrace.errors import ArgumentError, InputChanged, PlanChanged
+from headrace.output.commit import ShardCommitter
+from headrace.output.seen_keys import key_step
+from headrace.plan.logical import Plan
+from headrace.plan.physical import InputVersion, SavedPlan
+
+
+def version_of(source: Source) -> InputVersion | None:
+    """Return what a source reads, if it has versions."""
+    position = source.position()
+    if not position:
+        return None
+    return InputVersion(position, {f.name: str(f.type) for f in source.schema()}, dict(source.forms()))
+
+
+def for_further_runs(plan: Plan) -> Plan:
+    """Return the plan with its source as runs of one output read it; refuse an output that would feed itself."""
+    source = plan.source.for_further_runs(keyed=key_step(plan) is not None)
+    if source is plan.source:
+        return plan
+    described, sink = source.describe(), plan.sink
+    table = described.get("table")
+    if table is not None and sink is not None:
+        into = sink.describe()
+        if table in (into.get("table"), getattr(sink, "place", None)):
+            raise ArgumentError(
+                f"incremental=True from the table {table} into itself: each run would read what the one before has "
+                "added, without an end. Write to another table."
+            )
+    return replace(plan, source=source)
+
+
+def is_of_further_runs(saved: SavedPlan, described: Mapping[str, Any], versions: int) -> bool:
+    """Say whether an output is one that further runs add to: its shape has no position, or it has had some."""
+    return saved.input is not None and (versions > 1 or not set(saved.input.position).intersection(described))
+
+
+def is_same_but_position(saved: SavedPlan, described: Mapping[str, Any], source: Source) -> bool:
+    """Say whether an output was begun from one version of what ``source`` reads; others may be added to it."""
+    if saved.input is None:
+        return False
+    return {
+        name: value for name, value in described.items() if name not in saved.input.position
+    } == source.describe()
+
+
+def since(
+    plan: Plan, committer: ShardCommitter, to_read: Collection[int], *, incremental: bool, refresh: bool
+) -> Plan:
+    """Return the plan with a source that lists what was taken in and, if ``incremental``, what is new."""
+    state = committer.state
+    if not state.versions:
+        if plan.source.position():
+            raise PlanChanged(
+                f"The output {committer.output} does not say which version of the table its rows are from. Make it "
+                "again with mode='overwrite', or write to another output."
+            )
+        return plan
+    last, files = state.versions[-1], committer.plan.files
+    keyed = key_step(plan) is not None
+    waits = incremental and keyed and not state.finished  # keys of one run are not compared
+    if _is_further(plan.source, last) and (waits or not incremental):
+        committer.left_out = (f"what is new in {_name_of(plan.source)}",)
+    if committer.left_out and not waits:
+        warn(
+            f"{_name_of(plan.source)} is another version now than the one up to which runs into {committer.output} "
+            "have read it, and what is new is left out: incremental=True takes it in."
+        )
+    seen = Seen(
+        files,
+        [version.position for version in state.versions],
+        frozenset(range(len(files))) if refresh else frozenset(to_read),
+        last.forms,
+        keyed,
+        refresh,
+        incremental and not waits,
+    )
+    source = plan.source.since(seen)
+    if len(source.files()) > len(files):
+        _check_columns(last, source, committer)
+    return replace(plan, source=source)
+
+
+def _is_further(source: Source, last: InputVersion) -> bool:
+    return place_of(InputVersion(source.position())) != place_of(last)
+
+
+def _name_of(source: Source) -> str:
+    described = source.describe()
+    return str(described.get("table") or described.get("path") or "the input")
+
+
+def place_of(version: InputVersion) -> dict[str, Any]:
+    """Return up to where an input was read, without where some of its files are looked up."""
+    return {name: value for name, value in version.position.items() if name != HELD}
+
+
+def _check_columns(last: InputVersion, source: Source, committer: ShardCommitter) -> None:
+    """Refuse new rows with other columns than those that were read before."""
+    now = {field.name: str(field.type) for field in source.schema()}
+    if [*now.items()] == [*last.columns.items()]:
+        return
+    added = [f"{name!r} ({kind}) came" for name, kind in now.items() if name not in last.columns]
+    gone = [f"{name!r} is gone" for name in last.columns if name not in now]
+    others = [
+        f"{name!r} was {last.columns[name]}, and is {kind}"
+        for name, kind in now.items()
+        if last.columns.get(name, kind) != kind
+    ]
+    what = [*added, *gone, *others] or ["their order is another one"]
+    raise InputChanged(
+        f"The input has other columns than when the runs in {committer.output} read it: {', '.join(what[:3])}"
+        f"{', …' if len(what) > 3 else ''}. Nothing was touched: name the columns that are to be read (columns=), if "
+        "that is what the output was begun with; else write to another output, or make this one again with "
+        "mode='overwrite' and without incremental."
+    )
+
+
+def reach(committer: ShardCommitter, plan: Plan) -> None:
+    """Record up to where the input was read, if that is further than before, and all of it was taken in."""
+    versions = committer.state.versions
+    if not versions or committer.left_out:
+        return
+    now = version_of(plan.source)
+    if now is None or place_of(now) == place_of(versions[-1]):
+        return
+    if plan.source.splits_from(len(committer.plan.files)):
+        return  # some of what is new was not taken in
+    forms = {**versions[-1].forms, **now.forms}
+    committer.reach(InputVersion(now.position, now.columns, forms))
