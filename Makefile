@@ -95,7 +95,7 @@ bench-gpu: $(VENV)/.bench  ## how near a model on a GPU comes to its bare loop
 	$(BIN)/python -m bench.gpu
 
 soak: $(VENV)/.dev  ## kill runs at random and lose power everywhere, for hours if need be
-	$(BIN)/python -m pytest -m soak --timeout 0
+	$(BIN)/python -m pytest -m soak --timeout 0 -o faulthandler_timeout=0
 
 clean:  ## remove the environment and everything that was built
 	rm -rf $(VENV) $(LLM_VENV) build dist demo-output bench-output .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

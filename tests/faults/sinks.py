@@ -19,6 +19,8 @@ from headrace.result import Result
 from headrace.sources.range import RangeSource
 
 ROWS, SHARD, KEYS = 120, 20, 50
+SWAPS = ("swap.recorded", "swap.removed", "swap.pointed")
+STORES = ("store.upload", "store.uploaded", "store.append", "store.appended")
 Row = tuple[int, int]
 
 
@@ -44,6 +46,7 @@ class Sink:
     expected: tuple[Row, ...] = tuple((i, i * 3) for i in range(ROWS))
     before: Callable[[str], None] = lambda place: None
     needs: str = ""  # a server: "postgresql" or "s3"
+    points: tuple[str, ...] = ()  # at which its drivers may be killed, besides those that all have
 
 
 def files(write: str, read: Callable[[str], hr.Dataset]) -> Sink:
@@ -83,6 +86,30 @@ def images_there(place: str) -> list[Row]:
     found = hr.read_images(f"{place}/out").with_options(engine="inline", progress=False).take_all()
     pixels = [row["image"].astype(int) for row in found]
     return [(each[0, 0, 0], each[0, 1, 0] + 256 * each[0, 1, 1]) for each in pixels]
+
+
+def partitioned(options: dict[str, Any], place: str) -> Result:
+    """Each shard has rows of three folders."""
+    made = rows(options, third=lambda ids: ids % 3)
+    return made.write_parquet(f"{place}/out", partition_by=["third"])
+
+
+def overwritten(options: dict[str, Any], place: str) -> Result:
+    """In the place of an older output, with rows of its own."""
+    if not os.path.exists(f"{place}/out"):
+        rows(options).map_batches(older, version="1").write_parquet(f"{place}/out")
+    return rows(options).with_options(mode="overwrite").write_parquet(f"{place}/out")
+
+
+def older(batch: dict[str, Any]) -> dict[str, Any]:
+    return {"id": batch["id"], "product": -batch["id"]}
+
+
+def partitioned_there(place: str) -> list[Row]:
+    assert hr.verify(f"{place}/out").good
+    found = hr.read_parquet(f"{place}/out").with_options(engine="inline", progress=False).take_all()
+    assert all(int(row["third"]) == row["id"] % 3 for row in found)
+    return pairs(found)
 
 
 def webdataset(options: dict[str, Any], place: str) -> Result:
@@ -167,8 +194,8 @@ def database(scheme: str, mode: str) -> Sink:
     needs = "postgresql" if scheme == "postgresql" else ""
     if mode == "upsert":
         last = tuple((k, max(range(k, ROWS, KEYS)) * 3) for k in range(KEYS))
-        return Sink(write, read, last, before=before, needs=needs)
-    return Sink(write, read, before=before, needs=needs)
+        return Sink(write, read, last, before=before, needs=needs, points=("table.filled",))
+    return Sink(write, read, before=before, needs=needs, points=("table.filled",))
 
 
 def keyed(batch: dict[str, Any]) -> dict[str, Any]:
@@ -192,7 +219,10 @@ SINKS: dict[str, Sink] = {
     "json": files("write_json", hr.read_json),
     "numpy": files("write_numpy", hr.read_numpy),
     "webdataset": Sink(webdataset, files_there(hr.read_webdataset)),
+    "tfrecords": files("write_tfrecords", hr.read_tfrecords),
     "images": Sink(images, images_there),
+    "parquet, partitioned": Sink(partitioned, partitioned_there),
+    "parquet, overwrite": Sink(overwritten, files_there(hr.read_parquet), points=SWAPS),
     "delta": Sink(delta, delta_there),
     "iceberg": Sink(iceberg, iceberg_there),
     "lance": Sink(lance, lance_there),
@@ -203,7 +233,7 @@ SINKS: dict[str, Sink] = {
     "postgresql": database("postgresql", "append"),
     "postgresql, upsert": database("postgresql", "upsert"),
     "postgresql, overwrite": database("postgresql", "overwrite"),
-    "s3": Sink(bucket, bucket_there, needs="s3"),
+    "s3": Sink(bucket, bucket_there, needs="s3", points=STORES),
 }
 
 
