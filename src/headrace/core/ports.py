@@ -258,7 +258,10 @@ class TableSink(Protocol):
 
 
 class Sink(Protocol):
-    """Where parts go. Workers stage, only the driver publishes; both hold a copy of the same sink."""
+    """Where parts go. Workers stage, only the driver publishes; both hold a copy of the same sink.
+
+    A method ``close()``, if there is one, is called in the driver when it publishes no more; it may publish again.
+    """
 
     @property
     def root(self) -> str:

@@ -103,4 +103,8 @@ class FilePublisher:
             self._sink.finish(success)
 
     def close(self) -> None:
-        """Nothing is under way."""
+        """Have the sink let go of what it holds."""
+        close = getattr(self._sink, "close", None)
+        if close is not None:
+            with errors_of_publishing(self._sink):
+                close()

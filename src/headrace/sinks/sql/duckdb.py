@@ -23,6 +23,7 @@ class DuckdbTransaction:
     """A connection to a file, which is made if there is none."""
 
     temporary = "temp.headrace_upsert"
+    is_first = True
 
     def __init__(self, database: Database) -> None:
         try:
@@ -105,6 +106,14 @@ class DuckdbTransaction:
     def commit(self) -> None:
         """Commit."""
         self._connection.execute("COMMIT")
+
+    def rests(self) -> bool:
+        """Others may wait for the file."""
+        return False
+
+    def again(self) -> bool:
+        """It never rests."""
+        return False
 
     def close(self) -> None:
         """Roll back what is not committed."""

@@ -32,6 +32,8 @@ class PostgresqlTransaction:
             raise MissingLibrary(
                 f"Writing to postgresql:// needs adbc-driver-postgresql: {install_hint('sql')}."
             ) from error
+        self.is_first = True
+        self._committed = False
         self.failures = (manager.Error, pa.ArrowException)
         self._refused = (manager.IntegrityError, manager.DataError)
         try:
@@ -47,7 +49,9 @@ class PostgresqlTransaction:
         with self._connection.cursor() as cursor:
             cursor.execute(f"SELECT * FROM {quoted(table)} LIMIT 0")
             found = {field.name: _held(field) for field in cursor.fetch_record_batch().schema}
-        return {**found, **dict.fromkeys(self._rounding(name)), **self._vectors(table)}
+        if any(kind is not None and pt.is_timestamp(kind) for kind in found.values()):
+            found.update(dict.fromkeys(self._rounding(name)))
+        return {**found, **self._vectors(table)} if None in found.values() else found
 
     def _rounding(self, name: str) -> list[str]:
         """Return the columns that keep less than microseconds, as timestamp(0): the driver does not say."""
@@ -148,6 +152,21 @@ class PostgresqlTransaction:
     def commit(self) -> None:
         """Commit."""
         self._connection.commit()
+        self._committed = True
+
+    def rests(self) -> bool:
+        """After a commit the driver begins no transaction before the next statement."""
+        self.is_first &= not self._committed
+        return self._committed
+
+    def again(self) -> bool:
+        """Begin another transaction; False if the server has closed the connection."""
+        self._committed = False
+        try:
+            self.rows("SELECT 1")
+        except self.failures:
+            return False
+        return True
 
     def close(self) -> None:
         """Roll back what is not committed."""

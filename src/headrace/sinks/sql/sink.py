@@ -23,7 +23,7 @@ from headrace.errors import OutputExists, SinkError
 from headrace.sinks.files import FileSink, _size
 from headrace.sinks.parquet import ParquetEncoder, ParquetSink
 from headrace.sinks.sql.commits import COMMITS, committed, make_commits, note
-from headrace.sinks.sql.opening import begun
+from headrace.sinks.sql.opening import Connections
 from headrace.sinks.sql.transactions import Refused, Transaction, failed, quoted
 from headrace.sinks.sql.types import fits, is_plain, kept, same_names, stored
 from headrace.sinks.sql.upsert import Upsert, check_key
@@ -48,6 +48,7 @@ class SqlSink(ParquetSink):
     table_mode: Literal["append", "overwrite", "error", "upsert"] = field(default="append", kw_only=True)
     key: tuple[str, ...] = field(default=(), kw_only=True)
     _there: dict[str, pa.DataType | None] | None = field(default=None, kw_only=True, repr=False)  # when bound
+    _connections: Connections = field(default_factory=Connections, kw_only=True, repr=False, compare=False)
 
     kind: ClassVar[str] = "table"
     takes_further_runs: ClassVar[bool] = False  # parts of one would be inserted one by one
@@ -192,7 +193,8 @@ class SqlSink(ParquetSink):
     def _insert_part(self, file: StagedFile) -> None:
         staged = self._staged(file)
         with self._transaction("insert rows into", file) as transaction:
-            make_commits(transaction)
+            if transaction.is_first:
+                make_commits(transaction)
             # a part of later input may have the name of one without rows
             if file.rows and not note(transaction, self._output_run, file.name, self.table, file.rows):
                 return
@@ -222,6 +224,10 @@ class SqlSink(ParquetSink):
                 make_commits(transaction)
                 self._check_noted(transaction, rows)
         super().finish(success)
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self._connections.close()
 
     def _check_noted(self, transaction: Transaction, rows: int) -> None:
         sql = f"SELECT CAST(coalesce(sum(rows), 0) AS BIGINT) FROM {COMMITS} WHERE run = '{self._output_run}'"
@@ -338,7 +344,7 @@ class SqlSink(ParquetSink):
 
     @contextlib.contextmanager
     def _transaction(self, doing: str, file: StagedFile | None = None) -> Iterator[Transaction]:
-        transaction = begun(self.database)
+        transaction = self._connections.begun(self.database)
         failures: tuple[type[BaseException], ...] = (Refused, *transaction.failures)
         try:
             yield transaction
@@ -350,8 +356,7 @@ class SqlSink(ParquetSink):
             )
             raise failed(self.database, f"{doing} {where}", error) from None
         finally:
-            with contextlib.suppress(*transaction.failures):
-                transaction.close()
+            self._connections.ended(transaction)
 
 
 def _converted(file: pq.ParquetFile, target: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -21,6 +21,7 @@ class SqliteTransaction:
 
     failures = (sqlite3.Error,)
     temporary = "temp.headrace_upsert"
+    is_first = True
 
     def __init__(self, database: Database) -> None:
         try:
@@ -78,6 +79,14 @@ class SqliteTransaction:
     def commit(self) -> None:
         """Commit."""
         self._connection.execute("COMMIT")
+
+    def rests(self) -> bool:
+        """Others may wait for the file."""
+        return False
+
+    def again(self) -> bool:
+        """It never rests."""
+        return False
 
     def close(self) -> None:
         """Roll back what is not committed."""

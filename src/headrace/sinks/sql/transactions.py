@@ -29,6 +29,11 @@ class Transaction(Protocol):
         ...
 
     @property
+    def is_first(self) -> bool:
+        """True unless a transaction of this connection was committed."""
+        ...
+
+    @property
     def temporary(self) -> str:
         """The name of a temporary table, with its schema, into which ``insert`` may insert once it was made."""
         ...
@@ -55,6 +60,14 @@ class Transaction(Protocol):
 
     def commit(self) -> None:
         """Commit."""
+        ...
+
+    def rests(self) -> bool:
+        """After ``commit``: stay connected, without a transaction. False if it was not committed, or cannot be."""
+        ...
+
+    def again(self) -> bool:
+        """Begin another transaction of a connection that rests; False if it was lost."""
         ...
 
     def close(self) -> None:
