@@ -5,6 +5,7 @@ import io
 import json
 import pickle
 import re
+import sys
 import tarfile
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,14 @@ import pytest
 
 import headrace as hr
 from headrace.cli.formats import dataset_of, format_of
-from headrace.errors import ArgumentError, InputChanged, NothingMatched, StoreFailed, UnreadableFile
+from headrace.errors import (
+    ArgumentError,
+    InputChanged,
+    MissingLibrary,
+    NothingMatched,
+    StoreFailed,
+    UnreadableFile,
+)
 from headrace.sources.binary import BinarySource
 from headrace.sources.parquet.source import ParquetSource
 from stores.conftest import KEY, SECRET
@@ -397,6 +405,21 @@ def test_any_scheme_of_fsspec():
         list(source.read(split, None, 10))
     with pytest.raises(ArgumentError, match=r"knows nosuch://"):
         hr.read_csv("nosuch://host/x").schema()
+
+
+@pytest.mark.parametrize(
+    "said", ["Install huggingface_hub to access HfFileSystem", "Unable to load EntryPoint(…)"]
+)
+def test_a_scheme_whose_package_is_missing(monkeypatch, said):
+    registry = pytest.importorskip("fsspec.registry")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    monkeypatch.delitem(registry._registry, "hf", raising=False)
+    made = {"class": "huggingface_hub.HfFileSystem", "err": said}
+    monkeypatch.setitem(registry.known_implementations, "hf", made)
+    with pytest.raises(
+        MissingLibrary, match=r"^Cannot read 'hf://datasets': .*: pip install huggingface_hub\.$"
+    ):
+        hr.read_parquet("hf://datasets/a/b/x.parquet").schema()
 
 
 @pytest.mark.parametrize(

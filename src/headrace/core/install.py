@@ -10,3 +10,23 @@ def install_hint(extra: str) -> str:
     pip install "headrace[torch]" (in a clone of Headrace: pip install ".[torch]")
     """
     return f'pip install "headrace[{extra}]" (in a clone of Headrace: pip install ".[{extra}]")'
+
+
+_PACKAGES = {"libarchive": "libarchive-c", "smbclient": "smbprotocol"}  # by module; most are named alike
+
+
+def needed_by(what: str, error: ImportError) -> str:
+    """Return what to install for something that another library opens, and for which it could not import a module.
+
+    >>> print(needed_by("hf://", ModuleNotFoundError(name="huggingface_hub")))
+    hf:// needs the package huggingface_hub, which is not installed: pip install huggingface_hub
+    """
+    module: str = ""
+    cause: BaseException | None = error
+    while isinstance(cause, ImportError):
+        module = (cause.name or module).partition(".")[0]
+        cause = cause.__cause__ or cause.__context__
+    if not module:
+        return f"{what} needs a package that is not installed: {error}"
+    package = _PACKAGES.get(module, module)
+    return f"{what} needs the package {package}, which is not installed: pip install {package}"

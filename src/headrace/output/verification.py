@@ -54,7 +54,8 @@ class Verification:
         Those of ``metrics`` whose columns are in the output as they were measured, in Parquet: they were computed
         from the files, too.
     note
-        Who is writing, or that an overwrite or a further run is under way; else an empty string.
+        Who is writing, that an overwrite or a further run is under way, or that a Delta table was compacted, so that
+        its rows are in other files; else an empty string.
 
     >>> import pathlib
     >>> Verification(pathlib.Path("out"), "k3f9a2xq", "unfinished").good

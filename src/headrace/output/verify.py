@@ -17,11 +17,12 @@ import msgspec
 from headrace.core.arguments import known_arguments
 from headrace.core.arrow.batch import schema_from
 from headrace.core.files import hive, safe_files
-from headrace.core.stores.options import checked
+from headrace.core.stores.options import Options, checked
 from headrace.core.uploading.names import is_uploaded, uploaded_name
 from headrace.core.work import REJECTED, StagedFile
 from headrace.errors import JournalDamaged
 from headrace.output import remeasure as remeasuring
+from headrace.output.compacted import without_compacted
 from headrace.output.names import run_of
 from headrace.output.part_files import bytes_of, rows_of
 from headrace.output.reporting import success_of
@@ -80,14 +81,15 @@ def verify(
     part-...csv: its bytes are not those that were written: the checksum is ..., not ....
     """
     try:
-        with looked_at(given_folder(path), checked(storage_options)) as output:
-            return _verified(output, threads or 4, on_file)
+        options = checked(storage_options)
+        with looked_at(given_folder(path), options) as output:
+            return _verified(output, options, threads or 4, on_file)
     except JournalDamaged as error:  # in a store: its journal cannot be put together
         finding = Finding("journal", "_headrace", str(error))
         return Verification(given_folder(path), "", "damaged", (finding,))
 
 
-def _verified(output: Looked, threads: int, on_file: OnFile) -> Verification:
+def _verified(output: Looked, options: Options, threads: int, on_file: OnFile) -> Verification:
     root, place = output.root, output.place
     check_is_output(root)
     if output.writer is not None:
@@ -111,7 +113,7 @@ def _verified(output: Looked, threads: int, on_file: OnFile) -> Verification:
     if whole and success_of(root, name, len(run.state.runs)) is not None:  # all is said but to the journal
         further, run.state.finished = False, True
     run = run.before_further_run() if further else run
-    return _Verifier(output, run).verification(threads, on_file, further=further)
+    return _Verifier(output, run, options).verification(threads, on_file, further=further)
 
 
 def _no_pointer(output: Looked) -> tuple[Finding, ...]:
@@ -126,8 +128,9 @@ def _no_pointer(output: Looked) -> tuple[Finding, ...]:
 class _Verifier:
     """One verification, step by step."""
 
-    def __init__(self, output: Looked, run: SavedRun) -> None:
+    def __init__(self, output: Looked, run: SavedRun, options: Options) -> None:
         self._output = output
+        self._options = options
         self._root = output.root
         self._run = run
         self._findings: list[Finding] = []
@@ -140,6 +143,10 @@ class _Verifier:
         run, state = self._run, self._run.state
         success = self._success()
         self._check_files(threads, on_file)
+        compacted = ""
+        if (self._shape.get("sink") or {}).get("kind") == "Delta table":
+            place = str(self._output.place)
+            self._findings, compacted = without_compacted(place, self._options, self._files, self._findings)
         self._check_extra()
         self._check_journal(success)
         metrics = None
@@ -151,6 +158,7 @@ class _Verifier:
         unfinished = any(finding.kind == "unfinished" for finding in self._findings)
         overwrite = pointer(self._root, "next") is not None
         begun = "an overwrite" if overwrite else "a further run"
+        begun = f"{begun} has started and is not complete; until it is, this output is valid"
         return Verification(
             self._output.place,
             run.name,
@@ -163,9 +171,7 @@ class _Verifier:
             metrics,
             tuple(self._unchecked),
             tuple(self._recounted),
-            f"{begun} has started and is not complete; until it is, this output is valid"
-            if overwrite or further
-            else "",
+            "; ".join(filter(None, [compacted, begun if overwrite or further else ""])),
         )
 
     @property

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from headrace.core.install import install_hint
+from headrace.core.install import install_hint, needed_by
 from headrace.core.stores.addresses import OBJECT_STORES, WEB, Address
 from headrace.core.stores.failures import is_passing, reason
 from headrace.core.stores.options import Options
@@ -323,7 +323,7 @@ class FsspecClient:
                 "or mount it, and give its path."
             ) from None
         except ImportError as error:
-            raise MissingLibrary(f"Cannot read {root!r}: {error}.") from None
+            raise MissingLibrary(f"Cannot read {root!r}: {needed_by(f'{scheme}://', error)}.") from error
         except Exception as error:
             raise StoreFailed(f"Cannot open {root!r}: {reason(error)}") from None
 

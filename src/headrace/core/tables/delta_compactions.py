@@ -1,0 +1,92 @@
+"""What became of files of a Delta table that were rewritten by OPTIMIZE and removed by VACUUM."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from headrace.core.stores.options import Options
+from headrace.core.tables.delta import opened, told
+
+
+class Rewritten(NamedTuple):
+    """Files that compactions have rewritten: those whose rows are in the table, and what is wrong with others."""
+
+    versions: Mapping[str, int]  # by path: the version in which it was rewritten
+    wrong: Mapping[str, str]
+
+
+def rewritten(place: str, options: Options, rows: Mapping[str, int]) -> Rewritten:
+    """Ask a table's history for files that are not there, given by path with their rows.
+
+    Believed are versions that say OPTIMIZE, and whose new files have as many rows as those that they replace. These
+    new files, or those that later compactions made of them, must be in the table, with just these rows by their own
+    footers. A file of which the log says nothing, or not any more, is in neither answer.
+    """
+    table = opened(place, options)
+    if table is None:
+        return Rewritten({}, {})
+    with told(place, "read the history of"):
+        history = table.history()
+    steps = sorted(int(each["version"]) for each in history if each.get("operation") == "OPTIMIZE")
+    found: dict[str, int] = {}
+    into: dict[str, set[str]] = {}  # where the rows of a file are now
+    for version in steps:
+        step = _step(place, options, version)
+        if step is None:
+            continue
+        removed, added = step
+        if None in (*removed.values(), *added.values()) or sum(removed.values()) != sum(added.values()):  # type: ignore[arg-type]
+            continue
+        for path, count in rows.items():
+            if removed.get(path) == count and path not in found:
+                found[path], into[path] = version, {path}
+            if into.get(path, set()) & removed.keys():
+                into[path] = (into[path] - removed.keys()) | added.keys()
+    there = _counts(place, table, set().union(*into.values())) if found else {}
+    wrong = {path: why for path in found if (why := _wrong(found[path], into[path], there))}
+    return Rewritten({path: at for path, at in found.items() if path not in wrong}, wrong)
+
+
+def _wrong(version: int, files: set[str], there: Mapping[str, tuple[int | None, int | None]]) -> str:
+    begin = f"a compaction of the table (version {version}) has rewritten it"
+    for name in sorted(files):
+        if name not in there:
+            return f"{begin}, and later commands have removed {name}, which held its rows"
+        told, counted = there[name]
+        if counted is None:
+            return f"{begin}, and {name}, which holds its rows since, is not there as the table has it"
+        if told != counted:
+            return f"{begin}, and {name}, which holds its rows since, has {counted:,} rows, not {told:,}"
+    return ""
+
+
+def _step(place: str, options: Options, version: int) -> tuple[dict[str, int | None], ...] | None:
+    """Return the files that a version has removed, and those that it has added; None if it is not known any more."""
+    try:
+        before, after = (_files(opened(place, options, at)) for at in (version - 1, version))
+    except Exception:  # its log was cleaned up
+        return None
+    removed = {path: count for path, count in before.items() if path not in after}
+    return removed, {path: count for path, count in after.items() if path not in before}
+
+
+def _files(table: Any) -> dict[str, int | None]:
+    found = pa.table(table.get_add_actions(flatten=True))
+    return dict(zip(found["path"].to_pylist(), found["num_records"].to_pylist(), strict=True))
+
+
+def _counts(place: str, table: Any, names: set[str]) -> dict[str, tuple[int | None, int | None]]:
+    """Return how many rows files of the table have by its log, and by themselves: None if they cannot be read."""
+    listed = {name: count for name, count in _files(table).items() if name in names}
+    counted: dict[str, int] = {}
+    with told(place, "look at the files of"):
+        fragments = {f.path: f for f in table.to_pyarrow_dataset().get_fragments()}
+    for name in listed:
+        try:
+            counted[name] = fragments[name].count_rows()
+        except (KeyError, OSError, pa.ArrowException):
+            continue
+    return {name: (count, counted.get(name)) for name, count in listed.items()}
