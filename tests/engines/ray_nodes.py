@@ -19,7 +19,7 @@ STORE = 100 << 20
 
 @contextlib.contextmanager
 def node_elsewhere(
-    address: str, hidden: Path, cpus: int = 1, env: Mapping[str, str] | None = None
+    address: str, hidden: Path | None, cpus: int = 1, env: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A node with the resource "elsewhere" that has a disk of its own in the place of the folder ``hidden``."""
     command = shutil.which("ray", path=os.path.dirname(sys.executable))
@@ -29,7 +29,8 @@ def node_elsewhere(
     resources = f"--resources={json.dumps({'elsewhere': cpus})}"
     has = [f"--num-cpus={cpus}", resources, f"--object-store-memory={STORE}"]
     start = [command, "start", f"--address={address}", *has, "--block"]
-    text = f"mount -t tmpfs none {hidden} && exec {' '.join(map(repr, start))}"
+    mount = f"mount -t tmpfs none {hidden}" if hidden is not None else "true"
+    text = f"{mount} && exec {' '.join(map(repr, start))}"
     node = subprocess.Popen(
         ["unshare", "-m", "sh", "-c", text],
         stdout=subprocess.DEVNULL,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import email.utils
 import hashlib
 import hmac
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 
 import headrace as hr
+from faults.job import workers_elsewhere
 from headrace.core import failpoints
 from headrace.core.stores import writing
 from headrace.sources.range import RangeSource
@@ -61,7 +63,10 @@ def make_container(endpoint: str, name: str) -> None:
     urllib.request.urlopen(urllib.request.Request(url, method="PUT", headers=headers)).close()
 
 
-def test_an_output_is_written_once_and_replaced(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_an_output_is_written_once_and_replaced(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch, *, elsewhere: bool
+) -> None:
     options, out = {"endpoint": endpoint}, "az://box/deep/out"
 
     def write(factor: int, **more: Any) -> hr.Result:
@@ -70,7 +75,8 @@ def test_an_output_is_written_once_and_replaced(endpoint: str, monkeypatch: pyte
             lambda batch: {"id": batch["id"], "y": batch["id"] * factor}, version=str(factor)
         )
         data = data.with_options(engine="inline", shard_rows=25, progress=False)
-        return data.write_parquet(out, storage_options=options, **more)
+        with workers_elsewhere() if elsewhere else contextlib.nullcontext():
+            return data.write_parquet(out, storage_options=options, **more)
 
     def rows() -> list[tuple[int, int]]:
         data = hr.read_parquet(out, storage_options=options).with_options(engine="inline", progress=False)

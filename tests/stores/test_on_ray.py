@@ -67,7 +67,7 @@ def on_ray() -> dict[str, Any]:
 def test_exact_from_nodes_with_disks_of_their_own(
     address: str, hidden: Path, bucket: Any, tmp_path: Path
 ) -> None:
-    """One node is lost while it works, with all that it has staged; the rows are in the bucket, once."""
+    """One is lost while it works, with all that it has staged; of two that go on, one sees the driver's folder."""
     source = make_input(tmp_path / "in")
     job = Job(str(source), f"{bucket.url}/out", bad=50, options=on_ray())
     rejected = [i for i in range(FILES * ROWS) if job.fails(i)]
@@ -84,7 +84,7 @@ def test_exact_from_nodes_with_disks_of_their_own(
         while not any(name.startswith("part-") for name in outputs.names(bucket)):
             assert not run.done() or run.result()
             time.sleep(0.05)
-        with node_elsewhere(address, hidden, 2):
+        with node_elsewhere(address, hidden), node_elsewhere(address, None):
             os.killpg(lost.pid, signal.SIGKILL)
             go.touch()
             result = run.result(120)

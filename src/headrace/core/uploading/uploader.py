@@ -32,8 +32,9 @@ class Uploader:
         self._run = given.run
         self._token = secrets.token_hex(8)
         self._store = StoreWriter(parse_output(given.address), given.options)
-        self._check(given.mark)
-        self._folder = LocalFolder()
+        with _told():
+            self._check(given.mark)
+            self._folder = LocalFolder()
         safe_files.make_folder(Path(self.staging), 0o700)
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="headrace-uploads")
 
@@ -56,13 +57,12 @@ class Uploader:
                 f"The worker on {_host()} uploads its parts by itself, which needs obstore there: "
                 f"{install_hint('stores')}."
             ) from error
-        with _told():
-            if self._store.look(mark) is None:
-                raise OutputWriteFailed(
-                    f"{self._store.url(mark)!r}, which the driver has just put there, is not there. See whether the "
-                    "environment of this machine (AWS_ENDPOINT_URL, …) leads to another store than the driver's."
-                )
-            self._store.put(f"{mark}-{secrets.token_hex(4)}", b"")
+        if self._store.look(mark) is None:
+            raise OutputWriteFailed(
+                f"{self._store.url(mark)!r}, which the driver has just put there, is not there. See whether the "
+                "environment of this machine (AWS_ENDPOINT_URL, …) leads to another store than the driver's."
+            )
+        self._store.put(f"{mark}-{secrets.token_hex(4)}", b"")
 
     def upload(self, files: Sequence[StagedFile]) -> tuple[StagedFile, ...]:
         """Upload staged files, and return them as they are staged then: in the store."""

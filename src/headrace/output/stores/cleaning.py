@@ -81,7 +81,7 @@ def _unneeded(output: Looked, *, unfinished: bool) -> Iterator[tuple[str, str]]:
                 if _is_part(name, {each.name}) and name not in published:
                     yield name, "a part that no record names"
                 elif name.startswith(f"{HOME}/{each.name}/parts/"):
-                    yield name, "a part that was hidden until all were there"
+                    yield name, "a part that was hidden until all were there, or that no record names"
 
 
 def _is_complete(there: Listing, run: SavedRun) -> bool:

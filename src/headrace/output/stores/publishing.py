@@ -145,9 +145,12 @@ class StorePublisher:
 
     def finish(self, success: bytes) -> None:
         """See that every part is there and no other of this run, then put ``_SUCCESS`` in place."""
-        if table_of(self._sink) is None:  # parts of a table are its own by now
-            self.check_complete()
         output = self._output
+        if table_of(self._sink) is None:
+            self.check_complete()
+        else:  # its parts are its own by now
+            self.settle()
+            output.list_again()
         # Before the mark: what lies aside could be copied by a driver that was replaced and does not know it.
         output.remove_named(
             [name for name in list(output.there) if name.startswith((self._aside, "_headrace/uploads/"))]
@@ -187,17 +190,18 @@ class StorePublisher:
         failpoints.hit("publish.renamed")
 
     def _upload(self, file: StagedFile) -> None:
-        if is_uploaded(file):
-            self._uploaded.check(file)
-            return
         path = os.path.join(self._staging, file.staged)
         name = self._aside + file.name if self._hidden else file.name
         try:
             failpoints.hit("store.upload")
-            self._put(name, path, file)
+            if is_uploaded(file):
+                self._uploaded.check(file)
+            else:
+                self._put(name, path, file)
             failpoints.hit("store.uploaded")
-            self._output.there[name] = file.size
-            self._drop(path, file)
+            if not is_uploaded(file):
+                self._output.there[name] = file.size
+                self._drop(path, file)
         except OSError as error:
             raise OutputWriteFailed(
                 f"Cannot upload {path} to {self._store.url(name)}: {error.strerror}. What is committed is kept: mend "
