@@ -24,12 +24,17 @@ BAD = 2 * PER_FILE + 5
 
 @dataclass(frozen=True)
 class CopiedJob(Job):
-    """Predicts, sets one row aside, and carries the rest."""
+    """Predicts, sets one row aside, and carries the rest; ``stages``: by workers of one stage, or of two."""
+
+    stages: int = 1
 
     def dataset(self, **options: Any) -> Dataset:
         dataset = Dataset.from_source(ParquetSource(self.source)).predict(
-            tripled, inputs=["id"], output="product", fn_args=[BAD]
+            tripled, inputs=["id"], output="product", fn_args=[BAD], num_cpus=1 if self.stages == 2 else None
         )
+        if self.stages == 2:
+            dataset = dataset.predict(tripled, inputs=["id"], output="again", fn_args=[-1], concurrency=1)
+            dataset = dataset.drop_columns("again")
         options = {"progress": False, "shard_rows": PER_FILE, "on_error": "reject", **self.options, **options}
         return dataset.with_options(**options)
 

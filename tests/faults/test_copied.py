@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -22,16 +22,20 @@ def job(tmp_path: Path) -> CopiedJob:
 
 
 @pytest.mark.parametrize(
-    ("point", "action", "code"),
+    ("point", "action", "code", "stages"),
     [
-        ("stage.write", "once:{}:kill@3", 0),
-        ("stage.sync", "once:{}:kill@2", 0),
-        ("stage.write", "kill-driver@8", -signal.SIGKILL),
-        ("journal.synced", "kill@3", -signal.SIGKILL),
-        ("publish.rename", "kill@2", -signal.SIGKILL),
+        ("stage.write", "once:{}:kill@3", 0, 1),
+        ("stage.sync", "once:{}:kill@2", 0, 1),
+        ("stage.write", "kill-driver@8", -signal.SIGKILL, 1),
+        ("journal.synced", "kill@3", -signal.SIGKILL, 1),
+        ("publish.rename", "kill@2", -signal.SIGKILL, 1),
+        ("stage.write", "once:{}:kill@3", 0, 2),
+        ("upstream.block", "once:{}:kill@2", 0, 2),
+        ("stage.write", "kill-driver@8", -signal.SIGKILL, 2),
     ],
 )
-def test_killed(job: CopiedJob, tmp_path: Path, point: str, action: str, code: int) -> None:
+def test_killed(job: CopiedJob, tmp_path: Path, point: str, action: str, code: int, stages: int) -> None:
+    job = replace(job, stages=stages)
     faults = {point: action.format(tmp_path / "fired")}
     driver = Driver({**asdict(job), "options": {"workers": 2}}, faults, module="faults.copied")
     ended, _, err = driver.wait()

@@ -66,7 +66,7 @@ def parts(out: Path) -> list[Path]:
 def both(source: Path, folder: Path, build: Build, **options: Any) -> pa.Table:
     """Run a plan in both ways, and compare all that a reader sees."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(copied_by_plan, "why_nothing_copied", lambda plan, stages: "for comparison")
+        patch.setattr(copied_by_plan, "why_nothing_copied", lambda plan: "for comparison")
         decoded = run(source, folder / "decoded", build, **options)
     copied = run(source, folder / "copied", build, **options)
     assert copied.schema.equals(decoded.schema, check_metadata=True)

@@ -220,7 +220,8 @@ class Task(msgspec.Struct, frozen=True):
     each ``limit`` step in order, how many rows may pass it in this shard; ``ceilings``, by the labels of steps, how
     many rows at a time fit into memory. After ``every`` seconds the attempt may end early and leave the rest of its
     shard to another one; 0: never. ``after``: what a reader has got of the shard from an earlier attempt.
-    ``asks_schema``: the attempt ends once it can say what the schema of its rows is.
+    ``asks_schema``: the attempt ends once it can say what the schema of its rows is. ``decodes``: no column is copied
+    as it is stored, so all of them are read.
     """
 
     shard: Shard
@@ -232,6 +233,7 @@ class Task(msgspec.Struct, frozen=True):
     every: float = 0.0
     after: Delivered | None = None
     asks_schema: bool = False
+    decodes: bool = False
 
 
 class Block(msgspec.Struct, frozen=True, array_like=True):
@@ -260,8 +262,8 @@ class UpstreamTask(msgspec.Struct, frozen=True):
     """A task of a stage before the last: consecutive splits of a shard, or consecutive blocks of the stage before.
 
     The first ``skip`` rows belong to the task before, and those after the next ``rows`` (None: all) to the task
-    after. ``number`` identifies this attempt; ``budgets`` are those of the stage's ``limit`` steps; ``ceilings`` as
-    in ``Task``.
+    after. ``number`` identifies this attempt; ``budgets`` are those of the stage's ``limit`` steps; ``ceilings`` and
+    ``decodes`` as in ``Task``.
     """
 
     shard: int
@@ -273,6 +275,7 @@ class UpstreamTask(msgspec.Struct, frozen=True):
     skip: int = 0
     rows: int | None = None
     ceilings: dict[str, int] = {}
+    decodes: bool = False
 
 
 REJECTED = "_rejected"
@@ -426,13 +429,15 @@ class AttemptLost(msgspec.Struct, frozen=True):
     """The worker died during the attempt.
 
     ``charged``: this counts as a failed attempt of the shard. It does not if its input blocks were lost, or if the
-    worker was not ready yet.
+    worker was not ready yet. ``decodes``: no worker died, but columns that the stages before left out cannot be
+    copied; the next attempt decodes them.
     """
 
     shard: int
     attempt: int
     reason: str
     charged: bool = True
+    decodes: bool = False
 
 
 class BlockMade(msgspec.Struct, frozen=True):

@@ -29,6 +29,8 @@ from headrace.driver.schema_settlement import Merge, SchemaSettlement
 from headrace.driver.shard_table import ShardTable
 from headrace.driver.union_settlement import UnionSettlement, Unite
 
+MOST_DECODED = 3  # shards that turn out not to be copied: after so many, the stages before read all columns
+
 
 class _Attempt(msgspec.Struct):
     """An open attempt. ``paused``: it waits for ``Proceed``; ``prepared``: it is not begun yet."""
@@ -89,6 +91,7 @@ class Scheduler:
         self._stopped: set[int] = set()  # shards whose attempt is paused or prepared, or was
         self._attempts: dict[int, int] = {}  # by shard: how many were begun
         self._deaths: dict[int, int] = {}  # by shard: those that it is charged with
+        self._decoded: set[int] = set()  # shards of which columns could not be copied
         self._charged: set[int] = set()  # dead workers whose death is charged already, or never will be
         self._shard_at_death: dict[int, int | None] = {}  # by dead worker
         self._uncommitted: dict[int, Done] = {}  # by shard: those that wait for the shards before them
@@ -231,7 +234,10 @@ class Scheduler:
         number = self._attempts.get(shard, 0)
         self._attempts[shard] = number + 1
         asks = isinstance(self._settlement, UnionSettlement) and self._settlement.asks
-        task = Task(self._shards[shard], number, self.schema, tuple(self._limits), asks_schema=asks)
+        decodes = shard in self._decoded or len(self._decoded) >= MOST_DECODED
+        task = Task(
+            self._shards[shard], number, self.schema, tuple(self._limits), asks_schema=asks, decodes=decodes
+        )
         self._open[shard] = _Attempt(worker, number, prepared=task if prepare else None)
         if prepare:
             self._stopped.add(shard)
@@ -299,6 +305,10 @@ class Scheduler:
             self._pause(outcome, attempt)
             return []
         del self._open[outcome.shard]
+        if isinstance(outcome, AttemptLost) and outcome.decodes:
+            self._decoded.add(outcome.shard)
+            heapq.heappush(self._retry_heap, outcome.shard)
+            return []
         if isinstance(outcome, AttemptLost):
             # Calls of a worker that died fail in their order: the first was at work, the others only waited.
             charged = outcome.charged and attempt.worker not in self._charged

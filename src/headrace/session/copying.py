@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import cast
@@ -12,23 +12,41 @@ from headrace.core.ports import JoiningSink
 from headrace.core.work import Shard
 from headrace.plan import compile as compiler
 from headrace.plan.logical import Plan
-from headrace.plan.physical import Stage
+from headrace.plan.steps.base import Step
 
 _FILES = 32  # that are looked at to describe a plan
 _NAMES = 8
 
 
-def why_nothing_copied(plan: Plan, stages: Sequence[Stage]) -> str:
+def why_nothing_copied(plan: Plan) -> str:
     """Say why no column is copied, as far as plan and sink tell; "" if some may be."""
     sink = plan.sink
     if sink is None or not hasattr(sink, "open_joined") or is_foreign(sink) or is_foreign(plan.source):
         return "only from Parquet files to Parquet files columns are copied"
-    if len(stages) > 1:
-        return "rows go through several stages"
     return compiler.why_rows_change(plan.steps) or cast("JoiningSink", sink).why_not_joined()
 
 
-def described(plan: Plan, stages: Sequence[Stage], shards: Sequence[Shard], *, looks: bool) -> Iterator[str]:
+def columns_to_copy(
+    plan: Plan, steps: Sequence[Step], shards: Sequence[Shard], stages: int
+) -> Mapping[str, str]:
+    """Return the columns of the output that workers may copy, with their names in the source.
+
+    Of a plan of several stages, those that can be copied of the first shard: the first stage does not read them, so
+    that a shard of which one cannot be copied after all is begun again.
+    """
+    carried = {} if why_nothing_copied(plan) else compiler.carried_columns(steps, plan.source.schema())
+    if stages == 1 or not carried or not shards:
+        return carried
+    from headrace.worker.copy_choice import choose_copied
+
+    assert plan.sink is not None
+    values = compiler.values_looked_at(steps, plan.source.schema(), carried)
+    found = choose_copied(plan.source, plan.sink, carried, shards[0].splits, looked_at=values)
+    plan.source.close()
+    return found.copied
+
+
+def described(plan: Plan, shards: Sequence[Shard], *, looks: bool) -> Iterator[str]:
     """Say which columns are copied where the plan is written as Parquet, and why others are not.
 
     Nothing is said of a plan that reads no Parquet files, or carries no column through. Without a sink, it is that of
@@ -46,7 +64,7 @@ def described(plan: Plan, stages: Sequence[Stage], shards: Sequence[Shard], *, l
     carried = compiler.carried_columns(plan.steps, plan.source.schema())
     if not carried:
         return
-    why = why_nothing_copied(plan, stages)
+    why = why_nothing_copied(plan)
     if why:
         yield f"copied   nothing: {why}"
         return

@@ -141,16 +141,12 @@ class ExecutionPlan:
         """
         from headrace.plan import compile as compiler
         from headrace.plan.partitioning import block_rows_for, dividable_unit
-        from headrace.session.copying import why_nothing_copied
+        from headrace.session.copying import columns_to_copy
 
         schema = plan.source.schema()
         columns = compiler.columns_to_read(plan.steps, schema, output=kind != "count")
         steps = [step for stage in self.stages for step in stage.steps]
-        carried = (
-            {}
-            if kind != "write" or why_nothing_copied(plan, self.stages)
-            else compiler.carried_columns(steps, schema)
-        )
+        carried = columns_to_copy(plan, steps, shards, len(self.stages)) if kind == "write" else {}
         unread = iter(compiler.unread_at(steps, schema, columns))
         branches = compiler.branch_columns(steps, output=kind != "count")
         begun = 0

@@ -72,7 +72,7 @@ def described(plan: Plan, execution: ExecutionPlan, shards: Sequence[Shard], *, 
     lines += [f"gpus     {execution.missing_gpus}"] * bool(execution.missing_gpus) + _limits(execution)
     if not options.traits.is_cluster and any(needs.remote for step in plan.steps for needs in step.needs()):
         lines.append("ray      ray_remote_args= has no effect here")
-    lines += copying.described(plan, stages, shards, looks=looks)
+    lines += copying.described(plan, shards, looks=looks)
     for i, stage in enumerate(stages):
         path = ["read" if i == 0 else "blocks", *(step.label() for step in stage.steps)]
         path.append("write" if i + 1 == len(stages) else "blocks")

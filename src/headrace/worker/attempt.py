@@ -36,6 +36,7 @@ from headrace.plan.steps.union import goes_through
 from headrace.worker.block_input import BlockInput, InputLost, StageInput
 from headrace.worker.coordinates import UndeliveredRows, delivered_after
 from headrace.worker.copied_columns import CopiedColumns
+from headrace.worker.copying import CannotCopy
 from headrace.worker.driver_messages import packed_for
 from headrace.worker.early_end import EarlyEnd, Speed
 from headrace.worker.messages import preview
@@ -85,11 +86,16 @@ class Attempt:
         functions = [step for step in program.steps if step.functions() and goes_through(step, self._dataset)]
         self._last_function = functions[-1].label() if functions else "The source"
         self._schema = schema_from(task.schema) if task.schema is not None else None
-        self._copies = bool(program.carried)
+        self._copies = bool(program.carried) and not task.decodes
         self._begin()
 
-    def begin_again(self) -> None:
-        """Forget all that was done, but for the schema that is settled; and decode everything."""
+    def begin_again(self, why: CannotCopy) -> None:
+        """Forget all that was done, but for the schema that is settled; and decode everything.
+
+        Raises ``why`` where the stages before have not read everything: they do for the next attempt.
+        """
+        if self._block_input is not None:
+            raise why
         self._copies = False
         self._begin()
 
@@ -179,6 +185,7 @@ class Attempt:
             copied.settle(self._schema, self._conform, self._joined_writer)
             made = copied.made(part)
             batch = self._conform(made, copied.schema) if len(copied.schema) else made.batch
+            batch = owned(batch) if self._block_input is not None else batch
             with self._meter.timing("write"):
                 copied.write(made.with_batch(batch))
         with self._meter.timing("write"):
@@ -349,6 +356,8 @@ class Attempt:
         shard, attempt = self._task.shard.index, self._task.attempt
         if isinstance(error, (InputLost, NodeLost)):
             return AttemptLost(shard, attempt, str(error), charged=False)
+        if isinstance(error, CannotCopy):
+            return AttemptLost(shard, attempt, str(error), charged=False, decodes=True)
         return Failed(shard, attempt, failures.report(self._inputs.reason(error)))
 
     def _done(self) -> Done:

@@ -1,4 +1,7 @@
-"""An attempt some columns of which are copied: steps see columns without values in their place."""
+"""An attempt some columns of which are copied: steps see columns without values in their place.
+
+In a plan of several stages, the workers of the first leave out what those of the last will copy.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,12 @@ import pyarrow as pa
 
 from headrace.core.arrow.batch import empty_columns
 from headrace.core.ports import JoinedWriter
-from headrace.core.work import Split
+from headrace.core.work import Reject, Split
 from headrace.plan.physical import Program
 from headrace.worker.copy_choice import CopyChoice, choose_copied, typed_fields
 from headrace.worker.copying import CannotCopy, GroupCopier
-from headrace.worker.reading import Read
+from headrace.worker.meter import Meter
+from headrace.worker.reading import Read, read_split
 from headrace.worker.rows import Rows
 
 _MARK = b"headrace.not_read"
@@ -29,13 +33,14 @@ class CopiedColumns:
     def __init__(self, program: Program, chosen: CopyChoice) -> None:
         self._program = program
         self._chosen = chosen
-        self._all = program.source.schema().names if program.columns is None else program.columns
         self._fields = typed_fields(program.source, chosen.copied)
         self._copier: GroupCopier | None = None
         decoded = {program.carried[name] for name in chosen.decoded}
         self.names = chosen.copied
         self.old_times = chosen.old_times
-        self.columns = tuple(name for name in self._all if name in program.looked_at or name in decoded)
+        self.columns = tuple(
+            name for name in _columns(program) if name in program.looked_at or name in decoded
+        )
         self.schema = pa.schema([])
 
     @classmethod
@@ -47,26 +52,16 @@ class CopiedColumns:
         found = choose_copied(
             program.source, program.sink, program.carried, splits, settled, program.looked_at
         )
+        if program.reads_blocks and found.decoded:
+            name, why = next(iter(found.decoded.items()))
+            raise CannotCopy(f"column {name!r} was not read by the stages before: {why}")
         return cls(program, found) if found.copied else None
 
     # ------------------------------------------------------------ before the steps
 
     def placed(self, reads: Iterator[Read]) -> Iterator[Read]:
         """Yield what was read, with all columns: those that nobody looks at have no values."""
-        for read in reads:
-            yield Read(read.rows.with_batch(self._with_places(read.rows.batch)), read.rejects)
-
-    def _with_places(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        nothing = pa.nulls(batch.num_rows)
-        fields: list[pa.Field] = []
-        columns: list[Any] = []
-        for name in self._all:
-            at = batch.schema.get_field_index(name)
-            fields.append(
-                batch.schema.field(at) if at >= 0 else pa.field(name, pa.null(), metadata={_MARK: b""})
-            )
-            columns.append(batch.column(at) if at >= 0 else nothing)
-        return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+        return _placed(reads, _columns(self._program))
 
     # ------------------------------------------------------------ behind them
 
@@ -109,3 +104,31 @@ class CopiedColumns:
         """Write what is held; raises ``InputChanged`` for a file that is not what it was."""
         if self._copier is not None:
             self._copier.close()
+
+
+def read_for_copying(program: Program, split: Split, meter: Meter, skip: Sequence[Reject]) -> Iterator[Read]:
+    """Read a split for the next stage, without the columns that the last stage copies and no step looks at."""
+    every = _columns(program)
+    looked_at = [name for name in every if name in program.looked_at]
+    return _placed(read_split(program, split, meter, skip, looked_at), every)
+
+
+def _columns(program: Program) -> Sequence[str]:
+    """Return the columns of the source that the plan has."""
+    return program.source.schema().names if program.columns is None else program.columns
+
+
+def _placed(reads: Iterator[Read], columns: Sequence[str]) -> Iterator[Read]:
+    for read in reads:
+        yield Read(read.rows.with_batch(_with_places(read.rows.batch, columns)), read.rejects)
+
+
+def _with_places(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
+    nothing = pa.nulls(batch.num_rows)
+    fields: list[pa.Field] = []
+    columns: list[Any] = []
+    for name in names:
+        at = batch.schema.get_field_index(name)
+        fields.append(batch.schema.field(at) if at >= 0 else pa.field(name, pa.null(), metadata={_MARK: b""}))
+        columns.append(batch.column(at) if at >= 0 else nothing)
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))

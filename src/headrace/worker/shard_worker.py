@@ -165,9 +165,9 @@ def _carry_out(attempt: Attempt) -> AttemptGenerator:
     try:
         try:
             yield from attempt.run()
-        except CannotCopy:
+        except CannotCopy as why:
             attempt.abort()
-            attempt.begin_again()
+            attempt.begin_again(why)
             yield from attempt.run()
     except BaseException:
         attempt.abort()

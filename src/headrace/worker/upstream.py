@@ -138,7 +138,13 @@ class UpstreamWorker:
     def _read(self, task: UpstreamTask, meter: Meter, inputs: InputCheck) -> Iterator[Rows]:
         def read(split: Split) -> Iterator[Read]:
             inputs.begin(split)
-            yield from read_split(self._program, split, meter, task.poison_rows.skip)
+            skip = task.poison_rows.skip
+            if not self._program.carried or task.decodes:
+                yield from read_split(self._program, split, meter, skip)
+            else:
+                from headrace.worker.copied_columns import read_for_copying  # few plans need it
+
+                yield from read_for_copying(self._program, split, meter, skip)
 
         reads = iter([read(split) for split in task.splits])
         if task.skip or task.rows is not None:

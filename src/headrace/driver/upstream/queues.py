@@ -59,6 +59,7 @@ class AttemptQueue:
     attempt: int
     worker: int
     limits: tuple[int, ...]
+    decodes: bool = False  # as in ``Task``
     stages: list[StageQueue] = field(default_factory=list)
     unread: dict[int, Block] = field(default_factory=dict)  # blocks that no worker was given, by number
     sent: int = 0  # blocks, to the attempt
@@ -98,7 +99,12 @@ class TaskQueues:
         attempt.stages = [StageQueue() for _ in range(self._stages.count)]
         for rows in self._stages.split(attempt.shard):
             task = UpstreamTask(
-                attempt.shard.index, self.number(), rows.splits, skip=rows.skip, rows=rows.rows
+                attempt.shard.index,
+                self.number(),
+                rows.splits,
+                skip=rows.skip,
+                rows=rows.rows,
+                decodes=attempt.decodes,
             )
             self._add(attempt, 0, task)
         attempt.stages[0].complete = True

@@ -94,7 +94,7 @@ class UpstreamScheduler:
         shard, own = task.shard.index, self._stages.limit_count
         if shard in self._attempts:  # its worker died while it was paused
             self.close(shard, self._attempts[shard].attempt)
-        attempt = AttemptQueue(task.shard, task.attempt, worker, task.budgets[:own])
+        attempt = AttemptQueue(task.shard, task.attempt, worker, task.budgets[:own], task.decodes)
         self._attempts[shard] = attempt
         self._queues.begin(attempt)
         return msgspec.structs.replace(task, budgets=task.budgets[own:])
