@@ -26,7 +26,7 @@ from headrace.core.work import (
     Timings,
 )
 from headrace.driver.orders import Begin, Proceed
-from headrace.driver.scheduler import Scheduler
+from headrace.driver.scheduler import MOST_DECODED, Scheduler
 
 OPEN, WHOLE = b"?", b"S"
 MAX_ATTEMPTS = 3
@@ -345,3 +345,19 @@ def test_a_shard_that_waited_is_not_charged_with_the_death_over_another(*, known
     begun = [order.task.shard.index for order in scheduler.ready({2: 0, 3: 0}) if isinstance(order, Begin)]
     assert scheduler.error is None
     assert 1 in begun
+
+
+def test_shards_that_cannot_be_copied_are_begun_again_to_be_decoded_and_charged_with_nothing() -> None:
+    scheduler = Scheduler([Shard(i, ()) for i in range(8)], merge=merge, schema=WHOLE, max_attempts=1)
+    for number in range(MOST_DECODED):
+        for decodes in (False, True):
+            (order,) = scheduler.ready({number: 0}, begin_ahead=False)
+            assert isinstance(order, Begin)
+            task = order.task
+            assert (task.shard.index, task.attempt, task.decodes) == (number, int(decodes), decodes)
+            if not decodes:
+                lost = AttemptLost(number, 0, "small row groups", charged=False, decodes=True)
+                assert scheduler.complete(lost) == []
+    assert scheduler.error is None and scheduler.retries == 0
+    later = scheduler.ready({8: 0, 9: 0}, begin_ahead=False)
+    assert [order.task.decodes for order in later if isinstance(order, Begin)] == [True, True]
