@@ -3,6 +3,9 @@
 Each size is a program of its own. What a size costs beyond the smallest, divided by what is more in it, is its cost
 per unit: where that grows from one size to the next, something in the engine does not scale. The bar: at most half
 more per unit than at the size before, by CPU seconds, and memory that does not grow with rows.
+
+Workers are real up to two. Up to a thousand they are made up, under the real driver: as many shards at each size, and
+as many of them per second, so that what grows is what the driver does because of the number of workers.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +30,10 @@ import pyarrow.parquet as pq
 from bench import data, measure, report, rounds
 
 BAR = 1.5
-NOISE = 0.3  # CPU seconds: a difference below is none
+NOISE = 0.3  # CPU seconds, or so much of those of the smallest size: a difference below is none
+SHARDS = 50_000  # of workers that are made up
+SIMULATED = "workers, made up"
+AXES = ("rows", "columns, copied", "columns, decoded", "files", "workers", SIMULATED)
 
 ROWS = """
 import sys
@@ -56,9 +63,22 @@ if __name__ == "__main__":
 """
 
 
+MADE_UP = f"""
+import sys
+from pathlib import Path
+from headrace.testing.simulation import Load, drive
+if __name__ == "__main__":
+    workers = int(sys.argv[3])
+    load = Load(workers=workers, shards={SHARDS}, seconds=workers / 1000)
+    driven = drive(load, Path(sys.argv[2]) / "run")
+    if driven.rows != load.shards:
+        sys.exit(f"{{driven.rows}} of {{load.shards}} shards were committed")
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Size:
-    """One program at one size, and what it took."""
+    """One program at one size, what it took, and how loaded the machine was."""
 
     axis: str
     size: int
@@ -66,6 +86,7 @@ class Size:
     cpu_s: float
     peak_mib: float
     rows: int
+    load: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +103,8 @@ class Axis:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
+    if options.rows < 100_000 or options.columns < 10 or options.files < 1 or options.workers < 1:
+        parser().error("the least are 100,000 rows, 10 columns, 1 file and 1 worker")
     options.data = options.data.resolve()
     options.data.mkdir(parents=True, exist_ok=True)
     measure.adopt_orphans()
@@ -99,9 +122,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for each in missed:
         print(f"missed: {each}")
     if options.json:
-        made = {"machine": report.machine(), "sizes": [*map(dataclasses.asdict, found)], "missed": missed}
-        options.json.write_text(json.dumps(made, indent=1) + "\n")
+        save(found, missed, options)
     return int(bool(missed))
+
+
+def save(found: Sequence[Size], missed: Sequence[str], options: argparse.Namespace) -> None:
+    """Write what was measured; with ``--merge``, beside what the file has of other axes."""
+    made: dict[str, Any] = {"machine": report.machine(), "sizes": [*map(dataclasses.asdict, found)]}
+    missed = [*missed]
+    if options.merge and options.json.exists():
+        old = json.loads(options.json.read_text())
+        kept = [each for each in old["sizes"] if each["axis"] not in options.axes]
+        made["sizes"] = sorted([*kept, *made["sizes"]], key=lambda each: AXES.index(each["axis"]))
+        missed += [
+            each for each in old["missed"] if not each.startswith(tuple(f"{a}:" for a in options.axes))
+        ]
+    options.json.write_text(json.dumps(made | {"missed": missed}, indent=1) + "\n")
 
 
 def axes(options: argparse.Namespace) -> list[Axis]:
@@ -109,6 +145,7 @@ def axes(options: argparse.Namespace) -> list[Axis]:
     rows = tuple(n for n in (100_000, 1_000_000, 12_000_000, 96_000_000) if n <= options.rows)
     columns = tuple(n for n in (10, 100, 1_000, 2_000) if n <= options.columns)
     files = tuple(n for n in (1, 100, 1_000, 10_000, 20_000, 100_000) if n <= options.files)
+    workers = tuple(n for n in (1, 10, 100, 1_000) if n <= options.workers)
     return [
         Axis("rows", ROWS, rows, rides, memory=True),
         Axis("columns, copied", COLUMNS, columns, table_of),
@@ -117,6 +154,7 @@ def axes(options: argparse.Namespace) -> list[Axis]:
         Axis(
             "workers", WORKERS, (1, 2), lambda cache, _, into: rides(cache, rows[-1], into), worker_argument
         ),
+        Axis(SIMULATED, MADE_UP, workers, lambda cache, _, into: cache, worker_argument, memory=True),
     ]
 
 
@@ -180,14 +218,15 @@ def measured(axis: Axis, size: int, options: argparse.Namespace) -> Size:
             )
         rows = sum(pq.read_metadata(path).num_rows for path in out.glob("*.parquet"))
         time, memory = readings
-        return Size(axis.name, size, time.wall_s, time.cpu_s, (memory.peak_bytes or 0) / 2**20, rows)
+        load = os.getloadavg()[0]
+        return Size(axis.name, size, time.wall_s, time.cpu_s, (memory.peak_bytes or 0) / 2**20, rows, load)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
 def per_unit(smaller: Size, larger: Size, least: Size) -> float | None:
     """How much more a unit costs at the larger size; None where the difference is noise. The least is start-up."""
-    if smaller.cpu_s - least.cpu_s < NOISE:
+    if smaller.cpu_s - least.cpu_s < NOISE * max(1.0, least.cpu_s):
         return None
     one = (smaller.cpu_s - least.cpu_s) / (smaller.size - least.size)
     return (larger.cpu_s - least.cpu_s) / (larger.size - least.size) / one
@@ -197,6 +236,8 @@ def line(sizes: Sequence[Size]) -> str:
     this = sizes[-1]
     grown = per_unit(sizes[-2], this, sizes[0]) if len(sizes) > 2 and this.axis != "workers" else None
     told = "" if grown is None else f", {grown:.2f} × the cost per unit of the size before"
+    if this.axis == SIMULATED:
+        told = f", {this.cpu_s / SHARDS * 1e6:,.0f} µs for each of {SHARDS:,} shards{told}"
     return (
         f"{this.axis:17} {this.size:>11,}: {this.wall_s:6.2f} s, {this.cpu_s:6.2f} CPU s, "
         f"peak {this.peak_mib:5.0f} MiB, {this.rows:,} rows{told}"
@@ -213,8 +254,8 @@ def verdicts(axis: Axis, sizes: Sequence[Size]) -> list[str]:
                 f"{axis.name}: {larger.size:,} cost {grown:.2f} × as much per unit as {smaller.size:,}"
             )
     if axis.name == "workers" and len(sizes) == 2 and sizes[1].cpu_s > BAR * sizes[0].cpu_s:
-        missed.append(f"two workers took {sizes[1].cpu_s / sizes[0].cpu_s:.2f} × the CPU seconds of one")
-    steady = [size for size in sizes if size.size >= 12_000_000]
+        missed.append(f"workers: two took {sizes[1].cpu_s / sizes[0].cpu_s:.2f} × the CPU seconds of one")
+    steady = [size for size in sizes if size.size >= 12_000_000 or axis.name == SIMULATED]
     if axis.memory and len(steady) > 1 and steady[-1].peak_mib > 1.1 * steady[0].peak_mib:
         missed.append(
             f"{axis.name}: {steady[-1].size:,} took {steady[-1].peak_mib:.0f} MiB, {steady[0].size:,} "
@@ -224,14 +265,17 @@ def verdicts(axis: Axis, sizes: Sequence[Size]) -> list[str]:
 
 
 def parser() -> argparse.ArgumentParser:
-    names = ["rows", "columns, copied", "columns, decoded", "files", "workers"]
     result = argparse.ArgumentParser(prog="python -m bench.scaling", description=__doc__)
-    result.add_argument("--axes", nargs="+", choices=names, default=names, metavar="AXIS")
+    result.add_argument("--axes", nargs="+", choices=AXES, default=list(AXES), metavar="AXIS")
     result.add_argument("--rows", type=int, default=12_000_000, help="the most: 12 M (default), or 96 M")
     result.add_argument("--columns", type=int, default=2_000, help="the most (default 2,000)")
     result.add_argument("--files", type=int, default=20_000, help="the most: 20,000 (default), or 100,000")
+    result.add_argument(
+        "--workers", type=int, default=1_000, help="the most that are made up (default 1,000)"
+    )
     result.add_argument("--timeout", type=float, default=1200.0, help="seconds for a run")
     result.add_argument("--json", type=Path, help="write every reading to this file")
+    result.add_argument("--merge", action="store_true", help="keep what the JSON file has of other axes")
     rounds.add_data(result)
     return result
 
