@@ -151,5 +151,8 @@ def play(played: Round, dice: random.Random, seconds: dict[str, float]) -> None:
             end: dict[str, Any] = {"faults": {dice.choice(points): f"kill@{dice.randint(1, 6)}"}}
         else:
             end = {"seconds": dice.random() * seconds[engine]}
+        kills = played.kills
         played.live(options=ENGINES[engine], **end)
+        if "seconds" in end:  # a machine gets slower, and faster
+            seconds[engine] *= 1.1 if played.kills > kills else 0.9
     played.check()
