@@ -394,3 +394,35 @@ def test_sets_of_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         turned = values.take(pa.array([1, 0, 1])).cast(array.type)
         again = digests_of(pa.record_batch({"x": turned}), ["x"])
         assert again[:2].tolist() == found[::-1].tolist() and again[2].tolist() == again[0].tolist()
+
+
+def test_files_without_rows_say_no_columns(tmp_path: Path) -> None:
+    """An empty JSON file has no columns; whether it is the first one, or the only one left, it is taken in."""
+    nightly, places = {"progress": False, "engine": "inline"}, [tmp_path / "a", tmp_path / "b"]
+
+    def night(place: Path, texts: dict[str, str], **more: Any) -> int:
+        (place / "in").mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            if not (place / f"in/{name}.json").exists():
+                (place / f"in/{name}.json").write_text(text)
+        for path in (place / "in").iterdir():
+            if path.stem not in texts:
+                path.unlink()
+        data = hr.read_json(place / "in").with_options(**nightly).map_batches(hidden, version="1")
+        return data.write_parquet(place / "out", incremental=True, **more).rows
+
+    for place, more in zip(places, ({}, {"key": "id"}), strict=True):
+        assert night(place, {"1": ""}, **more) == 0
+        assert night(place, {"1": "", "2": '{"id": 1}\n'}, **more) == 1
+        assert night(place, {"3": ""}, **more) == 1
+        assert night(place, {"3": "", "4": '{"id": 2}\n{"id": 1}\n'}, **more) == (2 if more else 3)
+        assert hr.verify(place / "out").good
+    with pytest.raises(InputChanged, match="The key column 'id' of the input is of another type"):
+        night(places[1], {"5": '{"id": "1"}\n'}, key="id")
+    with pytest.raises(UnknownColumn, match="no columns"):
+        night(tmp_path / "c", {"1": "{}\n{}\n"}, key="id")
+
+
+def hidden(batch: dict[str, Any]) -> dict[str, Any]:
+    """The output does not have the key."""
+    return {"one": np.ones(len(batch["id"]), np.int64)} if "id" in batch else {}

@@ -31,7 +31,7 @@ from headrace.core.key_digests import (
 from headrace.core.ports import Source
 from headrace.core.stores.addresses import is_address
 from headrace.core.work import Split
-from headrace.errors import ArgumentError, BadInput, InputChanged, JournalDamaged, PlanChanged
+from headrace.errors import ArgumentError, BadInput, InputChanged, JournalDamaged, PlanChanged, UnknownColumn
 from headrace.output.commit import ShardCommitter
 from headrace.output.run_list import RunEntry
 from headrace.plan.logical import Plan
@@ -64,12 +64,17 @@ def check_keys(plan: Plan, *, incremental: bool, refresh: bool) -> None:
             f"{words} with an output in an object store: keys are kept in files that workers map into memory, so the "
             "output has to be a folder."
         )
-    check_key(plan.source.schema(), step.key)
+    schema = plan.source.schema()
+    if schema.names:  # files without rows may not say which columns they have
+        check_key(schema, step.key)
 
 
 def check_kinds(committer: ShardCommitter, schema: pa.Schema, key: Sequence[str]) -> None:
     """Refuse input whose keys are of other types than those that were saved: equal ones would not be recognised."""
-    saved = next(iter(_saved(committer, 1)), None)
+    if not schema.names:
+        return
+    runs = range(1, len(committer.state.runs) + 1)  # one without rows has saved none
+    saved = next((files[0] for number in runs if (files := _saved(committer, number))), None)
     now = kinds_of(schema, key)
     for name, was, is_ in zip(key, saved.about.get("kinds", now) if saved else now, now, strict=True):
         if was != is_ and "null" not in (was, is_):
@@ -121,6 +126,10 @@ def _save(committer: ShardCommitter, source: Source, key: Sequence[str], *, reje
     known = {owner: file.about["marks"][owner] for file in saved for owner in file.about["marks"]}
     missing = {owner: splits for owner, splits in units.items() if known.get(owner) != marks[owner]}
     if missing:
+        if not source.schema().names:
+            raise UnknownColumn(
+                f"key={list(key)!r}: the rows of the input have no columns, so they have no key."
+            )
         read = ((owner, _read(source, splits, key, rejects=rejects)) for owner, splits in missing.items())
         folder = committer.folder / KEYS / f"{number}-{len(saved)}"
         about = {

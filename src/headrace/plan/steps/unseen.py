@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +29,11 @@ class Unseen(Step):
     def reads(self) -> tuple[str, ...]:
         """Return the columns of the key."""
         return self.key
+
+    def check_columns(self, names: Sequence[str]) -> None:
+        """Raise ``UnknownColumn``, unless there are none at all: files without rows may not say which they have."""
+        if names:
+            Step.check_columns(self, names)
 
     def label(self) -> str:
         """Return ``key(user, day)``."""
