@@ -18,6 +18,7 @@ from databases.conftest import Store
 from headrace.core.databases.addresses import parse
 from headrace.errors import (
     ArgumentError,
+    HeadraceError,
     InputChanged,
     PlanChanged,
     SourceError,
@@ -347,3 +348,23 @@ def test_a_password_that_is_not_escaped_is_not_taken_for_a_path(secret: str) -> 
     with pytest.raises(ArgumentError) as caught:
         parse(f"postgresql://ada{secret}@host/db", "read_sql")
     assert "s3cret" not in str(caught.value)
+
+
+def test_only_new_keys(store: Store, tmp_path: Path) -> None:
+    """Each run into an output processes the rows whose keys no run has read, whichever came and whatever changed."""
+
+    def run(**options: Any) -> list[tuple[int, str]]:
+        data = hr.read_sql("SELECT a, b FROM t", store.uri, partition_column="a", partitions=3)
+        data = data.with_options(progress=False, **{"engine": "inline", **options})
+        data.write_parquet(tmp_path / "out", incremental=True, key="a")
+        assert b"canary" not in b"".join(p.read_bytes() for p in tmp_path.glob("out/_*/**/*") if p.is_file())
+        return sorted((row["a"], row["b"]) for row in hr.read_parquet(tmp_path / "out").take_all())
+
+    store.run(MAKE, "INSERT INTO t VALUES (5, 'x', 1), (9, 'y', 2)")
+    assert run() == run() == [(5, "x"), (9, "y")]
+    late = "INSERT INTO t VALUES (7, 'late', 3), (1, 'late', 3)"
+    store.run(late, "UPDATE t SET b = 'z' WHERE a = 5", "DELETE FROM t WHERE a = 9")
+    assert run(engine="local", workers=2) == [(1, "late"), (5, "x"), (7, "late"), (9, "y")]
+    store.run("INSERT INTO t VALUES (NULL, 'no key', 3)")
+    with pytest.raises(HeadraceError, match=r"'a'.*the query in .*each row has to have a key"):
+        run()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import itertools
 import signal
+import sqlite3
 import sys
 import uuid
 from collections.abc import Callable
@@ -45,9 +47,10 @@ class Table:
 
     def run(self, faults: dict[str, str] | None = None, **options: Any) -> hr.Result:
         reading = {name: options.pop(name) for name in ("version", "columns") if name in options}
+        quiet = {**QUIET, "progress": options.pop("progress", False)}
         failpoints.activate(faults or {})
         try:
-            data = self.read(**reading).map_batches(made).with_options(**QUIET)
+            data = self.read(**reading).map_batches(made).with_options(**quiet)
             return data.write_parquet(self.output, **{"incremental": True, **options})
         finally:
             failpoints.activate({})
@@ -196,4 +199,29 @@ class Lance(Table):
         return int(self.table().version)
 
 
-TABLES: dict[str, type[Any]] = {"Delta": Delta, "Iceberg": Iceberg, "Lance": Lance}
+class Sqlite(Table):
+    """A table of a database, whose rows are known by their keys only."""
+
+    def asked(self, statement: str, *rows: tuple[int]) -> list[Any]:
+        with contextlib.closing(sqlite3.connect(self.folder / "t.db")) as base, base:
+            base.execute("CREATE TABLE IF NOT EXISTS t (id INTEGER PRIMARY KEY)")
+            return list(base.executemany(statement, rows) if rows else base.execute(statement))
+
+    def add(self, rows: pa.Table) -> None:
+        self.asked("INSERT INTO t VALUES (?)", *((number,) for number in rows["id"].to_pylist()))
+
+    def compact(self) -> None:
+        """A database compacts nothing that one could see."""
+
+    def delete(self, which: str) -> None:
+        self.asked(f"DELETE FROM t WHERE {which}")
+
+    def ids(self) -> list[int]:
+        return [number for (number,) in self.asked("SELECT id FROM t ORDER BY id")]
+
+    def read(self) -> hr.Dataset:
+        address = f"sqlite:///{self.folder}/t.db"
+        return hr.read_sql("SELECT id FROM t", address, partition_column="id", partitions=5)
+
+
+TABLES: dict[str, type[Any]] = {"Delta": Delta, "Iceberg": Iceberg, "Lance": Lance, "Sqlite": Sqlite}

@@ -7,6 +7,7 @@ the output has each row of the table once.
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import shutil
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 
 import headrace as hr
 from headrace.errors import ArgumentError, HeadraceError, InputChanged
+from headrace.output.follow import Follower
 
 from .growing import TABLES
 
@@ -32,7 +34,7 @@ POINTS = (
         "finish.closed",
     ),
 )
-every_table = pytest.mark.parametrize("kind", TABLES)
+every_table = pytest.mark.parametrize("kind", ["Delta", "Iceberg", "Lance"])
 
 
 def of(kind: str, folder: Path) -> Any:
@@ -100,9 +102,14 @@ def test_histories(tmp_path: Path, kind: str, key: str) -> None:
     play(kind, tmp_path, 5, key=key)
 
 
+def test_history_of_a_query(tmp_path: Path) -> None:
+    play("Sqlite", tmp_path, 3, steps=16, key="id")
+
+
 @pytest.mark.soak
-@pytest.mark.parametrize("key", ["", "id"])
-@every_table
+@pytest.mark.parametrize(
+    ("kind", "key"), [(kind, key) for kind in TABLES for key in ("", "id") if key or kind != "Sqlite"]
+)
 def test_many_histories(tmp_path: Path, kind: str, key: str) -> None:
     for seed in range(SOAK_SEEDS):
         print(f"seed {seed}")
@@ -335,3 +342,74 @@ def test_rows_of_an_older_function(tmp_path: Path) -> None:
     assert run(5) == [0, 3, 6, 9]  # nothing of them can be made again
     table.append()
     assert run(5) == [0, 3, 6, 9, 20, 25]
+
+
+def test_a_query_whose_rows_changed_while_a_run_was_killed(tmp_path: Path) -> None:
+    """Its shards are made again from what the query gives now; a finished run, and one to be closed only, are not."""
+    table = of("Sqlite", tmp_path)
+
+    def failed(point: str) -> None:
+        with pytest.raises((HeadraceError, OSError)):
+            table.run({point: "EIO@2" if point == "attempt.started" else "EIO"}, key="id")
+
+    table.append(30)
+    failed("attempt.started")
+    assert len(table.written()) == 6
+    table.delete("id = 0")
+    table.append(1)
+    with pytest.warns(UserWarning, match=r"other rows now than when run 1 of .*: 1 shard that it had done"):
+        table.run(key="id")
+    assert table.written() == table.ids() == [*range(1, 31)]
+    table.append(30)
+    failed("attempt.started")
+    table.append(1)
+    assert table.written() == [*range(1, 31)] and hr.verify(table.output).good
+    with pytest.warns(UserWarning, match=r"run 2 of .*: 1 shard that it had done"):
+        result = table.run(key="id")
+    assert table.written() == table.ids() == [*range(1, 62)]
+    assert [run["rows"] for run in result.runs] == [30, 31]
+    assert [run["input"]["rows"] for run in result.runs] == [30, 61]
+    table.append(3)
+    failed("swap.recorded")
+    table.append(3)
+    result = table.run(key="id")
+    if result.left_out:
+        result = table.run(key="id")
+    assert table.written() == table.ids() and [run["rows"] for run in result.runs] == [30, 31, 3, 3]
+
+
+def test_what_is_refused_of_a_query(tmp_path: Path) -> None:
+    table = of("Sqlite", tmp_path)
+    table.append(2)
+    with pytest.raises(ArgumentError, match=r"database does not say which of its rows are new.*key='id'"):
+        table.run()
+    data = hr.read_sql("SELECT id FROM t", f"sqlite:///{tmp_path}/t.db", checksum=False)
+    with pytest.raises(ArgumentError, match=r"checksum=False\): without checksums"):
+        data.with_options(engine="inline").write_parquet(table.output, incremental=True, key="id")
+    assert not table.output.exists()
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_what_is_said_of_versions(tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The result, the status, the report and the lineage of a run name what it has read of its input."""
+    table = of(kind, tmp_path)
+    for _ in range(2):
+        table.append()
+        result = table.run(key="id", progress=True)
+    found = result.runs[-1]["input"]
+    if kind == "Sqlite":
+        text, version = "4 rows", found["checksum of the rows"]
+        named = ("file", f"{tmp_path}/t.db")
+    else:
+        text = f"{'snapshot' if kind == 'Iceberg' else 'version'} {table.version()}"
+        version = str(table.version())
+        named = ("iceberg", "shop.t") if kind == "Iceberg" else ("file", str(tmp_path / "t"))
+    assert f"run 2 of this output, of 1 new input file, up to {text}\n" in capsys.readouterr().err
+    status = Follower(table.output).poll()
+    assert f"1 new input file, up to {text}: 2 rows" in dict(status.lines())["run 2"]
+    assert text in result.report.read_text() and "Input, up to" in result.report.read_text()
+    (event,) = table.output.glob("_headrace/*/openlineage.json")
+    (given,) = json.loads(event.read_text())["inputs"]
+    assert (given["namespace"], given["name"]) == named
+    assert given["facets"]["version"]["datasetVersion"] == version
+    assert ("headrace_files" in given["facets"]) == (kind != "Sqlite")

@@ -39,6 +39,9 @@ class Source(Protocol):
     shares_memory: bool = False
     """Batches are views of memory that somebody else may change: what is handed to users is copied."""
 
+    one_state: bool = False
+    """What it lists as files are states of one thing, such as the answer of a query: only the last can be read."""
+
     def describe(self) -> dict[str, Any]:
         """Return the shape that identifies this source: plain JSON values, secrets left out."""
         ...

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from headrace.core.human import duration, plural, size
+from headrace.core.tables.changes import position_text
 from headrace.observers.record_reader import listed, whole
 
 LATEST = 5  # in a list of lines
@@ -26,6 +27,7 @@ class OutputRun(msgspec.Struct, frozen=True):
     files: int
     bytes: int
     code: tuple[str, ...]
+    input: str = ""  # up to which version it was read, if it has any
 
     @property
     def taken_in(self) -> str:
@@ -37,8 +39,9 @@ class OutputRun(msgspec.Struct, frozen=True):
         return f"{new} and {again}" if self.input_files else again
 
     def __str__(self) -> str:
+        until = f", up to {self.input}" if self.input else ""
         made = f"{plural(self.rows, 'row')}, {size(self.bytes)} in {duration(self.seconds)}"
-        return f"{self.began}, {self.taken_in}: {made}"
+        return f"{self.began}, {self.taken_in}{until}: {made}"
 
 
 def runs_in(success: Mapping[str, Any]) -> tuple[OutputRun, ...]:
@@ -59,6 +62,7 @@ def runs_in(success: Mapping[str, Any]) -> tuple[OutputRun, ...]:
             whole(each, "files"),
             whole(each, "bytes"),
             tuple(str(mark) for mark in listed(each, "code")),
+            position_text(each.get("input")),
         )
         for each in listed(success, "runs")
         if isinstance(each, dict)

@@ -153,6 +153,12 @@ class ShardCommitter:
             self.publisher.close()
             self.publisher = self.output.publisher(self.sink, self.plan.run, hidden=True)
 
+    def plan_anew(self, files: Sequence[tuple[str, int, int]], shards: Sequence[Shard]) -> None:
+        """Save other shards for the last run, none of which is done; there are as many as before, or more."""
+        self.plan = msgspec.structs.replace(self.plan, files=list(files), shards=list(shards))
+        write_plan(self.output, self.plan)
+        self.state.done.extend(bytes(len(shards) - len(self.state.done)))
+
     def reach(self, version: InputVersion) -> None:
         """Record up to where the input was read, once what is new until there was taken in."""
         self._journal.append(Reached(version))

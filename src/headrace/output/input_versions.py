@@ -11,13 +11,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
+from headrace.core.human import plural
 from headrace.core.ports import Source
 from headrace.core.tables.changes import HELD, Seen
 from headrace.core.warn import warn
+from headrace.core.work import Shard
 from headrace.errors import ArgumentError, InputChanged, PlanChanged
 from headrace.output.commit import ShardCommitter
 from headrace.output.seen_keys import key_step
 from headrace.plan.logical import Plan
+from headrace.plan.partitioning import Partitioning
 from headrace.plan.physical import InputVersion, SavedPlan
 
 
@@ -61,9 +64,18 @@ def is_same_but_position(saved: SavedPlan, described: Mapping[str, Any], source:
 
 
 def since(
-    plan: Plan, committer: ShardCommitter, to_read: Collection[int], *, incremental: bool, refresh: bool
+    plan: Plan,
+    committer: ShardCommitter,
+    to_read: Collection[int],
+    partitioning: Partitioning | None,
+    *,
+    incremental: bool,
+    refresh: bool,
 ) -> Plan:
-    """Return the plan with a source that lists what was taken in and, if ``incremental``, what is new."""
+    """Return the plan with a source that lists what was taken in and, if ``incremental``, what is new.
+
+    ``partitioning``: how the last run is planned anew if what it reads is there no more as it was.
+    """
     state = committer.state
     if not state.versions:
         if plan.source.position():
@@ -74,7 +86,8 @@ def since(
         return plan
     last, files = state.versions[-1], committer.plan.files
     keyed = key_step(plan) is not None
-    waits = incremental and keyed and not state.finished  # keys of one run are not compared
+    anew = plan.source.one_state and {*to_read} == {len(files) - 1} and not state.runs[-1].ended
+    waits = incremental and keyed and not state.finished and not anew  # keys of one run are not compared
     if _is_further(plan.source, last) and (waits or not incremental):
         committer.left_out = (f"what is new in {_name_of(plan.source)}",)
     if committer.left_out and not waits:
@@ -92,9 +105,31 @@ def since(
         incremental and not waits,
     )
     source = plan.source.since(seen)
-    if len(source.files()) > len(files):
+    changed = source.one_state and source.files() != files
+    if len(source.files()) > len(files) or changed:
         _check_columns(last, source, committer)
+    if changed and anew and incremental and partitioning is not None:
+        _plan_anew(committer, source, partitioning)
     return replace(plan, source=source)
+
+
+def _plan_anew(committer: ShardCommitter, source: Source, partitioning: Partitioning) -> None:
+    """Plan the last run anew, of whose rows no reader knows yet: its shards read what is not there any more."""
+    state, plan = committer.state, committer.plan
+    first, last = state.runs[-1].shard, len(plan.files) - 1
+    ready = [record for record in committer.committed() if record.shard >= first]
+    if ready:
+        warn(
+            f"{_name_of(source)} has other rows now than when run {len(state.runs)} of {committer.output} began, "
+            f"which was not complete: {plural(len(ready), 'shard')} that it had done are made again."
+        )
+        committer.revoke_unread(ready)
+    made = partitioning.shards_of(source.splits_from(last) or ())
+    shards = [
+        Shard(first + number, made[number].splits if number < len(made) else ())
+        for number in range(max(len(made), len(plan.shards) - first))  # never fewer than the journal knows of
+    ]
+    committer.plan_anew([*plan.files[:last], source.files()[last]], [*plan.shards[:first], *shards])
 
 
 def _is_further(source: Source, last: InputVersion) -> bool:

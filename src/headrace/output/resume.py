@@ -352,9 +352,8 @@ class _JobOpener:
             plan, files = self._plan, self._files
             if self._further and plan.source.position():
                 to_read = files_to_read(plan.source, committer)
-                plan = since(
-                    plan, committer, to_read, incremental=request.incremental, refresh=request.refresh
-                )
+                incremental, refresh = request.incremental, request.refresh
+                plan = since(plan, committer, to_read, partitioning, incremental=incremental, refresh=refresh)
                 files = plan.source.files()
             plan = reconcile(
                 plan,

@@ -37,6 +37,7 @@ TIMEOUT = 1.0  # seconds for each of the two events that are sent
 _FILES = 1_000  # input files that are listed one by one
 _NAMESPACE = uuid.UUID("7f0a5f0e-6d5c-5a39-9d7e-4b1d0f6f5a11")  # of the UUIDs of runs
 _ENDPOINT = "api/v1/lineage"
+_VERSIONS = ("version", "snapshot", "checksum of the rows")  # what names one, in a position
 _MAGIC = re.compile(r"[*?\[]")
 _FACETS = {
     "processing_engine": f"{SPEC}/facets/1-1-1/ProcessingEngineRunFacet.json#/$defs/ProcessingEngineRunFacet",
@@ -109,7 +110,7 @@ def event_of(job: Job, event: RunFinished) -> dict[str, Any]:
                 "jobType": _facet("jobType", processingType="BATCH", integration="HEADRACE", jobType="JOB")
             },
         },
-        "inputs": inputs_of(job.plan.source.describe().get("paths", ()), _files_of(job, entry)),
+        "inputs": _inputs_of(job, entry),
         "outputs": [_output_of(job, event, name)],
         "producer": PRODUCER,
         "schemaURL": f"{SPEC}/2-0-2/OpenLineage.json#/$defs/RunEvent",
@@ -146,6 +147,20 @@ def _files_of(job: Job, entry: RunEntry) -> Sequence[tuple[str, int, int]]:
     return files[len(files) - entry.files :]
 
 
+def _inputs_of(job: Job, entry: RunEntry) -> list[dict[str, Any]]:
+    source, files = job.plan.source, _files_of(job, entry)
+    described, position = source.describe(), entry.input or source.position()
+    if not position:
+        return inputs_of(described.get("paths", ()), files)
+    name = str(described.get("table") or described.get("path") or "")
+    version = next((str(position[each]) for each in _VERSIONS if position.get(each) is not None), "none")
+    kind = str(described.get("kind"))
+    named = (kind, name) if kind == "iceberg" else dataset_name(name)
+    if named[0].endswith("://"):  # a database that is a file
+        named = ("file", f"/{named[1]}")
+    return [_input_of(named, files, version, statistics=not source.one_state)]
+
+
 def inputs_of(paths: Sequence[str], files: Sequence[tuple[str, int, int]]) -> list[dict[str, Any]]:
     """Return an input dataset for each path that the source was given, with the files of this run below it.
 
@@ -157,16 +172,24 @@ def inputs_of(paths: Sequence[str], files: Sequence[tuple[str, int, int]]) -> li
     for file in files:
         root = next((each for each in roots if file[0] == each or file[0].startswith(f"{each}/")), file[0])
         below.setdefault(root, []).append(file)
-    return [_input_of(root, found) for root, found in below.items()]
+    return [_input_of(dataset_name(root), found) for root, found in below.items()]
 
 
-def _input_of(root: str, files: Sequence[tuple[str, int, int]]) -> dict[str, Any]:
-    namespace, name = dataset_name(root)
-    listed = [{"path": path, "size": size, "version": str(version)} for path, size, version in files[:_FILES]]
-    version = hashlib.sha256(msgspec.json.encode(files)).hexdigest()[:32]
+def _input_of(
+    named: tuple[str, str],
+    files: Sequence[tuple[str, int, int]],
+    version: str = "",
+    *,
+    statistics: bool = True,
+) -> dict[str, Any]:
+    """Return an input dataset; ``version`` is that of a table, "": it is made from the files."""
+    listed = [{"path": path, "size": size, "version": str(when)} for path, size, when in files[:_FILES]]
+    version = version or hashlib.sha256(msgspec.json.encode(files)).hexdigest()[:32]
+    found = {"namespace": named[0], "name": named[1]}
+    if not statistics:  # what it lists are no files
+        return {**found, "facets": {"version": _facet("version", datasetVersion=version)}}
     return {
-        "namespace": namespace,
-        "name": name,
+        **found,
         "facets": {
             "version": _facet("version", datasetVersion=version),
             "headrace_files": _facet("headrace_files", files=listed, count=len(files)),

@@ -12,6 +12,7 @@ from typing import Any
 
 from headrace.core.files import safe_files
 from headrace.core.files.artifacts import Artifact
+from headrace.core.tables.changes import position_text
 from headrace.plan.logical import Plan
 from headrace.plan.steps.base import Step
 from headrace.predictors.registry import LIBRARIES
@@ -71,10 +72,12 @@ def working_folder() -> str:
 
 
 def inputs(plan: Plan) -> tuple[tuple[str, ...], int]:
-    """Return the first of the paths that the source was given, and how many files they have."""
+    """Return the first of the paths that the source was given, or its table, and how many files they have."""
     described = plan.source.describe()
-    paths = described.get("paths") or described.get("path") or ()
+    paths = described.get("paths") or described.get("path") or described.get("table") or ()
     listed = [paths] if isinstance(paths, str) else list(paths)
+    if "table" in described and (version := position_text(plan.source.position())):
+        listed = [f"{path}, {version}" for path in listed]
     return tuple(str(path) for path in listed[:_INPUTS]), len(plan.source.files())
 
 

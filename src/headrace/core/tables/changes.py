@@ -16,6 +16,19 @@ HELD = "held"
 """In a position: files that are to be looked up in other versions than its own."""
 
 
+def position_text(position: Any) -> str:
+    """Say which version of its input a run has read, as it stands in ``_SUCCESS``; "" if that has none.
+
+    >>> position_text({"id": "5f", "version": 6}), position_text({"rows": 61}), position_text(None)
+    ('version 6', '61 rows', '')
+    """
+    found = position if isinstance(position, dict) else {}
+    for name in ("version", "snapshot"):
+        if isinstance(found.get(name), int):
+            return f"{name} {found[name]}"
+    return f"{found['rows']:,} rows" if isinstance(found.get("rows"), int) else ""
+
+
 class Seen(msgspec.Struct, frozen=True):
     """What the runs of an output have taken in of a source that has versions.
 

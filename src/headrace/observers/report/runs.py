@@ -13,6 +13,8 @@ def runs(facts: Facts) -> Html:
     """Return which runs the output has, and what each still holds of it."""
     if not facts.runs or (len(facts.runs) < 2 and facts.number < 2):
         return Html("")
+    versions = any(run.input for run in facts.runs)
+    head = (*_HEAD[:5], *(["Input, up to"] if versions else []), *_HEAD[5:])
     lines = [
         (
             run.name,
@@ -20,6 +22,7 @@ def runs(facts: Facts) -> Html:
             duration(run.seconds),
             f"{run.input_files:,}",
             f"{run.input_files_again:,}",
+            *([run.input or "–"] if versions else []),
             f"{run.rows:,}",
             f"{run.files:,}",
             size(run.bytes),
@@ -37,5 +40,5 @@ def runs(facts: Facts) -> Html:
         "runs",
         "Runs of this output",
         tag("p", words),
-        table("Runs, the last first", _HEAD, lines, words=(0, 1, 8)),
+        table("Runs, the last first", head, lines, words=(0, 1, *((5, 9) if versions else (8,)))),
     )

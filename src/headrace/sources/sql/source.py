@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.core.databases.addresses import Database, quoted
 from headrace.core.locations import Location
 from headrace.core.ports import Bad, Source
+from headrace.core.tables.changes import Seen
 from headrace.core.work import Split
 from headrace.errors import ArgumentError, InputChanged, SourceError, UnknownColumn, nearest
 from headrace.sources.sql import ranges
@@ -43,6 +44,8 @@ class SqlSource(Source):
     numbers whenever they are read.
     """
 
+    one_state = True
+
     def __init__(
         self,
         query: str,
@@ -58,7 +61,10 @@ class SqlSource(Source):
         self._partitions = partitions
         self._checksum = checksum
         self._answer: Answer | None = None
-        self._held: list[Connection] = []  # holds the snapshot while this object lives
+        self._held: list[Any] = []  # what holds the snapshot while this object lives
+        self._answers: tuple[tuple[str, int, int], ...] | None = (
+            None  # that runs have read, the present one last
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_held": []}
@@ -150,17 +156,74 @@ class SqlSource(Source):
 
     def describe(self) -> dict[str, Any]:
         """Return the query, the database without what is secret, and how many rows it gives with which checksum."""
-        answer = self._answered()
-        digest = hashlib.sha256(repr((answer.conditions, answer.counts, answer.sums)).encode()).hexdigest()
         return {
             "kind": "sql",
             "path": str(self._database),
             "query": self._query,
             "partition_column": self._by,
             "partitions": self._partitions,
-            "rows": sum(answer.counts),
-            "checksum of the rows": digest[:32],
+            **(self.position() if self._answers is None else {}),
         }
+
+    def position(self) -> dict[str, Any]:
+        """Return how many rows there are, with which checksum."""
+        answer = self._answered()
+        digest = hashlib.sha256(repr((answer.conditions, answer.counts, answer.sums)).encode()).hexdigest()
+        return {"rows": sum(answer.counts), "checksum of the rows": digest[:32]}
+
+    def for_further_runs(self, *, keyed: bool) -> SqlSource:
+        """Return this source, asked anew, whose rows are known by keys; refuse it without."""
+        if not keyed:
+            raise ArgumentError(
+                "incremental=True for a query: a database does not say which of its rows are new, and those behind "
+                "the greatest value that was seen would leave out rows that are committed late. Name the columns by "
+                "which rows are told apart, such as key='id': rows whose keys no run has read are processed then."
+            )
+        if not self._checksum:
+            raise ArgumentError(
+                "incremental=True with read_sql(checksum=False): without checksums it would not be noticed that rows "
+                "came while as many went. Leave checksum=False out."
+            )
+        copy = self._with(())
+        copy._answer, copy._held = None, []
+        return copy
+
+    def since(self, seen: Seen) -> SqlSource:
+        """Return this source with the answers that runs have read; the last one may be another by now."""
+        return self._with((*seen.files[:-1], self._present()))
+
+    def _with(self, answers: tuple[tuple[str, int, int], ...]) -> SqlSource:
+        copy: SqlSource = object.__new__(type(self))
+        copy.__dict__ = {**self.__dict__, "_held": [self], "_answers": answers}
+        return copy
+
+    def _present(self) -> tuple[str, int, int]:
+        position = self.position()
+        mark = int(str(position["checksum of the rows"])[:15], 16)
+        return f"the query in {self._database}", int(position["rows"]), mark
+
+    def files(self) -> list[tuple[str, int, int]]:
+        """Return the answers that runs have read, each as a file; none where runs do not add to one output."""
+        if self._answers is None:
+            return []
+        return list(self._answers or (self._present(),))
+
+    def files_of(self, split: Split) -> range:
+        """Return the number of the answer that a split is of."""
+        return range(0) if self._answers is None else range(split.file, split.file + 1)
+
+    def pinned(self, paths: Sequence[str]) -> SqlSource:
+        """Return this source with so many answers, of which the present one is the last."""
+        if self._answers is None:
+            return self
+        before = self.files()[: len(paths) - 1] if len(paths) <= len(self.files()) else self.files()
+        return self._with((*before, *[self._present()] * (len(paths) - len(before))))
+
+    def splits_from(self, file: int) -> list[Split] | None:
+        """List the ranges of the present answer, if it has that number or a later one."""
+        if self._answers is None:
+            return None
+        return self.splits() if file < len(self.files()) else []
 
     def schema(self) -> pa.Schema:
         """Return the columns of the answer."""
@@ -172,10 +235,10 @@ class SqlSource(Source):
         """Return a split for each range that has rows."""
         answer = self._answered()
         width = sum(_width(column.type) for column in answer.columns) or 1
-        found, first = [], 0
+        found, first, number = [], 0, max(0, len(self._answers or ()) - 1)
         for i, rows in enumerate(answer.counts):
             if rows:
-                found.append(Split(0, i, i + 1, rows, rows * width, first))
+                found.append(Split(number, i, i + 1, rows, rows * width, first))
             first += rows
         return found
 
