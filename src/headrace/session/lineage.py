@@ -157,7 +157,7 @@ def _inputs_of(job: Job, entry: RunEntry) -> list[dict[str, Any]]:
     kind = str(described.get("kind"))
     named = (kind, name) if kind == "iceberg" else dataset_name(name)
     if named[0].endswith("://"):  # a database that is a file
-        named = ("file", f"/{named[1]}")
+        named = ("file", named[1])
     return [_input_of(named, files, version, statistics=not source.one_state)]
 
 
