@@ -126,7 +126,9 @@ def test_soak(
                 )
                 tell("\n    ".join(map(str, played.ends)))
                 raise
-            kills, seed = kills + played.kills, seed + 1
+            before, kills, seed = kills, kills + played.kills, seed + 1
+            if before // 50 < kills // 50 < KILLS // 50:
+                tell(f"{kills} kills")
             shutil.rmtree(played.place)
     tell(f"{kills} kills, {seed - SEED} outputs, each row of each once")
 

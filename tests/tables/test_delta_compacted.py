@@ -95,3 +95,19 @@ def test_parts_of_which_the_history_says_nothing(table: Path, tmp_path: Path) ->
     hr.range(9).with_options(**QUIET).write_delta(lone)
     next((lone / "headrace-output").glob("part-*")).unlink()
     assert [each.kind for each in checked(lone).findings] == ["missing"]
+
+
+def test_partitions_with_names_that_need_marks(tmp_path: Path) -> None:
+    def marked(batch: dict[str, Any]) -> dict[str, Any]:
+        return {"id": batch["id"], "name": ["a b/ü%" if i % 2 else "y" for i in batch["id"]]}
+
+    data = hr.Dataset.from_source(RangeSource(20, rows_per_split=10)).with_options(shard_rows=10, **QUIET)
+    data.map_batches(marked, version="1").write_delta(tmp_path / "t", partition_by=["name"])
+    open_ = deltalake.DeltaTable(tmp_path / "t")
+    open_.optimize.z_order(["id"])
+    vacuumed(open_)
+    found = checked(tmp_path / "t")
+    assert found.good and "4 parts with 20 rows" in found.note
+    shutil.rmtree(tmp_path / "t/name=y")
+    lost = [finding.file.partition("/")[0] for finding in checked(tmp_path / "t").findings]
+    assert lost == ["name=y"] * 2
